@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks import left_out
-from llm_guard.explain import evidence_of, report
-from llm_guard.policy.classify import classify, classify_answer
+from llm_guard.cli.classify_report import evidence_of, report
+from llm_guard.resilience.classification.classify import classify, classify_answer
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 COLLECTIONS = (DATA / "corpus.jsonl", DATA / "errors.jsonl", DATA / "unseen.jsonl")

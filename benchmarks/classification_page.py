@@ -20,8 +20,8 @@ Connection errors are not part of it: their words come from the gateway's own HT
 _FIRST = """\
 What the classifier answered when it first read an error; the labels had been written before, and nothing had been
 learned from it. Batch 1 was read with phrases and codes alone, batch 2 after rules for what a sentence is about
-(`llm_guard/policy/vocabulary/senses.py`) had been added. The answers are kept in `tests/data/unseen.jsonl`
-(`first_read`), so each can be checked. Where two experts would name different
+(`llm_guard/resilience/classification/vocabulary/topics.py`) had been added. The answers are kept in
+`tests/data/unseen.jsonl` (`first_read`), so each can be checked. Where two experts would name different
 categories (`also`), both count."""
 _MISREAD = """\
 The aim is 99 % of each column. What is missing are mostly words that one provider gives a meaning of its own

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from llm_guard.dialect.seam import seam
+from llm_guard.dialects.resume.text_join import seam
 from tests.fakes.habits import HABITS, OTHERS, REPEATING, TEXTS, UNJOINABLE, Cut, Habit
 from tests.fakes.hard_texts import KINDS
 

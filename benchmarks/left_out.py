@@ -7,8 +7,8 @@ name, and classifies its errors with the rest. Both steps are mechanical:
   group. An error that a gateway quotes does not count, because it is another provider's.
 - A self-hosted engine is at a local address ("local"), any other provider at an unknown one ("").
 
-The stricter of the two figures also removes single words from the senses (`policy.senses`): words that only the group's
-errors use, although many of them are plain English and were not learned from these errors.
+The stricter of the two figures also removes single words from the senses (`resilience.classification.topic_match`):
+words that only the group's errors use, although many of them are plain English and were not learned from these errors.
 
 Structure cannot be left out: which fields of a body are read, what a status means, which stop reasons are proper ends.
 Connection errors are excluded: their words come from this gateway's own HTTP client.
@@ -21,13 +21,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llm_guard.explain import answers, evidence_of
-from llm_guard.policy.classify import Evidence, classify
-from llm_guard.policy.envelope import Layer
-from llm_guard.policy.error_rules import Rule, RuleBook
-from llm_guard.policy.senses import Sense, Wording, wordings
-from llm_guard.policy.vocabulary import RULES
-from llm_guard.policy.vocabulary.engines import SELF_HOSTED
+from llm_guard.cli.classify_report import answers, evidence_of
+from llm_guard.resilience.classification.classify import Evidence, classify
+from llm_guard.resilience.classification.error_body import Layer
+from llm_guard.resilience.classification.rules import Rule, RuleBook
+from llm_guard.resilience.classification.topic_match import Sense, Wording, wordings
+from llm_guard.resilience.classification.vocabulary import RULES
+from llm_guard.resilience.classification.vocabulary.engines import SELF_HOSTED
 
 Record = dict[str, Any]
 

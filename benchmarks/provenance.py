@@ -12,16 +12,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PATH_OF_A_CALL = (
+    "llm_guard/proxy",
+    "llm_guard/resilience",
+    "llm_guard/dialects",
+    "llm_guard/routing",
+    "llm_guard/clock.py",
+    "llm_guard/outcome.py",
+)
+"""Files that may change any figure when they change."""
+EARLIER_PATHS = (
     "llm_guard/gateway",
     "llm_guard/policy",
     "llm_guard/dialect",
     "llm_guard/call.py",
-    "llm_guard/clock.py",
     "llm_guard/deployment.py",
-    "llm_guard/outcome.py",
     "llm_guard/routes.py",
 )
-"""Files that may change any figure when they change."""
+"""Where the same files were before the packages got their present names, for pages that name an older commit."""
 
 _COMMIT = re.compile(r"^Measured at commit `([0-9a-f]{7,40})`", re.MULTILINE)
 
@@ -88,7 +95,7 @@ def age(page: Path, root: Path = ROOT) -> Age:
     found = _COMMIT.search(page.read_text(encoding="utf-8"))
     if found is None:
         return Age(page.name, None, None)
-    count = _git(root, "rev-list", "--count", "--no-merges", f"{found[1]}..HEAD", "--", *PATH_OF_A_CALL)
+    count = _git(root, "rev-list", "--count", "--no-merges", f"{found[1]}..HEAD", "--", *PATH_OF_A_CALL, *EARLIER_PATHS)
     return Age(page.name, found[1], None if count is None else int(count))
 
 

@@ -10,16 +10,25 @@ from typing import Literal
 
 IDS = tuple(f"A{number:02}" for number in range(1, 51))
 
-_BREAKER, _WALK = "tests/unit/policy/test_breaker.py::", "tests/property/test_breaker.py::"
-_EVIDENCE = "tests/unit/policy/test_evidence.py::"
-_BUDGET, _FRONTIER = "tests/unit/policy/test_retry_budget.py::", "tests/unit/policy/test_budget_frontier.py::"
-_BACKOFF, _WAITS = "tests/unit/policy/test_backoff.py::", "tests/unit/policy/test_waits.py::"
-_LOOP, _RECOVERY = "tests/unit/gateway/test_attempt_loop.py::", "tests/chaos/test_recovery.py::"
-_DEADLINE, _LIMITS = "tests/unit/policy/test_deadline.py::", "tests/integration/test_limits.py::"
-_HEDGE, _SPREAD = "tests/unit/policy/test_hedge.py::", "tests/unit/policy/test_spread.py::"
-_LIMITER, _FAULTS = "tests/unit/policy/test_limiter.py::", "tests/chaos/test_upstream_faults.py::"
-_GATE = "tests/unit/policy/test_gate.py::"
-_STORM, _BENCH = "tests/unit/policy/test_storm.py::", "benchmarks/storm/"
+_BREAKER, _WALK = "tests/unit/resilience/circuit_breaker/test_breaker.py::", "tests/property/test_breaker.py::"
+_EVIDENCE = "tests/unit/resilience/circuit_breaker/test_failure_statistics.py::"
+_BUDGET, _FRONTIER = (
+    "tests/unit/resilience/retry/test_budget.py::",
+    "tests/unit/resilience/retry/test_budget_frontier.py::",
+)
+_BACKOFF, _WAITS = (
+    "tests/unit/resilience/retry/test_backoff.py::",
+    "tests/unit/resilience/classification/test_retry_after.py::",
+)
+_LOOP, _RECOVERY = "tests/unit/proxy/attempts/test_attempt_loop.py::", "tests/chaos/test_recovery.py::"
+_DEADLINE, _LIMITS = "tests/unit/resilience/retry/test_deadline.py::", "tests/integration/test_limits.py::"
+_HEDGE, _SPREAD = "tests/unit/resilience/retry/test_hedging.py::", "tests/unit/resilience/retry/test_spread.py::"
+_LIMITER, _FAULTS = (
+    "tests/unit/resilience/capacity/test_concurrency_limit.py::",
+    "tests/chaos/test_upstream_faults.py::",
+)
+_GATE = "tests/unit/resilience/capacity/test_gate.py::"
+_STORM, _BENCH = "tests/unit/resilience/retry/test_storm.py::", "benchmarks/storm/"
 
 
 @dataclass(frozen=True, slots=True)

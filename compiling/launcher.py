@@ -28,7 +28,7 @@ def main() -> None:
     """Entry point of the console script. Exits with 1 if the package is not this product's, or incomplete."""
     if said := problem():
         sys.exit(f"llm-guard cannot start: {said}")
-    from llm_guard.cli import main as run  # noqa: PLC0415  # only after the check
+    from llm_guard.cli.main import main as run  # noqa: PLC0415  # only after the check
 
     run()
 

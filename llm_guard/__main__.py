@@ -1,5 +1,5 @@
 """`python -m llm_guard`."""
 
-from llm_guard.cli import main
+from llm_guard.cli.main import main
 
 main()

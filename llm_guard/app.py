@@ -17,41 +17,41 @@ from typing import Any
 
 import structlog
 
+from llm_guard.admin.context import Running
+from llm_guard.admin.control_plane import OperatorSide
+from llm_guard.admin.http.operator_token import OperatorToken
+from llm_guard.admin.http.router import is_operators
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, KeyPath, sealing_keys
 from llm_guard.config_files import SERVER, ConfigFiles
-from llm_guard.errands.errands import Errands
-from llm_guard.gateway.answer_cache import AnswerCache
-from llm_guard.gateway.connections import Connections
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.listener import Listener, Serve
-from llm_guard.gateway.listening import address_of, bound, listen, listener_settings
-from llm_guard.gateway.ownership import OwnedObjects
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.screening import Screening
-from llm_guard.gateway.server import Gateway
-from llm_guard.gateway.serving import Serving
-from llm_guard.gateway.upstream import Upstreams
-from llm_guard.health.engines import Engines
-from llm_guard.health.looks import look_at
-from llm_guard.health.prober import Prober
-from llm_guard.ops.operator_token import OperatorToken
-from llm_guard.ops.running import Running
-from llm_guard.ops.side import OperatorSide
-from llm_guard.ops.site import is_operators
-from llm_guard.ops.webhook_client import WebhookClient
-from llm_guard.reloads import Adapt, Adopted, Reloads
-from llm_guard.routes import compile_routes
-from llm_guard.store.cache import AnswerStore, MemoryCache
-from llm_guard.store.folder import state_folder
-from llm_guard.store.kept_bodies import Bodies
-from llm_guard.store.kept_calls import KeptCallsFile
-from llm_guard.store.kept_file import gateway_name
-from llm_guard.store.runner_lock import RunnerLock
-from llm_guard.store.sealing import Sealing
-from llm_guard.store.sqlite_cache import SqliteCache
+from llm_guard.config_reloader import Adapt, Adopted, Reloads
+from llm_guard.deferred.service import DeferredService
+from llm_guard.proxy.attempts.upstream_attempt import Upstreams
+from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
+from llm_guard.proxy.client_keys.screening import Screening
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.http_server.binding import address_of, bound, listen, listener_settings
+from llm_guard.proxy.http_server.listener import Listener, Serve
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.routing.route_table import compile_routes
+from llm_guard.storage.cache.response_store import AnswerStore, MemoryCache
+from llm_guard.storage.cache.sqlite_cache import SqliteCache
+from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.encryption import Sealing
+from llm_guard.storage.calls.process_lock import RunnerLock
+from llm_guard.storage.calls.sqlite_store import KeptCallsFile
+from llm_guard.storage.snapshot_file import gateway_name
+from llm_guard.storage.state_dir import state_folder
+from llm_guard.upstreams.engines.registry import Engines
+from llm_guard.upstreams.probes.probe import look_at
+from llm_guard.upstreams.probes.prober import Prober
+from llm_guard.webhooks.client import WebhookClient
 
 _log = structlog.get_logger("llm_guard.app")
 
@@ -100,7 +100,7 @@ class App:
         counters = CallCounters()
         self.upstreams = Upstreams(self._connections, self._clock)
         self.upstreams.memory.limit_bytes = self.config.server.max_buffered
-        self.gateway = Gateway(
+        self.gateway = Handler(
             self.config,
             table,
             self.upstreams,
@@ -117,13 +117,13 @@ class App:
             self._draw,
         )
         self.engines = Engines(self.prober, self._clock, self._draw)
-        self.errands = self._new_errands()
+        self.deferred = self._new_errands()
         self.cache = AnswerCache(self._new_cache_store(), self._clock)
-        self.gateway.first_resort.cache = self.gateway.last_resort.cache = self.cache
+        self.gateway.cache_stage.cache = self.gateway.fallback.cache = self.cache
         objects = OwnedObjects(partial(state_folder, self.config.ops.store, os.environ), self._clock)
         self.screening = self.gateway.screening = Screening(objects, lambda: self.gateway.table, self._clock)
-        self.gateway.keeper = self.errands.keeper
-        self.gateway.first_resort.keeper = self.gateway.last_resort.keeper = self.errands.keeper
+        self.gateway.deferred_store = self.deferred.intake
+        self.gateway.cache_stage.deferred_store = self.gateway.fallback.deferred_store = self.deferred.intake
         self.reloads = Reloads(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
         running = Running(
             self.gateway,
@@ -133,13 +133,13 @@ class App:
             self._clock,
             self._connections.dials,
             self.prober,
-            self.errands,
+            self.deferred,
             self.engines,
             self.cache,
             self.files.problems,
         )
         self.ops = OperatorSide(self.config, running, self.operator_token)
-        self.errands.tidings.tell = self.ops.journal.note
+        self.deferred.events.tell = self.ops.journal.note
 
         rules, ops = self.config.server, self.config.ops
         try:
@@ -155,7 +155,7 @@ class App:
             self.engines.adopt(self.config.engines)
             for server, _ in self._listeners:
                 await listen(server)
-            self.errands.start()
+            self.deferred.start()
         except BaseException:
             await self._close()
             raise
@@ -183,7 +183,7 @@ class App:
     async def stop(self) -> None:
         """Drains and stops: reports not ready, closes the listener, waits for running calls, then ends those left."""
         self.gateway.is_leaving = True
-        self.errands.leave()
+        self.deferred.leave()
         _log.info("draining", running=self.gateway.running)
         self.ops.journal.note("drain", running=self.gateway.running)
         await self._sleep_or_hurry(self.config.server.drain_delay)
@@ -211,7 +211,7 @@ class App:
             await listener.close(_CLOSING_S)
         await self.engines.stop(self._is_told_to_hurry)
         await self.prober.stop()
-        await self.errands.stop()
+        await self.deferred.stop()
         await self.files.stop()
         await self.cache.store.close()
         await self.screening.close()
@@ -236,7 +236,7 @@ class App:
         self.screening.adopt(config)
         self.prober.adopt(config, serving.table.upstreams)
         self.engines.adopt(config.engines)
-        self.errands.adopt(config)
+        self.deferred.adopt(config)
         self.cache.store.limit(config.store.cache.size)
         self._kept.adopt(_bodies(config))
         self.ops.follow(adopted)
@@ -261,11 +261,13 @@ class App:
             return MemoryCache(self._clock, rules.size)
         return SqliteCache(partial(state_folder, self.config.ops.store, os.environ), self._clock, rules.size)
 
-    def _new_errands(self) -> Errands:
+    def _new_errands(self) -> DeferredService:
         folder = partial(state_folder, self.config.ops.store, os.environ)
         self._kept = KeptCallsFile(folder, _new_runner(folder, self.config), _bodies(self.config))
         self._webhook_client = WebhookClient()
-        return Errands(self.config, self.gateway, self._kept, self._webhook_client.post, self._clock, self._draw)
+        return DeferredService(
+            self.config, self.gateway, self._kept, self._webhook_client.post, self._clock, self._draw
+        )
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self.ops.state.is_last_reload_good = False

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -234,3 +235,8 @@ class SystemClock:
         for alarm in second:
             alarm.arm(asyncio.get_running_loop(), now)
         second.clear()  # breaks the reference cycle between the slot and its alarms
+
+
+def iso(wall: float) -> str:
+    """Formats seconds since the epoch as ISO 8601."""
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

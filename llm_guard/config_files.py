@@ -1,7 +1,7 @@
 """The files that a config names: keys of upstreams, certificates of the listener and of upstreams.
 
 Ensures that a config only runs if all its files are usable, and reloads each file when it changes. `watched_files` does
-the watching; `key_files` and `tls` read the contents.
+the watching; `routing.key_files` and `tls` read the contents.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, ConfigError, KeyPath, ServerTls, UpstreamTls, dotted, load_config, problem_at
-from llm_guard.key_files import KeyFiles
+from llm_guard.routing.key_files import KeyFiles
 from llm_guard.tls import client_context, expires_at, server_context
 from llm_guard.watched_files import BadFile, Contents, WatchedFiles, read_file
 

@@ -18,7 +18,7 @@ import structlog
 from llm_guard.clock import Clock
 from llm_guard.config import Config, ConfigError, KeyChange, Tried, digest, key_changes, load_config, try_text
 
-_log = structlog.get_logger("llm_guard.reloads")
+_log = structlog.get_logger("llm_guard.config_reloader")
 
 _FIXED = frozenset(
     {"server.host", "server.port", "ops.host", "ops.port", "ops.store", "ops.log.format", "store.cache.kind"}

@@ -1,6 +1,7 @@
 """How an attempt or a call can end: failure kinds (one table), their source, and refusals.
 
-`policy.classify` maps a provider's errors to kinds, `policy.next_step` decides what follows from one.
+`resilience.classification.classify` maps a provider's errors to kinds, `resilience.retry.decision` decides what follows
+from one.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Beyond:
+class Disposition:
     """How the cache, a deferred call, a dead letter or a fallback response took part in a call: for its headers, its
     log line and the counters."""
 
@@ -234,17 +235,17 @@ class Beyond:
     """Age of the cached response that it got."""
     cache_key: bytes = b""
     """Key in the response cache; empty if the call does not use it."""
-    letter: str = ""
+    dead_letter_id: str = ""
     """Id of the dead letter as which it is stored."""
-    promise: str = ""
+    deferred_id: str = ""
     """Id of the deferred call: its result can be fetched by it."""
-    lesser: Literal["", "static"] = ""
+    fallback: Literal["", "static"] = ""
     """Fallback response that it got, other than a cached one."""
-    hurried_by: float = float("inf")
+    degraded_deadline: float = float("inf")
     """Instant at which it gets a fallback response, because its route is degraded."""
-    is_cut_short: bool = False
+    was_cut_short: bool = False
     """True if it failed at that instant: it might have succeeded later."""
-    errand: Literal["", "refresh", "later", "requeue", "fetch"] = ""
+    background_purpose: Literal["", "refresh", "later", "requeue", "fetch"] = ""
     """Purpose of a call that is not counted as a client's call to a model. fetch: a client asks for the status of its
     deferred call."""
 
@@ -269,7 +270,7 @@ class Refusal:
 
 
 @dataclass(slots=True)
-class GaveUp:
+class Exhausted:
     """The attempt loop's failure: no deployment is left, or no time."""
 
     failure: Failure | None

@@ -1,7 +1,7 @@
 """Trace context of a call: the header `traceparent` of callers and to upstreams.
 
 Reads and writes it (W3C Trace Context, section 3.2), and decides which new traces are kept. Spans are exported by
-`ops.spans`.
+`admin.tracing.spans`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 def is_compiled() -> bool:
     """Returns True if the modules that handle calls are compiled to machine code (`make compiled`)."""
-    spec = find_spec("llm_guard.gateway.server")
+    spec = find_spec("llm_guard.proxy.handler")
     return spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))
 
 

@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from llm_guard.ops.exposition import Family, Format, Histogram, pieces
+from llm_guard.admin.metrics.exposition import Family, Format, Histogram, pieces
 
 
 class Scraped:

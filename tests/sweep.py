@@ -15,18 +15,19 @@ from typing import Any
 
 import structlog.testing
 
-from llm_guard import key_files
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http import operator_token, router
+from llm_guard.admin.tracing import spans
 from llm_guard.app import App
 from llm_guard.config import Config
-from llm_guard.dialect import DIALECTS
-from llm_guard.gateway import headers
+from llm_guard.dialects import DIALECTS
 from llm_guard.log import LogWriter
-from llm_guard.ops import operator_token, site, spans
-from llm_guard.ops.journal import Journal
-from llm_guard.store.audit import AuditFile
-from llm_guard.store.cache import MemoryCache
-from llm_guard.store.kept_calls import KeptCallsFile
-from llm_guard.store.kept_file import KeptFile
+from llm_guard.proxy import headers
+from llm_guard.routing import key_files
+from llm_guard.storage.audit_log import AuditFile
+from llm_guard.storage.cache.response_store import MemoryCache
+from llm_guard.storage.calls.sqlite_store import KeptCallsFile
+from llm_guard.storage.snapshot_file import KeptFile
 from tests.chaos import process
 from tests.fakes import client
 
@@ -74,7 +75,7 @@ def listen(sweep: Sweep) -> None:
     _before(
         structlog.testing.LogCapture, "__call__", lambda _self, _logger, _name, line: sweep.hear("log", _shown(line))
     )
-    _after(site, "headers_of", lambda _headers, answer: sweep.hear("operator", answer.body))
+    _after(router, "headers_of", lambda _headers, answer: sweep.hear("operator", answer.body))
     _before(AuditFile, "append", lambda _file, entries: sweep.hear("audit trail", entries))
     _before(MemoryCache, "put", lambda _store, _key, answer, _lasts_s: sweep.hear("cache", answer))
     _before(KeptCallsFile, "add", lambda _file, *calls: sweep.hear("kept call", calls))

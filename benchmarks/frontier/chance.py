@@ -12,7 +12,7 @@ from benchmarks.frontier.rows import Cell, Row
 from benchmarks.virtual.clients import Load
 from benchmarks.virtual.world import play
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 _SEEDS = 10

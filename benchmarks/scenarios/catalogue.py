@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llm_guard.demo import RECOMMENDED
+from llm_guard.cli.demo import RECOMMENDED
 
 MODEL = "gpt-4o"
 SPARED = "gpt-4.1"

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from benchmarks.storm.row import Row, promised, reference
 from benchmarks.storm.simulate import Timeline
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
-from llm_guard.policy.retry_budget import RetryBudget
-from llm_guard.policy.transition import Transition
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
+from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import RetryBudget
 
 CALLS = 100_000
 NAIVE_WINDOWS = (10, 20, 100)

@@ -1,7 +1,7 @@
 """Costs and benefits of retries: success against upstream requests per call, by share of failing attempts.
 
-Simulates in virtual time with the real `policy.backoff` and `policy.retry_budget`, and two throttles of others for
-comparison.
+Simulates in virtual time with the real `resilience.retry.backoff` and `resilience.retry.budget`, and two throttles of
+others for comparison.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.backoff import RetrySettings, delay_s
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 
 FAILURE_RATES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 CALLS_PER_S = 100.0

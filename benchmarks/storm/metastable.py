@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks.storm.row import Row, promised
 from benchmarks.storm.simulate import Provider, Request, Timeline
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.backoff import RetrySettings, delay_s
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
+from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 
 CAPACITY_PER_S = 300
 RATES_PER_S = (140, 200, 280)

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from benchmarks.storm.row import Row, promised
 from benchmarks.storm.simulate import Timeline
-from llm_guard.policy.gate import CapacitySettings, Gate, Slot, Ticket
-from llm_guard.policy.rate_hints import RateHint, rate_hint
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot, Ticket
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, rate_hint
 
 LENGTHS_S = (5.0, 16.0, 60.0, 600.0)
 RATES = (0.5, 5.0, 50.0, 200.0)
@@ -217,7 +217,7 @@ class Run:
         if wait_s is None or wait_s > self.settings.queue_wait:
             return
         tickets = deque[Ticket]()
-        ticket = gate.join(1, lambda: self._granted(call, tickets[0]))
+        ticket = gate.enqueue(1, lambda: self._granted(call, tickets[0]))
         if ticket is None:
             return
         tickets.append(ticket)
@@ -230,7 +230,7 @@ class Run:
 
     def _leave(self, ticket: Ticket) -> None:
         if ticket.slot is None:
-            self.gate.leave(ticket, self.timeline.now)
+            self.gate.dequeue(ticket, self.timeline.now)
             self._advance()
 
     def _send(self, call: _Call, slot: Slot) -> None:
@@ -271,7 +271,7 @@ class Run:
 
     def _advance(self) -> None:
         now = self.timeline.now
-        again_at = self.gate.advance(now)
+        again_at = self.gate.dispatch(now)
         if again_at is not None and not now < self._alarm_at <= again_at:
             self._alarm_at = again_at
             self.timeline.at(again_at, self._advance)

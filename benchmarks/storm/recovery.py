@@ -16,8 +16,8 @@ from typing import Literal
 from benchmarks.storm.row import Row, promised
 from benchmarks.storm.simulate import Timeline
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
-from llm_guard.policy.gate import CapacitySettings, Ending, Gate, Slot, Ticket
+from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, Slot, Ticket
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
 
 Death = Literal["503 at once", "hangs"]
 
@@ -180,13 +180,13 @@ class _Recovery:
         wait_s = self._gate.wait_s(now)
         if wait_s is None or wait_s > self._capacity.queue_wait:
             return
-        call.ticket = self._gate.join(1, lambda: self._timeline.at(now, partial(self._turn, call)))
+        call.ticket = self._gate.enqueue(1, lambda: self._timeline.at(now, partial(self._turn, call)))
         self._timeline.after(self._capacity.queue_wait, partial(self._leave, call))
         self._advance()
 
     def _leave(self, call: _Call) -> None:
         if call.ticket is not None and call.ticket.slot is None:
-            self._gate.leave(call.ticket, self._timeline.now)
+            self._gate.dequeue(call.ticket, self._timeline.now)
 
     def _turn(self, call: _Call) -> None:
         now, ticket = self._timeline.now, call.ticket
@@ -194,13 +194,13 @@ class _Recovery:
             return
         permit = self._breaker.try_acquire(now)
         if permit is None:
-            self._gate.leave(ticket, now)
+            self._gate.dequeue(ticket, now)
             self._advance()
             return
         self._send(call.began_at, permit, ticket.slot)
 
     def _advance(self) -> None:
-        at = self._gate.advance(self._timeline.now)
+        at = self._gate.dispatch(self._timeline.now)
         if at is not None and at != self._alarm_at:
             self._alarm_at = at
             self._timeline.at(at, self._advance)

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from benchmarks.storm.row import Row, promised
 from benchmarks.storm.simulate import Timeline
-from llm_guard.policy.balance import Balance, Candidate, arranged
-from llm_guard.policy.hedge import RESERVE, HedgeBudget, HedgeSettings, hedge_delay_s
-from llm_guard.policy.latency import Latency, PeakEwma
+from llm_guard.resilience.retry.hedging import RESERVE, HedgeBudget, HedgeSettings, hedge_delay_s
+from llm_guard.resilience.routing.latency import Latency, PeakEwma
+from llm_guard.resilience.routing.load_balancing import Balance, LoadCandidate, arranged
 
 CALLS = 60_000
 SECONDS = 60.0
@@ -168,7 +168,7 @@ class _Balancing:
 
     def _arrive(self) -> None:
         now = self._timeline.now
-        candidates = [Candidate(0, 1.0, each.in_flight, each.cost.cost_s(now)) for each in self._replicas]
+        candidates = [LoadCandidate(0, 1.0, each.in_flight, each.cost.cost_s(now)) for each in self._replicas]
         index = arranged(candidates, self._how, self._dice.random)[0]
         replica = self._replicas[index]
         self.sent[index] += 1

@@ -1,7 +1,8 @@
 """Requests sent when a provider accepts a tenth of the calls, or none; others throttle these by chance.
 
 Google's adaptive throttling ("Handling Overload", SRE book, ch. 21) rejects with a probability; the gateway learns the
-rate of a provider that responds with 429 (`policy.pacer`) and stops calling a failing one (`policy.breaker`).
+rate of a provider that responds with 429 (`resilience.capacity.pacer`) and stops calling a failing one
+(`resilience.circuit_breaker.breaker`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 from benchmarks.storm.row import Row, promised
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.pacer import Pacer
+from llm_guard.resilience.capacity.pacer import Pacer
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 
 OFFERED_PER_S, TAKEN_PER_S = 1000, 100
 _SECONDS, _SETTLED_S = 180, 60

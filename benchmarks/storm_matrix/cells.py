@@ -10,7 +10,7 @@ from benchmarks.virtual import answers
 from benchmarks.virtual.answers import ErrorName
 from benchmarks.virtual.clients import Load
 from benchmarks.virtual.provider import Answer, Request
-from llm_guard.dialect import DialectName
+from llm_guard.dialects import DialectName
 
 LENGTHS_S = (5.0, 16.0, 60.0, 600.0)
 RATES_PER_S = (0.5, 5.0, 50.0, 200.0)

@@ -14,7 +14,7 @@ from benchmarks.virtual.answers import ErrorName
 from benchmarks.virtual.clients import Load
 from benchmarks.virtual.provider import Answer, Request
 from benchmarks.virtual.world import play
-from llm_guard.dialect import DialectName
+from llm_guard.dialects import DialectName
 
 PROMISED_BY_FALLBACK = 0.05
 PROMISED_SERVED = 0.99

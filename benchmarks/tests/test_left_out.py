@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.classification import COLLECTIONS, LEFT_OUT_PROMISED, Score
 from benchmarks.left_out import NAMES, Taught, group_of, measurable, read_unknown
-from llm_guard.policy.vocabulary import RULES
+from llm_guard.resilience.classification.vocabulary import RULES
 
 WALL = 1_800_000_000.0
 RECORDS = [json.loads(line) for file in COLLECTIONS for line in file.read_text("utf-8").splitlines()]

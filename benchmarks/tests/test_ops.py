@@ -16,7 +16,7 @@ from benchmarks.ops_watchers import PAGES
 from benchmarks.turns import in_turns
 from llm_guard.config import Config, parse_config
 
-FEED = Path(__file__).parents[2] / "llm_guard/ops/dashboard/feed.js"
+FEED = Path(__file__).parents[2] / "llm_guard/admin/dashboard/feed.js"
 
 
 def config(operators_part: str) -> Config:

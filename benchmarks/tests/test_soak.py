@@ -16,7 +16,7 @@ from benchmarks.soak_gateway import counts
 from llm_guard.app import App
 from llm_guard.config import parse_config
 from llm_guard.mock.faults import parse_plan
-from llm_guard.routes import compile_routes
+from llm_guard.routing.route_table import compile_routes
 
 EMPTY = Sample(0.0, 60_000_000, 14, 2, 0, 0, 0, 0, 0)
 MB_PER_HOUR = 1e6 / 3600

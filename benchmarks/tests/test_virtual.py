@@ -16,9 +16,9 @@ from benchmarks.virtual.clients import Load
 from benchmarks.virtual.loop import VirtualClock, WouldBlockError, run_virtual
 from benchmarks.virtual.provider import Answer, Request
 from benchmarks.virtual.world import Act, Played, play
-from llm_guard.dialect import DialectName
-from llm_guard.gateway.server import Gateway
-from llm_guard.policy.classify import classify_answer
+from llm_guard.dialects import DialectName
+from llm_guard.proxy.handler import Handler
+from llm_guard.resilience.classification.classify import classify_answer
 
 MODEL = "gpt-4o"
 CONFIG = """
@@ -239,7 +239,7 @@ def test_the_same_seed_plays_the_same() -> None:
 def test_an_operators_act_comes_at_its_instant() -> None:
     seen: list[int] = []
 
-    def look(gateway: Gateway) -> None:
+    def look(gateway: Handler) -> None:
         seen.append(gateway.running)
 
     play(config(), always(answers.right("openai", MODEL, 10.0)), [FIRST], acts=[Act(5.0, look), Act(11.0, look)])

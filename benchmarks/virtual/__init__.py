@@ -1,6 +1,6 @@
 """The gateway on a virtual clock: an hour of calls in seconds, with the same figures on every machine.
 
-Everything below HTTP is real, from `Gateway.serve` to `Upstreams.open`: routes compiled from YAML, admission, breakers,
+Everything below HTTP is real, from `Handler.serve` to `Upstreams.open`: routes compiled from YAML, admission, breakers,
 learned rates, retries, time limits, the classification of errors and the relay of streams. Only the sockets on both
 sides and the clock are replaced.
 

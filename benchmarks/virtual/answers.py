@@ -7,10 +7,10 @@ from functools import cache
 from typing import Literal
 
 from benchmarks.virtual.provider import Answer
-from llm_guard.call import Headers
-from llm_guard.dialect import DialectName
+from llm_guard.dialects import DialectName
 from llm_guard.mock.errors import error_reply, limit_reply, quota_reply
 from llm_guard.mock.exchange import Reply
+from llm_guard.proxy.call import Headers
 
 ErrorName = Literal["429", "503", "529", "quota"]
 

@@ -10,13 +10,13 @@ from random import Random
 from typing import Literal, cast
 
 from benchmarks.virtual.provider import CALL_HEADER
-from llm_guard.call import Inbox
-from llm_guard.dialect import DialectName
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.request_fields import RequestFields
-from llm_guard.gateway.server import Gateway
+from llm_guard.dialects import DialectName
 from llm_guard.mock.load_retries import SdkRetries
+from llm_guard.proxy.call import Inbox
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.response_writer import Reply
 
 Outcome = Literal["served", "refused", "broken", "left"]
 """refused: an error status; broken: status 200 but cut, or no response; left: the client disconnected."""
@@ -111,7 +111,7 @@ def body_of(load: Load) -> bytes:
 
 
 async def call_until_answered(
-    gateway: Gateway, load: Load, body: bytes, call: ClientCall, since: Callable[[], float]
+    gateway: Handler, load: Load, body: bytes, call: ClientCall, since: Callable[[], float]
 ) -> None:  # fmt: skip
     """Serves one call, repeatedly if its client retries until it succeeds. `since` gives the time in seconds from the
     beginning of the run."""
@@ -127,7 +127,7 @@ async def call_until_answered(
         await asyncio.sleep(wait_s)
 
 
-async def call_once(gateway: Gateway, load: Load, body: bytes, call: ClientCall) -> None:
+async def call_once(gateway: Handler, load: Load, body: bytes, call: ClientCall) -> None:
     """Serves one call; fills in `call`, except its times."""
     request = Request("POST", _PATHS[load.dialect], "1.1", fields_of(load, call.number, len(body)))
     request.feed(body)
@@ -169,7 +169,7 @@ def _note(wire: _Wire, reply: Reply, load: Load, call: ClientCall) -> None:
 
 
 class _Wire:
-    """A client's connection. Implements `reply.Connection`."""
+    """A client's connection. Implements `response_writer.Connection`."""
 
     __slots__ = ("first", "has_left", "is_closed", "last", "patience_s", "status", "task", "timer", "transport")
 

@@ -1,7 +1,7 @@
 """A scripted provider in place of the HTTP client.
 
-`ScriptedConnections` replaces `gateway.connections.Connections`, below `gateway.upstream`: the gateway's own time
-limits, classification and stream reading work on its results.
+`ScriptedConnections` replaces `proxy.http_client.connection_pool.Connections`, below `proxy.attempts.upstream_attempt`:
+the gateway's own time limits, classification and stream reading work on its results.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from llm_guard.call import Dialing, Headers, Inbox, Wire
-from llm_guard.gateway.connections import Connections
-from llm_guard.gateway.upstream_error import UpstreamError
 from llm_guard.outcome import FailureKind
-from llm_guard.request_body import FileBody
+from llm_guard.proxy.call import Dialing, Headers, Inbox, Wire
+from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.request_body.interfaces import FileBody
 
 CALL_HEADER = "x-benchmark-call"
 """Carries a call's number through the gateway."""
@@ -116,7 +116,7 @@ class ScriptedConnections(Connections):
 
 
 class ScriptedExchange:
-    """A response as it arrives. Implements `call.Exchange`."""
+    """A response as it arrives. Implements `proxy.call.Exchange`."""
 
     __slots__ = ("_blocks", "_request", "_since", "headers", "reason", "status")
 

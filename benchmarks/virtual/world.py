@@ -14,12 +14,12 @@ from benchmarks.virtual.clients import ClientCall, Load, body_of, call_until_ans
 from benchmarks.virtual.loop import VirtualClock, run_virtual
 from benchmarks.virtual.provider import Log, Provider, Request, ScriptedConnections
 from llm_guard.config import parse_config
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.server import Gateway
-from llm_guard.gateway.upstream import Upstreams
 from llm_guard.log import LEVELS
-from llm_guard.routes import compile_routes
+from llm_guard.proxy.attempts.upstream_attempt import Upstreams
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.routing.route_table import compile_routes
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Act:
     """A change of the gateway during a run, such as an operator's reset. Time in seconds from the beginning."""
 
     at: float
-    act: Callable[[Gateway], None]
+    act: Callable[[Handler], None]
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ async def _play(
     return Played(calls, log.requests)
 
 
-def _gateway(config: str, connections: ScriptedConnections, clock: VirtualClock, seed: int) -> Gateway:
+def _gateway(config: str, connections: ScriptedConnections, clock: VirtualClock, seed: int) -> Handler:
     """Builds a gateway as `app.App` does, without the operator side, the prober and deferred calls."""
     parsed = parse_config(config)
     random = Random(f"gateway {seed}")
-    return Gateway(
+    return Handler(
         parsed,
         compile_routes(parsed, clock.now(), draw=random.random),
         Upstreams(connections, clock),
@@ -108,11 +108,11 @@ def _quiet() -> Iterator[None]:
     """Discards log lines; the gateway still builds them."""
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(processors=[_drop])
-    LEVELS.override("llm_guard.gateway.record", "warning")
+    LEVELS.override("llm_guard.proxy.telemetry.recorder", "warning")
     try:
         yield
     finally:
-        LEVELS.override("llm_guard.gateway.record", None)
+        LEVELS.override("llm_guard.proxy.telemetry.recorder", None)
         structlog.reset_defaults()
         if before is not None:
             structlog.configure(**before)

@@ -79,7 +79,13 @@ def test_image_context_has_what_the_dockerfile_copies_and_is_the_same_each_time(
     assert one.read_bytes() == other.read_bytes()
     with tarfile.open(one) as archive:
         names = set(archive.getnames())
-    assert {"Dockerfile", "pyproject.toml", "compiling/launcher.py", "llm_guard/cli.py", "config/docker.yaml"} <= names
+    assert {
+        "Dockerfile",
+        "pyproject.toml",
+        "compiling/launcher.py",
+        "llm_guard/cli/main.py",
+        "config/docker.yaml",
+    } <= names
     assert not [name for name in names if name.startswith(("tests/", ".", "benchmarks/")) or "__pycache__" in name]
 
 
@@ -108,7 +114,7 @@ def test_bill_of_materials_names_every_pinned_distribution_and_what_is_bundled()
 
 def test_bundled_versions_are_those_that_lie_in_the_package() -> None:
     document = sbom("0.3.2", "", "2026-02-01T12:00:00Z")
-    dashboard = ROOT / "llm_guard" / "ops" / "dashboard"
+    dashboard = ROOT / "llm_guard" / "admin" / "dashboard"
     assert "uPlot (v1.6.32)" in (dashboard / "uplot" / "uPlot.iife.min.js").read_text()[:80]
     assert '"pkg:npm/uplot@1.6.32"' in document
     assert "Inter 4.1" in (dashboard / "font.css").read_text()

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from llm_guard.clock import Clock
-from llm_guard.errands.errands import Errands
-from llm_guard.gateway.answer_cache import AnswerCache
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.listener import Listener
-from llm_guard.gateway.server import Gateway
-from llm_guard.health.engines import Engines
-from llm_guard.health.prober import Prober
-from llm_guard.reloads import Reloads
+from llm_guard.config_reloader import Reloads
+from llm_guard.deferred.service import DeferredService
+from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_server.listener import Listener
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.upstreams.engines.registry import Engines
+from llm_guard.upstreams.probes.prober import Prober
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """References to the parts of the gateway that the admin API reads and acts on."""
 
-    gateway: Gateway
+    gateway: Handler
     reloads: Reloads
     counters: CallCounters
     listeners: Callable[[], list[Listener]]
@@ -29,7 +29,7 @@ class Running:
     dials: Callable[[str], int]
     """Connections begun to an origin since the start."""
     prober: Prober
-    errands: Errands
+    deferred: DeferredService
     engines: Engines
     cache: AnswerCache
     file_problems: Callable[[], Mapping[str, str | None]] = dict

@@ -7,62 +7,64 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from llm_guard.admin.alerting.alerts import Alerts
+from llm_guard.admin.alerting.signals import Signals
+from llm_guard.admin.api.admission import Admissions
+from llm_guard.admin.api.alerts import AlertPages
+from llm_guard.admin.api.cache import CachePages
+from llm_guard.admin.api.calls import CallPages
+from llm_guard.admin.api.clients import ClientPages
+from llm_guard.admin.api.config import ConfigPages, detail_of
+from llm_guard.admin.api.dead_letters import DeadLetterApi
+from llm_guard.admin.api.degraded import DegradedPages
+from llm_guard.admin.api.deployments import DeploymentApi
+from llm_guard.admin.api.engines import EnginePages
+from llm_guard.admin.api.explain import Foresight
+from llm_guard.admin.api.health import Health
+from llm_guard.admin.api.history import History
+from llm_guard.admin.api.limits import LimitPages
+from llm_guard.admin.api.log_levels import LogLevels
+from llm_guard.admin.api.login import LoginPages
+from llm_guard.admin.api.overview import Others, Overview
+from llm_guard.admin.api.probes import ProbePages
+from llm_guard.admin.api.restrictions import RestrictionPages
+from llm_guard.admin.audit.changes import Changes
+from llm_guard.admin.audit.writer import Trail
+from llm_guard.admin.context import Running
+from llm_guard.admin.dashboard import Dashboard
+from llm_guard.admin.events.breaker_transitions import Transitions
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.stream import Events
+from llm_guard.admin.http.auth import Guard
+from llm_guard.admin.http.credentials import credentials_of
+from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page
+from llm_guard.admin.http.openapi import with_description
+from llm_guard.admin.http.operator_token import OperatorToken
+from llm_guard.admin.http.router import Site
+from llm_guard.admin.metrics.endpoint import Metrics
+from llm_guard.admin.metrics.subsystem_metrics import (
+    cache_metrics,
+    degraded_metrics,
+    engine_metrics,
+    kept_metrics,
+    probe_metrics,
+)
+from llm_guard.admin.monitor.monitor import Watch
+from llm_guard.admin.persistence.operator_state import OperatorState
+from llm_guard.admin.persistence.state_saver import Keeping
+from llm_guard.admin.restrictions.restrictions import Restrictions
+from llm_guard.admin.schemas.models import DeploymentView
+from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.config import Config
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.ops.admission import Admissions
-from llm_guard.ops.alert_pages import AlertPages
-from llm_guard.ops.alert_signals import Signals
-from llm_guard.ops.alerts import Alerts
-from llm_guard.ops.cache_metrics import cache_metrics
-from llm_guard.ops.cache_pages import CachePages
-from llm_guard.ops.calls import CallPages
-from llm_guard.ops.changes import Changes
-from llm_guard.ops.client_pages import ClientPages
-from llm_guard.ops.config_pages import ConfigPages, detail_of
-from llm_guard.ops.controls import Controls
-from llm_guard.ops.credentials import credentials_of
-from llm_guard.ops.dashboard import Dashboard
-from llm_guard.ops.degraded_metrics import degraded_metrics
-from llm_guard.ops.degraded_pages import DegradedPages
-from llm_guard.ops.engine_metrics import engine_metrics
-from llm_guard.ops.engine_pages import EnginePages
-from llm_guard.ops.events import Events
-from llm_guard.ops.foresight import Foresight
-from llm_guard.ops.guard import Guard
-from llm_guard.ops.health import Health
-from llm_guard.ops.history import History
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.keeping import Keeping
-from llm_guard.ops.kept import Known
-from llm_guard.ops.kept_metrics import kept_metrics
-from llm_guard.ops.letter_pages import LetterPages
-from llm_guard.ops.limits import LimitPages
-from llm_guard.ops.log_levels import LogLevels
-from llm_guard.ops.login_pages import LoginPages
-from llm_guard.ops.metrics import Metrics
-from llm_guard.ops.openapi import with_description
-from llm_guard.ops.operator_token import OperatorToken
-from llm_guard.ops.overview import Others, Overview
-from llm_guard.ops.pages import TEXT, Answer, Asked, Page
-from llm_guard.ops.probe_metrics import probe_metrics
-from llm_guard.ops.probe_pages import ProbePages
-from llm_guard.ops.restriction_pages import RestrictionPages
-from llm_guard.ops.restrictions import Restrictions
-from llm_guard.ops.running import Running
-from llm_guard.ops.site import Site
-from llm_guard.ops.traces import Traces
-from llm_guard.ops.trail import Trail
-from llm_guard.ops.transitions import Transitions
-from llm_guard.ops.views import DeploymentView
-from llm_guard.ops.watch import Watch
-from llm_guard.ops.webhooks import Webhooks
-from llm_guard.reloads import BY_ITSELF, Adopted
-from llm_guard.store.audit import AuditFile
-from llm_guard.store.folder import state_folder
-from llm_guard.store.kept_file import KeptFile, file_name
-from llm_guard.store.used_codes import UsedCodes
+from llm_guard.config_reloader import BY_ITSELF, Adopted
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.routing.deployment import Deployment
+from llm_guard.storage.audit_log import AuditFile
+from llm_guard.storage.snapshot_file import KeptFile, file_name
+from llm_guard.storage.state_dir import state_folder
+from llm_guard.storage.used_login_codes import UsedCodes
+from llm_guard.webhooks.queue import Webhooks
 
 
 class OperatorSide:
@@ -91,19 +93,19 @@ class OperatorSide:
             self._alerts.look,
             running.cache.look,
         ]
-        self._controls = Controls(config, running.gateway, self.changes, running.clock, self._view)
+        self._controls = DeploymentApi(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitPages(config, running.gateway, self.changes, running.clock)
         self._degraded = DegradedPages(config, running, self.changes, self.journal)
         self._restrictions = Restrictions(config, running, self._history, self._controls, self._limits, self._degraded)
-        running.gateway.table.pool.dress = self._dress
+        running.gateway.table.pool.apply_overrides = self._dress
         self._keeping = self._new_keeping(folder, config)
         looks += [self._controls.look, self._limits.look, self._degraded.look, self._restrictions.look]
         looks += [self._keeping.look] if self._keeping else []
         self._watch = Watch(looks, running.clock)
         self._health = Health(config, running, self._history, self._controls.holds.view)
-        self._letters = LetterPages(config, running.errands, self.changes, running.clock)
+        self._letters = DeadLetterApi(config, running.deferred, self.changes, running.clock)
         self._cache = CachePages(
-            config, running.cache, running.counters.models, lambda: running.gateway.first_resort.flights, self.changes
+            config, running.cache, running.counters.models, lambda: running.gateway.cache_stage.flights, self.changes
         )
         self._probes = ProbePages(running.prober, self.changes, self.journal)
         self._engines = EnginePages(running.engines, self.changes, self.journal, running.clock)
@@ -120,7 +122,7 @@ class OperatorSide:
             *degraded_metrics(running.gateway.degraded),
             *probe_metrics(running.prober),
             *engine_metrics(running.engines),
-            *kept_metrics(running.errands.counts),
+            *kept_metrics(running.deferred.counts),
             *cache_metrics(running.cache),
             *self._clients.metrics(),
         )
@@ -202,16 +204,16 @@ class OperatorSide:
         server, running = config.server, self._running
         if server.port == 0:
             return None
-        known = Known(
+        operator_state = OperatorState(
             self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
             running.gateway, running.clock,
         )  # fmt: skip
         file = KeptFile(folder, file_name(server.host, server.port))
-        return Keeping(file, known.gather, known.recall, running.clock)
+        return Keeping(file, operator_state.snapshot, operator_state.restore, running.clock)
 
     def _dress(self, deployment: Deployment) -> None:
-        self._controls.dress(deployment)
-        self._limits.dress(deployment)
+        self._controls.apply_overrides(deployment)
+        self._limits.apply_overrides(deployment)
 
     def _view(self, label: str) -> DeploymentView | None:
         return self.overview.deployment(label)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
+from llm_guard.admin.http.credentials import OPERATOR, Credential, Role
 from llm_guard.config import ConfigError, Ops, Server, load_access
-from llm_guard.ops.credentials import OPERATOR, Credential, Role
-from llm_guard.store.errors import StoreError
-from llm_guard.store.folder import state_folder
-from llm_guard.store.token_file import FILE, read_token
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.state_dir import state_folder
+from llm_guard.storage.token_file import FILE, read_token
 
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # loopback address to reach a listener on all addresses
 

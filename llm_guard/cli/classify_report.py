@@ -1,6 +1,6 @@
 """Explains a provider's error to a person or a program, for `llm-guard classify`.
 
-Reads error records and formats the result; `policy.classify` classifies.
+Reads error records and formats the result; `resilience.classification.classify` classifies.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llm_guard.outcome import FailureKind, Scope
-from llm_guard.policy.classify import LONGEST_RETRY_S, Evidence, Verdict, classify
-from llm_guard.policy.vocabulary.families import family_of_name, family_of_url
+from llm_guard.resilience.classification.classify import LONGEST_RETRY_S, Evidence, Verdict, classify
+from llm_guard.resilience.classification.vocabulary.families import family_of_name, family_of_url
 
 _MEANING = {
     FailureKind.TIMEOUT: "it took too long",

@@ -18,7 +18,7 @@ from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 
-RECOMMENDED = Path(__file__).with_name("recommended.yaml")
+RECOMMENDED = Path(__file__).parents[1] / "recommended.yaml"
 """The config recommended in the README; `config/recommended.yaml` is a link to it."""
 
 _MODEL, _RENAMED, _FALLBACK = "gpt-4o", "my-gpt-4o", "gpt-4o-mini"

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from llm_guard.gateway.call_line import CallLine
+from llm_guard.admin.api.calls import Calls
+from llm_guard.cli.admin_access import Access, NoToken, address, config_option, load, token_of
 from llm_guard.log import printable
-from llm_guard.ops.calls import Calls
-from llm_guard.ops.command_token import Access, NoToken, address, config_option, load, token_of
-from llm_guard.ops.waterfall import PLAIN, UNICODE, table, waterfall
-from llm_guard.policy.caller import is_loopback
+from llm_guard.proxy.telemetry.access_log import CallLine
+from llm_guard.proxy.telemetry.waterfall import PLAIN, UNICODE, table, waterfall
+from llm_guard.resilience.routing.client_hints import is_loopback
 
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 1 << 24

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import click
 
+from llm_guard.admin.http.credentials import OPERATOR, Credential
+from llm_guard.admin.http.operator_token import Generated
+from llm_guard.cli.admin_access import NoToken, address, config_option, load, token_of, url_of
 from llm_guard.clock import SystemClock
-from llm_guard.ops.command_token import NoToken, address, config_option, load, token_of, url_of
-from llm_guard.ops.credentials import OPERATOR, Credential
-from llm_guard.ops.operator_token import Generated
 
 
 @click.command()

@@ -20,22 +20,22 @@ from typing import Literal
 import click
 import structlog
 
-from llm_guard import demo as scenes
-from llm_guard import explain
+from llm_guard.admin.http.operator_token import Generated
 from llm_guard.app import calm_collector, create_app, run
+from llm_guard.cli import classify_report
+from llm_guard.cli import demo as scenes
+from llm_guard.cli.explain_command import explain as explain_call
+from llm_guard.cli.login_command import first_link, login
+from llm_guard.cli.restart_summary import schedule
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, warnings_of
 from llm_guard.config_files import expiry_warnings, load_with_files
-from llm_guard.health.schedule import schedule
-from llm_guard.health.subjects import told
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
-from llm_guard.ops.explain_command import explain as explain_call
-from llm_guard.ops.login_command import first_link, login
-from llm_guard.ops.operator_token import Generated
-from llm_guard.store.folder import state_folder
+from llm_guard.storage.state_dir import state_folder
+from llm_guard.upstreams.probes.targets import told
 from llm_guard.version import full_version
 
 
@@ -154,7 +154,7 @@ def classify(jsonl: bool, status: int | None, headers: tuple[str, ...], provider
     """
     wall = SystemClock().wall()
     if jsonl:
-        for line in explain.report_lines((line.decode("utf-8", "replace") for line in sys.stdin.buffer), wall):
+        for line in classify_report.report_lines((line.decode("utf-8", "replace") for line in sys.stdin.buffer), wall):
             click.echo(line)
         return
     pairs = [header.partition(":") for header in headers]
@@ -166,7 +166,7 @@ def classify(jsonl: bool, status: int | None, headers: tuple[str, ...], provider
         "headers": {name.strip(): value.strip() for name, _, value in pairs},
         "body": body if body is not None else sys.stdin.buffer.read().decode("utf-8", "replace"),
     }
-    click.echo(explain.explanation(explain.evidence_of(record), wall))
+    click.echo(classify_report.explanation(classify_report.evidence_of(record), wall))
 
 
 @main.command()

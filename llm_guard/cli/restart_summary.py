@@ -1,9 +1,10 @@
-"""Describes how an engine is restarted, for `llm-guard check`. The schedule itself is in `policy.restarts`."""
+"""Describes how an engine is restarted, for `llm-guard check`. The schedule itself is in
+`resilience.health.restart_policy`."""
 
 from __future__ import annotations
 
 from llm_guard.config import EngineConfig
-from llm_guard.policy.restarts import GivingUp, delay_s, giving_up
+from llm_guard.resilience.health.restart_policy import GivingUp, delay_s, giving_up
 
 _SHOWN = 6
 """Number of waits that are listed. Later ones are usually all the maximum."""

@@ -1,23 +1,23 @@
 """Reads the YAML config into frozen models; errors name file, line and key. The only package that imports pydantic and
 yaml.
 
-text      YAML and ${VAR}; records the line of every value
-names     finds the entry of `models` for a model name
-fields    value types: ports, texts, secrets
-operator  the `ops` section
-alerts    alerts and webhooks of `ops`
-lasting   the `store` section
-models    all other keys and their ranges
-errors    rules for an upstream's own error messages
-engines   local inference engines and their restarts
-api_keys  several keys for one upstream
-tls       certificate files
-strict    base class of all parts
-checks    constraints between keys
-reading   file -> Config, or a list of all problems
-trying    checks a text without the environment's values
-warnings  settings that are allowed but rarely intended
-shown     a config with secrets masked, and the difference between two
+yaml_source  YAML and ${VAR}; records the line of every value
+names        finds the entry of `models` for a model name
+fields       value types (ports, texts, secrets), and the base class of all parts
+operator     the `ops` section
+alerts       alerts and webhooks of `ops`
+storage      the `store` section
+models       all other keys and their ranges
+clients      the gateway's own client keys
+errors       rules for an upstream's own error messages
+engines      local inference engines and their restarts
+api_keys     several keys for one upstream
+tls          certificate files
+checks       constraints between keys
+loader       file -> Config, or a list of all problems
+dry_check    checks a text without the environment's values
+warnings     settings that are allowed but rarely intended
+redaction    a config with secrets masked, and the difference between two
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from __future__ import annotations
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat
 from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.clients import ClientKey
+from llm_guard.config.dry_check import Tried, try_text
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
-from llm_guard.config.lasting import CompletionWebhook, StoreConfig, sealing_keys
+from llm_guard.config.loader import load_access, load_config, parse_config, problem_at
 from llm_guard.config.models import (
     Auth,
     Config,
@@ -39,13 +40,12 @@ from llm_guard.config.models import (
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
 from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, TimelineSettings, TraceSettings
-from llm_guard.config.reading import load_access, load_config, parse_config, problem_at
-from llm_guard.config.shown import KeyChange, digest, key_changes, shown
-from llm_guard.config.text import ConfigError, Problem, dotted
-from llm_guard.config.text import Path as KeyPath
+from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
+from llm_guard.config.storage import CompletionWebhook, StoreConfig, sealing_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
-from llm_guard.config.trying import Tried, try_text
 from llm_guard.config.warnings import warnings_of
+from llm_guard.config.yaml_source import ConfigError, Problem, dotted
+from llm_guard.config.yaml_source import Path as KeyPath
 
 __all__ = [
     "AlertRules",

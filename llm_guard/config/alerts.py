@@ -1,6 +1,6 @@
 """`ops.alerts` and `ops.webhooks`: alert rules, and the webhooks that are notified.
 
-Defines these keys and their ranges. The rules' settings are in `policy.alert_rules`.
+Defines these keys and their ranges. The rules' settings are in `resilience.alerts.rules`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llm_guard.config.fields import OptionalSecret, Text, wrong
-from llm_guard.config.strict import Strict
-from llm_guard.policy.alert import RuleSettings, Severity
-from llm_guard.policy.alert_rules import (
+from llm_guard.config.fields import OptionalSecret, Strict, Text, wrong
+from llm_guard.resilience.alerts.alert import RuleSettings, Severity
+from llm_guard.resilience.alerts.rules import (
     BreakerOpenSettings,
     BudgetExhaustedSettings,
     CallsRefusedSettings,

@@ -1,6 +1,6 @@
 """`upstreams.X.api_keys`: several keys for one upstream.
 
-Defines how a key is written. Which one a call is sent with is decided in `policy.key_choice`.
+Defines how a key is written. Which one a call is sent with is decided in `resilience.retry.key_selection`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from llm_guard.config.fields import Secret, wrong
-from llm_guard.config.strict import Strict
+from llm_guard.config.fields import Secret, Strict, wrong
 
 MOST_KEYS = 64
 """Bounded, because a call that every key refuses is sent once with each."""

@@ -7,13 +7,13 @@ import re
 from collections.abc import Collection, Mapping
 
 from llm_guard.config.engines import EngineConfig
-from llm_guard.config.lasting import StoreConfig
 from llm_guard.config.models import ModelConfig, Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean, is_name, is_pattern, matching_key
 from llm_guard.config.operator import Ops
-from llm_guard.config.text import Document, Path
-from llm_guard.dialect import DialectName
-from llm_guard.policy.probing import CompletionProbeSettings
+from llm_guard.config.storage import StoreConfig
+from llm_guard.config.yaml_source import Document, Path
+from llm_guard.dialects import DialectName
+from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
 
 
 def check_listeners(document: Document, server: Server | None, ops: Ops | None) -> None:

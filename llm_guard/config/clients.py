@@ -1,6 +1,7 @@
 """The gateway's own client keys, and what each may call.
 
-Defines these keys, their ranges and their defaults. Requests are checked against them in `policy.scope`.
+Defines these keys, their ranges and their defaults. Requests are checked against them in
+`resilience.client_keys.scope`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from llm_guard.config.fields import Secret, Text, wrong
-from llm_guard.config.strict import Strict
-from llm_guard.policy.balance import Weight
-from llm_guard.policy.client_limits import ClientLimitSettings
-from llm_guard.policy.scope import ALL, INFERENCE
+from llm_guard.config.fields import Secret, Strict, Text, wrong
+from llm_guard.resilience.client_keys.limits import ClientLimitSettings
+from llm_guard.resilience.client_keys.scope import ALL, INFERENCE
+from llm_guard.resilience.routing.load_balancing import Weight
 
 
 class Allow(Strict):

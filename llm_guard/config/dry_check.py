@@ -1,7 +1,7 @@
 """Checks whether a text is a valid config, without the environment's values, so that a check cannot reveal them.
 
 A check with the real values would be an oracle even if it only returned yes or no: `fallbacks: ["${KEY}"]` beside a
-model `sk-a*` is accepted or not depending on the key's fourth letter. The rules are in `config.reading`.
+model `sk-a*` is accepted or not depending on the key's fourth letter. The rules are in `config.loader`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from llm_guard.config.reading import parse_config
-from llm_guard.config.text import ConfigError, Interpolated, Path, Problem, dotted, read_document
+from llm_guard.config.loader import parse_config
+from llm_guard.config.yaml_source import ConfigError, Interpolated, Path, Problem, dotted, read_document
 
 
 @dataclass(frozen=True, slots=True)

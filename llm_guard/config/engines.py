@@ -1,7 +1,7 @@
 """The `engines` section: local inference engines behind upstreams, and their restarts.
 
-Defines these keys, their ranges and their defaults. The restart schedule is in `policy.restarts`; engines are started
-in `health`.
+Defines these keys, their ranges and their defaults. The restart schedule is in `resilience.health.restart_policy`;
+engines are started in `upstreams`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llm_guard.config.fields import Text, wrong
-from llm_guard.config.strict import Strict
-from llm_guard.policy.restarts import PRESETS, Preset, RestartSettings
-from llm_guard.policy.units import OptionalSeconds, Seconds, Unit, or_none, parse_ratio
+from llm_guard.config.fields import Strict, Text, wrong
+from llm_guard.resilience.health.restart_policy import PRESETS, Preset, RestartSettings
+from llm_guard.resilience.units import OptionalSeconds, Seconds, Unit, or_none, parse_ratio
 
 
 def _times(value: object) -> int:

@@ -1,6 +1,6 @@
 """`upstreams.X.errors`: meanings of an upstream's own error messages that the built-in tables do not know.
 
-Defines how a rule is written, and its ranges. Rules are matched in `policy.error_rules`.
+Defines how a rule is written, and its ranges. Rules are matched in `resilience.classification.rules`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from llm_guard.config.fields import Strict
 from llm_guard.config.names import did_you_mean
-from llm_guard.config.strict import Strict
 from llm_guard.outcome import FailureKind, Source
-from llm_guard.policy.error_rules import UserRule, user_rule
+from llm_guard.resilience.classification.rules import UserRule, user_rule
 
 _NOT_AN_ANSWER = ("timeout", "network", "truncated", "malformed")
 MEANINGS = {

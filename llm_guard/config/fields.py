@@ -1,11 +1,11 @@
-"""Value types that several parts of the config use: ports, texts, secrets."""
+"""Value types that several parts of the config use (ports, texts, secrets), and the base class of all parts."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 
@@ -36,3 +36,9 @@ Port = Annotated[int, BeforeValidator(_port)]
 Secret = Annotated[Text, BeforeValidator(_header_value)]
 OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
 """An empty text is None, because an unset variable with an empty default produces one."""
+
+
+class Strict(BaseModel):
+    """A part of the file: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

@@ -1,6 +1,6 @@
 """Reads a file into a Config, or reports every problem in it.
 
-Reads part by part, merges defaults and words the errors. YAML is parsed in `config.text`; ranges are in
+Reads part by part, merges defaults and words the errors. YAML is parsed in `config.yaml_source`; ranges are in
 `config.models`, constraints between parts in `config.checks`.
 """
 
@@ -26,12 +26,12 @@ from llm_guard.config.checks import (
     check_ways,
 )
 from llm_guard.config.engines import EngineConfig
-from llm_guard.config.lasting import StoreConfig
+from llm_guard.config.fields import Strict
 from llm_guard.config.models import Config, ModelConfig, Probing, Rules, Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean
 from llm_guard.config.operator import Ops
-from llm_guard.config.strict import Strict
-from llm_guard.config.text import (
+from llm_guard.config.storage import StoreConfig
+from llm_guard.config.yaml_source import (
     ConfigError,
     Document,
     Interpolated,

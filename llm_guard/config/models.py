@@ -14,26 +14,25 @@ from llm_guard.config.api_keys import ApiKeys
 from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
-from llm_guard.config.fields import OptionalSecret, Port, Text, wrong
-from llm_guard.config.lasting import StoreConfig
+from llm_guard.config.fields import OptionalSecret, Port, Strict, Text, wrong
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
-from llm_guard.config.strict import Strict
+from llm_guard.config.storage import StoreConfig
 from llm_guard.config.tls import ServerTls, UpstreamTls
-from llm_guard.dialect import DialectName
-from llm_guard.dialect.continuation import Prefill
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.balance import Balance, Priority, Weight
-from llm_guard.policy.breaker import BreakerSettings
-from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.degraded import DegradedSettings
-from llm_guard.policy.freshness import CacheSettings
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.hedge import HedgeSettings
-from llm_guard.policy.later import LaterSettings, Letters
-from llm_guard.policy.probing import CompletionProbeSettings, ProbeSettings
-from llm_guard.policy.stream import StreamEnd, StreamSettings
-from llm_guard.policy.units import Count, OptionalSize, Pause, Seconds, Size
+from llm_guard.dialects import DialectName
+from llm_guard.dialects.resume.transcript import Prefill
+from llm_guard.resilience.caching.freshness import CacheSettings
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
+from llm_guard.resilience.degradation.deferred import LaterSettings, Letters
+from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
+from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.resilience.retry.hedging import HedgeSettings
+from llm_guard.resilience.routing.load_balancing import Balance, Priority, Weight
+from llm_guard.resilience.streams.settings import StreamEnd, StreamSettings
+from llm_guard.resilience.units import Count, OptionalSize, Pause, Seconds, Size
 
 Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]

@@ -1,6 +1,6 @@
 """Finds the entry of `models` for a model name.
 
-Defines valid names and the matching. What is found there is in `routes`.
+Defines valid names and the matching. What is found there is in `routing.route_table`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The `ops` section: the operator's interface, and what is kept for it.
 
-Defines these keys, their ranges and their defaults. They are used in `ops`.
+Defines these keys, their ranges and their defaults. They are used in `admin`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, check_webhook_names
-from llm_guard.config.fields import OptionalSecret, Port, Secret, Text, wrong
-from llm_guard.config.strict import Strict
+from llm_guard.config.fields import OptionalSecret, Port, Secret, Strict, Text, wrong
 from llm_guard.log.levels import LevelName, is_logger
-from llm_guard.policy.health import HealthSettings
-from llm_guard.policy.units import Ratio, Size
+from llm_guard.resilience.health.status import HealthSettings
+from llm_guard.resilience.units import Ratio, Size
 
 _OTEL = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 Calls = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
@@ -36,7 +35,7 @@ class TimelineSettings(Strict):
     """Finished calls that are kept in memory."""
 
     calls: Calls = 1000
-    """Number of calls for each outcome (`gateway.timelines.Fate`)."""
+    """Number of calls for each outcome (`proxy.telemetry.recent_calls.Fate`)."""
     memory: Size = 16 * 1024**2
     """Maximum size in bytes of all together."""
 
@@ -75,7 +74,7 @@ class LogSettings(Strict):
     def _check_levels(cls, levels: dict[str, LevelName]) -> dict[str, LevelName]:
         for name in levels:
             if not name or not is_logger(name):
-                raise wrong(f"{name:.60}: write a module of the gateway, such as llm_guard.gateway.settle")
+                raise wrong(f"{name:.60}: write a module of the gateway, such as llm_guard.proxy.attempts.release")
         return levels
 
 

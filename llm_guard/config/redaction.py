@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from llm_guard.config.models import Config
-from llm_guard.config.text import Path, dotted
+from llm_guard.config.yaml_source import Path, dotted
 from llm_guard.outcome import FailureKind
 
 MASK = "***"

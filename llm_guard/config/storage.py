@@ -1,7 +1,7 @@
 """The `store` section: what is kept beyond a call, for all routes together.
 
-Defines these keys, their ranges and their defaults. The routes' own settings are in `policy.freshness`, `policy.later`
-and `policy.degraded`; the folder is `ops.store`.
+Defines these keys, their ranges and their defaults. The routes' own settings are in `resilience.caching.freshness`,
+`resilience.degradation.deferred` and `resilience.degradation.degraded_mode`; the folder is `ops.store`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from llm_guard.config.alerts import WebhookTarget, check_webhook_names
-from llm_guard.config.fields import OptionalSecret, wrong
-from llm_guard.config.strict import Strict
-from llm_guard.policy.units import Count, Seconds, Size, Unit, at_least
+from llm_guard.config.fields import OptionalSecret, Strict, wrong
+from llm_guard.resilience.units import Count, Seconds, Size, Unit, at_least
 
 _KEY_BYTES = 32
 Pace = Annotated[float, Unit(at_least(0.001))]

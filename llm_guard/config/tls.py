@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from llm_guard.config.fields import Text, wrong
-from llm_guard.config.strict import Strict
+from llm_guard.config.fields import Strict, Text, wrong
 
 
 class ServerTls(Strict):

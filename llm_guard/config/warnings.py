@@ -12,10 +12,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from llm_guard.config.loader import text_in
 from llm_guard.config.models import Config
 from llm_guard.config.names import did_you_mean, matching_key
-from llm_guard.config.reading import text_in
-from llm_guard.config.text import dotted, read_document
+from llm_guard.config.yaml_source import dotted, read_document
 
 _OTHERS_WRITE = 0o022
 _SHORT = 16

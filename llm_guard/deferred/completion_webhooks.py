@@ -1,7 +1,7 @@
 """Sends completion webhooks when deferred calls end.
 
-Each is sent until it is delivered, over restarts too, and a webhook that fails delays no other. `policy.later` decides
-which webhook a call has.
+Each is sent until it is delivered, over restarts too, and a webhook that fails delays no other.
+`resilience.degradation.deferred` decides which webhook a call has.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import CompletionWebhook, Config
-from llm_guard.errands.counts import ErrandCounts
-from llm_guard.errands.shelf import Shelf
-from llm_guard.gateway.answers import KEPT_CALLS
-from llm_guard.policy.backoff import RetrySettings, delay_s
-from llm_guard.policy.signature import SIGNATURE_HEADER, signature
-from llm_guard.store.kept import KeptCall, KeptCalls, StoreError
+from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.proxy.http_server.error_responses import KEPT_CALLS
+from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
+from llm_guard.storage.calls.store import KeptCall, KeptCalls, StoreError
 from llm_guard.version import __version__
+from llm_guard.webhooks.signature import SIGNATURE_HEADER, signature
 
-_log = structlog.get_logger("llm_guard.errands.told")
+_log = structlog.get_logger("llm_guard.deferred.completion_webhooks")
 
 _EVERY_S = 5.0
 _MOST = 1000
@@ -80,26 +80,32 @@ class _Rest:
     until: float = 0.0
 
 
-class Teller:
+class CompletionNotifier:
     """Life cycle: `await run()` until it is cancelled."""
 
     def __init__(
-        self, config: Config, shelf: Shelf, post: Post, counts: ErrandCounts, clock: Clock, draw: Callable[[], float]
+        self,
+        config: Config,
+        call_store: AsyncCallStore,
+        post: Post,
+        counts: ErrandCounts,
+        clock: Clock,
+        draw: Callable[[], float],
     ) -> None:
         """`draw` returns a uniform random number in [0, 1)."""
-        self._shelf = shelf
+        self._call_store = call_store
         self._post = post
         self._counts = counts
         self._clock = clock
         self._draw = draw
-        self._rests: dict[str, _Rest] = defaultdict(_Rest)
+        self._backoff_state: dict[str, _Rest] = defaultdict(_Rest)
         self._has_news = asyncio.Event()
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
         """Applies the webhooks of a new config. Those that failed before are retried at once."""
         self._webhooks = {each.name: each for each in config.store.webhooks}
-        self._rests.clear()
+        self._backoff_state.clear()
         self._has_news.set()
 
     def wake(self) -> None:
@@ -114,7 +120,7 @@ class Teller:
                 self._has_news.clear()
                 for name, webhook in self._webhooks.items():
                     is_busy = name in telling and not telling[name].done()
-                    if not is_busy and self._rests[name].until <= self._clock.now():
+                    if not is_busy and self._backoff_state[name].until <= self._clock.now():
                         telling[name] = asyncio.get_running_loop().create_task(self._tell(webhook), name=f"tell {name}")
                 alarm = self._clock.call_at(self._clock.now() + _EVERY_S, self._has_news.set)
                 await self._has_news.wait()
@@ -127,7 +133,7 @@ class Teller:
     async def _tell(self, webhook: CompletionWebhook) -> None:
         """Sends all pending completions of one webhook in order, until one is not delivered."""
         try:
-            waiting = await self._shelf.do(lambda store: store.untold(webhook.name, _MOST))
+            waiting = await self._call_store.do(lambda store: store.untold(webhook.name, _MOST))
             for place, kept in enumerate(waiting):
                 if not await self._has_taken(webhook, kept, len(waiting) - place):
                     return
@@ -139,7 +145,7 @@ class Teller:
 
     async def _has_taken(self, webhook: CompletionWebhook, kept: KeptCall, waiting: int) -> bool:
         """Sends one completion, and returns whether it was delivered. Raises StoreError."""
-        rest = self._rests[webhook.name]
+        rest = self._backoff_state[webhook.name]
         wall = self._clock.wall()
         said = completion(kept)
         content = msgspec.json.encode(said)
@@ -152,7 +158,7 @@ class Teller:
                 _log.warning("a webhook fails", webhook=webhook.name, problem=sent.problem, waiting=waiting)
             return False
         rest.failures = 0
-        await self._shelf.insist(partial(_note_told, kept))
+        await self._call_store.insist(partial(_note_told, kept))
         return True
 
     def _wait_s(self, failures: int, asked_s: float | None) -> float:

@@ -1,11 +1,11 @@
-"""Counters of deferred calls and dead letters. `ops.kept_metrics` exports them."""
+"""Counters of deferred calls and dead letters. `admin.metrics.subsystem_metrics` exports them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Literal
 
-from llm_guard.store.kept import Found, Purpose
+from llm_guard.storage.calls.store import Found, Purpose
 
 LostWhy = Literal["disk", "slow", "too_large", "too_many", "body"]
 """Why a dead letter was lost. disk: the write failed. slow: the disk did not answer in time (it may have been written,

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from llm_guard.call import Call, Headers
+from llm_guard.proxy.call import Call, Headers
 
 MOST = 1000
 """Calls that credentials are kept for. Callers choose how many calls they defer; the oldest are evicted."""

@@ -1,7 +1,7 @@
 """Keeps due times and deadlines of deferred calls on the monotonic clock.
 
 The store has both as wall time, because they must survive a restart. If the wall clock is set while this process runs,
-the jump is detected and `errands.runner` rewrites the times in the store. Covers the calls that this process has
+the jump is detected and `deferred.worker` rewrites the times in the store. Covers the calls that this process has
 deferred or begun.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_guard.clock import Clock
-from llm_guard.store.kept import KeptCall
+from llm_guard.storage.calls.store import KeptCall
 
 _JUMP_S = 1.0
 """Seconds: a smaller difference is no jump of the wall clock. Slewing moves the monotonic clock as well."""

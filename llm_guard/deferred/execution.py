@@ -1,7 +1,7 @@
 """Executes one round of a stored call through the gateway.
 
-Uses the current config and the credentials in memory. `errands.runner` decides when, `policy.later` what follows a
-failure.
+Uses the current config and the credentials in memory. `deferred.worker` decides when, `resilience.degradation.deferred`
+what follows a failure.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.errands.credentials import Credentials
-from llm_guard.errands.form import MOST_BODY_BYTES, call_of, end_of, ended_of
-from llm_guard.errands.terms import Terms
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.body import receive
-from llm_guard.gateway.body_limit import BodyLimit
-from llm_guard.gateway.record import is_clients_doing
-from llm_guard.gateway.recording import MOST_BYTES, Recording
-from llm_guard.gateway.refusals import refusal_of
-from llm_guard.gateway.reply import uncancel
-from llm_guard.gateway.server import Gateway
+from llm_guard.deferred.credentials import Credentials
+from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.serialization import MOST_BODY_BYTES, call_of, end_of, ended_of
 from llm_guard.outcome import Failure, FailureKind, Scope
-from llm_guard.policy.later import Again, Over, after_round
-from llm_guard.store.kept import Ended, KeptCall, StoredAnswer
+from llm_guard.proxy.cache.response_buffer import MOST_BYTES, Recording
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_server.error_responses import refusal_of
+from llm_guard.proxy.http_server.response_writer import uncancel
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.proxy.request_body.reader import receive
+from llm_guard.proxy.request_body.size_limit import BodyLimit
+from llm_guard.proxy.telemetry.recorder import is_clients_doing
+from llm_guard.resilience.degradation.deferred import Again, Over, after_round
+from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer
 
-_log = structlog.get_logger("llm_guard.errands.asking")
+_log = structlog.get_logger("llm_guard.deferred.execution")
 
 _LEFT_OUT = frozenset({"connection", "content-length", "set-cookie", "transfer-encoding"})
 _NO_BODY = Ended(kind="no_body", detail="what it asked for was not kept, or cannot be read with this store.key")
@@ -73,11 +73,11 @@ class _Asking:
     recording: Recording = field(default_factory=Recording)
 
 
-class Asker:
-    """Executes stored calls through a `Gateway`."""
+class Executor:
+    """Executes stored calls through a `Handler`."""
 
     def __init__(
-        self, gateway: Gateway, credentials: Credentials, terms: Terms, clock: Clock, draw: Callable[[], float]
+        self, gateway: Handler, credentials: Credentials, terms: Terms, clock: Clock, draw: Callable[[], float]
     ) -> None:
         """`draw` returns a uniform random number in [0, 1)."""
         self._gateway = gateway
@@ -123,12 +123,12 @@ class Asker:
                 self._gateway.spool,
                 self._clock,
             )
-            call.refusal = self._gateway.take_up(call, asked)
+            call.refusal = self._gateway.restore(call, asked)
             if call.refusal is not None:
                 return
             if (left_s := self._terms.left_s(kept)) is not None:
                 call.deadline_at = min(call.deadline_at, self._clock.now() + left_s)
-            gave_up = await self._gateway.ask(call, asking.recording.reply(call.method))
+            gave_up = await self._gateway.execute_background(call, asking.recording.reply(call.method))
         except BadRequest as bad:
             call.refusal = refusal_of(bad)
             return

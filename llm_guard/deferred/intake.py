@@ -1,6 +1,6 @@
 """Stores calls that outlive their client's request: deferred calls and dead letters.
 
-A call is either on the disk or counted as lost, and no client waits long for the disk. `errands.runner` executes the
+A call is either on the disk or counted as lost, and no client waits long for the disk. `deferred.worker` executes the
 stored calls.
 """
 
@@ -11,22 +11,22 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.errands.counts import ErrandCounts, LostWhy
-from llm_guard.errands.credentials import Credentials
-from llm_guard.errands.form import MOST_BODY_BYTES, body_of, end_of, ended_of, kept_call, new_id
-from llm_guard.errands.shelf import Shelf, SlowDisk
-from llm_guard.errands.terms import Terms
-from llm_guard.errands.tidings import Tidings
-from llm_guard.errands.window import Window
-from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, Refusal
-from llm_guard.policy.later import Again, LaterSettings, after_round
-from llm_guard.store.kept import Ended, KeptCall, StoreError, Wanted
+from llm_guard.deferred.counters import ErrandCounts, LostWhy
+from llm_guard.deferred.credentials import Credentials
+from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.operator_events import AggregatedEvents
+from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, kept_call, new_id
+from llm_guard.deferred.status_api import StatusApi
+from llm_guard.deferred.store_client import AsyncCallStore, SlowDisk
+from llm_guard.outcome import Disposition, Refusal
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.resilience.degradation.deferred import Again, LaterSettings, after_round
+from llm_guard.storage.calls.store import Ended, KeptCall, StoreError, Wanted
 
-_log = structlog.get_logger("llm_guard.errands.keeper")
+_log = structlog.get_logger("llm_guard.deferred.intake")
 
 _MOST_WAITING_BYTES = 4 * MOST_BODY_BYTES
 _MOST_WAITING = 200
@@ -41,17 +41,17 @@ _TOO_LARGE = Refusal(
 )
 
 
-class DeskKeeper:
-    """Implements `gateway.keeping.Keeper`."""
+class CallIntake:
+    """Implements `proxy.ports.DeferredStore`."""
 
     def __init__(
         self,
         config: Config,
-        shelf: Shelf,
-        window: Window,
+        call_store: AsyncCallStore,
+        status_api: StatusApi,
         credentials: Credentials,
         counts: ErrandCounts,
-        tidings: Tidings,
+        events: AggregatedEvents,
         terms: Terms,
         clock: Clock,
         draw: Callable[[], float],
@@ -60,11 +60,11 @@ class DeskKeeper:
     ) -> None:
         """`draw` returns a uniform random number in [0, 1). `on_promise` is called when a deferred call is stored,
         `take_back` with the id of a call that must not run, should its write succeed after all."""
-        self._shelf = shelf
-        self._window = window
+        self._call_store = call_store
+        self._status_api = status_api
         self._credentials = credentials
         self._counts = counts
-        self._tidings = tidings
+        self._events = events
         self._terms = terms
         self._clock = clock
         self._draw = draw
@@ -78,7 +78,7 @@ class DeskKeeper:
         self._most_waiting = config.store.answer_later.waiting
 
     async def show(self, call: Call, reply: Reply) -> None:
-        await self._window.show(call, reply)
+        await self._status_api.show(call, reply)
 
     async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert call.route is not None  # noqa: S101  # only a call with a route has rules that defer it
@@ -106,14 +106,14 @@ class DeskKeeper:
             self._credentials.forget(kept.id)
             self._terms.forget(kept.id)
             self._take_back(kept.id)
-            self._shelf.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
+            self._call_store.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
             if isinstance(error, StoreError):
-                if self._tidings.note("promise", "unkept"):
+                if self._events.note("promise", "unkept"):
                     _log.error("a call could not be promised an answer", problem=str(error))
                 return _later("cannot_be_kept", "the call cannot be kept until later: the gateway's store fails")
             raise
-        _beyond(call).promise = kept.id
-        self._tidings.note("promise", "made")
+        _beyond(call).deferred_id = kept.id
+        self._events.note("promise", "made")
         self._on_promise()
         return kept.id
 
@@ -159,8 +159,8 @@ class DeskKeeper:
             self._credentials.forget(kept.id)
             self._lose("slow" if isinstance(error, SlowDisk) else "disk", str(error))
             return None
-        _beyond(call).letter = kept.id
-        self._tidings.note("letter", "kept")
+        _beyond(call).dead_letter_id = kept.id
+        self._events.note("letter", "kept")
         return kept.id
 
     async def _write(self, kept: KeptCall) -> None:
@@ -169,7 +169,7 @@ class DeskKeeper:
         self._waiting += 1
         self._waiting_bytes += size
         try:
-            await self._shelf.add(kept)
+            await self._call_store.add(kept)
         finally:
             self._waiting -= 1
             self._waiting_bytes -= size
@@ -180,7 +180,7 @@ class DeskKeeper:
 
     def _lose(self, why: LostWhy, problem: str) -> None:
         self._counts.lost[why] += 1
-        if self._tidings.note("letter", "lost"):
+        if self._events.note("letter", "lost"):
             _log.error("a dead letter was lost", why=why, problem=problem)
 
 
@@ -188,7 +188,7 @@ def _later(code: str, message: str) -> Refusal:
     return Refusal(503, code, message, by="limit", retry_after_s=_COME_BACK_S, should_retry=True)
 
 
-def _beyond(call: Call) -> Beyond:
-    if call.beyond is None:
-        call.beyond = Beyond()
-    return call.beyond
+def _beyond(call: Call) -> Disposition:
+    if call.disposition is None:
+        call.disposition = Disposition()
+    return call.disposition

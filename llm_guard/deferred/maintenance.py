@@ -7,14 +7,14 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.errands.counts import ErrandCounts
-from llm_guard.errands.runner import LEASE_S, Runner
-from llm_guard.errands.shelf import Shelf
-from llm_guard.errands.terms import Terms
-from llm_guard.errands.tidings import Tidings
-from llm_guard.store.kept import KeptCalls, StoreError
+from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.operator_events import AggregatedEvents
+from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.deferred.worker import LEASE_S, Runner
+from llm_guard.storage.calls.store import KeptCalls, StoreError
 
-_log = structlog.get_logger("llm_guard.errands.upkeep")
+_log = structlog.get_logger("llm_guard.deferred.maintenance")
 
 EVERY_S = LEASE_S / 4
 """A lease survives two missed renewals."""
@@ -27,17 +27,17 @@ class Upkeep:
     def __init__(
         self,
         config: Config,
-        shelf: Shelf,
+        call_store: AsyncCallStore,
         runner: Runner,
         counts: ErrandCounts,
-        tidings: Tidings,
+        events: AggregatedEvents,
         terms: Terms,
         clock: Clock,
     ) -> None:
-        self._shelf = shelf
+        self._call_store = call_store
         self._runner = runner
         self._counts = counts
-        self._tidings = tidings
+        self._events = events
         self._terms = terms
         self._clock = clock
         self._swept_at = float("-inf")
@@ -55,28 +55,28 @@ class Upkeep:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:  # once: a directory without permission stays that way
-                    self._tidings.note("store", "unkept")
+                    self._events.note("store", "unkept")
                     _log.error("kept calls cannot be looked after", problem=str(error))
                 self._is_failing = True
-            self._tidings.look()
+            self._events.look()
             await self._clock.sleep(EVERY_S)
 
     async def _look(self) -> None:
         """Runs one round of maintenance. Raises StoreError."""
         await self._runner.follow_clock()
         if running := self._runner.running():
-            gone = await self._shelf.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
+            gone = await self._call_store.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
             for kept_id in gone:
                 self._runner.let_go(kept_id)
-        if recovered := await self._shelf.do(lambda store: store.recover(self._clock.wall())):
+        if recovered := await self._call_store.do(lambda store: store.recover(self._clock.wall())):
             _log.info("kept calls of a process that has ended were taken over", count=recovered)
             self._runner.wake()
         if self._clock.now() - self._swept_at >= _SWEEP_EVERY_S:
             self._swept_at = self._clock.now()
             self._terms.forget_expired(_SWEEP_EVERY_S)
-            await self._shelf.do(self._sweep)
+            await self._call_store.do(self._sweep)
         counted = self._counts.promised
-        self._counts.found = await self._shelf.do(lambda store: store.stats())
+        self._counts.found = await self._call_store.do(lambda store: store.stats())
         self._counts.promised -= counted  # calls that were deferred meanwhile may not be in the count
 
     def _sweep(self, store: KeptCalls) -> None:

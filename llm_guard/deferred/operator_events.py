@@ -10,12 +10,12 @@ _APART_S = 5.0
 
 
 class Note(Protocol):
-    """Publishes an event, as `ops.journal.Journal.note` does."""
+    """Publishes an event, as `admin.events.event_log.Journal.note` does."""
 
     def __call__(self, kind: str, /, **facts: str | float | bool | None) -> None: ...
 
 
-class Tidings:
+class AggregatedEvents:
     """Aggregates events. `tell` is set by the admin API; until then events are dropped."""
 
     def __init__(self, clock: Clock) -> None:

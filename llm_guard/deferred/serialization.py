@@ -1,18 +1,18 @@
-"""Converts between a call and its stored form, which has no credentials (`errands.credentials` has those)."""
+"""Converts between a call and its stored form, which has no credentials (`deferred.credentials` has those)."""
 
 from __future__ import annotations
 
 import secrets
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.errands.credentials import Presented, plain_headers, plain_query
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.caller_digests import digests_of
-from llm_guard.gateway.refusals import own_words
-from llm_guard.outcome import Beyond, Failure, Refusal
-from llm_guard.policy.caller import PRIORITIES
-from llm_guard.store.kept import Ended, KeptCall, Purpose, State, StoredRequest
+from llm_guard.deferred.credentials import Presented, plain_headers, plain_query
+from llm_guard.outcome import Disposition, Failure, Refusal
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.caller_digests import digests_of
+from llm_guard.proxy.http_server.error_responses import own_words
+from llm_guard.resilience.routing.client_hints import PRIORITIES
+from llm_guard.storage.calls.store import Ended, KeptCall, Purpose, State, StoredRequest
 
 MOST_BODY_BYTES = 16 * 1024**2
 """Largest body of a call that is stored."""
@@ -132,5 +132,9 @@ def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
     names = header_rules.lower_names(call.headers)
     caller = digests_of(call.headers, names)
     call.key_digest, call.account_digest = caller.key_digest, caller.account_digest
-    call.beyond = Beyond(promise=kept.id, errand="later") if is_later else Beyond(letter=kept.id, errand="requeue")
+    call.disposition = (
+        Disposition(deferred_id=kept.id, background_purpose="later")
+        if is_later
+        else Disposition(dead_letter_id=kept.id, background_purpose="requeue")
+    )
     return call

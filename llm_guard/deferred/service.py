@@ -10,34 +10,34 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.errands.asking import Asker
-from llm_guard.errands.counts import ErrandCounts
-from llm_guard.errands.credentials import Credentials
-from llm_guard.errands.keeper import DeskKeeper
-from llm_guard.errands.runner import Runner
-from llm_guard.errands.shelf import Shelf
-from llm_guard.errands.terms import Terms
-from llm_guard.errands.tidings import Tidings
-from llm_guard.errands.told import Post, Teller
-from llm_guard.errands.upkeep import Upkeep
-from llm_guard.errands.window import Window
-from llm_guard.gateway.server import Gateway
-from llm_guard.store.kept import KeptCalls
+from llm_guard.deferred.completion_webhooks import CompletionNotifier, Post
+from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.credentials import Credentials
+from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.execution import Executor
+from llm_guard.deferred.intake import CallIntake
+from llm_guard.deferred.maintenance import Upkeep
+from llm_guard.deferred.operator_events import AggregatedEvents
+from llm_guard.deferred.status_api import StatusApi
+from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.deferred.worker import Runner
+from llm_guard.proxy.handler import Handler
+from llm_guard.storage.calls.store import KeptCalls
 
-_log = structlog.get_logger("llm_guard.errands.errands")
+_log = structlog.get_logger("llm_guard.deferred.service")
 
 _LAST_WORDS_S = 2.0
 """Seconds that a stop waits for interrupted calls to be written to the store."""
 
 
-class Errands:
+class DeferredService:
     """Life cycle: `start()` once the gateway can serve, `adopt` at a reload, `leave()` when it drains, `await
     stop()`."""
 
     def __init__(
         self,
         config: Config,
-        gateway: Gateway,
+        gateway: Handler,
         store: KeptCalls,
         post: Post,
         clock: Clock,
@@ -45,23 +45,31 @@ class Errands:
     ) -> None:
         """`draw` returns a uniform random number in [0, 1)."""
         self.counts = ErrandCounts()
-        self.tidings = Tidings(clock)
-        self.shelf = Shelf(store, clock)
+        self.events = AggregatedEvents(clock)
+        self.call_store = AsyncCallStore(store, clock)
         credentials, terms = Credentials(), Terms(clock)
-        self._asker = Asker(gateway, credentials, terms, clock, draw)
-        self._teller = Teller(config, self.shelf, post, self.counts, clock, draw)
+        self._executor = Executor(gateway, credentials, terms, clock, draw)
+        self._notifier = CompletionNotifier(config, self.call_store, post, self.counts, clock, draw)
         self.runner = Runner(
-            config, self.shelf, self._asker, credentials, self.counts, self.tidings, terms, clock, self._teller.wake
-        )
-        self._upkeep = Upkeep(config, self.shelf, self.runner, self.counts, self.tidings, terms, clock)
-        window = Window(self.shelf, clock, self.runner.give_up)
-        self.keeper = DeskKeeper(
             config,
-            self.shelf,
-            window,
+            self.call_store,
+            self._executor,
             credentials,
             self.counts,
-            self.tidings,
+            self.events,
+            terms,
+            clock,
+            self._notifier.wake,
+        )
+        self._upkeep = Upkeep(config, self.call_store, self.runner, self.counts, self.events, terms, clock)
+        status_api = StatusApi(self.call_store, clock, self.runner.give_up)
+        self.intake = CallIntake(
+            config,
+            self.call_store,
+            status_api,
+            credentials,
+            self.counts,
+            self.events,
             terms,
             clock,
             draw,
@@ -75,12 +83,12 @@ class Errands:
         self._tasks = [
             _begin(self.runner.run(), "errands"),
             _begin(self._upkeep.run(), "upkeep of kept calls"),
-            _begin(self._teller.run(), "webhooks of kept calls"),
+            _begin(self._notifier.run(), "webhooks of kept calls"),
         ]
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config."""
-        for part in (self.keeper, self.runner, self._upkeep, self._teller):
+        for part in (self.intake, self.runner, self._upkeep, self._notifier):
             part.adopt(config)
         self.runner.wake()
 
@@ -97,7 +105,7 @@ class Errands:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.shelf.close()
+        await self.call_store.close()
 
 
 def _begin(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

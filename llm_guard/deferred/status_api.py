@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.errands.form import owner_of
-from llm_guard.errands.shelf import Shelf
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.answers import KEPT_CALLS, refuse
-from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, Refusal
-from llm_guard.store.kept import KeptCall, StoreError, Wanted
+from llm_guard.deferred.serialization import owner_of
+from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.outcome import Disposition, Refusal
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.error_responses import KEPT_CALLS, refuse
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.storage.calls.store import KeptCall, StoreError, Wanted
 
 _LONGEST_POLL_S = 30.0
 _UNKNOWN = Refusal(404, "unknown_call", "no call of yours is kept under this id", by="route")
@@ -55,24 +55,24 @@ class StateView(msgspec.Struct, frozen=True):
     object: str = "llm_guard.call"
 
 
-class Window:
+class StatusApi:
     """Handles the requests of clients below `/v1/llm-guard/`."""
 
-    def __init__(self, shelf: Shelf, clock: Clock, give_up: Callable[[str], bool]) -> None:
+    def __init__(self, call_store: AsyncCallStore, clock: Clock, give_up: Callable[[str], bool]) -> None:
         """`give_up` cancels the call if it runs in this process, and returns whether it does."""
-        self._shelf = shelf
+        self._call_store = call_store
         self._clock = clock
         self._give_up = give_up
 
     async def show(self, call: Call, reply: Reply) -> None:
         """Responds to one request."""
-        call.beyond = Beyond(errand="fetch")
+        call.disposition = Disposition(background_purpose="fetch")
         kept_id = call.path.removeprefix(KEPT_CALLS)
         if not call.path.startswith(KEPT_CALLS) or "/" in kept_id or call.method not in ("GET", "HEAD", "DELETE"):
             await refuse(call, _UNKNOWN_PATH, reply)
             return
         try:
-            kept = await self._shelf.ask(lambda store: store.get(kept_id))
+            kept = await self._call_store.ask(lambda store: store.get(kept_id))
             if kept is None or kept.owner != owner_of(call):
                 await refuse(call, _UNKNOWN, reply)
             elif call.method == "DELETE":
@@ -84,7 +84,7 @@ class Window:
 
     async def _delete(self, call: Call, kept: KeptCall, reply: Reply) -> None:
         """Cancels the call and deletes its response. 409 if another gateway is running it."""
-        is_deleted = await self._shelf.ask(lambda store: store.delete(Wanted(ids=(kept.id,)))) > 0
+        is_deleted = await self._call_store.ask(lambda store: store.delete(Wanted(ids=(kept.id,)))) > 0
         if not is_deleted and not self._give_up(kept.id):
             await refuse(call, _ASKED_ELSEWHERE, reply)
             return

@@ -12,10 +12,10 @@ from typing import TypeVar
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.store.kept import KeptCall, KeptCalls, StoreError
-from llm_guard.store.worker import Worker
+from llm_guard.storage.calls.store import KeptCall, KeptCalls, StoreError
+from llm_guard.storage.io_thread import Worker
 
-_log = structlog.get_logger("llm_guard.errands.shelf")
+_log = structlog.get_logger("llm_guard.deferred.store_client")
 
 PATIENCE_S = 2.0
 """Seconds that a client waits for the disk."""
@@ -39,7 +39,7 @@ class _Adding:
     """The call is on the disk."""
 
 
-class Shelf:
+class AsyncCallStore:
     """Used from one event loop; `await close()` at its end."""
 
     def __init__(self, store: KeptCalls, clock: Clock) -> None:

@@ -1,7 +1,7 @@
 """Takes due calls from the store, runs a few at a time, and writes the result of each.
 
-Limits the concurrency, and the rate of dead letters. `errands.asking` executes one call, `errands.upkeep` renews the
-leases.
+Limits the concurrency, and the rate of dead letters. `deferred.execution` executes one call, `deferred.maintenance`
+renews the leases.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.errands.asking import Answered, Asker, Failed, Interrupted, Round
-from llm_guard.errands.counts import ErrandCounts, RoundOutcome
-from llm_guard.errands.credentials import Credentials
-from llm_guard.errands.shelf import Shelf
-from llm_guard.errands.terms import Terms
-from llm_guard.errands.tidings import Tidings
-from llm_guard.store.kept import KeptCall, Purpose, StoreError, Wanted
+from llm_guard.deferred.counters import ErrandCounts, RoundOutcome
+from llm_guard.deferred.credentials import Credentials
+from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.execution import Answered, Executor, Failed, Interrupted, Round
+from llm_guard.deferred.operator_events import AggregatedEvents
+from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.storage.calls.store import KeptCall, Purpose, StoreError, Wanted
 
-_log = structlog.get_logger("llm_guard.errands.runner")
+_log = structlog.get_logger("llm_guard.deferred.worker")
 
 LEASE_S = 10.0
 """Seconds that a lease lasts: after that another gateway takes over the call of a dead one."""
@@ -52,21 +52,21 @@ class Runner:
     def __init__(
         self,
         config: Config,
-        shelf: Shelf,
-        asker: Asker,
+        call_store: AsyncCallStore,
+        executor: Executor,
         credentials: Credentials,
         counts: ErrandCounts,
-        tidings: Tidings,
+        events: AggregatedEvents,
         terms: Terms,
         clock: Clock,
         on_over: Callable[[], None],
     ) -> None:
         """`on_over` is called when a call has ended, so that its webhook can be sent."""
-        self._shelf = shelf
-        self._asker = asker
+        self._call_store = call_store
+        self._executor = executor
         self._credentials = credentials
         self._counts = counts
-        self._tidings = tidings
+        self._events = events
         self._terms = terms
         self._clock = clock
         self._on_over = on_over
@@ -93,7 +93,7 @@ class Runner:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:
-                    self._tidings.note("store", "unreadable")
+                    self._events.note("store", "unreadable")
                     _log.error("kept calls cannot be begun", problem=str(error))
                 self._is_failing = True
             await self._rest()
@@ -102,7 +102,7 @@ class Runner:
         """Rewrites the instants in the store if the wall clock was set. Raises StoreError."""
         if (ahead_s := self._terms.jumped()) is not None:
             if times := self._terms.times(ahead_s):
-                await self._shelf.do(lambda store: store.reschedule(times))
+                await self._call_store.do(lambda store: store.reschedule(times))
                 _log.warning("the wall clock was set: deferred calls keep their deadlines", calls=len(times))
             self._terms.accept(ahead_s)
 
@@ -167,7 +167,7 @@ class Runner:
         if room <= 0:
             return 0
         wall = self._clock.wall()
-        found = await self._shelf.do(lambda store: store.begin(wall, room, LEASE_S, purpose))
+        found = await self._call_store.do(lambda store: store.begin(wall, room, LEASE_S, purpose))
         for kept in found:
             self._terms.note(kept)
             begun = self._begun[kept.id] = _Begun(kept, is_given_up=kept.id in self._taken_back)
@@ -198,7 +198,7 @@ class Runner:
         try:
             begun.is_asking = True
             is_wanted = not (begun.is_given_up or self._is_leaving)
-            ended = await self._asker.ask(begun.kept) if is_wanted else Interrupted()
+            ended = await self._executor.ask(begun.kept) if is_wanted else Interrupted()
         except asyncio.CancelledError:
             if not (begun.is_given_up or begun.is_taken):
                 raise
@@ -211,30 +211,30 @@ class Runner:
         wall = self._clock.wall()
         match ended:
             case Answered(answer, attempts):
-                is_ours = await self._shelf.insist(lambda store: store.answer(kept.id, answer, attempts, wall))
+                is_ours = await self._call_store.insist(lambda store: store.answer(kept.id, answer, attempts, wall))
                 return self._over(kept, "answered") if is_ours else "lost"
             case Failed(failure, None):
-                is_ours = await self._shelf.insist(lambda store: store.bury(kept.id, failure, wall))
+                is_ours = await self._call_store.insist(lambda store: store.bury(kept.id, failure, wall))
                 return self._over(kept, "dead") if is_ours else "lost"
             case Failed(failure, after_s):
                 due_at = wall + (after_s or 0.0)
                 self._terms.postpone(kept.id, self._clock.now() + (after_s or 0.0))
-                is_ours = await self._shelf.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
+                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
                 return "again" if is_ours else "lost"
             case Interrupted():
                 self._terms.postpone(kept.id, self._clock.now())
-                is_ours = await self._shelf.insist(lambda store: store.put_back(kept.id, None, wall, wall))
+                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, None, wall, wall))
                 return "put_back" if is_ours else "lost"
 
     def _over(self, kept: KeptCall, outcome: RoundOutcome) -> RoundOutcome:
         if outcome == "answered":
             self._credentials.forget(kept.id)
         self._counts.promised -= kept.purpose == "later"
-        self._tidings.note("letter" if kept.purpose == "letter" else "promise", outcome)
+        self._events.note("letter" if kept.purpose == "letter" else "promise", outcome)
         self._on_over()
         return outcome
 
     async def _drop(self, kept: KeptCall) -> RoundOutcome:
         self._credentials.forget(kept.id)
-        await self._shelf.insist(lambda store: store.delete(Wanted(ids=(kept.id,))))
+        await self._call_store.insist(lambda store: store.delete(Wanted(ids=(kept.id,))))
         return "given_up"

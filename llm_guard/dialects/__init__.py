@@ -1,21 +1,13 @@
 """Wire formats of the providers. Nothing here reads a socket.
 
-openai, anthropic   event formats, error shapes, paths that need a model
-event_look          quick checks of an event
-sse                 SSE parsing for both, and the observer of a stream
-shapes              the minimum of a valid unary response
-whole_as_stream     converts a unary response into the requested stream
-canned              a static response; event_writer encodes both
-
-Modules that resume a stream which died at another deployment:
-
-continuation        the transcript of what was sent, and how the next stream is joined to it
-seam                finds where one text continues another
-instructed          finds that in a text requested by an instruction: overlap defines the proof, lead and wrapping what
-                    a model puts before and around it
-tally               usage of each of a call's streams, and how their events are joined
-chat_*, messages_*, responses_*    the same for each format; continuation_requests builds the next request
+openai, anthropic   event formats, error shapes, paths that need a model; openai_media: OpenAI's other streams
+event_inspection    quick checks of an event; event_json: its JSON
+sse                 SSE parsing for both, and the observer of a stream; sse_framing: where events begin and end
+response_schemas    the minimum of a valid unary response
+synthetic_stream    converts a unary response into the requested stream
+static_answer       a static response; event_writer encodes both
 prefill             which providers accept the beginning of a response
+resume/             continues a stream that died, at another deployment
 """
 
 from __future__ import annotations
@@ -23,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-from llm_guard.dialect import anthropic, openai
-from llm_guard.dialect.chat_continuation import ChatTranscript
-from llm_guard.dialect.continuation import Transcript
-from llm_guard.dialect.messages_continuation import MessagesTranscript
-from llm_guard.dialect.responses_continuation import ResponsesTranscript
-from llm_guard.dialect.shapes import Shape
-from llm_guard.dialect.sse import Reader, Usage
+from llm_guard.dialects import anthropic, openai
+from llm_guard.dialects.response_schemas import Shape
+from llm_guard.dialects.resume.chat import ChatTranscript
+from llm_guard.dialects.resume.messages import MessagesTranscript
+from llm_guard.dialects.resume.responses import ResponsesTranscript
+from llm_guard.dialects.resume.transcript import Transcript
+from llm_guard.dialects.sse import Reader, Usage
 from llm_guard.outcome import Refusal
 
 DialectName = Literal["openai", "anthropic"]

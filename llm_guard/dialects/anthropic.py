@@ -9,20 +9,10 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from llm_guard.dialect.event_json import count_of, object_in
-from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
-from llm_guard.dialect.shapes import Items, Shape, resource
-from llm_guard.dialect.sse import (
-    FILLER,
-    MALFORMED,
-    NOTHING,
-    PROGRESS,
-    TOKEN,
-    Event,
-    Mark,
-    Reader,
-    Usage,
-)
+from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
+from llm_guard.dialects.event_json import count_of, object_in
+from llm_guard.dialects.response_schemas import Items, Shape, resource
+from llm_guard.dialects.sse import FILLER, MALFORMED, NOTHING, PROGRESS, TOKEN, Event, Mark, Reader, Usage
 from llm_guard.outcome import Refusal
 
 NEEDS_MODEL = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/complete"})

@@ -1,6 +1,6 @@
 """Quick checks of events: does one have content, and can it be a JSON object?
 
-The meaning of an event in a wire format is in `dialect.openai` and `dialect.anthropic`.
+The meaning of an event in a wire format is in `dialects.openai` and `dialects.anthropic`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llm_guard.dialect.sse import Event
+from llm_guard.dialects.sse import Event
 
 _MOST_DIGITS = 4000
 """Python refuses to convert integers of more than 4,300 digits, because that takes quadratic time."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from llm_guard.dialect.tally import Body, text_in
+from llm_guard.dialects.resume.base import Body, text_in
 
 
 def named_event(fields: Body) -> bytes:

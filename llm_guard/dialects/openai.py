@@ -9,12 +9,12 @@ import json
 import re
 from typing import Any
 
-from llm_guard.dialect.event_json import dict_of, list_of, object_in
-from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
-from llm_guard.dialect.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
-from llm_guard.dialect.openai_media import usage_in as _usage_in
-from llm_guard.dialect.shapes import Items, Shape, resource
-from llm_guard.dialect.sse import (
+from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
+from llm_guard.dialects.event_json import dict_of, list_of, object_in
+from llm_guard.dialects.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
+from llm_guard.dialects.openai_media import usage_in as _usage_in
+from llm_guard.dialects.response_schemas import Items, Shape, resource
+from llm_guard.dialects.sse import (  # fmt: skip
     END,
     FILLER,
     FOREIGN,
@@ -26,7 +26,7 @@ from llm_guard.dialect.sse import (
     Mark,
     Reader,
     Usage,
-)  # fmt: skip
+)
 from llm_guard.outcome import Refusal
 
 NEEDS_MODEL = frozenset({

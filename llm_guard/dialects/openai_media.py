@@ -1,7 +1,7 @@
 """OpenAI's other streams: speech, transcription, images, Assistants runs, and how each of them ends.
 
 Also has the helpers that all of OpenAI's formats share. Chat, completions and the Responses API are in
-`dialect.openai`.
+`dialects.openai`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from llm_guard.dialect.event_json import count_of, dict_of, list_of, object_in
-from llm_guard.dialect.event_look import KEEP_ALIVE, has_content
-from llm_guard.dialect.shapes import has_broken_off
-from llm_guard.dialect.sse import END, FILLER, NOTHING, TOKEN, Event, Mark, Usage
+from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
+from llm_guard.dialects.event_json import count_of, dict_of, list_of, object_in
+from llm_guard.dialects.response_schemas import has_broken_off
+from llm_guard.dialects.sse import END, FILLER, NOTHING, TOKEN, Event, Mark, Usage
 
 DONE = b"[DONE]"
 

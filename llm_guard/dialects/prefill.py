@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import urllib.parse
 
-from llm_guard.dialect.continuation import Prefill
+from llm_guard.dialects.resume.transcript import Prefill
 
 # Excludes families where it depends on the provider behind (OpenRouter, Bedrock, Vertex), and LM Studio, which doubles
 # the beginning with some of its engines (lmstudio-ai/lmstudio-bug-tracker#2041). A server that answers a beginning with
@@ -27,8 +27,8 @@ _BY_FAMILY: dict[str, Prefill] = {
 
 
 def prefill_of(family: str, base_url: str) -> Prefill:
-    """How the upstreams of this family (`policy.vocabulary.families`) at this address accept the beginning of a
-    response; "none" if unknown."""
+    """How the upstreams of this family (`resilience.classification.vocabulary.families`) at this address accept the
+    beginning of a response; "none" if unknown."""
     path = urllib.parse.urlsplit(base_url).path.rstrip("/") + "/"
     if family == "deepseek":
         return "prefix" if path.startswith("/beta/") else "none"  # DeepSeek, "Chat Prefix Completion (Beta)"

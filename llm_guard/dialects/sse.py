@@ -11,15 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from llm_guard.dialect.event_look import is_garbled, is_plain
-from llm_guard.dialect.framing import (
-    COMMENTS,
-    CUT_END_BYTES,
-    END_OF_EVENT,
-    MAX_EVENT_BYTES,
-    last_boundary,
-    spans,
-)
+from llm_guard.dialects.event_inspection import is_garbled, is_plain
+from llm_guard.dialects.sse_framing import COMMENTS, CUT_END_BYTES, END_OF_EVENT, MAX_EVENT_BYTES, last_boundary, spans
 
 _HEAD_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
@@ -113,7 +106,7 @@ class Reader(Protocol):
         """Bytes that this format still requires although the stream has shown its end; b"" if none."""
 
 
-class StreamWatch:
+class StreamObserver:
     """Records what a stream has shown: tokens, end, in-band error, usage. Buffers at most one event.
 
     The result, and the bytes that are passed on, do not depend on how the bytes are cut into chunks."""

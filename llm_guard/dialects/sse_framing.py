@@ -1,6 +1,6 @@
 """Boundaries of the events in a stream (WHATWG HTML, server-sent events): line ends, comments, maximum length.
 
-The content of events is parsed in `dialect.sse`.
+The content of events is parsed in `dialects.sse`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A static response in the format of the called API: unary or as a stream, with a usage of zero tokens.
 
-Supports chat, completions, responses and messages. The text is configured, and `gateway.last_resort` decides when it is
-sent.
+Supports chat, completions, responses and messages. The text is configured, and `proxy.response.fallback_response`
+decides when it is sent.
 
 A request that wants JSON or a tool call does not get prose, which its program would misread. With OpenAI's APIs the
 text is placed where models put a refusal, which SDKs return unparsed ("Refusals", structured outputs guide); Messages
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_guard.dialect.event_writer import encoded
-from llm_guard.dialect.tally import Body, mapping
-from llm_guard.dialect.whole_as_stream import stream_of
+from llm_guard.dialects.event_writer import encoded
+from llm_guard.dialects.resume.base import Body, mapping
+from llm_guard.dialects.synthetic_stream import stream_of
 
 FIELDS = ("stream_options", "response_format", "tool_choice", "function_call", "text", "output_config", "output_format")
 """The fields of a request that are read here."""

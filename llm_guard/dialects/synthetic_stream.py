@@ -1,7 +1,7 @@
 """Writes a unary response as the stream that its request wanted: chat, completions, responses, messages.
 
 Each part of a response becomes one delta. A response with content that the endpoint has no event for cannot be written:
-nothing is left out. `gateway.unary` decides when a response is written as a stream.
+nothing is left out. `proxy.response.unary` decides when a response is written as a stream.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from llm_guard.dialect.event_writer import data_event, encoded, named_event
-from llm_guard.dialect.tally import Body, mapping, text_in
+from llm_guard.dialects.event_writer import data_event, encoded, named_event
+from llm_guard.dialects.resume.base import Body, mapping, text_in
 
 _DONE = b"data: [DONE]\n\n"
 _TEXT_OF_PART = {"output_text": "text", "refusal": "refusal"}

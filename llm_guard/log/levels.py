@@ -1,4 +1,4 @@
-"""Minimum levels by logger name, which is the module's name. They can change at any time (`ops.log_levels`)."""
+"""Minimum levels by logger name, which is the module's name. They can change at any time (`admin.api.log_levels`)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Threshold:
 
 
 class Levels:
-    """Levels by logger name or prefix; the longest match applies: `llm_guard.gateway.settle`, then `llm_guard.gateway`,
-    `llm_guard`, and "" for all. For the same name an operator's override takes precedence over the config."""
+    """Levels by logger name or prefix; the longest match applies: `llm_guard.proxy.attempts.release`, then
+    `llm_guard.proxy`, `llm_guard`, and "" for all. For the same name an operator's override takes precedence over the
+    config."""
 
     def __init__(self) -> None:
         self._configured: dict[str, LevelName] = {"": "info"}

@@ -1,6 +1,6 @@
 """Successful responses of an Anthropic-compatible provider: messages, token counts, models.
 
-They have the shapes that the `anthropic` SDK reads. Batches are in `shelf`, errors in `errors`.
+They have the shapes that the `anthropic` SDK reads. Batches are in `files_and_batches`, errors in `errors`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.json import encode
 
 from llm_guard.mock.content import example_of, say_json, split
+from llm_guard.mock.continuation import speak
 from llm_guard.mock.errors import error_body
 from llm_guard.mock.exchange import Asked, Reply, Script
-from llm_guard.mock.going_on import speak
 
 _MODELS = ("claude-opus-4-6", "claude-sonnet-4-5", "claude-3-opus")
 

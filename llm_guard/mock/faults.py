@@ -1,7 +1,7 @@
 """Fault plans: how a request is to fail, as its model name and its `x-mock-fault` header specify.
 
-Has the grammar, deterministic draws, and the token bucket of `limit`. `player` carries faults out, `course` keeps the
-state of plans, and `errors` writes error bodies.
+Has the grammar, deterministic draws, and the token bucket of `limit`. `player` carries faults out, `fault_state`
+keeps the state of plans, and `errors` writes error bodies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal
 
-from llm_guard.policy.units import parse_duration
+from llm_guard.resilience.units import parse_duration
 
 FaultKind = Literal[
     "status", "quota", "latency", "silence", "headers", "reset", "close",

@@ -1,7 +1,7 @@
 """Successful responses of an OpenAI-compatible provider: chat, completions and the small endpoints.
 
 They have the shapes that the `openai` SDK reads. The Responses API is in `openai_responses`, files and batches in
-`shelf`, errors in `errors`.
+`files_and_batches`, errors in `errors`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from msgspec.json import encode
 
 from llm_guard.mock.content import example_of, say_json, split
+from llm_guard.mock.continuation import speak
 from llm_guard.mock.errors import error_body
 from llm_guard.mock.exchange import Asked, Reply, Script, Upload
-from llm_guard.mock.going_on import speak
 from llm_guard.mock.openai_responses import respond
 
 _DONE = b"data: [DONE]\n\n"

@@ -12,9 +12,9 @@ from typing import Any
 from msgspec.json import encode
 
 from llm_guard.mock.content import say_json
+from llm_guard.mock.continuation import speak
 from llm_guard.mock.errors import error_body
 from llm_guard.mock.exchange import Asked, Reply, Script
-from llm_guard.mock.going_on import speak
 
 
 def respond(asked: Asked, tokens: int) -> Reply | Script:

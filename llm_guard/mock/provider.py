@@ -21,15 +21,15 @@ from msgspec import DecodeError, Struct, ValidationError
 from msgspec.json import decode, encode
 
 from llm_guard.mock.anthropic_answers import answer_anthropic
-from llm_guard.mock.course import Course, Courses
+from llm_guard.mock.continuation import NO_PREFILL, has_prefill, why_refused
 from llm_guard.mock.errors import error_body, error_reply, limit_reply, quota_reply, refusal_reply
 from llm_guard.mock.exchange import HEALTH, Asked, Reply, Script, dialect_of, understand
+from llm_guard.mock.fault_state import Course, Courses
 from llm_guard.mock.faults import BadFaultError, Fault, Struck
-from llm_guard.mock.going_on import NO_PREFILL, has_prefill, why_refused
+from llm_guard.mock.files_and_batches import Shelf
 from llm_guard.mock.openai_answers import answer_openai
 from llm_guard.mock.player import Player
 from llm_guard.mock.realtime import converse
-from llm_guard.mock.shelf import Shelf
 from llm_guard.mock.stats import Departure, Log, Seen, Stats
 
 _KEYS_KEPT = 10_000

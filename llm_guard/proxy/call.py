@@ -1,4 +1,4 @@
-"""The data of one request, from its receipt to its log record: Call, Attempt, Opened, Served."""
+"""The data of one request, from its receipt to its log record: Call, Attempt, Opened, Delivered."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from llm_guard.api_keys import ApiKey
-from llm_guard.dialect import DialectName
-from llm_guard.dialect.continuation import Manner
-from llm_guard.dialect.sse import StreamWatch, Usage
-from llm_guard.leave import Leave
-from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal, RefusedBy
-from llm_guard.policy.answer_memory import MemoryLease
-from llm_guard.policy.client_limits import Reservation
-from llm_guard.policy.itinerary import WaitedFor
-from llm_guard.policy.rate_hints import RateHint
-from llm_guard.policy.retry_budget import RetryBudget
-from llm_guard.policy.scope import Scope
-from llm_guard.policy.trace_context import TraceContext
-from llm_guard.policy.transition import BreakerState
-from llm_guard.request_body import StoredBody
-from llm_guard.routes import Route, Target
+from llm_guard.dialects import DialectName
+from llm_guard.dialects.resume.transcript import ResumeMode
+from llm_guard.dialects.sse import StreamObserver, Usage
+from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal, RefusedBy
+from llm_guard.proxy.request_body.interfaces import StoredBody
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint
+from llm_guard.resilience.capacity.response_memory import MemoryLease
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.resilience.client_keys.limits import Reservation
+from llm_guard.resilience.client_keys.scope import Scope
+from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.resilience.retry.candidates import WaitedFor
+from llm_guard.routing.api_keys import ApiKey
+from llm_guard.routing.lease import Lease
+from llm_guard.routing.route_table import Route, Target
+from llm_guard.trace_context import TraceContext
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -30,16 +30,16 @@ _NO_USAGE = Usage()
 
 
 class StreamView(Protocol):
-    """Decodes an event stream as it is relayed: see `gateway.stream_view`."""
+    """Decodes an event stream as it is relayed: see `proxy.streams.decoder`."""
 
     @property
-    def watch(self) -> StreamWatch: ...
+    def watch(self) -> StreamObserver: ...
     @property
     def takes_events(self) -> bool:
         """True if the gateway can add events of its own to the stream."""
 
     @property
-    def is_cut(self) -> bool:
+    def is_closed(self) -> bool:
         """True if no more of the stream may be passed on."""
 
     @property
@@ -47,11 +47,11 @@ class StreamView(Protocol):
         """A failure found in the stream before its end; None if there is none."""
 
     @property
-    def withheld(self) -> bytes:
+    def suppressed(self) -> bytes:
         """An error event and all after it, not passed on because another stream may continue this one."""
 
     def feed(self, chunk: bytes) -> bytes: ...
-    def rest(self) -> bytes: ...
+    def trailing_bytes(self) -> bytes: ...
 
 
 class Exchange(Protocol):
@@ -82,12 +82,12 @@ class Dialing(Protocol):
 
 
 class Recovery(Protocol):
-    """Resumes a call after its stream has died: see `gateway.recovery`."""
+    """Resumes a call after its stream has died: see `proxy.streams.resume`."""
 
-    def manner(self, target: Target) -> Manner | None:
+    def resume_mode(self, target: Target) -> ResumeMode | None:
         """Returns the resume mode for a target; None if it cannot continue the stream."""
 
-    def body(self, target: Target, manner: Manner) -> bytes:
+    def body(self, target: Target, resume_mode: ResumeMode) -> bytes:
         """Returns the request body that makes the target continue the stream."""
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
@@ -124,7 +124,7 @@ class Attempt:
     """State of the breaker when the attempt began."""
     first_token_s: float = 0.0
     """Limit until the first token, configured or learned; 0 if no stream is expected and none has come."""
-    ends_by: float = float("inf")
+    must_end_by: float = float("inf")
     """Instant by which it must have an outcome, so that one more attempt still fits."""
     waited_s: float = 0.0
     """Seconds waited before it: for a backoff, or in the wait queue."""
@@ -140,13 +140,13 @@ class Attempt:
     key: ApiKey | None = None  # from the upstream's key pool, if it has one
     gave_way: bool = False
     """True if it failed in a way that another key of the pool may mend: this call then uses its key last."""
-    manner: Manner | None = None
+    resume_mode: ResumeMode | None = None
     """Mode in which it resumes a stream that had died; None if it does not."""
-    watch: StreamWatch | None = None
+    watch: StreamObserver | None = None
     """Observer of its stream."""
     buffer: MemoryLease | None = None
     """Memory of its response, if that is read whole; released with the call."""
-    on_patience: Callable[[], None] | None = None
+    on_deadline_extended: Callable[[], None] | None = None
     """Called during the attempt when the call's deadline is extended."""
     timed_from: float = field(init=False)
     """Instant from which the provider's time counts: the start, or for a body that is sent while it arrives, when the
@@ -213,7 +213,7 @@ class Call:
     route: Route | None = None
     is_repeatable: bool = True
     """True if it may be sent again even if it may already have been executed."""
-    is_bound: bool = False
+    is_sticky: bool = False
     """True if it continues state that one upstream stores: no other can serve it."""
     client_retries: int = 0
     """How often the client has sent it before."""
@@ -221,7 +221,7 @@ class Call:
     """Priority in wait queues: 0 goes first, 2 last."""
     weight: float = 1.0
     """Its caller's share of the queue grants within a priority."""
-    decide_by: float = float("inf")
+    client_deadline: float = float("inf")
     """Instant until which the client waits for a first byte."""
     key_digest: str = ""
     """Digest of the caller's own key: distinguishes keys without storing them."""
@@ -257,9 +257,9 @@ class Call:
     """Form of the stream that an upstream has begun to send, which shows that it accepted the request."""
     recovery: Recovery | None = None
     """Resumes its stream; None if that is not possible."""
-    thrown_away: int = 0
+    wasted_tokens: int = 0
     """Tokens that were generated for it and not passed on."""
-    beyond: Beyond | None = None
+    disposition: Disposition | None = None
 
     @property
     def is_plain_wanted(self) -> bool:
@@ -275,25 +275,25 @@ class Call:
     @property
     def commit_by(self) -> float:
         """Instant by which the client must have the first byte of a response."""
-        return self.decide_by if self.decide_by < self.deadline_at else self.deadline_at  # noqa: FURB136  # half the price
+        return self.client_deadline if self.client_deadline < self.deadline_at else self.deadline_at  # noqa: FURB136  # half the price
 
     def start_time(self, decide_by: float, deadline_at: float) -> None:
         """Sets both deadlines of a call with a body that arrived while attempts were being made."""
-        self.decide_by, self.deadline_at = decide_by, deadline_at
+        self.client_deadline, self.deadline_at = decide_by, deadline_at
         for attempt in self.attempts:
-            if attempt.on_patience is not None:
-                attempt.on_patience()
+            if attempt.on_deadline_extended is not None:
+                attempt.on_deadline_extended()
 
-    def lift_patience(self, until: float = float("inf")) -> None:
+    def extend_client_deadline(self, until: float = float("inf")) -> None:
         """Extends the client's deadline to `until`, once it has a first byte: from then on it waits while bytes
         come."""
-        self.decide_by = until
+        self.client_deadline = until
         for attempt in self.attempts:
-            if attempt.on_patience is not None:
-                attempt.ends_by = self.commit_by
-                attempt.on_patience()
+            if attempt.on_deadline_extended is not None:
+                attempt.must_end_by = self.commit_by
+                attempt.on_deadline_extended()
 
-    def give_up(self, end: GaveUp) -> None:
+    def give_up(self, end: Exhausted) -> None:
         """Records how the call ended without a response."""
         self.failure, self.refusal, self.gave_up = end.failure, end.refusal, end.why
         self.failed_by = end.refused_by
@@ -318,10 +318,10 @@ class Opened:
     status: int
     reason: str
     headers: Headers
-    held: bytes
+    buffered: bytes
     """Bytes read before commit: a whole unary body, or a stream up to its first useful event."""
     exchange: Exchange | None
-    """Source of the remaining bytes; None if `held` is the whole body."""
+    """Source of the remaining bytes; None if `buffered` is the whole body."""
     view: StreamView | None = None
     """Decoder of an event stream; None for any other response."""
     usage: Usage | None = None
@@ -333,15 +333,15 @@ class Opened:
 
 
 @dataclass(slots=True)
-class Served:
+class Delivered:
     """The attempt loop's success: the response to relay, its attempt, and the lease to release at the relay's end."""
 
     opened: Opened
     attempt: Attempt
-    leave: Leave
+    lease: Lease
     resume: Resume | None = None
     """Tries the remaining deployments after a given failure of this response; None if the response is complete and does
     not resume another."""
 
 
-Resume = Callable[[Failure], Awaitable[Served | GaveUp]]
+Resume = Callable[[Failure], Awaitable[Delivered | Exhausted]]

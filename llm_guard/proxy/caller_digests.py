@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_guard.call import Headers
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.digests import digest
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Headers
+from llm_guard.proxy.client_keys.digests import digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """The caller of a call: as a deployment's breaker sees it, for a provider's quotas, and in the wait queue.
 
-`policy.callers` decides which callers are judged separately, `policy.line` the order of the queue.
+`resilience.circuit_breaker.callers` decides which callers are judged separately, `resilience.capacity.wait_queue` the
+order of the queue.
 """
 
 from __future__ import annotations
 
-from llm_guard.call import Call
-from llm_guard.deployment import Deployment
-from llm_guard.policy.breaker import Breaker
-from llm_guard.policy.callers import Suspect
-from llm_guard.policy.line import Caller
+from llm_guard.proxy.call import Call
+from llm_guard.resilience.capacity.wait_queue import Caller
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.circuit_breaker.callers import Suspect
+from llm_guard.routing.deployment import Deployment
 
 
 def caller_of(call: Call, deployment: Deployment, now: float) -> str:

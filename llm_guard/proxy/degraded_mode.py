@@ -1,7 +1,7 @@
 """Degraded mode: which routes are degraded, and whether the whole gateway is, by the rule or by an operator override.
 
-Calls of degraded routes wait less for a real answer. The rule is in `policy.degraded`; `ops.degraded_pages` keeps the
-overrides, with their reasons and durations.
+Calls of degraded routes wait less for a real answer. The rule is in `resilience.degradation.degraded_mode`;
+`admin.api.degraded` keeps the overrides, with their reasons and durations.
 """
 
 from __future__ import annotations
@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.gateway.counters import ModelCounts
-from llm_guard.gateway.lesser import has_static
-from llm_guard.outcome import Beyond
-from llm_guard.policy.degraded import Degradation, DegradationSnapshot, DegradedSettings, Seen, is_common
-from llm_guard.routes import NO_ALIAS
+from llm_guard.outcome import Disposition
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.response.fallback_response import has_static
+from llm_guard.proxy.telemetry.counters import ModelCounts
+from llm_guard.resilience.degradation.degraded_mode import (
+    Degradation,
+    DegradationSnapshot,
+    DegradedSettings,
+    Seen,
+    is_common,
+)
+from llm_guard.routing.route_table import NO_ALIAS
 
 OnTurn = Callable[[str | None, bool, str], None]
 """Called when a mode has changed: with the alias of the route (None: the gateway), whether it is degraded now, and
@@ -103,9 +109,9 @@ class Degraded:
         if mode.is_degraded and route.alias not in self._words and mode.may_wait(now):
             return
         hurried_by = now + mode.settings.patience
-        if hurried_by < call.decide_by:
-            call.beyond = call.beyond or Beyond()
-            call.beyond.hurried_by = call.decide_by = hurried_by
+        if hurried_by < call.client_deadline:
+            call.disposition = call.disposition or Disposition()
+            call.disposition.degraded_deadline = call.client_deadline = hurried_by
 
     def snapshot(self) -> Modes:
         now = self._clock.now()

@@ -1,7 +1,7 @@
 """A dry run: what would happen to a call now. Nothing is sent, reserved or recorded.
 
-Makes the same checks as `gateway.way` and `gateway.entrance` on snapshots; a test compares the two. The texts are in
-`ops.foresight`.
+Makes the same checks as `proxy.attempts.candidate_selection` and `proxy.attempts.admission` on snapshots; a test
+compares the two. The texts are in `admin.api.explain`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.caller import breaker_of, share_of, source_of
-from llm_guard.gateway.entrance import OUR_OWN, Full, Shut, account_of, cooldown_of, key_for, shut_by
-from llm_guard.gateway.way import hint_patience_s, order_of
-from llm_guard.policy.bench import Bench, as_of
-from llm_guard.policy.gate import Forecast
-from llm_guard.routes import Route, Target
+from llm_guard.proxy.attempts.admission import (
+    OUR_OWN,
+    AtCapacity,
+    Unavailable,
+    account_of,
+    cooldown_of,
+    key_for,
+    shut_by,
+)
+from llm_guard.proxy.attempts.candidate_selection import hint_patience_s, order_of
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.caller_identity import breaker_of, share_of, source_of
+from llm_guard.resilience.capacity.gate import Forecast
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, as_of
+from llm_guard.routing.route_table import Route, Target
 
 Turn = Literal["asked", "waited_for", "in_reserve", "left_out"]
 """`asked`: the first deployment that would admit the call. `waited_for`: if none would, the one with the shortest
@@ -32,21 +40,21 @@ class Foreseen:
 
     target: Target
     turn: Turn
-    obstacle: Shut | Full | None
+    obstacle: Unavailable | AtCapacity | None
     """Why the call would not be admitted; None: it would be."""
 
 
-def foresee(call: Call, route: Route, bench: Bench, clock: Clock, draw: Callable[[], float]) -> list[Foreseen]:
+def foresee(call: Call, route: Route, cooldowns: Cooldowns, clock: Clock, draw: Callable[[], float]) -> list[Foreseen]:
     """Returns the route's targets in the order in which this call would try them. A random balance takes one draw."""
     now = clock.now()
     left = list(order_of(route.targets, route, clock, draw))
-    found: dict[int, Shut | Full | None] = {}
+    found: dict[int, Unavailable | AtCapacity | None] = {}
     waits: dict[int, float] = {}
     for place in tuple(left):
         target = route.targets[place]
         others = [route.targets[other] for other in left if other != place]
-        obstacle = found[place] = obstacle_of(call, target, bench, now, _hint_patience_s(call, target, others, now))
-        if isinstance(obstacle, Full) and _may_wait(obstacle, call, target, now):
+        obstacle = found[place] = obstacle_of(call, target, cooldowns, now, _hint_patience_s(call, target, others, now))
+        if isinstance(obstacle, AtCapacity) and _may_wait(obstacle, call, target, now):
             waits[place] = obstacle.wait_s
         elif obstacle is not None:
             left.remove(place)
@@ -60,25 +68,27 @@ def foresee(call: Call, route: Route, bench: Bench, clock: Clock, draw: Callable
     return [Foreseen(route.targets[place], turn(place), obstacle) for place, obstacle in found.items()]
 
 
-def obstacle_of(call: Call, target: Target, bench: Bench, now: float, hint_patience_s: float) -> Shut | Full | None:
-    """Returns the refusal of `Entrance.try_enter`; None: it would give a lease."""
+def obstacle_of(
+    call: Call, target: Target, cooldowns: Cooldowns, now: float, hint_patience_s: float
+) -> Unavailable | AtCapacity | None:
+    """Returns the refusal of `AdmissionControl.try_enter`; None: it would give a lease."""
     deployment = target.deployment
     if deployment.hold is not None:
         return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
     breaker = breaker_of(call, deployment, now)
     host_s, breaker_s = deployment.host.retry_after_s(now), breaker.retry_after_s(now)
-    key = key_for(bench, call, target, now)
-    rest = cooldown_of(bench, call, target, key, hint_patience_s, now)
+    key = key_for(cooldowns, call, target, now)
+    rest = cooldown_of(cooldowns, call, target, key, hint_patience_s, now)
     if rest is not None and rest.until - now >= max(host_s, breaker_s):
-        return Shut("benched", rest.until - now, as_of(rest, now))
+        return Unavailable("benched", rest.until - now, as_of(rest, now))
     if rest is not None:
-        return Shut("benched", max(host_s, breaker_s))
+        return Unavailable("benched", max(host_s, breaker_s))
     if host_s > 0:
-        return Shut("its host fails", host_s)
+        return Unavailable("its host fails", host_s)
     if breaker_s > 0:
-        return Shut(f"breaker {breaker.state}", breaker.come_back_s(now))
+        return Unavailable(f"breaker {breaker.state}", breaker.come_back_s(now))
     forecast = forecast_of(target, now, call)
-    return None if forecast.is_free else Full(forecast.wait_s, has_place=forecast.has_place)
+    return None if forecast.is_free else AtCapacity(forecast.wait_s, has_place=forecast.has_place)
 
 
 def forecast_of(target: Target, now: float, call: Call) -> Forecast:
@@ -93,7 +103,7 @@ def forecast_of(target: Target, now: float, call: Call) -> Forecast:
 
 
 def _hint_patience_s(call: Call, target: Target, others: list[Target], now: float) -> float:
-    """Returns the hint patience that `Way` computes for a call without attempts."""
+    """Returns the hint patience that `CandidateSelector` computes for a call without attempts."""
     if not others:
         return target.retry.max_delay
     fallback_after_s = min(target.retry.fallback_after, (call.commit_by - now) / 2)
@@ -101,5 +111,5 @@ def _hint_patience_s(call: Call, target: Target, others: list[Target], now: floa
     return hint_patience_s(target.retry, has_preferred, fallback_after_s)
 
 
-def _may_wait(obstacle: Full, call: Call, target: Target, now: float) -> bool:
+def _may_wait(obstacle: AtCapacity, call: Call, target: Target, now: float) -> bool:
     return obstacle.has_place and obstacle.wait_s <= min(target.queue_wait_s, call.commit_by - now)

@@ -9,55 +9,54 @@ from random import Random
 
 import structlog
 
-from llm_guard.call import Call, Served
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deployment import Deployment
-from llm_guard.dialect import dialect_of
-from llm_guard.gateway.answers import refuse
-from llm_guard.gateway.arrival import Arrival, check_announced, needs_whole_body, receive_call
-from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.body import ArrivingBody
-from llm_guard.gateway.call_line import log_ids
-from llm_guard.gateway.client_quotas import ClientQuotas
-from llm_guard.gateway.degraded import Degraded
-from llm_guard.gateway.first_resort import FirstResort
-from llm_guard.gateway.identify import MODEL_PATHS, identify, plain_path
-from llm_guard.gateway.keeping import Keeper
-from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
-from llm_guard.gateway.model_field import inspect
-from llm_guard.gateway.noting import note_asked
-from llm_guard.gateway.output_count import count_output
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.refusals import DRAINED, refusal_of
-from llm_guard.gateway.relay import CLIENT_LEFT, relay
-from llm_guard.gateway.reply import Reply, uncancel
-from llm_guard.gateway.request import Request, objection, without_upstream
-from llm_guard.gateway.screening import Screening
-from llm_guard.gateway.serving import Serving
-from llm_guard.gateway.spool import Spool, default_max_bytes
-from llm_guard.gateway.tracing import Tracer, begin_trace
-from llm_guard.gateway.upstream import Upstreams
-from llm_guard.gateway.waiting import Waiting
-from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.caller import decide_within_s, patience_s, retry_count
-from llm_guard.routes import RouteTable
+from llm_guard.dialects import dialect_of
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
+from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.attempts.upstream_attempt import Upstreams
+from llm_guard.proxy.call import Call, Delivered
+from llm_guard.proxy.client_keys.output_counter import count_output
+from llm_guard.proxy.client_keys.quotas import ClientQuotas
+from llm_guard.proxy.client_keys.screening import Screening
+from llm_guard.proxy.coalescing.cache_stage import CacheStage
+from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.http_server.error_responses import DRAINED, refusal_of, refuse
+from llm_guard.proxy.http_server.request import Request, objection, without_upstream
+from llm_guard.proxy.http_server.response_writer import Reply, uncancel
+from llm_guard.proxy.ports import DeferredStore
+from llm_guard.proxy.request_annotations import note_asked
+from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.incoming_body import Arrival, check_announced, needs_whole_body, receive_call
+from llm_guard.proxy.request_body.model_field import inspect
+from llm_guard.proxy.request_body.reader import ArrivingBody
+from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
+from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
+from llm_guard.proxy.response.keepalive import KeepAlive
+from llm_guard.proxy.response.relay import CLIENT_DISCONNECTED, relay
+from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
+from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.telemetry.access_log import log_ids
+from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.proxy.telemetry.trace_propagation import Tracer, begin_trace
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.resilience.routing.client_hints import decide_within_s, patience_s, retry_count
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.route_table import RouteTable
 
-_log = structlog.get_logger("llm_guard.gateway.server")
+_log = structlog.get_logger("llm_guard.proxy.handler")
 _SMALL_BODY_BYTES = 1 << 17
 """Bodies up to this size are parsed in one go; larger ones piece by piece."""
 
 
-class Gateway:
+class Handler:
     """Serves calls with the current config and route table, which a reload replaces."""
 
     def __init__(
         self, config: Config, table: RouteTable, upstreams: Upstreams, recorder: Recorder, clock: Clock, random: Random
     ) -> None:
-        self.bench = Bench()
-        self._loop = AttemptLoop(upstreams, self.bench, clock, random.random)
+        self.cooldowns = Cooldowns()
+        self._loop = AttemptLoop(upstreams, self.cooldowns, clock, random.random)
         self.recorder = recorder
         self.spool = Spool(default_max_bytes())
         self._clock = clock
@@ -65,13 +64,13 @@ class Gateway:
         self._running: dict[asyncio.Task[object], Call] = {}
         self.tracer: Tracer | None = None
         """None if calls are not traced."""
-        self.keeper: Keeper | None = None
+        self.deferred_store: DeferredStore | None = None
         """Store of deferred calls and dead letters; None if neither is configured."""
         self.screening: Screening | None = None
         """Checks that apply to calls with a scope; None if no call has one."""
-        self.last_resort = LastResort(clock)
+        self.fallback = FallbackResponder(clock)
         self.degraded = Degraded(recorder.models, clock)
-        self.first_resort = FirstResort(self, self.last_resort, self.degraded, clock)
+        self.cache_stage = CacheStage(self, self.fallback, self.degraded, clock)
         self.quotas = ClientQuotas(clock)
         self.is_leaving = False
         """True once shutdown has begun: responses carry `Connection: close`."""
@@ -112,12 +111,12 @@ class Gateway:
             if call.sent_status is not None and not reply.is_early:
                 raise  # a response had begun: the relay has recorded whether the client got all of it
             if not call.is_draining:
-                call.failure = CLIENT_LEFT
+                call.failure = CLIENT_DISCONNECTED
                 raise
             uncancel()
             await self._refuse(call, DRAINED, reply)
         except ConnectionError:
-            call.failure = CLIENT_LEFT
+            call.failure = CLIENT_DISCONNECTED
             raise
         except BadRequest as bad:  # found while renaming the model, or while forwarding the body
             await self._refuse(call, refusal_of(bad), reply)
@@ -137,7 +136,7 @@ class Gateway:
         """Deployments of the current route table."""
         return self.table.deployments()
 
-    def let_in(self) -> None:
+    def wake_waiters(self) -> None:
         """Wakes the waiting calls that may proceed now, after an operator has changed something at the gates."""
         self._loop.adopt(self.table.deployments())
 
@@ -145,10 +144,10 @@ class Gateway:
         """Ends the providers' Retry-After waits of deployments that a probe has found healthy; one call goes first."""
         now = self._clock.now()
         for deployment in deployments:
-            self.bench.expire(self.bench.hints(deployment.upstream.name, deployment.model), now)
+            self.cooldowns.expire(self.cooldowns.hints(deployment.upstream.name, deployment.model), now)
             for gate in deployment.gates.all():
                 gate.end_hold(now)
-        self.let_in()
+        self.wake_waiters()
 
     @property
     def running(self) -> int:
@@ -188,7 +187,7 @@ class Gateway:
             await self._refuse(call, refusal, reply)
             return
         if call.route is None:
-            await self._show(call, reply)
+            await self._serve_status_api(call, reply)
             return
         is_screened = call.scope is not None and self.screening is not None and self.screening.applies_to(call)
         if is_screened and self.screening is not None:
@@ -200,12 +199,12 @@ class Gateway:
             return
         self.recorder.begin(call)
         if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
-            if await self.first_resort.has_answered(call, reply):
+            if await self.cache_stage.try_respond(call, reply):
                 return
             self.degraded.hurry(call, has_stale=False)
         waiting = call.route.stream.waiting
         if waiting is not None and waiting.applies_to(is_stream=call.is_stream):
-            with Waiting(call, reply, waiting, self._clock):
+            with KeepAlive(call, reply, waiting, self._clock):
                 result = await self._loop.run(call, call.route)
         else:
             result = await self._loop.run(call, call.route)
@@ -216,35 +215,35 @@ class Gateway:
                 result,
                 lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
             )
-        if isinstance(result, Served):
+        if isinstance(result, Delivered):
             if call.reservation is not None:
                 count_output(result, call.reservation)
-            await relay(call, result, reply, self._clock, self.last_resort)
+            await relay(call, result, reply, self._clock, self.fallback)
         else:
-            await self.last_resort.give(call, result, reply)
+            await self.fallback.respond(call, result, reply)
 
-    def take_up(self, call: Call, asked: Asked) -> Refusal | None:
+    def restore(self, call: Call, asked: Asked) -> Refusal | None:
         """Prepares a stored call as if it had just arrived; returns a refusal if no current route can serve it."""
         note_asked(call, asked, self.repeatable)
         return self._clients.check_path(call) or identify(call, self.table, self._clock.now())
 
-    async def ask(self, call: Call, reply: Reply) -> GaveUp | None:
+    async def execute_background(self, call: Call, reply: Reply) -> Exhausted | None:
         """Executes a call that no client waits for; its route is set. Returns None if it was answered, possibly in
         part: see `call.failure`. The caller records the call."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
         if (refusal := self.quotas.reserve(call, is_deferred=True)) is not None:
-            return GaveUp(None, refusal, "its client key's limits are used up")
+            return Exhausted(None, refusal, "its client key's limits are used up")
         self._running[task] = call
         try:
-            return await self.fetch(call, reply)
+            return await self.execute(call, reply)
         finally:
             del self._running[task]
             if call.reservation is not None:
                 self.quotas.settle(call, call.reservation)
 
-    async def fetch(self, call: Call, reply: Reply) -> GaveUp | None:
-        """Executes like `ask`, for a call that is already counted as running."""
+    async def execute(self, call: Call, reply: Reply) -> Exhausted | None:
+        """Executes like `execute_background`, for a call that is already counted as running."""
         assert call.route is not None  # noqa: S101  # the caller has set it
         result = await self._loop.run(call, call.route)
         if call.scope is not None and self.screening is not None:
@@ -253,19 +252,19 @@ class Gateway:
                 result,
                 lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
             )
-        if isinstance(result, GaveUp):
+        if isinstance(result, Exhausted):
             return result
         if call.reservation is not None:
             count_output(result, call.reservation)
         await relay(call, result, reply, self._clock)
         return None
 
-    async def _show(self, call: Call, reply: Reply) -> None:
+    async def _serve_status_api(self, call: Call, reply: Reply) -> None:
         """Serves the status and result of a deferred call."""
-        if self.keeper is None:
+        if self.deferred_store is None:
             await self._refuse(call, Refusal(404, "unknown_path", "nothing is kept here", by="route"), reply)
         else:
-            await self.keeper.show(call, reply)
+            await self.deferred_store.show(call, reply)
 
     async def _refuse(self, call: Call, refusal: Refusal, reply: Reply) -> None:
         reply.closes_connection |= self.is_leaving
@@ -337,7 +336,7 @@ class Gateway:
     def _note_arrived(self, call: Call, reply: Reply, asked: Asked) -> None:
         # An SDK's read timeout starts when it has sent the whole body, which for a slow upload is long after the head.
         if (patience := patience_s(reply.request.names)) is not None:
-            call.decide_by = self._clock.now() + decide_within_s(patience)
+            call.client_deadline = self._clock.now() + decide_within_s(patience)
         note_asked(call, asked, self.repeatable)
 
 

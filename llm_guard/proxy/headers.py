@@ -10,11 +10,11 @@ import math
 import re
 from collections.abc import Mapping
 
-from llm_guard.api_keys import ApiKey
-from llm_guard.call import Call, Headers
-from llm_guard.deployment import Upstream, key_header
-from llm_guard.outcome import Beyond
-from llm_guard.policy.memo import Memo
+from llm_guard.outcome import Disposition
+from llm_guard.proxy.call import Call, Headers
+from llm_guard.resilience.memo import Memo
+from llm_guard.routing.api_keys import ApiKey
+from llm_guard.routing.deployment import Upstream, key_header
 
 # Facts about a name, as bits: a direction selects those that it drops by one number.
 _NEVER = 1
@@ -112,21 +112,21 @@ def ours(call: Call, deployment: str | None) -> list[tuple[str, str]]:
     said = [("x-llm-guard-request-id", call.id), ("x-llm-guard-attempts", str(len(call.attempts)))]
     if deployment is not None:
         said.append(("x-llm-guard-deployment", deployment))
-    if call.beyond is not None:
-        said += _said_of(call.beyond)
+    if call.disposition is not None:
+        said += _said_of(call.disposition)
     return said
 
 
-def _said_of(beyond: Beyond) -> list[tuple[str, str]]:
+def _said_of(disposition: Disposition) -> list[tuple[str, str]]:
     said = []
-    if beyond.cache:
-        said.append(("x-llm-guard-cache", _CACHE_WORDS[beyond.cache]))
-    if beyond.age_s is not None:
-        said.append(("age", str(int(beyond.age_s))))
-    if beyond.letter:
-        said.append(("x-llm-guard-dead-letter", beyond.letter))
-    if beyond.lesser:
-        said.append(("x-llm-guard-degraded", beyond.lesser))
+    if disposition.cache:
+        said.append(("x-llm-guard-cache", _CACHE_WORDS[disposition.cache]))
+    if disposition.age_s is not None:
+        said.append(("age", str(int(disposition.age_s))))
+    if disposition.dead_letter_id:
+        said.append(("x-llm-guard-dead-letter", disposition.dead_letter_id))
+    if disposition.fallback:
+        said.append(("x-llm-guard-degraded", disposition.fallback))
     return said
 
 

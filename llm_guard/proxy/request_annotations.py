@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from llm_guard.call import Call
-from llm_guard.gateway.asked import Asked
-from llm_guard.gateway.doubled import check_single_model
-from llm_guard.gateway.model_field import model_in_query
-from llm_guard.policy.repeat import Repeatable
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.request_body.duplicate_models import check_single_model
+from llm_guard.proxy.request_body.fields import Asked
+from llm_guard.proxy.request_body.model_field import model_in_query
+from llm_guard.resilience.retry.idempotency import Repeatable
 
 
 def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
@@ -20,7 +20,7 @@ def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
         call.inflated_bytes = asked.inflated_bytes
     call.response_format, call.max_tokens = asked.response_format, asked.max_tokens
     is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
-    call.is_bound = is_responses and asked.is_bound
+    call.is_sticky = is_responses and asked.is_sticky
     is_stateful = is_responses and asked.is_stateful
     call.is_repeatable = repeatable.allows(call.method, call.path, is_stateful=is_stateful)
     if call.path.startswith("/v1/realtime"):  # elsewhere `?model=` is a filter on a list

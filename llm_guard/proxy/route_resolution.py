@@ -1,20 +1,20 @@
 """Finds the route of a call: by its model, by the upstream that its path names, or by its dialect.
 
-Owns the refusals of calls without a route. The routes are in `routes`.
+Owns the refusals of calls without a route. The routes are in `routing.route_table`.
 """
 
 from __future__ import annotations
 
 from urllib.parse import unquote
 
-from llm_guard.call import Call
-from llm_guard.dialect import DIALECTS
-from llm_guard.gateway.clients import check_model
-from llm_guard.gateway.refusals import unknown_model, wrong_dialect
+from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal
-from llm_guard.policy.deadline import deadline_at
-from llm_guard.policy.scope import MODEL_CALLS
-from llm_guard.routes import RouteTable
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.client_keys.authentication import check_model
+from llm_guard.proxy.http_server.error_responses import unknown_model, wrong_dialect
+from llm_guard.resilience.client_keys.scope import MODEL_CALLS
+from llm_guard.resilience.retry.deadline import deadline_at
+from llm_guard.routing.route_table import RouteTable
 
 _OURS = "/v1/llm-guard/"
 """Prefix of the gateway's own paths, which no provider has."""

@@ -1,12 +1,12 @@
-"""The settings that `gateway.server` serves calls with: a config and all that is derived from it, swapped as one."""
+"""The settings that `proxy.handler` serves calls with: a config and all that is derived from it, swapped as one."""
 
 from __future__ import annotations
 
 from llm_guard.config import Config
-from llm_guard.gateway.body_limit import BodyLimits
-from llm_guard.gateway.clients import Clients
-from llm_guard.policy.repeat import Repeatable
-from llm_guard.routes import RouteTable
+from llm_guard.proxy.client_keys.authentication import Clients
+from llm_guard.proxy.request_body.size_limit import BodyLimits
+from llm_guard.resilience.retry.idempotency import Repeatable
+from llm_guard.routing.route_table import RouteTable
 
 
 class Serving:

@@ -1,6 +1,6 @@
 """The pool of API keys of an upstream that has several, or one in a file.
 
-`policy.key_choice` selects a key for a call, `key_files` reads key files.
+`resilience.retry.key_selection` selects a key for a call, `routing.key_files` reads key files.
 """
 
 from __future__ import annotations

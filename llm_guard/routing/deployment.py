@@ -1,6 +1,6 @@
 """Upstreams and deployments: the targets of calls, with the state that is kept of each between calls, in memory.
 
-`routes` decides which calls go where; `policy` draws the conclusions from the state.
+`routing.route_table` decides which calls go where; `resilience` draws the conclusions from the state.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from llm_guard.api_keys import POOLED, KeyFilePools, KeyPool, pool_of
 from llm_guard.config import Auth, UpstreamConfig
-from llm_guard.dialect import DialectName
-from llm_guard.dialect.continuation import Prefill
-from llm_guard.dialect.prefill import prefill_of
-from llm_guard.policy.bench import Key
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.callers import Callers, Suspect
-from llm_guard.policy.error_rules import UserRule
-from llm_guard.policy.gate import CapacitySettings, Gate
-from llm_guard.policy.latency import Latency, PeakEwma
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
-from llm_guard.policy.returns import Returns
-from llm_guard.policy.stream import StreamEnd
-from llm_guard.policy.vocabulary.families import family_of_url
+from llm_guard.dialects import DialectName
+from llm_guard.dialects.prefill import prefill_of
+from llm_guard.dialects.resume.transcript import Prefill
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.callers import Callers, Suspect
+from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.classification.rules import UserRule
+from llm_guard.resilience.classification.vocabulary.families import family_of_url
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.routing.latency import Latency, PeakEwma
+from llm_guard.resilience.streams.settings import StreamEnd
+from llm_guard.resilience.throttling.release_spreading import Returns
+from llm_guard.routing.api_keys import POOLED, KeyFilePools, KeyPool, pool_of
 
 _CALLERS = 1024
 _NO_FILES: KeyFilePools = MappingProxyType({})
@@ -50,7 +50,7 @@ class Upstream:
     api_key: str | None = field(repr=False)
     auth: Auth
     family: str = ""
-    """Provider family, which determines the wording of its errors (`policy.vocabulary.families`)."""
+    """Provider family, which determines the wording of its errors (`resilience.classification.vocabulary.families`)."""
     errors: tuple[UserRule, ...] = ()
     """The config's rules for its errors."""
     stream_end: StreamEnd = "strict"
@@ -216,7 +216,8 @@ class Hold:
 
 
 class Down:
-    """Deployments that fail their probes (`health.prober`). Tried last, never skipped: probes can be wrong."""
+    """Deployments that fail their probes (`upstreams.probes.prober`). Tried last, never skipped: probes can be
+    wrong."""
 
     __slots__ = ("keys",)
 

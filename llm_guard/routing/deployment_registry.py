@@ -1,6 +1,7 @@
 """Creates deployments and retry budgets, and carries their state over a reload.
 
-While a new route table is built, nothing that is running is changed. `routes` decides which calls go where.
+While a new route table is built, nothing that is running is changed. `routing.route_table` decides which calls go
+where.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 
 from llm_guard.config import Rules
-from llm_guard.deployment import Deployment, Down, Gates, Upstream
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
+from llm_guard.routing.deployment import Deployment, Down, Gates, Upstream
 
 Dress = Callable[[Deployment], None]
 
@@ -47,7 +48,7 @@ class Pool:
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
         self.down: Down = previous.down if previous else Down()
         """Deployments that fail their probes and are tried last."""
-        self.dress: Dress = previous.dress if previous else _as_it_is
+        self.apply_overrides: Dress = previous.apply_overrides if previous else _as_it_is
         """Applies the operator overrides of a label to each deployment that is created or carried over."""
         self._hosts: dict[tuple[str, str], Breaker] = {}
         self._previous: dict[_Identity, list[Deployment]] = {}
@@ -116,7 +117,7 @@ class Pool:
         deployment.host.settings = self._host
         deployment.adopt(rules.breaker, rules.retry.budget)
         deployment.gates.adopt(rules.capacity)
-        self.dress(deployment)
+        self.apply_overrides(deployment)
 
     def _do(self, act: Callable[[], None]) -> None:
         if self._waiting is None:

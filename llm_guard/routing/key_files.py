@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from llm_guard.api_keys import ApiKey, KeyPool
 from llm_guard.clock import Clock
 from llm_guard.config import Config, KeyPath
+from llm_guard.routing.api_keys import ApiKey, KeyPool
 from llm_guard.watched_files import BadFile, Contents, WatchedFiles
 
 STANDBY_S = 600.0

@@ -1,20 +1,21 @@
-"""The lease that an attempt holds while it runs: granted by `gateway.entrance`, released by `gateway.settle`."""
+"""The lease that an attempt holds while it runs: granted by `proxy.attempts.admission`, released by
+`proxy.attempts.release`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llm_guard.api_keys import ApiKey
-from llm_guard.policy.breaker import Permit
-from llm_guard.policy.callers import Suspect
-from llm_guard.policy.gate import Gate
-from llm_guard.policy.line import Slot
-from llm_guard.policy.transition import BreakerState
+from llm_guard.resilience.capacity.gate import Gate
+from llm_guard.resilience.capacity.wait_queue import Slot
+from llm_guard.resilience.circuit_breaker.breaker import Permit
+from llm_guard.resilience.circuit_breaker.callers import Suspect
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.routing.api_keys import ApiKey
 
 
 @dataclass(slots=True, eq=False)
-class Leave:
+class Lease:
     """An attempt's breaker permits and its slot at the gate; released exactly once, however the attempt ends."""
 
     permit: Permit
@@ -24,11 +25,11 @@ class Leave:
     slot: Slot
     breaker: BreakerState
     """State of the breaker when it gave the permit."""
-    caller: str  # as identified by `gateway.caller`
+    caller: str  # as identified by `proxy.caller_identity`
     own_key: str  # digest of the caller's own key, if that is sent to the provider
     suspect: Suspect | None
     """A caller that is judged separately: its breaker gave the permit, unless the deployment's was not closed."""
-    advance: Callable[[Gate], None]
+    notify_waiters: Callable[[Gate], None]
     """Admits waiting calls; called whenever something has changed at the gate."""
     key: ApiKey | None = None  # from the upstream's key pool, if it has one
     is_begun: bool = False

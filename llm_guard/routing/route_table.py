@@ -1,6 +1,7 @@
 """Compiles a config into a route table: model name -> Route -> targets in the order in which they are tried.
 
-Decides which deployments a call may go to, and which calls share a breaker. `pool` carries deployments over a reload.
+Decides which deployments a call may go to, and which calls share a breaker. `routing.deployment_registry` carries
+deployments over a reload.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 
-from llm_guard.api_keys import KeyFilePools
 from llm_guard.config import (
     Config,
     DeploymentConfig,
@@ -21,17 +21,39 @@ from llm_guard.config import (
     matching_key,
     near_names,
 )
-from llm_guard.deployment import Deployment, Down, Upstream, upstream_of
-from llm_guard.dialect import DialectName
-from llm_guard.dialect.continuation import Prefill
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.balance import Balance
-from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
-from llm_guard.policy.lasting import Lasting
-from llm_guard.policy.retry_budget import RetryBudget
-from llm_guard.policy.stream import StreamSettings, effective_recover
-from llm_guard.pool import Pool
+from llm_guard.dialects import DialectName
+from llm_guard.dialects.resume.transcript import Prefill
+from llm_guard.resilience.caching.freshness import CacheSettings
+from llm_guard.resilience.degradation.deferred import LaterSettings, Letters
+from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
+from llm_guard.resilience.routing.load_balancing import Balance
+from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
+from llm_guard.routing.api_keys import KeyFilePools
+from llm_guard.routing.deployment import Deployment, Down, Upstream, upstream_of
+from llm_guard.routing.deployment_registry import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """A route's rules."""
+
+    cache: CacheSettings | None = None
+    """None: every call goes to a provider."""
+    letters: Letters = "on_request"
+    later: LaterSettings = field(default_factory=LaterSettings)
+    degraded: DegradedSettings | None = None
+    """None: no fallback responses."""
+    comes_first: bool = field(init=False)
+    """True if there is something to do before a provider is tried."""
+
+    def __post_init__(self) -> None:
+        does = self.cache is not None or self.later.when == "always" or self.degraded is not None
+        object.__setattr__(self, "comes_first", does)
+
 
 NO_ALIAS = "none"
 """The alias of calls that name no model."""

@@ -1,13 +1,12 @@
-"""Storage for what outlives a call or the process. Its writes happen outside the calls' critical path.
+"""Storage for what outlives a call or the process. No call waits for it, except for a bounded read of the cache.
 
-folder      the state folder
-database    a SQLite file shared by several gateways: opening, locking, moving aside; with
-            errors, reserve (spare room on a full disk) and worker (a thread for blocking work)
-token_file  the operator's token, where the config has none; used_codes: login codes that were used
-audit       changes made by operators
-cache       the response cache: types and the in-memory store; sqlite_cache with cache_file: in SQLite
-owners      which client key created which of a provider's objects
-kept        deferred calls and dead letters: types, and the protocol of a store
-kept_calls  that store in SQLite; with kept_rows (schema), kept_bodies and sealing (encryption);
-            runner_lock shows whether the process that runs a call is alive
+state_dir         where it is kept; shared_file: files that several gateways share
+sqlite_file       a SQLite file that several gateways share: opened, locked, moved aside; with errors, disk_reserve
+                  (room on a full disk) and io_thread (a thread for what blocks)
+snapshot_file     the operator state of one gateway
+audit_log         what operators have changed
+token_file        the operator's token, where the config has none; used_login_codes: login codes that were used
+object_owners     which client key has made which of a provider's objects
+cache/            cached responses
+calls/            deferred calls and dead letters
 """

@@ -1,7 +1,7 @@
 """The audit trail: changes with time, author and reason, in an append-only SQLite file.
 
-Defines the content of the file. Blocking; used by one thread. Opening and sharing are in `store.database`; entries that
-could not be written are handled in `ops.trail`.
+Defines the content of the file. Blocking; used by one thread. Opening and sharing are in `storage.sqlite_file`; entries
+that could not be written are handled in `admin.audit.writer`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.store.database import Database, Form
+from llm_guard.storage.sqlite_file import Database, Form
 
 FILE = "audit.db"
 

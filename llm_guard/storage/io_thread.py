@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from llm_guard.store.errors import StoreError
+from llm_guard.storage.errors import StoreError
 
 MOST_WAITING = 1000
 """Maximum length of the queue, which bounds memory when the disk hangs."""

@@ -1,7 +1,7 @@
 """Records which client key created which of a provider's objects, in a SQLite file that several gateways can share.
 
 Defines the content of the file and its limit. Blocking; used by one thread. The index that calls use is in
-`policy.owners`; `gateway.ownership` synchronises the two.
+`resilience.client_keys.object_owners`; `proxy.client_keys.object_ownership` synchronises the two.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llm_guard.policy.owners import MOST_ANSWERS, MOST_OBJECTS, ObjectKey, Ownership
-from llm_guard.store.database import Database, Form
+from llm_guard.resilience.client_keys.object_owners import MOST_ANSWERS, MOST_OBJECTS, ObjectKey, Ownership
+from llm_guard.storage.sqlite_file import Database, Form
 
 FILE = "owners.db"
 

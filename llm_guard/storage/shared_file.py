@@ -1,6 +1,6 @@
 """Creates, locks and moves aside a file that several gateways share.
 
-What the file contains is up to `store.database`.
+What the file contains is up to `storage.sqlite_file`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from llm_guard.store.folder import open_private
+from llm_guard.storage.state_dir import open_private
 
 _LOOK_AGAIN_S = 0.05
 _BESIDE = ("", "-wal", "-shm")

@@ -1,7 +1,7 @@
 """One gateway's own file in the state folder, which is replaced atomically.
 
 Chooses its name, and detects two gateways of the same name. Blocking; used by one thread. Content and schedule are in
-`ops.keeping`.
+`admin.persistence.state_saver`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from llm_guard.store.folder import make_private, open_private
+from llm_guard.storage.state_dir import make_private, open_private
 
 _MAX_BYTES = 16 * 1024**2
 

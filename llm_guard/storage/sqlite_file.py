@@ -15,12 +15,12 @@ from pathlib import Path
 
 import structlog
 
-from llm_guard.store.errors import DiskFullError, StoreError
-from llm_guard.store.folder import make_private
-from llm_guard.store.reserve import Reserve
-from llm_guard.store.shared_file import alone, create, identity, move_aside
+from llm_guard.storage.disk_reserve import Reserve
+from llm_guard.storage.errors import DiskFullError, StoreError
+from llm_guard.storage.shared_file import alone, create, identity, move_aside
+from llm_guard.storage.state_dir import make_private
 
-_log = structlog.get_logger("llm_guard.store.database")
+_log = structlog.get_logger("llm_guard.storage.sqlite_file")
 
 _BUSY_S = 5.0
 """How long one gateway waits for another that writes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-_log = structlog.get_logger("llm_guard.store.folder")
+_log = structlog.get_logger("llm_guard.storage.state_dir")
 
 _NAME = "llm-guard"
 _OTHERS = 0o077

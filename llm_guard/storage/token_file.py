@@ -1,7 +1,7 @@
 """The operator's token in the state folder: created once, read by every gateway and command that shares the folder.
 
 Checks the file's owner and mode, and ensures that several gateways that start at once end up with the same token.
-Blocking. What the token permits is decided in `ops.credentials`.
+Blocking. What the token permits is decided in `admin.http.credentials`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import structlog
 
-from llm_guard.store.errors import StoreError
-from llm_guard.store.folder import make_private
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.state_dir import make_private
 
-_log = structlog.get_logger("llm_guard.store.token_file")
+_log = structlog.get_logger("llm_guard.storage.token_file")
 
 FILE = "ops-token"
 

@@ -1,6 +1,7 @@
 """Login codes that were used, shared by every gateway of the state folder and kept across restarts.
 
-Keeps a marker file for each, until the code has expired anyway. Blocking. Codes are validated in `ops.credentials`.
+Keeps a marker file for each, until the code has expired anyway. Blocking. Codes are validated in
+`admin.http.credentials`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-_log = structlog.get_logger("llm_guard.store.used_codes")
+_log = structlog.get_logger("llm_guard.storage.used_login_codes")
 
 _FOLDER = "ops-logins"
 _MARK = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC

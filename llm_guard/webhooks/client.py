@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from llm_guard.ops.name_lookup import NameLookup
-from llm_guard.policy.waits import retry_after
+from llm_guard.resilience.classification.retry_after import retry_after
+from llm_guard.webhooks.resolver import NameLookup
 
 _TOTAL_S = 10.0
 _CONNECT_S = 5.0

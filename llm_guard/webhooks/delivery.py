@@ -1,7 +1,7 @@
 """Delivery to one webhook: queue, retries and statistics.
 
-Losses are counted and logged. `offer` never blocks; a task of its own sends. `ops.payloads` has the bodies,
-`ops.webhook_client` the HTTP.
+Losses are counted and logged. `offer` never blocks; a task of its own sends. `webhooks.payloads` has the bodies,
+`webhooks.client` the HTTP.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Literal
 import structlog
 from msgspec import Struct
 
-from llm_guard.clock import Clock
+from llm_guard.clock import Clock, iso
 from llm_guard.config import WebhookConfig, WebhookFormat
-from llm_guard.ops.changes import iso
-from llm_guard.ops.payloads import MOST, Notice, body, headers, url
-from llm_guard.ops.webhook_client import Sent
-from llm_guard.policy.alert import Severity, rank
-from llm_guard.policy.backoff import RetrySettings, delay_s
-from llm_guard.policy.send_rate import SendRate
+from llm_guard.resilience.alerts.alert import Severity, rank
+from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
+from llm_guard.webhooks.client import Sent
+from llm_guard.webhooks.payloads import MOST, Notice, body, headers, url
+from llm_guard.webhooks.rate_limit import SendRate
 
-_log = structlog.get_logger("llm_guard.ops.webhook")
+_log = structlog.get_logger("llm_guard.webhooks.delivery")
 
 MOST_WAITING = 500
 GIVE_UP_S = 1800.0

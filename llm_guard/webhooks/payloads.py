@@ -12,11 +12,11 @@ from typing import Literal, assert_never
 
 import msgspec
 
+from llm_guard.clock import iso
 from llm_guard.config import WebhookConfig, WebhookFormat
-from llm_guard.ops.changes import iso
-from llm_guard.policy.alert import Severity
-from llm_guard.policy.signature import SIGNATURE_HEADER, signature
+from llm_guard.resilience.alerts.alert import Severity
 from llm_guard.version import __version__
+from llm_guard.webhooks.signature import SIGNATURE_HEADER, signature
 
 MOST: dict[WebhookFormat, int] = {"generic": 50, "slack": 20, "pagerduty": 1, "alertmanager": 100}
 """Alerts in one request."""
@@ -43,7 +43,7 @@ _LABELS = {
     "credential_benched": "upstream",
 }
 _ENDINGS = {" (first token)": "model", " (whole answer)": "model", " (model)": "model", " (host)": "upstream"}
-"""Labels of subjects with a suffix (`ops.alert_signals`)."""
+"""Labels of subjects with a suffix (`admin.alerting.signals`)."""
 _ACTIONS = {
     "success_rate": "GET /admin/calls?failed=true: the attempts of a call name the deployment and the reason.",
     "latency": "Is it the provider, waiting for a turn, or retrying? The dashboard opens one slow call's waterfall.",

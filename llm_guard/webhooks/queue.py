@@ -9,9 +9,9 @@ from secrets import SystemRandom
 
 from llm_guard.clock import Clock
 from llm_guard.config import WebhookConfig
-from llm_guard.ops.payloads import Notice
-from llm_guard.ops.webhook import Webhook, WebhookView
-from llm_guard.ops.webhook_client import WebhookClient
+from llm_guard.webhooks.client import WebhookClient
+from llm_guard.webhooks.delivery import Webhook, WebhookView
+from llm_guard.webhooks.payloads import Notice
 
 _GRACE_S = 1.0
 """Seconds to send what is queued when the process stops, or a reload removes a webhook."""

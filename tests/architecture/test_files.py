@@ -23,7 +23,7 @@ def defined_names(path: Path) -> list[str]:
 
 
 def test_the_package_was_found() -> None:
-    assert PACKAGE / "gateway" / "attempt_loop.py" in SOURCES
+    assert PACKAGE / "proxy" / "attempts" / "attempt_loop.py" in SOURCES
 
 
 @each_source

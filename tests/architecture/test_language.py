@@ -27,7 +27,7 @@ FEWEST_WORDS = 300
 
 _WORD = re.compile(r"[A-Za-z']+")
 _CODE = re.compile(r"`[^`]*`")
-_KEYS = frozenset({"ops.port", "ops.store", "ops.token", "ops.tokens", "store.key"})
+_KEYS = frozenset({"upstreams.X.api_key_file", "upstreams.X.api_keys", "upstreams.X.errors", "upstreams.X.tls"})
 """Keys of the config that look like modules."""
 _NAME = re.compile(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`")
 

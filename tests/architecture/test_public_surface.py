@@ -23,15 +23,15 @@ import yaml
 from pydantic import BaseModel
 
 import llm_guard
-from llm_guard.cli import main
+from llm_guard.cli.main import main
 from llm_guard.config.alerts import WebhookConfig
-from llm_guard.config.lasting import CompletionWebhook
 from llm_guard.config.models import Config, Rules
 from llm_guard.config.operator import OperatorTokenConfig
+from llm_guard.config.storage import CompletionWebhook
 from llm_guard.config.tls import ServerTls, UpstreamTls
-from llm_guard.policy.degraded import DegradedSettings
-from llm_guard.policy.freshness import CacheSettings
-from llm_guard.policy.probing import CompletionProbeSettings
+from llm_guard.resilience.caching.freshness import CacheSettings
+from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
+from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
 from tests.chaos.stand import Stand, facing
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ _WRITTEN = re.compile(r'"(x-llm-guard-[a-z-]+|x-should-retry|retry-after(?:-ms)?
 
 def response_headers() -> Iterator[str]:
     """Yields the headers that the gateway writes: literal names in its sources."""
-    for path in chain.from_iterable((ROOT / "llm_guard" / each).glob("*.py") for each in ("gateway", "errands")):
+    for path in chain.from_iterable((ROOT / "llm_guard" / each).rglob("*.py") for each in ("proxy", "deferred")):
         yield from (found for found in _WRITTEN.findall(path.read_text()) if not found.endswith("-"))
 
 

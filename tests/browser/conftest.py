@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from llm_guard.ops.credentials import Credential
-from llm_guard.ops.login_command import link
+from llm_guard.admin.http.credentials import Credential
+from llm_guard.cli.login_command import link
 from tests.tokens import SHARED
 from tests.tools import need
 

@@ -306,7 +306,7 @@ async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, 
         for _ in range(2):
             await call(stand)
         provider.switch("gpt", "")
-        stand.app.errands.counts.lost["disk"] += 3
+        stand.app.deferred.counts.lost["disk"] += 3
         page = await window.open(stand.url)
         letters = tile(page, "kept", "Dead letters")
         await expect(letters).to_contain_text("lost, and not kept: 3 disk")
@@ -314,7 +314,7 @@ async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, 
         await letters.get_by_role("button", name="Show").click()
         await page.get_by_role("button", name="Ask for all again").click()
         await do(page, "it is back")
-        await eventually(lambda: sum(stand.app.errands.counts.rounds.values()) == 2)
+        await eventually(lambda: sum(stand.app.deferred.counts.rounds.values()) == 2)
         await expect(page.locator("#letters-said")).to_have_text("2 answered.")
 
 

@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.store.kept import KeptCall, Wanted
-from llm_guard.store.kept_bodies import Bodies
-from llm_guard.store.kept_calls import KeptCallsFile
+from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.sqlite_store import KeptCallsFile
+from llm_guard.storage.calls.store import KeptCall, Wanted
 from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
 
 LEASE_S = 50.0

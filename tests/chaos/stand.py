@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 
 from llm_guard.app import App, create_app
 from llm_guard.config import Config, parse_config
-from llm_guard.deployment import Deployment
-from llm_guard.policy.breaker import BreakerSnapshot
+from llm_guard.resilience.circuit_breaker.breaker import BreakerSnapshot
+from llm_guard.routing.deployment import Deployment
 from tests.chaos.lag import Lag
 from tests.chaos.wire import fetch
 from tests.fakes.provider import ScriptedProvider, Step

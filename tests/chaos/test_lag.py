@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.policy.callers import Callers
+from llm_guard.resilience.circuit_breaker.callers import Callers
 from tests.chaos.forms import CHAT
 from tests.chaos.lag import LONGEST_BLOCK_S, Lag
 from tests.chaos.stand import facing

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from llm_guard.gateway.model_field import BadRequest, rename
+from llm_guard.proxy.request_body.model_field import BadRequest, rename
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import facing
 from tests.chaos.wire import Connection, ask

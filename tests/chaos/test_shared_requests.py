@@ -73,7 +73,7 @@ async def test_calls_that_share_requests_leave_nothing_behind() -> None:
             for _ in range(AT_ONCE):
                 group.create_task(work())
 
-        await eventually(lambda: gateway.running == 0 and gateway.first_resort.flights == 0)
+        await eventually(lambda: gateway.running == 0 and gateway.cache_stage.flights == 0)
         assert all(each.gates.in_flight == 0 for each in gateway.deployments())
         counts = gateway.recorder.models["gpt"]
         assert counts.in_flight_calls == 0

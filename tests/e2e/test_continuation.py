@@ -14,7 +14,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from llm_guard.mock.content import say
-from llm_guard.policy.recent import Recent
+from llm_guard.resilience.retry.failure_rate import FailureRate
 from tests.chaos.stand import total
 from tests.chaos.wire import fetch
 from tests.e2e.stand import MAX_ATTEMPTS, SAID, Stand, standing
@@ -177,7 +177,7 @@ async def test_model_that_does_not_only_repeat_the_last_words_goes_on(habit: str
 def forget_failures(stand: Stand) -> None:
     """Resets the failure rates: otherwise deployments that failed are tried last."""
     for deployment in stand.app.gateway.deployments():
-        deployment.budget.recent = Recent(time.monotonic())
+        deployment.budget.recent = FailureRate(time.monotonic())
 
 
 @pytest.mark.parametrize("habit", ["overlap:0", "overlap:1", "another", "preamble+overlap:0"])

@@ -15,7 +15,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from llm_guard.policy.caller import patience_s
+from llm_guard.resilience.routing.client_hints import patience_s
 from tests.chaos.forms import CHAT, RESPONSES
 from tests.chaos.sinks import refusing
 from tests.chaos.stand import config_of, standing

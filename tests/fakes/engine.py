@@ -1,6 +1,6 @@
 """A scripted engine, and a prober with results set by the test.
 
-They implement `llm_guard.health.strategy.Strategy` and `llm_guard.health.supervisor.Probing`.
+They implement `llm_guard.upstreams.engines.driver.Strategy` and `llm_guard.upstreams.engines.supervisor.Probing`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.health.signs import Hear, ProbeView
-from llm_guard.health.strategy import EngineError, Found
+from llm_guard.upstreams.engines.driver import EngineError, Found
+from llm_guard.upstreams.probes.targets import Hear, ProbeView
 
 
 class FakeEngine:

@@ -1,7 +1,7 @@
 """The ways in which models continue a text when an instruction asks them to.
 
-Cuts the texts of `tests/data/texts` anywhere and writes what a model with each habit would answer. `dialect.seam` joins
-the results.
+Cuts the texts of `tests/data/texts` anywhere and writes what a model with each habit would answer.
+`dialects.resume.text_join` joins the results.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_guard.dialect.overlap import folded
-from llm_guard.dialect.seam import anchor, given_back
+from llm_guard.dialects.resume.overlap import folded
+from llm_guard.dialects.resume.text_join import anchor, given_back
 
 _DATA = Path(__file__).parent.parent / "data" / "texts"
 TEXTS = {path.stem: path.read_text(encoding="utf-8").rstrip("\n") for path in sorted(_DATA.glob("*.txt"))}

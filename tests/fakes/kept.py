@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llm_guard.store.kept import Ended, KeptCall, StoredAnswer, StoredRequest
+from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer, StoredRequest
 
 BODY = b'{"model": "gpt-4", "messages": [{"role": "user", "content": "why is the sky blue?"}]}'
 FAILED = Ended(kind="server_error", detail="500 from a/gpt-4", status=502, attempts=3, body=b'{"error": "broken"}')

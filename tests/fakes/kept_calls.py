@@ -1,6 +1,6 @@
 """An in-memory store of calls with a simulated full disk.
 
-Implements `llm_guard.store.kept.KeptCalls`. Several gateways share one through `beside`.
+Implements `llm_guard.storage.calls.store.KeptCalls`. Several gateways share one through `beside`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from llm_guard.store.kept import Ended, Found, KeptCall, Purpose, State, StoredAnswer, StoreError, Wanted
+from llm_guard.storage.calls.store import Ended, Found, KeptCall, Purpose, State, StoredAnswer, StoreError, Wanted
 
 
 class KeptInMemory:

@@ -9,15 +9,15 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from llm_guard.call import Attempt, Call, Exchange, Inbox, Opened, Wire
-from llm_guard.deployment import Deployment, Gates, Upstream
 from llm_guard.outcome import Answer, Failure, FailureKind
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
-from llm_guard.routes import Route, Target
+from llm_guard.proxy.call import Attempt, Call, Exchange, Inbox, Opened, Wire
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.routing.deployment import Deployment, Gates, Upstream
+from llm_guard.routing.route_table import Route, Target
 from tests.fakes.clock import ManualClock, SteppedClock
 
 OK = Opened(200, "OK", (("content-type", "application/json"),), b"{}", None)
@@ -44,7 +44,7 @@ Outcome = Opened | Failure | BaseException | Slow | Hang
 
 
 class Script:
-    """Implements `gateway.attempt_loop.Opener`: returns the next outcome for each exchange, or raises it if it is an
+    """Implements `proxy.attempts.hedging.Opener`: returns the next outcome for each exchange, or raises it if it is an
     exception. An exchange beyond the last one is an error of the test."""
 
     def __init__(self, *outcomes: Outcome, is_cancelled_asleep: bool = False) -> None:
@@ -124,7 +124,7 @@ class TimedScript:
 
 
 class OpenExchange:
-    """Implements `call.Exchange`: a response of which the rest is never read."""
+    """Implements `proxy.call.Exchange`: a response of which the rest is never read."""
 
     def __init__(self) -> None:
         self.is_aborted = False

@@ -7,15 +7,15 @@ import random
 from itertools import pairwise
 from typing import Any
 
-from llm_guard.dialect import transcript_of
-from llm_guard.dialect.continuation import Manner, Prefill, Transcript
-from llm_guard.dialect.overlap import folded
-from llm_guard.dialect.seam import anchor, given_back, instruction_text, seam
-from llm_guard.dialect.sse import Event, events_in
-from llm_guard.dialect.tally import index_in, mapping
+from llm_guard.dialects import transcript_of
+from llm_guard.dialects.resume.base import index_in, mapping
+from llm_guard.dialects.resume.overlap import folded
+from llm_guard.dialects.resume.text_join import anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Transcript
+from llm_guard.dialects.sse import Event, events_in
 from tests.fuzz.mutation import Step, mutated, rolled
 
-MANNERS: tuple[Manner, ...] = ("prefill", "instruction", "restart")
+MANNERS: tuple[ResumeMode, ...] = ("prefill", "instruction", "restart")
 PREFILLS: tuple[Prefill, ...] = ("none", "plain", "prefix", "partial", "continue_final_message")
 _PATHS = {
     "/v1/chat/completions": "openai", "/v1/completions": "openai", "/v1/responses": "openai",
@@ -163,15 +163,15 @@ def _request(dice: random.Random, path: str) -> dict[str, Any]:
     return {**asks, "messages": dice.choice((messages, messages[:1], messages, odd))}
 
 
-def _manner(dice: random.Random, transcript: Transcript, request: dict[str, Any]) -> Manner | None:
+def _manner(dice: random.Random, transcript: Transcript, request: dict[str, Any]) -> ResumeMode | None:
     """Returns any resume mode that the transcript allows."""
-    possible: list[Manner] = [*transcript.manners(request, dice.choice(PREFILLS))]
+    possible: list[ResumeMode] = [*transcript.resume_modes(request, dice.choice(PREFILLS))]
     if transcript.can_restart(request):
         possible.append("restart")
     return dice.choice(possible) if possible else None
 
 
-def _second(dice: random.Random, manner: Manner, rest: bytes, whole: bytes, raw: bytes) -> bytes:
+def _second(dice: random.Random, manner: ResumeMode, rest: bytes, whole: bytes, raw: bytes) -> bytes:
     """Returns the next provider's stream: the rest, all of it again, something else, or a mutation of these."""
     stream = dice.choice((whole, whole, rest, raw) if manner == "restart" else (rest, whole, raw))
     steps: list[Step] = [(dice.getrandbits(8), dice.getrandbits(16), dice.getrandbits(32)) for _ in range(3)]
@@ -199,4 +199,4 @@ def _is_repeated(path: str, before: bytes, told: bytes, second: bytes, has_diver
 def _is_sane(transcript: Transcript) -> None:
     for count in (transcript.usage.input, transcript.usage.output):
         assert count is None or count >= 0
-    assert transcript.thrown_away >= 0
+    assert transcript.wasted_tokens >= 0

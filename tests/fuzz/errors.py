@@ -11,14 +11,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.classify import Evidence, Verdict, classify, classify_answer, classify_event, classify_network
-from llm_guard.policy.envelope import read_body
-from llm_guard.policy.error_rules import UserRule, user_rule
-from llm_guard.policy.in_band import error_in_answer
-from llm_guard.policy.loose_json import embedded, loads
-from llm_guard.policy.rate_hints import rate_hint
-from llm_guard.policy.vocabulary.transport import OF_KIND
-from llm_guard.policy.waits import duration_s, reset_s, retry_after
+from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
+from llm_guard.resilience.classification.classify import (
+    Evidence,
+    Verdict,
+    classify,
+    classify_answer,
+    classify_event,
+    classify_network,
+)
+from llm_guard.resilience.classification.error_body import read_body
+from llm_guard.resilience.classification.in_band_errors import error_in_answer
+from llm_guard.resilience.classification.lenient_json import embedded, loads
+from llm_guard.resilience.classification.retry_after import duration_s, reset_s, retry_after
+from llm_guard.resilience.classification.rules import UserRule, user_rule
+from llm_guard.resilience.classification.vocabulary.transport import OF_KIND
 from tests.fuzz.mutation import cuts_of, rolled
 
 FAMILIES = ("", "openai", "anthropic", "tgi", "vllm", "lmstudio", "bedrock", "local", "edge")

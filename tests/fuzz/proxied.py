@@ -7,19 +7,11 @@ from dataclasses import replace
 
 import httptools
 
-from llm_guard.deployment import Upstream
-from llm_guard.gateway.answer_reader import AnswerReader
-from llm_guard.gateway.headers import (
-    account,
-    caller_keys,
-    has_rival_keys,
-    lower_names,
-    to_client,
-    to_upstream,
-    value_of,
-)
-from llm_guard.gateway.request_head import request_head
-from llm_guard.gateway.upstream_error import UpstreamError
+from llm_guard.proxy.headers import account, caller_keys, has_rival_keys, lower_names, to_client, to_upstream, value_of
+from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.proxy.http_client.response_parser import AnswerReader
+from llm_guard.routing.deployment import Upstream
 from tests.fakes.script import new_call
 from tests.fuzz.mutation import rolled
 

@@ -9,7 +9,7 @@ import re
 import zlib
 from typing import Any
 
-from llm_guard.gateway.model_field import Asked, BadRequest, inspect, rename
+from llm_guard.proxy.request_body.model_field import Asked, BadRequest, inspect, rename
 from tests.fuzz.mutation import rolled
 
 _JSON, _FORM = "application/json", "multipart/form-data; boundary=b"

@@ -10,10 +10,11 @@ import zlib
 from collections.abc import Callable
 from unittest import mock
 
-from llm_guard.dialect import DIALECTS, DialectName, framing, sse
-from llm_guard.dialect.sse import Reader, StreamWatch, events_in, split_before
-from llm_guard.gateway import answer_coding, stream_view
-from llm_guard.gateway.stream_view import StreamView, view_of
+from llm_guard.dialects import DIALECTS, DialectName, sse, sse_framing
+from llm_guard.dialects.sse import Reader, StreamObserver, events_in, split_before
+from llm_guard.proxy.response import content_decoding
+from llm_guard.proxy.streams import decoder
+from llm_guard.proxy.streams.decoder import StreamView, view_of
 from tests.fuzz.mutation import cuts_of, rolled
 
 KINDS: tuple[tuple[DialectName, str], ...] = (
@@ -31,9 +32,9 @@ def fuzz_watch(data: bytes) -> None:
     dice, stream = rolled(data)
     dialect, path = dice.choice(KINDS)
     choices, enough = dice.choice((1, 1, 2)), dice.choice((1, 1, 2, 1000))
-    longest = dice.choice((framing.MAX_EVENT_BYTES, 40, 200))
+    longest = dice.choice((sse_framing.MAX_EVENT_BYTES, 40, 200))
     if stream[:1] in (b"\r", b"\n") or re.search(rb"(?:^|[\r\n]):", stream):
-        longest = framing.MAX_EVENT_BYTES  # bytes before an event in the same chunk count towards its length
+        longest = sse_framing.MAX_EVENT_BYTES  # bytes before an event in the same chunk count towards its length
 
     def reader() -> Reader:
         return DIALECTS[dialect].stream_reader(path, choices)
@@ -45,7 +46,7 @@ def fuzz_watch(data: bytes) -> None:
         if len(stream) < 2000:
             assert _shown(reader(), [stream[at : at + 1] for at in range(len(stream))], enough) == whole
         if longest > len(stream):  # of a longer event the thorough reader sees only the beginning
-            assert _marks(StreamWatch(reader(), 10**9), pieces) == _marks(StreamWatch(reader(), 1), pieces)
+            assert _marks(StreamObserver(reader(), 10**9), pieces) == _marks(StreamObserver(reader(), 1), pieces)
 
 
 def fuzz_events(data: bytes) -> None:
@@ -70,10 +71,10 @@ def fuzz_watch_cost(data: bytes) -> None:
 
     def fed(size: int) -> None:
         text = before + rest * (size // len(rest) + 1)
-        watch = StreamWatch(DIALECTS[dialect].stream_reader(path, 1), dice.choice((1, 1000)))
+        watch = StreamObserver(DIALECTS[dialect].stream_reader(path, 1), dice.choice((1, 1000)))
         for start in range(0, size, chunk):
             watch.feed(text[start : start + chunk])
-            assert len(watch.held) <= framing.MAX_EVENT_BYTES + _CUT_END_BYTES + chunk
+            assert len(watch.held) <= sse_framing.MAX_EVENT_BYTES + _CUT_END_BYTES + chunk
 
     is_cost_linear(fed)
 
@@ -84,11 +85,11 @@ def fuzz_view(data: bytes) -> None:
     packed = _packed(dice, stream)
     is_wanted, encoding = dice.random() < 0.5, dice.choice(("gzip", "gzip", "deflate", ""))
     dialect, path = dice.choice(KINDS)
-    most = dice.choice((stream_view.MAX_INFLATED_BYTES, 300))
+    most = dice.choice((decoder.MAX_INFLATED_BYTES, 300))
     piece = dice.choice((1 << 16, 100))
     with (
-        mock.patch.object(stream_view, "MAX_INFLATED_BYTES", most),
-        mock.patch.object(answer_coding, "_PIECE_BYTES", piece),
+        mock.patch.object(decoder, "MAX_INFLATED_BYTES", most),
+        mock.patch.object(content_decoding, "_PIECE_BYTES", piece),
     ):
         reader = DIALECTS[dialect].stream_reader(path, 1)
         view = view_of(reader, encoding, dice.choice((1, 100)), is_plain_wanted=is_wanted)
@@ -97,7 +98,7 @@ def fuzz_view(data: bytes) -> None:
         for chunk in cuts_of(dice, packed):
             now = _fed(view, chunk, most)
             assert not (is_cut and now), "it was cut before"
-            passed, is_cut = passed + now, view.is_cut
+            passed, is_cut = passed + now, view.is_closed
     if is_wanted and encoding in ("gzip", "deflate"):
         came = _inflated(packed)
     assert came.startswith(passed)
@@ -106,7 +107,7 @@ def fuzz_view(data: bytes) -> None:
         assert passed + view.watch.held == came
     elif view.is_compressed and not is_cut:
         assert passed == came
-    view.rest()
+    view.trailing_bytes()
 
 
 def fuzz_view_cost(data: bytes) -> None:
@@ -145,7 +146,7 @@ def _cpu_s(fed: Callable[[int], None], size: int) -> float:
 
 
 def _shown(reader: Reader, pieces: list[bytes], enough: int) -> tuple[object, ...]:
-    watch = StreamWatch(reader, enough)
+    watch = StreamObserver(reader, enough)
     passed = came = b""
     for piece in pieces:
         passed += watch.feed(piece)
@@ -153,18 +154,18 @@ def _shown(reader: Reader, pieces: list[bytes], enough: int) -> tuple[object, ..
         assert came.startswith(passed) if watch.is_cut else passed + watch.held == came
         assert not (watch.is_cut and watch.is_inside), "its end is not passed on"
         if not watch.is_inside:
-            assert len(watch.held) <= max(framing.MAX_EVENT_BYTES + _CUT_END_BYTES, len(piece))
+            assert len(watch.held) <= max(sse_framing.MAX_EVENT_BYTES + _CUT_END_BYTES, len(piece))
     # In a cut stream it depends on the chunks whether comments before the cut have passed; events have.
     return (*_seen(watch), watch.has_enough, watch.is_inside or (list(events_in(passed)) if watch.is_cut else passed))
 
 
-def _marks(watch: StreamWatch, pieces: list[bytes]) -> tuple[object, ...]:
+def _marks(watch: StreamObserver, pieces: list[bytes]) -> tuple[object, ...]:
     for piece in pieces:
         watch.feed(piece)
     return _seen(watch)
 
 
-def _seen(watch: StreamWatch) -> tuple[object, ...]:
+def _seen(watch: StreamObserver) -> tuple[object, ...]:
     for count in (watch.usage.input, watch.usage.output):
         assert count is None or 0 <= count < 1 << 53
     return (

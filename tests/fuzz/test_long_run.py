@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import fuzz
 from benchmarks.fuzz import Course, Lines
-from llm_guard.dialect.seam import seam
+from llm_guard.dialects.resume.text_join import seam
 from tests.fuzz.targets import TARGETS, Target
 
 SEED = b'data: {"a": 1}\n\n'

@@ -73,7 +73,7 @@ async def test_key_that_the_provider_does_not_know_yet_leaves_the_one_before_in_
         await eventually(lambda: said(stand, "changed files are in use"))
         assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-first"] * 3
         del provider.answers["sk-filed-key-second"]
-        stand.app.gateway.bench.lift(list(stand.app.gateway.bench.snapshot(0.0)), 0.0)
+        stand.app.gateway.cooldowns.lift(list(stand.app.gateway.cooldowns.snapshot(0.0)), 0.0)
         assert await serves(stand, provider) == "sk-filed-key-second"
 
 

@@ -178,7 +178,7 @@ async def test_key_that_works_again_is_used_again() -> None:
     async with pooled({"sk-pool-key-a": REFUSED}, keys=["sk-pool-key-a", "sk-pool-key-b"]) as (stand, provider):
         assert statuses(await asked(stand, 2)) == {200}
         provider.answers = {}
-        bench = stand.app.gateway.bench
-        bench.expire(list(bench.snapshot(stand.app._clock.now())), stand.app._clock.now())
+        cooldowns = stand.app.gateway.cooldowns
+        cooldowns.expire(list(cooldowns.snapshot(stand.app._clock.now())), stand.app._clock.now())
         assert statuses(await asked(stand, 4)) == {200}
         assert "sk-pool-key-a" in provider.keys[-4:]

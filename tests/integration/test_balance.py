@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.policy.recent import Recent
+from llm_guard.resilience.retry.failure_rate import FailureRate
 from tests.chaos.forms import CHAT, MESSAGES, Form, name_of
 from tests.chaos.manual import ManualProvider, after
 from tests.chaos.stand import Stand, config_of, standing
@@ -32,7 +32,7 @@ class Field:
     def forget_failures(self) -> None:
         """Clears the failure rates, so that deployments are tried in their configured order again."""
         for deployment in self.stand.app.gateway.deployments():
-            deployment.budget.recent = Recent(time.monotonic())
+            deployment.budget.recent = FailureRate(time.monotonic())
 
     @property
     def met(self) -> list[int]:

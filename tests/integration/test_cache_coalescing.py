@@ -57,7 +57,7 @@ async def test_hundred_calls_make_one_request(form: Form, is_stream: bool) -> No
         assert await stand.metric("llm_guard_attempts_total") == 1
         assert await stand.metric("llm_guard_calls_total", outcome="ok") == 100
         assert [len(line["attempts"]) for line in await stand.calls()].count(1) == 1
-        assert stand.app.gateway.first_resort.flights == 0
+        assert stand.app.gateway.cache_stage.flights == 0
 
 
 async def test_wait_for_anothers_request_is_no_time_that_the_gateway_takes() -> None:
@@ -102,7 +102,7 @@ async def test_client_that_wants_a_new_answer_joins_nobody_and_others_join_it() 
         await eventually(lambda: len(provider.requests) == 2)
         first.set()
         await older
-        await eventually(lambda: stand.app.gateway.first_resort.flights == 1)
+        await eventually(lambda: stand.app.gateway.cache_stage.flights == 1)
         await change(stand.url, "cache/purge", all=True)
         joining = asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(), usual))
         await begun(stand, 2)
@@ -150,7 +150,7 @@ async def test_request_is_broken_off_at_once_when_all_have_left(is_stream: bool)
             two.leave("reset")
         assert await provider.closed_within(CLOSE_S)
         await stand.idle()
-        assert stand.app.gateway.first_resort.flights == 0
+        assert stand.app.gateway.cache_stage.flights == 0
         assert {line["outcome"] for line in await stand.calls()} == {"client_cancelled"}
         assert await stand.metric("llm_guard_attempts_total") == 1
         deployment = stand.deployment(CHAT.deployment)
@@ -166,7 +166,7 @@ async def test_client_that_leaves_at_the_terminal_event_leaves_an_answer_behind(
             await client.reader.readuntil(b'message_stop"}\n\n')
             client.leave("close")
         await stand.idle()
-        await eventually(lambda: stand.app.gateway.first_resort.flights == 0)
+        await eventually(lambda: stand.app.gateway.cache_stage.flights == 0)
         assert await stand.metric("llm_guard_tokens_total", direction="output") == 1
         assert (await call(MESSAGES, stand, is_stream=True)).headers["x-llm-guard-cache"] == "hit"
         assert [line["outcome"] for line in await stand.calls()] == ["ok", "ok"]
@@ -365,7 +365,7 @@ async def test_client_that_does_not_read_holds_nobody_up() -> None:
             assert reply.is_whole
             assert reply.body.endswith(CHAT.end)
         idle.leave("reset")
-        assert stand.app.gateway.first_resort.flights == 0
+        assert stand.app.gateway.cache_stage.flights == 0
 
 
 async def test_client_that_reads_slowly_gets_all_of_a_large_answer() -> None:
@@ -392,4 +392,4 @@ async def test_drain_ends_all_of_them(is_stream: bool) -> None:
             else:
                 assert (reply.status, CHAT.error_of(reply)["code"]) == (503, "gateway_draining")
         assert await provider.closed_within(CLOSE_S)
-        assert stand.app.gateway.first_resort.flights == 0
+        assert stand.app.gateway.cache_stage.flights == 0

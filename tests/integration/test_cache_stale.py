@@ -25,7 +25,7 @@ def told(reply: Reply) -> tuple[str, bytes]:
 
 
 async def refreshed(stand: Stand) -> None:
-    await eventually(lambda: stand.app.gateway.first_resort.flights == 0)
+    await eventually(lambda: stand.app.gateway.cache_stage.flights == 0)
 
 
 async def test_stale_answer_is_given_at_once_and_one_request_brings_a_new_one() -> None:
@@ -101,7 +101,7 @@ async def test_gateway_that_shuts_down_begins_no_refresh() -> None:
         await asyncio.sleep(TTL_S)
         stand.app.gateway.is_leaving = True
         assert told(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
-        assert (stand.app.gateway.first_resort.flights, len(provider.requests)) == (0, 1)
+        assert (stand.app.gateway.cache_stage.flights, len(provider.requests)) == (0, 1)
 
 
 # when no deployment can answer

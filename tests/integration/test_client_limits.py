@@ -206,7 +206,7 @@ async def test_answer_that_is_refreshed_for_a_client_is_charged_to_its_key() -> 
         await send(stand)
         await asyncio.sleep(0.02)
         assert (await send(stand)).headers["x-llm-guard-cache"] == "stale"
-        await eventually(lambda: stand.app.gateway.first_resort.flights == 0)
+        await eventually(lambda: stand.app.gateway.cache_stage.flights == 0)
         assert len(provider.requests) == 2
         assert left(stand, "tokens_per_day") == 1000 - 2 * 4
 

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from llm_guard.admin.http.credentials import Credential
 from llm_guard.config import parse_config
-from llm_guard.ops.credentials import Credential
-from llm_guard.policy.restarts import giving_up
+from llm_guard.resilience.health.restart_policy import giving_up
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.stand import Stand, config_text, standing

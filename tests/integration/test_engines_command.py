@@ -17,8 +17,8 @@ import pytest
 
 from llm_guard.clock import SystemClock
 from llm_guard.config import CommandConfig
-from llm_guard.health.command_engine import CommandEngine
-from llm_guard.health.strategy import EngineError
+from llm_guard.upstreams.engines.driver import EngineError
+from llm_guard.upstreams.engines.process_driver import CommandEngine
 from tests.fakes.waiting import eventually
 
 SLEEPER = ("/bin/sleep", "60")
@@ -202,7 +202,7 @@ async def test_engine_ends_when_the_gateway_is_killed() -> None:
         "import asyncio, sys\n"
         "from llm_guard.clock import SystemClock\n"
         "from llm_guard.config import CommandConfig\n"
-        "from llm_guard.health.command_engine import CommandEngine\n"
+        "from llm_guard.upstreams.engines.process_driver import CommandEngine\n"
         "async def main():\n"
         "    made = CommandEngine(CommandConfig(argv=('/bin/sleep', '60')), SystemClock())\n"
         "    await made.start()\n"

@@ -15,8 +15,8 @@ import pytest
 
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import ContainerConfig
-from llm_guard.health.docker_engine import ContainerEngine
-from llm_guard.health.strategy import EngineError
+from llm_guard.upstreams.engines.docker_driver import ContainerEngine
+from llm_guard.upstreams.engines.driver import EngineError
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 

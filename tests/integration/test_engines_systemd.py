@@ -9,8 +9,8 @@ import pytest
 
 from llm_guard.clock import SystemClock
 from llm_guard.config import UnitConfig
-from llm_guard.health.strategy import EngineError
-from llm_guard.health.systemd_engine import UnitEngine
+from llm_guard.upstreams.engines.driver import EngineError
+from llm_guard.upstreams.engines.systemd_driver import UnitEngine
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 

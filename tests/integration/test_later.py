@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from llm_guard.policy.signature import signature
+from llm_guard.webhooks.signature import signature
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.stand import standing
 from tests.chaos.wire import ask
@@ -170,7 +170,7 @@ async def test_call_can_be_given_up_in_the_middle(tmp_path: Path) -> None:
         assert (await shown(stand, kept_id, method="DELETE")).status == 200
         assert await provider.closed_within(1)
         await stand.idle()
-        await eventually(lambda: not stand.app.errands.runner.running())
+        await eventually(lambda: not stand.app.deferred.runner.running())
         assert (await shown(stand, kept_id)).status == 404
 
 
@@ -209,8 +209,8 @@ async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
             _,
         ):
             kept_id = await promise(stand)
-            await eventually(lambda: stand.app.errands.counts.told["team", "failed"] == 1)
-            stand.app.errands.adopt(stand.app.config)  # otherwise it is retried only after two seconds
+            await eventually(lambda: stand.app.deferred.counts.told["team", "failed"] == 1)
+            stand.app.deferred.adopt(stand.app.config)  # otherwise it is retried only after two seconds
             await eventually(lambda: len(got) == 2)
             headers, content = got[1]
             said = json.loads(content)
@@ -232,7 +232,7 @@ async def test_what_happens_is_counted_and_told(tmp_path: Path) -> None:
         assert await stand.metric("llm_guard_errands_total", purpose="later", outcome="answered") == 1
         assert await stand.metric("llm_guard_attempts_total", deployment="one/gpt") == 2
         assert await stand.metric("llm_guard_calls_total") == 1
-        await stand.app.errands._upkeep._look()  # normally runs every few seconds
+        await stand.app.deferred._upkeep._look()  # normally runs every few seconds
         assert await stand.metric("llm_guard_kept_calls", purpose="later", state="answered") == 1
         events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "promise"]
         assert [each["what"] for each in events] == ["made", "answered"]

@@ -195,7 +195,7 @@ async def test_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path)
         kept_id = await letter(stand)
         first = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
         await change(stand.url, "dead-letters/requeue", all=True)
-        await eventually(lambda: stand.app.errands.counts.rounds == {("letter", "dead"): 1})
+        await eventually(lambda: stand.app.deferred.counts.rounds == {("letter", "dead"): 1})
         again = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
         assert (again["state"], again["attempts"], again["rounds"]) == ("dead", 2, 1)
         assert again["first_failed"] == first["first_failed"] < again["last_failed"]
@@ -257,7 +257,7 @@ async def test_letters_are_deleted_by_filter_by_id_and_all(tmp_path: Path) -> No
 async def test_many_are_deleted_a_part_at_a_time_until_none_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_guard.store.kept_calls._AT_ONCE", 2)
+    monkeypatch.setattr("llm_guard.storage.calls.sqlite_store._AT_ONCE", 2)
     async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
         for _ in range(5):
             await letter(stand)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from llm_guard.admin.control_plane import OperatorSide
 from llm_guard.app import create_app, run
-from llm_guard.ops.side import OperatorSide
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.process import Served, outcome_of, serving, write
 from tests.chaos.stand import config_of, config_text, facing, total

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from llm_guard.cli import main
+from llm_guard.cli.main import main
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import Reply, ask
@@ -136,7 +136,7 @@ async def test_explain_reads_the_file_of_the_config_and_of_the_usual_folder(tmp_
 
 
 async def test_token_of_the_usual_folder_is_sent_to_no_other_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llm_guard.ops import explain_command
+    from llm_guard.cli import explain_command
 
     sent: list[tuple[str, str | None]] = []
 

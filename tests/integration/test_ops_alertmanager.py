@@ -12,9 +12,9 @@ import pytest
 
 from llm_guard.clock import SystemClock
 from llm_guard.config import WebhookConfig
-from llm_guard.ops.payloads import Notice
-from llm_guard.ops.webhook import Webhook
-from llm_guard.ops.webhook_client import WebhookClient
+from llm_guard.webhooks.client import WebhookClient
+from llm_guard.webhooks.delivery import Webhook
+from llm_guard.webhooks.payloads import Notice
 from tests.chaos.wire import ask
 from tests.fakes.waiting import eventually
 from tests.tools import need

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_guard.ops.alert_pages import AlertsView, AlertView, SilenceView, Tried
-from llm_guard.ops.changes import Changed
+from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, Tried
+from llm_guard.admin.audit.changes import Changed
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Reply, ask

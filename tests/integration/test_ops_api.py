@@ -18,8 +18,9 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 
-from llm_guard.ops import penalty, views
-from llm_guard.ops.pages import Change, Page
+from llm_guard.admin.http import penalty
+from llm_guard.admin.http.endpoint import Change, Page
+from llm_guard.admin.schemas import models
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import ask
@@ -240,7 +241,7 @@ async def test_description_names_every_page_and_says_what_each_takes_and_gives()
 
 
 async def test_every_figure_says_in_the_description_what_it_is_and_of_which_time() -> None:
-    shown = {name for name in views.__all__ if isclass(getattr(views, name))} - {"ForceView"}
+    shown = {name for name in models.__all__ if isclass(getattr(models, name))} - {"ForceView"}
     async with facing(CHAT.ok) as (stand, _):
         schemas = (await document_of(stand))["components"]["schemas"]
         silent = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from llm_guard.cli import main
+from llm_guard.cli.main import main
 from tests.chaos.forms import CHAT, MESSAGES
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Connection, Reply, ask

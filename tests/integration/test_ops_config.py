@@ -157,7 +157,7 @@ async def test_reload_that_raises_something_unforeseen_changes_nothing(
             before = running_by(stand)
             with monkeypatch.context() as patch:
                 patch.setattr(stand.app.reloads, "_adapt", partial(broken, where))
-                patch.setattr("llm_guard.ops.spans.Spans", no_table)
+                patch.setattr("llm_guard.admin.tracing.spans.Spans", no_table)
                 if where == "table":
                     patch.setattr("llm_guard.app.compile_routes", no_table)
                 path.write_text(text(provider.url, "7s", model="b", server={"keep_alive": "9s"}))

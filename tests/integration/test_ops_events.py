@@ -15,10 +15,11 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
-from llm_guard.ops import event_socket, websocket
-from llm_guard.ops.event_socket import EventSocket
-from llm_guard.ops.events import BEAT_S, MAX_READERS, Events
-from llm_guard.ops.journal import KEPT
+from llm_guard.admin.events import websocket_stream
+from llm_guard.admin.events.event_log import KEPT
+from llm_guard.admin.events.stream import BEAT_S, MAX_READERS, Events
+from llm_guard.admin.events.websocket_stream import EventSocket
+from llm_guard.admin.http import websocket
 from llm_guard.version import __version__
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving, write
@@ -307,14 +308,14 @@ async def test_client_that_answers_no_ping_is_given_up(stand: Stand, http: aioht
     async with http.ws_connect(PATH, autoping=False) as socket:
         await receive(socket)
         now = events._beat_at
-        for beat in range(event_socket._SILENT_BEATS):
+        for beat in range(websocket_stream._SILENT_BEATS):
             events.look(now + beat * BEAT_S)
             assert (await socket.receive(timeout=5)).type is WSMsgType.PING
         await socket.pong()
         (reader,) = events._readers
         assert isinstance(reader, EventSocket)
         await eventually(lambda: reader._unanswered == 0)
-        for beat in range(3, 4 + event_socket._SILENT_BEATS):
+        for beat in range(3, 4 + websocket_stream._SILENT_BEATS):
             events.look(now + beat * BEAT_S)
         assert readers(stand) == 1
         await eventually(lambda: readers(stand) == 0)

@@ -21,8 +21,8 @@ from tests.fakes.provider import ScriptedProvider
 from tests.tokens import BEARER
 
 HERE = {"host": "localhost", **BEARER}
-RECORD = "llm_guard.gateway.record"
-SETTLE = "llm_guard.gateway.settle"
+RECORD = "llm_guard.proxy.telemetry.recorder"
+SETTLE = "llm_guard.proxy.attempts.release"
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +63,12 @@ async def test_process_writes_what_the_config_says_and_then_what_an_operator_say
 
 async def test_levels_are_shown_with_where_they_come_from() -> None:
     async with facing(ops={"log": {"level": "warning", "levels": {SETTLE: "error"}}}) as (stand, _):
-        said = (await change(stand.url, logger="llm_guard.ops", level="debug", **{"for": "10m"})).json["now"]
+        said = (await change(stand.url, logger="llm_guard.admin", level="debug", **{"for": "10m"})).json["now"]
         assert said == await levels(stand.url)
         assert [(each["logger"], each["level"], each["configured"]) for each in said] == [
-            ("", "warning", "warning"), (SETTLE, "error", "error"), ("llm_guard.ops", "debug", None),
+            ("", "warning", "warning"), ("llm_guard.admin", "debug", None), (SETTLE, "error", "error"),
         ]  # fmt: skip
-        assert [each["until"] is not None for each in said] == [False, False, True]
+        assert [each["until"] is not None for each in said] == [False, True, False]
 
 
 async def test_word_ends_when_its_time_is_over_and_that_is_written_down() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 
-from llm_guard.ops.exposition import CONTENT_TYPES
+from llm_guard.admin.metrics.exposition import CONTENT_TYPES
 from tests.chaos.stand import Stand, config_of, facing, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, ScriptedProvider, whole

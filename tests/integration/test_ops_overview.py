@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from llm_guard.admin.api import history as ops_history
+from llm_guard.admin.api.health import Health
+from llm_guard.admin.api.overview import Overview
+from llm_guard.admin.http.endpoint import Asked, Caller
+from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, History, LabelledBreaker, Snapshot
 from llm_guard.clock import SystemClock
-from llm_guard.ops import history as ops_history
-from llm_guard.ops.health import Health
-from llm_guard.ops.overview import Overview
-from llm_guard.ops.pages import Asked, Caller
-from llm_guard.ops.views import DeploymentView, HealthSummary, History, LabelledBreaker, Snapshot
 from llm_guard.outcome import Failure, FailureKind
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
@@ -216,7 +216,7 @@ async def test_answers_slower_than_their_budget_are_degraded() -> None:
 async def test_deployment_that_its_provider_holds_is_degraded_unless_it_is_another_account() -> None:
     async with facing(GOOD) as (stand, _):
         now, gates = SystemClock().now(), stand.deployment("one/gpt").gates
-        gates.of("an account", now).hold(now + 60)
+        gates.of("an account", now).pause_until(now + 60)
         (one,) = (await view(stand.url, "/admin/health", HealthSummary)).degraded
         assert one == "one/gpt"
         assert "one/gpt: its provider takes nothing for another " in (await look(stand.url, "/readyz")).text
@@ -232,7 +232,7 @@ async def test_deployment_whose_own_credential_rests_is_degraded() -> None:
         assert credential is not None
         for key in (credential, ("credential", "one", "", "a caller's", "")):
             for _ in range(2):
-                stand.app.gateway.bench.note_refusal(key, "m", Failure(FailureKind.AUTH, "no"), SystemClock().now())
+                stand.app.gateway.cooldowns.note_refusal(key, "m", Failure(FailureKind.AUTH, "no"), SystemClock().now())
         seen = await snapshot(stand)
         assert seen.credentials_benched == 2
         assert [each.deployment for each in seen.deployments if each.health == "degraded"] == ["paid/ours", "paid"]

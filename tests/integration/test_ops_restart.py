@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.store.kept_file import KeptFile
+from llm_guard.storage.snapshot_file import KeptFile
 from tests.chaos.forms import CHAT
 from tests.chaos.process import Served, serving
 from tests.chaos.stand import config_text
@@ -90,9 +90,9 @@ async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Pat
         await change(served.url, "deployments/bench", deployment="two/claude", **HOUR)
         await change(served.url, "limits", concurrency=7, **LABEL)
         await change(served.url, "alerts/silence", alert="breaker_open", **HOUR)
-        await change(served.url, "log-levels", logger="llm_guard.gateway", level="debug")
+        await change(served.url, "log-levels", logger="llm_guard.proxy", level="debug")
         said = await words(served.url)
-        await eventually(lambda: kept(folder).get("log_levels") == ["llm_guard.gateway"], within_s=10)
+        await eventually(lambda: kept(folder).get("log_levels") == ["llm_guard.proxy"], within_s=10)
         before = kept(folder)
         await kill(served)
     assert [stat.S_IMODE(each.stat().st_mode) for each in folder.glob("gateway-*")] == [0o600]
@@ -101,7 +101,7 @@ async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Pat
         assert said[:2] == [("one/gpt", "forced_open", "an outage", None), ("two/claude", "closed", None, "benched")]
         assert (await CHAT.ask(served.url)).status == 503
         assert (await audit(served.url))[0] == (
-            "start", "log-levels.reset", "llm_guard.gateway", "the process began anew",
+            "start", "log-levels.reset", "llm_guard.proxy", "the process began anew",
         )  # fmt: skip
         await eventually(lambda: kept(folder)["log_levels"] == [], within_s=10)
         for name in ("forces", "holds", "silences"):

@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 import pytest
 
-from llm_guard.ops.restriction_views import Kind
+from llm_guard.admin.schemas.restrictions import Kind
 from llm_guard.outcome import RefusedBy
-from llm_guard.policy.throttle import Throttle
+from llm_guard.resilience.throttling.adaptive_throttle import Throttle
 from tests.chaos.forms import CHAT
 from tests.chaos.sinks import refusing
 from tests.chaos.stand import Stand, config_of, config_text, facing, standing, total

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from llm_guard.config import load_config
-from llm_guard.gateway.record import _CLIENTS_FAILURES, _CLIENTS_REFUSALS
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.alert_rules import RULES as RULES_OF_THE_GATEWAY
+from llm_guard.proxy.telemetry.recorder import _CLIENTS_FAILURES, _CLIENTS_REFUSALS
+from llm_guard.resilience.alerts.rules import RULES as RULES_OF_THE_GATEWAY
 from tests.tools import need
 
 ROOT = Path(__file__).parents[2]

@@ -232,7 +232,7 @@ async def test_log_line_has_the_callers_trace_also_where_the_gateway_exports_non
 
 async def test_error_of_the_gateway_is_logged_with_the_trace_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     async with facing(CHAT.ok) as (stand, _):
-        monkeypatch.setattr("llm_guard.gateway.server.identify", lambda *_: 1 / 0)
+        monkeypatch.setattr("llm_guard.proxy.handler.identify", lambda *_: 1 / 0)
         await ask(stand.url, CHAT.path, CHAT.body(), SAID)
         [line] = [line for line in stand.log if line["event"] == "a call broke the gateway"]
     assert line["trace_id"] == TRACE

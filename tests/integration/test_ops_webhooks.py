@@ -14,11 +14,11 @@ import pytest
 import trustme
 
 from llm_guard.config import WebhookConfig
-from llm_guard.ops import webhook_client
-from llm_guard.ops.payloads import Notice
-from llm_guard.ops.webhook import Webhook
-from llm_guard.ops.webhook_client import Sent, WebhookClient
-from llm_guard.policy.signature import signature
+from llm_guard.webhooks import client as webhook_client
+from llm_guard.webhooks.client import Sent, WebhookClient
+from llm_guard.webhooks.delivery import Webhook
+from llm_guard.webhooks.payloads import Notice
+from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import SteppedClock
 from tests.fakes.provider import Close, Hold, Reset, Respond, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from llm_guard.admin.schemas.models import HealthSummary
+from llm_guard.admin.schemas.subsystems import ProbedView
 from llm_guard.config import Config, parse_config
 from llm_guard.mock.provider import MockProvider
-from llm_guard.ops.lasting_views import ProbedView
-from llm_guard.ops.views import HealthSummary
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, connections_to, facing, standing
 from tests.chaos.wire import ask

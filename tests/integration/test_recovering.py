@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialect.chat_splice import Continued
+from llm_guard.dialects.resume.chat_splice import Continued
 from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
 from tests.chaos.manual import Exchange
 from tests.chaos.pair import OnRequest, Pair, pair_of
@@ -164,7 +164,7 @@ async def test_client_hears_that_it_is_not_forgotten_meanwhile() -> None:
 
 async def test_text_that_does_not_join_soon_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short text can also fail to join in time, when the model is slow."""
-    monkeypatch.setattr("llm_guard.gateway.recovery.JOIN_S", 0.1)
+    monkeypatch.setattr("llm_guard.proxy.streams.resume.JOIN_S", 0.1)
     rules = {**CONTINUE, "retry": {"max_attempts": 1}}
     async with dying(begin("Let me "), rules) as (this, call, stream):
         stream.cut()

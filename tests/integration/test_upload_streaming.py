@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.gateway import client_connection, upstream
+from llm_guard.proxy.attempts import upstream_attempt
+from llm_guard.proxy.http_server import connection
 from tests.chaos.forms import CHAT
 from tests.chaos.sinks import never_reading
 from tests.chaos.stand import CLOSE_S, Stand, config_of, standing
@@ -362,7 +363,7 @@ async def test_client_that_stalls_while_a_retry_waits_gets_its_answer_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The body fails while no attempt is running."""
-    monkeypatch.setattr(client_connection, "_BODY_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(connection, "_BODY_BYTES_PER_S", 1 << 30)
     slow = {"max_attempts": 3, "base_delay": "30s", "max_delay": "30s", "jitter": 0}
     act = early(HALF // 2, whole(503))
     async with uploading(act, retry=slow, server={"body_timeout": "300ms"}) as (stand, provider, client):
@@ -375,7 +376,7 @@ async def test_client_that_stalls_while_a_retry_waits_gets_its_answer_at_once(
 
 async def test_client_that_stalls_in_the_middle_blames_no_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     # Otherwise the bytes already sent would extend the timeout by a minute.
-    monkeypatch.setattr(client_connection, "_BODY_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(connection, "_BODY_BYTES_PER_S", 1 << 30)
     server = {"body_timeout": "300ms"}
     async with uploading(store, retry=TRIES, server=server) as (stand, provider, client):
         client.writer.write(head() + BODY[:HALF])
@@ -392,7 +393,7 @@ async def test_client_that_stalls_in_the_middle_blames_no_provider(monkeypatch: 
 async def test_provider_that_gives_up_a_slow_client_is_not_to_blame(
     is_answered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstream, "_CLIENT_SLOW_S", 0.05)
+    monkeypatch.setattr(upstream_attempt, "_CLIENT_SLOW_S", 0.05)
 
     async def impatient(upload: Upload) -> None:
         await upload.read_body(HALF)

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import uvloop
 
-from llm_guard.call import Exchange
-from llm_guard.gateway import origin as origin_module
-from llm_guard.gateway import upstream_connection
-from llm_guard.gateway.connections import Connections, UpstreamError
 from llm_guard.outcome import FailureKind
+from llm_guard.proxy.call import Exchange
+from llm_guard.proxy.http_client import connection as upstream_connection
+from llm_guard.proxy.http_client import origin_pool as origin_module
+from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
 from tests.chaos.sinks import never_reading, pouring
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head
 from tests.fakes.provider import whole as answer

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import trustme
 
-from llm_guard.gateway import origin as origin_module
-from llm_guard.gateway.connections import UpstreamError
 from llm_guard.outcome import FailureKind
+from llm_guard.proxy.http_client import origin_pool as origin_module
+from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from tests.chaos.sinks import TlsProvider, refusing
 from tests.fakes.provider import END, Hold, Reset, ScriptedProvider, chunk, stream_head, whole
 from tests.fakes.waiting import eventually

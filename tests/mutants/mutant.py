@@ -21,7 +21,7 @@ class Mutant:
     """One defect in one definition of one module, and the test that must fail because of it."""
 
     module: str
-    """Relative to `llm_guard`, for example `gateway.opening`."""
+    """Relative to `llm_guard`, for example `proxy.attempts.first_response`."""
     defect: str
     """The effect in one line."""
     where: str

@@ -5,7 +5,7 @@ Requests and responses are one line of JSON each. There are two kinds of stand:
 - cold: the fork imports what the test needs of `llm_guard`, with the mutant in place of its module. `__init__.py` is
   replaced as well, because it imports everything. Policies need little, so this takes 0.3 s each.
 - warm: the gateway is imported before the fork, which changes the code of one function. Otherwise the imports alone
-  would take 1.5 s for each mutant outside `policy/`.
+  would take 1.5 s for each mutant outside `resilience/`.
 """
 
 from __future__ import annotations

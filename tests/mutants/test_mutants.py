@@ -17,7 +17,7 @@ MUTANTS = catalogue()
 BREAKER_WALK = "property/test_breaker.py::test_breaker_holds_on_every_walk"
 BUDGET_WALK = "property/test_retry_budget.py::test_budget_holds_on_every_walk"
 GATE_WALK = "property/test_gate.py::test_gate_holds_on_every_walk"
-LIMIT_LAW = "property/test_limiter.py::test_limit_moves_by_the_law_and_within_its_bounds"
+LIMIT_LAW = "property/test_concurrency_limit.py::test_limit_moves_by_the_law_and_within_its_bounds"
 
 KILLERS: dict[str, list[str]] = defaultdict(list)
 for each in MUTANTS:
@@ -41,7 +41,7 @@ def warm_stand() -> Iterator[Stand]:
 
 @each_mutant
 def test_mutant_is_killed(mutant: Mutant, stand: Stand, warm_stand: Stand) -> None:
-    is_warm = mutant.is_in_function and not mutant.module.startswith("policy.")
+    is_warm = mutant.is_in_function and not mutant.module.startswith("resilience.")
     verdict = (warm_stand if is_warm else stand).run([mutant.killer], mutant)
     assert verdict.exit_code != 0, f"{mutant.name}: survives {mutant.killer}"
     assert verdict.exit_code == 1, f"{mutant.name}: the killer could not judge it\n{verdict.output}"
@@ -69,10 +69,18 @@ def test_every_mutant_is_told_from_the_others() -> None:
 @pytest.mark.parametrize(
     ("walk", "modules", "least"),
     [
-        (BREAKER_WALK, {"policy.breaker", "policy.opening", "policy.evidence"}, 15),
-        (BUDGET_WALK, {"policy.retry_budget", "policy.recent"}, 5),
-        (GATE_WALK, {"policy.gate", "policy.line"}, 5),
-        (LIMIT_LAW, {"policy.limiter", "policy.adaptive_limit"}, 3),
+        (
+            BREAKER_WALK,
+            {
+                "resilience.circuit_breaker.breaker",
+                "resilience.circuit_breaker.open_duration",
+                "resilience.circuit_breaker.failure_statistics",
+            },
+            15,
+        ),
+        (BUDGET_WALK, {"resilience.retry.budget", "resilience.retry.failure_rate"}, 5),
+        (GATE_WALK, {"resilience.capacity.gate", "resilience.capacity.wait_queue"}, 5),
+        (LIMIT_LAW, {"resilience.capacity.concurrency_limit", "resilience.capacity.adaptive_limit"}, 3),
     ],
 )
 def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], least: int) -> None:
@@ -82,24 +90,31 @@ def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], lea
 # The stand itself
 
 SLOWER = Mutant(
-    "policy.recent", "fades more slowly", "FADE_S", "FADE_S = 15.0", "FADE_S = 16.0", "unit/policy/test_recent.py"
+    "resilience.retry.failure_rate",
+    "fades more slowly",
+    "FADE_S",
+    "FADE_S = 15.0",
+    "FADE_S = 16.0",
+    "unit/resilience/retry/test_failure_rate.py",
 )
 
 
 def test_change_that_matters_is_killed_and_one_that_does_not_survives(stand: Stand) -> None:
     killed = stand.run([SLOWER.killer], SLOWER)
     assert (killed.exit_code, len(killed.failed)) == (1, 1)
-    assert "test_recent.py::" in killed.failed[0]
+    assert "test_failure_rate.py::" in killed.failed[0]
     assert stand.run([SLOWER.killer], replace(SLOWER, new="FADE_S = 15.00")).exit_code == 0
 
 
-@pytest.mark.parametrize("new", ["FADE_S = (", "FADE_S = MEMORY_S", "import llm_guard.policy.nothing"])
+@pytest.mark.parametrize("new", ["FADE_S = (", "FADE_S = MEMORY_S", "import llm_guard.resilience.retry.nothing"])
 def test_mutant_that_cannot_be_imported_is_no_kill(new: str, stand: Stand) -> None:
     verdict = stand.run([SLOWER.killer], replace(SLOWER, new=new))
     assert (verdict.exit_code, verdict.failed) == (DOES_NOT_RUN, [])
 
 
-@pytest.mark.parametrize("killer", ["unit/policy/test_nothing.py", "unit/policy/test_recent.py::test_nothing"])
+@pytest.mark.parametrize(
+    "killer", ["unit/resilience/retry/test_nothing.py", "unit/resilience/retry/test_failure_rate.py::test_nothing"]
+)
 def test_killer_that_does_not_exist_is_no_kill(killer: str, stand: Stand) -> None:
     verdict = stand.run([killer], SLOWER)
     assert verdict.exit_code not in (0, 1)
@@ -108,20 +123,20 @@ def test_killer_that_does_not_exist_is_no_kill(killer: str, stand: Stand) -> Non
 
 def test_mutant_of_a_package_replaces_the_package(stand: Stand) -> None:
     broken = Mutant("config.__init__", "cannot be imported", "__all__", "__all__", "import llm_guard.nothing", "unit")
-    assert stand.run(["unit/test_config.py"], broken).exit_code == DOES_NOT_RUN
+    assert stand.run(["unit/config/test_config.py"], broken).exit_code == DOES_NOT_RUN
 
 
 @pytest.mark.parametrize(
     ("where", "old", "places"),
     [
         ("FADE_S", "FADE_S = 14.0", 0),
-        ("Recent", "self._noted_at = now", 3),
-        ("Recent.note", "FADE_S = 15.0", 0),
-        ("Recent.nothing", "now", 0),
+        ("FailureRate", "self._noted_at = now", 3),
+        ("FailureRate.note", "FADE_S = 15.0", 0),
+        ("FailureRate.nothing", "now", 0),
     ],
 )
 def test_old_text_must_occur_once_in_its_definition(where: str, old: str, places: int) -> None:
-    with pytest.raises(ValueError, match=f"fades more slowly: {places} places in {where} of recent.py"):
+    with pytest.raises(ValueError, match=f"fades more slowly: {places} places in {where} of failure_rate.py"):
         replace(SLOWER, where=where, old=old).source()
 
 

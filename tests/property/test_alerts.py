@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.policy.alert import QUIET_S, Alert, Finding, RuleSettings, Verdict
-from llm_guard.policy.alert_rules import SuccessRateSettings, judge_success
-from llm_guard.policy.alert_trend import Trend
-from llm_guard.policy.send_rate import BURST, SendRate
+from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Verdict
+from llm_guard.resilience.alerts.baseline import Trend
+from llm_guard.resilience.alerts.rules import SuccessRateSettings, evaluate_success
+from llm_guard.webhooks.rate_limit import BURST, SendRate
 
 steps_s = st.sampled_from([0.25, 1.0, 5.0, 30.0, QUIET_S / 2, QUIET_S])
 verdicts = st.sampled_from(["bad", "bad", "between", "good", "good", None])
@@ -59,7 +59,7 @@ def test_alert_fires_and_resolves_in_turn_and_never_too_soon(
 def test_value_about_its_threshold_is_one_alert(shares: list[int]) -> None:
     alert, rule = Alert(), SuccessRateSettings()
     changes = [
-        alert.note(judge_success("gpt", [True] * good + [False] * (100 - good), rule), rule, 10.0 * step)
+        alert.note(evaluate_success("gpt", [True] * good + [False] * (100 - good), rule), rule, 10.0 * step)
         for step, good in enumerate(shares)
     ]
     assert changes.count("fired") == (94 in shares)

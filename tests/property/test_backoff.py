@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.backoff import IMMEDIATE_S, BaseDelays, RetrySettings, delay_s
+from llm_guard.resilience.retry.backoff import IMMEDIATE_S, BaseDelays, RetrySettings, delay_s
 
 draws = st.floats(0, 1, exclude_max=True)
 seconds = st.floats(1e-3, 1e5)

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings, BreakerSnapshot, Permit, Sensitivity
-from llm_guard.policy.transition import BreakerMode, BreakerState, Transition
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, BreakerSnapshot, Permit, Sensitivity
+from llm_guard.resilience.circuit_breaker.history import BreakerMode, BreakerState, Transition
 
 quarters = st.integers(0, 40).map(lambda n: n / 4)
 signals = st.sampled_from(Signal)

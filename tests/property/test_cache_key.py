@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_guard.policy.cache_key import MOST_CANONICAL_BYTES, Question, canonical, key_of, telling
+from llm_guard.resilience.caching.key import MOST_CANONICAL_BYTES, Question, canonical, key_of, telling
 
 # Few letters, so that text moved from one field to its neighbour is likely to collide.
 texts = st.text("ab", max_size=3)

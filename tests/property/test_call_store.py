@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.store.kept import KeptCall, Purpose, Wanted
-from llm_guard.store.kept_bodies import Bodies
-from llm_guard.store.kept_calls import KeptCallsFile
+from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.sqlite_store import KeptCallsFile
+from llm_guard.storage.calls.store import KeptCall, Purpose, Wanted
 from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
 
 LEASE_S = 30.0

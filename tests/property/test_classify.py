@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.classify import classify_answer, classify_event
+from llm_guard.resilience.classification.classify import classify_answer, classify_event
 
 WALL = 1_800_000_000.0
 

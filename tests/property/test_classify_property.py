@@ -8,11 +8,17 @@ from typing import Any
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from llm_guard.explain import evidence_of
+from llm_guard.cli.classify_report import evidence_of
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.classify import Evidence, classify, classify_answer, classify_event, classify_network
-from llm_guard.policy.error_rules import user_rule
-from llm_guard.policy.phrases import Phrase, words_of
+from llm_guard.resilience.classification.classify import (
+    Evidence,
+    classify,
+    classify_answer,
+    classify_event,
+    classify_network,
+)
+from llm_guard.resilience.classification.phrase_match import Phrase, words_of
+from llm_guard.resilience.classification.rules import user_rule
 
 WALL = 1_800_000_000.0
 DATA = Path(__file__).parent.parent / "data"

@@ -8,7 +8,7 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.policy.limiter import Ending, Limiter, LimiterSettings
+from llm_guard.resilience.capacity.concurrency_limit import Ending, Limiter, LimiterSettings
 
 calls = st.tuples(
     st.sampled_from(get_args(Ending)),

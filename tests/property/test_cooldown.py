@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.bench import CREDENTIAL_S, PROBE_S, Bench, Key, deployment_key, quota_key
+from llm_guard.resilience.circuit_breaker.cooldown import (
+    CREDENTIAL_S,
+    PROBE_S,
+    Cooldowns,
+    Key,
+    deployment_key,
+    quota_key,
+)
 
 MODELS = ["x", "y"]
 CREDENTIALS: list[Key] = [("credential", "a")]
@@ -28,7 +35,7 @@ class BenchWalk(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now = 1000.0
-        self.bench = Bench()
+        self.bench = Cooldowns()
         self.quiet_since = self.now
         """Instant since which nothing was refused."""
 
@@ -106,20 +113,20 @@ def test_no_cooldown_shuts_anything_out_for_longer_than_it_may() -> None:
 
 def test_whatever_was_refused_a_call_a_second_is_soon_served_again() -> None:
     """The provider has recovered: of calls a second apart none waits for long, regardless of earlier failures."""
-    bench, key = Bench(), CREDENTIALS[0]
+    cooldowns, key = Cooldowns(), CREDENTIALS[0]
     for kind in (FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED):
         for model in MODELS:
             for _ in range(5):
-                bench.note_refusal(key, model, Failure(kind, "refused"), 0.0)
-                bench.note_wait(deployment_key(key, model), Failure(kind, "limited", 1e6), CAP_S, 0.0)
+                cooldowns.note_refusal(key, model, Failure(kind, "refused"), 0.0)
+                cooldowns.note_wait(deployment_key(key, model), Failure(kind, "limited", 1e6), CAP_S, 0.0)
     served = []
     for second in range(100):
         now = float(second)
         model = MODELS[second % 2]
-        hint = bench.find_hint(deployment_key(key, model), now)
-        if hint is None and bench.find(key, model, now) is None:
+        hint = cooldowns.find_hint(deployment_key(key, model), now)
+        if hint is None and cooldowns.find(key, model, now) is None:
             keys = (key, quota_key(key, model), deployment_key(key, model))
-            bench.note_sent(keys, now)
-            bench.note_success(key, model, now, now + 0.5)
+            cooldowns.note_sent(keys, now)
+            cooldowns.note_success(key, model, now, now + 0.5)
             served.append(second)
     assert served == list(range(60, 100))

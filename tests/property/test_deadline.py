@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.policy.deadline import (
+from llm_guard.resilience.retry.deadline import (
     LearnedSettings,
     TimeoutSettings,
     attempt_ends_at,
@@ -13,7 +13,7 @@ from llm_guard.policy.deadline import (
     first_token_s,
     reserve_s,
 )
-from llm_guard.policy.latency import Latency
+from llm_guard.resilience.routing.latency import Latency
 
 quick = settings(derandomize=True, deadline=None, max_examples=200)
 durations = st.floats(0.001, 100)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from llm_guard.policy.degraded import Degradation, DegradedSettings, Seen
+from llm_guard.resilience.degradation.degraded_mode import Degradation, DegradedSettings, Seen
 
 rules = st.builds(
     DegradedSettings,

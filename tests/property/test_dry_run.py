@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.call import Call
-from llm_guard.deployment import Deployment, Hold
-from llm_guard.gateway.entrance import Entrance, Full, credential_of, gate_of
-from llm_guard.gateway.foresight import Foreseen, foresee, obstacle_of
-from llm_guard.gateway.way import Way
-from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.policy.balance import Balance
-from llm_guard.policy.bench import Bench, deployment_key
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.gate import CapacitySettings, Gate
-from llm_guard.policy.rate_hints import RateHint, Window
-from llm_guard.routes import Target
+from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, credential_of, gate_of
+from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.dry_run import Foreseen, foresee, obstacle_of
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key
+from llm_guard.resilience.routing.load_balancing import Balance
+from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.lease import Lease
+from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call, new_route, new_target
 
@@ -78,7 +78,7 @@ class World:
 
     def __init__(self, states: list[State], balance: Balance, priority: int) -> None:
         self.clock = ManualClock()
-        self.bench = Bench()
+        self.cooldowns = Cooldowns()
         self.targets = [self._target(f"u{at}/m", state) for at, state in enumerate(states)]
         self.route = replace(new_route(*self.targets), balance=balance)
         self.call = new_call(*self.targets)
@@ -101,12 +101,12 @@ class World:
         for _ in range(state.in_flight):
             gate.try_enter(now)
         for priority in state.waiting:
-            gate.join(priority, lambda: None)
+            gate.enqueue(priority, lambda: None)
         if state.pace == "hinted":
             gate.note_hint(NEARLY_USED_UP, now, now)
             gate.try_enter(now)
         if state.held_s:
-            gate.hold(now + state.held_s)
+            gate.pause_until(now + state.held_s)
         deployment.hold = HOLDS[state.hold]
         self._break(deployment, state, now)
         self._rest(target, state, now)
@@ -125,14 +125,14 @@ class World:
     def _rest(self, target: Target, state: State, now: float) -> None:
         credential = credential_of(self.call, target, None)
         if state.rest == "credential":
-            self.bench.note_refusal(credential, "m", REFUSED_KEY, now)
-            self.bench.note_refusal(credential, "m", REFUSED_KEY, now)
+            self.cooldowns.note_refusal(credential, "m", REFUSED_KEY, now)
+            self.cooldowns.note_refusal(credential, "m", REFUSED_KEY, now)
         elif state.rest:
             rest = SOON if state.rest == "soon" else LATER
-            self.bench.note_wait(deployment_key(credential, "m"), rest, 60.0, now)
+            self.cooldowns.note_wait(deployment_key(credential, "m"), rest, 60.0, now)
 
     def look(self, draw: Callable[[], float]) -> list[Foreseen]:
-        return foresee(self.call, self.route, self.bench, self.clock, draw)
+        return foresee(self.call, self.route, self.cooldowns, self.clock, draw)
 
     def snapshots(self) -> object:
         now = self.clock.now()
@@ -148,8 +148,8 @@ class World:
                 )
                 for each in self.targets
             ],
-            self.bench.snapshot(now),
-            list(self.bench._entries),
+            self.cooldowns.snapshot(now),
+            list(self.cooldowns._entries),
             self.route.budget.snapshot(now),
         )
 
@@ -189,9 +189,11 @@ def test_looking_changes_nothing(world: World) -> None:
 @given(WORLDS, st.sampled_from([0.0, 5.0, 30.0]))
 def test_obstacle_is_the_one_that_the_entrance_finds(world: World, hint_patience_s: float) -> None:
     target = world.targets[0]
-    foreseen = obstacle_of(world.call, target, world.bench, world.clock.now(), hint_patience_s)
-    found = Entrance(world.bench, world.clock).try_enter(world.call, target, hint_patience_s=hint_patience_s)
-    assert foreseen == (None if isinstance(found, Leave) else found)
+    foreseen = obstacle_of(world.call, target, world.cooldowns, world.clock.now(), hint_patience_s)
+    found = AdmissionControl(world.cooldowns, world.clock).try_enter(
+        world.call, target, hint_patience_s=hint_patience_s
+    )
+    assert foreseen == (None if isinstance(found, Lease) else found)
 
 
 @settings(max_examples=300)
@@ -200,17 +202,19 @@ def test_call_goes_where_it_was_foreseen_to_go(world: World) -> None:
     foreseen = world.look(lambda: 0.3)
     waited_for = []
 
-    class Watched(Entrance):
-        async def wait_turn(self, call: Call, target: Target, until: float) -> Full:
+    class Watched(AdmissionControl):
+        async def wait_turn(self, call: Call, target: Target, until: float) -> AtCapacity:
             waited_for.append(target)
             raise asyncio.CancelledError
 
-    way = Way(world.call, world.route, Watched(world.bench, world.clock), world.clock, lambda: 0.3)
+    selector = CandidateSelector(
+        world.call, world.route, Watched(world.cooldowns, world.clock), world.clock, lambda: 0.3
+    )
     try:
-        entered = asyncio.run(way.next())
+        entered = asyncio.run(selector.next())
     except asyncio.CancelledError:
         entered = None
-    asked = [way.target(entered[0])] if entered is not None else []
+    asked = [selector.target(entered[0])] if entered is not None else []
     assert [each.target for each in foreseen if each.turn == "asked"] == asked
     assert [each.target for each in foreseen if each.turn == "waited_for"] == waited_for
     gone = [each.target.deployment.label for each in foreseen if each.turn == "left_out"]

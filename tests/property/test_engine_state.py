@@ -15,8 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.policy.engine import Engine, Order, Turn, What
-from llm_guard.policy.restarts import HOUR_S, RestartSettings, delay_s
+from llm_guard.resilience.health.engine_state import Engine, Order, Turn, What
+from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings, delay_s
 
 EXAMPLES = 400
 STEPS = 40

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.policy.fair_queue import Caller, FairQueue, Ticket
+from llm_guard.resilience.capacity.fair_queue import Caller, FairQueue, Ticket
 
 weights = st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0, 10.0])
 events = st.lists(st.tuples(st.sampled_from(["join", "leave", "take"]), st.integers(0, 5)), max_size=200)

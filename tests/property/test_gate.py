@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.policy.fair_queue import Caller
-from llm_guard.policy.gate import CapacitySettings, Ending, Gate, GateSnapshot, Slot, Ticket
-from llm_guard.policy.line import MOST_PASSED
+from llm_guard.resilience.capacity.fair_queue import Caller
+from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, GateSnapshot, Slot, Ticket
+from llm_guard.resilience.capacity.wait_queue import MOST_PASSED
 
 picks = st.integers(0, 10**6)
 priorities = st.integers(0, 2)
@@ -60,7 +60,7 @@ class GateWalk(RuleBasedStateMachine):
     def advance(self) -> float | None:
         before = self.seen()
         self.told.clear()
-        again_at = self.gate.advance(self.now)
+        again_at = self.gate.dispatch(self.now)
         for ticket in list(self.told):
             assert ticket.priority in self.whose_turn()
             mine = [one for one in self.line if (one.priority, one.caller) == (ticket.priority, ticket.caller)]
@@ -193,7 +193,7 @@ class GateWalk(RuleBasedStateMachine):
         tickets: list[Ticket] = []
         is_full = len(self.line) >= self.gate.settings.queue
         self.told.clear()
-        ticket = self.gate.join(priority, lambda: self.told.append(tickets[0]), caller)
+        ticket = self.gate.enqueue(priority, lambda: self.told.append(tickets[0]), caller)
         assert (ticket is None) == (wait_s is None)
         if ticket is None:
             assert is_full
@@ -237,7 +237,7 @@ class GateWalk(RuleBasedStateMachine):
         assert evicted.is_evicted
         assert evicted.slot is None
         self.line.remove(evicted)
-        self.gate.leave(evicted, self.now)
+        self.gate.dequeue(evicted, self.now)
         self.met["evicted"] += 1
         self.met["gave way to a caller with less"] += evicted.priority == priority
         self.met["gave way to a lower priority"] += evicted.priority < priority
@@ -254,7 +254,7 @@ class GateWalk(RuleBasedStateMachine):
     def a_granted_slot_is_not_used(self, pick: int) -> None:
         ticket = self.unused.pop(pick % len(self.unused))
         for _ in range(2):
-            self.gate.leave(ticket, self.now)
+            self.gate.dequeue(ticket, self.now)
         assert ticket.slot is not None
         self.gone.append(ticket.slot)
         self.note_end(ticket.slot)
@@ -266,7 +266,7 @@ class GateWalk(RuleBasedStateMachine):
     def someone_leaves_the_line(self, pick: int) -> None:
         ticket = self.line.pop(pick % len(self.line))
         for _ in range(2):
-            self.gate.leave(ticket, self.now)
+            self.gate.dequeue(ticket, self.now)
         self.advance()
 
     @precondition(lambda self: self.out)
@@ -287,7 +287,7 @@ class GateWalk(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.2, 3.0]))
     def everybody_is_asked_to_wait(self, seconds: float) -> None:
-        self.gate.hold(self.now + seconds)
+        self.gate.pause_until(self.now + seconds)
         assert self.gate.try_enter(self.now, -1) is None
         self.advance()
 
@@ -333,7 +333,7 @@ class GateWalk(RuleBasedStateMachine):
         for slot in self.out:
             self.gate.exit(slot, self.now, "ignored", None)
         for ticket in self.line + self.unused:
-            self.gate.leave(ticket, self.now)
+            self.gate.dequeue(ticket, self.now)
         assert self.seen().in_flight == 0
         assert not self.seen().waiting
 

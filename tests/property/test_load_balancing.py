@@ -6,11 +6,11 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.policy.balance import Balance, Candidate, arranged
+from llm_guard.resilience.routing.load_balancing import Balance, LoadCandidate, arranged
 
 candidate_lists = st.lists(
     st.builds(
-        Candidate,
+        LoadCandidate,
         group=st.integers(0, 3),
         weight=st.sampled_from([0.001, 0.5, 1.0, 3.0]),
         in_flight=st.integers(0, 5),
@@ -23,7 +23,7 @@ hows = st.sampled_from(get_args(Balance))
 
 @given(candidate_lists, hows, st.integers(0, 99))
 @settings(derandomize=True, deadline=None, max_examples=300)
-def test_every_candidate_comes_once_and_groups_in_order(found: list[Candidate], how: Balance, seed: int) -> None:
+def test_every_candidate_comes_once_and_groups_in_order(found: list[LoadCandidate], how: Balance, seed: int) -> None:
     order = arranged(found, how, random.Random(seed).random)
     assert sorted(order) == list(range(len(found)))
     groups = [found[index].group for index in order]
@@ -32,7 +32,7 @@ def test_every_candidate_comes_once_and_groups_in_order(found: list[Candidate], 
 
 @given(candidate_lists, st.integers(0, 99))
 @settings(derandomize=True, deadline=None, max_examples=300)
-def test_least_loaded_is_sorted_and_latency_is_sorted_but_for_the_first(found: list[Candidate], seed: int) -> None:
+def test_least_loaded_is_sorted_and_latency_is_sorted_but_for_the_first(found: list[LoadCandidate], seed: int) -> None:
     for group in {each.group for each in found}:
         members = [each for each in found if each.group == group]
         order = [members[index] for index in arranged(members, "least_loaded", random.Random(seed).random)]
@@ -52,5 +52,5 @@ def test_least_loaded_is_sorted_and_latency_is_sorted_but_for_the_first(found: l
 
 @given(candidate_lists, hows)
 @settings(derandomize=True, deadline=None, max_examples=100)
-def test_same_draws_give_the_same_order(found: list[Candidate], how: Balance) -> None:
+def test_same_draws_give_the_same_order(found: list[LoadCandidate], how: Balance) -> None:
     assert arranged(found, how, random.Random(7).random) == arranged(found, how, random.Random(7).random)

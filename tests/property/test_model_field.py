@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from llm_guard.gateway.model_field import Asked, BadRequest, inspect, model_in_query, rename, rename_in_query
+from llm_guard.proxy.request_body.model_field import Asked, BadRequest, inspect, model_in_query, rename, rename_in_query
 
 JSON = "application/json"
 BOUND = 1 << 20

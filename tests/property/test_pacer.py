@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llm_guard.policy.gcra import BURST_S, LOWEST_RATE
-from llm_guard.policy.pacer import Pacer
+from llm_guard.resilience.capacity.pacer import Pacer
+from llm_guard.resilience.throttling.gcra import BURST_S, LOWEST_RATE
 
 
 def flood(pacer: Pacer, now: float) -> float:

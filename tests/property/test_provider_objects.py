@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.policy.objects import (
+from llm_guard.resilience.client_keys.object_owners import ObjectKey, Owners, Ownership
+from llm_guard.resilience.client_keys.provider_objects import (
     OVERLAP_BYTES,
     Pairs,
     Place,
@@ -22,7 +23,6 @@ from llm_guard.policy.objects import (
     references,
     references_in_query,
 )
-from llm_guard.policy.owners import ObjectKey, Owners, Ownership
 
 FIELDS = (
     "file_id", "input_file_id", "output_file_id", "file_ids", "previous_response_id", "vector_store_ids", "thread_id",

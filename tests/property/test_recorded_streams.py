@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.sse import StreamWatch, Usage
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.sse import StreamObserver, Usage
 
 STREAMS = {path.stem: path.read_bytes() for path in (Path(__file__).parents[1] / "data" / "streams").glob("*.sse")}
 DONE = b"data: [DONE]\n\n"
@@ -125,14 +125,14 @@ EXPECTED = {
 each_stream = pytest.mark.parametrize("name", EXPECTED)
 
 
-def new_watch(name: str, enough: int) -> StreamWatch:
+def new_watch(name: str, enough: int) -> StreamObserver:
     provider = name.partition("_")[0]
     path = PATHS.get(name) or PATHS.get(provider, "/v1/chat/completions")
     dialect = DIALECTS["anthropic" if provider == "anthropic" else "openai"]
-    return StreamWatch(dialect.stream_reader(path, 2 if "two_choices" in name else 1), enough)
+    return StreamObserver(dialect.stream_reader(path, 2 if "two_choices" in name else 1), enough)
 
 
-def fed(name: str, chunks: list[bytes], enough: int) -> tuple[StreamWatch, bytes]:
+def fed(name: str, chunks: list[bytes], enough: int) -> tuple[StreamObserver, bytes]:
     """Returns the watch after these chunks, and the bytes it passed on: all but those it holds, or all before a cut."""
     watch = new_watch(name, enough)
     passed = b"".join(map(watch.feed, chunks))

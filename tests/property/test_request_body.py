@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from llm_guard.gateway import json_scan
-from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.gateway.form_scan import FormScan
-from llm_guard.gateway.json_scan import JsonScan
-from llm_guard.gateway.model_field import asked_of_form, inspect, rename
-from llm_guard.gateway.stored_body import patched
+from llm_guard.proxy.request_body import json_scanner
+from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.json_scanner import JsonScan
+from llm_guard.proxy.request_body.model_field import asked_of_form, inspect, rename
+from llm_guard.proxy.request_body.multipart_scanner import FormScan
+from llm_guard.proxy.request_body.spooled_body import patched
 
 JSON = "application/json"
 BOUND = 1 << 30
@@ -76,7 +76,7 @@ def check_json(body: bytes, cuts: list[int], read_bytes: int) -> Asked | None:
     expected = as_a_whole(body, JSON)
     scan = JsonScan()
     try:
-        with patch.object(json_scan, "_READ_BYTES", read_bytes):
+        with patch.object(json_scanner, "_READ_BYTES", read_bytes):
             for piece in pieces_of(body, cuts):
                 scan.feed(piece)
             asked = scan.end()

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.policy.freshness import CacheSettings, judge, lasts_s, may_stand_in
-from llm_guard.store.cache import CachedAnswer, CacheSnapshot, Found, MemoryCache, cost_of
-from llm_guard.store.cache_file import CacheFile
+from llm_guard.resilience.caching.freshness import CacheSettings, judge, lasts_s, may_stand_in
+from llm_guard.storage.cache.response_store import CachedAnswer, CacheSnapshot, Found, MemoryCache, cost_of
+from llm_guard.storage.cache.sqlite_cache_file import CacheFile
 from tests.fakes.clock import ManualClock
 
 RULES = CacheSettings(ttl=10.0, stale_while_revalidate=5.0, stale_if_error=20.0)

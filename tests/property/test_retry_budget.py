@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from llm_guard.policy import retry_yield
-from llm_guard.policy.recent import FADE_S, MEMORY, Recent
-from llm_guard.policy.retry_budget import MEMORY_S, BudgetSettings, RetryBudget, try_spend_all
+from llm_guard.resilience.retry import retry_yield
+from llm_guard.resilience.retry.budget import MEMORY_S, BudgetSettings, RetryBudget, try_spend_all
+from llm_guard.resilience.retry.failure_rate import FADE_S, MEMORY, FailureRate
 
 budget_settings = st.builds(
     BudgetSettings,
@@ -170,7 +170,7 @@ def test_failure_share_is_bounded_falls_in_silence_and_is_gone_after_minutes(
     attempts: list[tuple[bool, float]], silence_s: float, more_s: float
 ) -> None:
     now = 1000.0
-    recent = Recent(now)
+    recent = FailureRate(now)
     for is_failure, passed_s in attempts:
         now += passed_s
         before = recent.failure_share(now)

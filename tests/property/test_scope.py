@@ -9,7 +9,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_guard.policy.scope import ALL, INFERENCE, MODEL_CALLS, Scope, Sent, is_inference, matches, model_in_path
+from llm_guard.resilience.client_keys.scope import (
+    ALL,
+    INFERENCE,
+    MODEL_CALLS,
+    Scope,
+    Sent,
+    is_inference,
+    matches,
+    model_in_path,
+)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 KNOWN = sorted({path for _, path in MODEL_CALLS} | {"/v1/models", "/v1/files", "/v1/organization/users"})

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.dialect import anthropic, openai
-from llm_guard.dialect.framing import MAX_EVENT_BYTES
-from llm_guard.dialect.sse import Event, Mark, Reader, StreamWatch, Usage
+from llm_guard.dialects import anthropic, openai
+from llm_guard.dialects.sse import Event, Mark, Reader, StreamObserver, Usage
+from llm_guard.dialects.sse_framing import MAX_EVENT_BYTES
 
 WORDS = [
     "hello", "error", '"error"', "error: 5", "event: error", "finish_reason", '"finish_reason":"stop"', "[DONE]",
@@ -129,7 +129,7 @@ def cut_streams(draw: st.DrawFn, name: str) -> tuple[bytes, list[bytes]]:
 Shown = tuple[object, ...]
 
 
-def shown(watch: StreamWatch) -> Shown:
+def shown(watch: StreamObserver) -> Shown:
     return (
         watch.has_token, watch.has_enough, watch.has_ended, watch.may_end, watch.missing_end,
         watch.error, watch.is_error_heard, watch.is_cut, watch.usage, watch.malformed, watch.garbled,
@@ -138,7 +138,7 @@ def shown(watch: StreamWatch) -> Shown:
 
 def fed(by: Reader, chunks: list[bytes], enough: int = 1) -> tuple[Shown, bytes]:
     """Returns the marks of the stream, and the bytes passed on."""
-    watch = StreamWatch(by, enough)
+    watch = StreamObserver(by, enough)
     passed = b""
     for count, chunk in enumerate(chunks, 1):
         passed += watch.feed(chunk)
@@ -235,7 +235,7 @@ def test_no_mark_is_hidden_by_the_fast_path(name: str, data: st.DataObject) -> N
 def sought(by: Reader, chunks: list[bytes], every: int) -> tuple[Shown, bytes, bool]:
     """Like `fed`, searching for progress from each `every`-th chunk on; also returns whether the last search found
     any."""
-    watch = StreamWatch(by)
+    watch = StreamObserver(by)
     passed = b""
     for count, chunk in enumerate(chunks):
         watch.seeks_progress |= count % every == 0

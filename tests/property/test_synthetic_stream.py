@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.sse import StreamWatch, events_in
-from llm_guard.dialect.whole_as_stream import stream_of
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.sse import StreamObserver, events_in
+from llm_guard.dialects.synthetic_stream import stream_of
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/complete", "/v1/embeddings")
 KEYS = (
@@ -56,7 +56,7 @@ def check(path: str, stream: bytes | None) -> None:
     for event in events_in(stream):
         assert event.data == b"[DONE]" or isinstance(json.loads(event.data), dict)
     dialect = DIALECTS["anthropic" if path in ("/v1/messages", "/v1/complete") else "openai"]
-    watch = StreamWatch(dialect.stream_reader(path, 1))
+    watch = StreamObserver(dialect.stream_reader(path, 1))
     passed = watch.feed(stream)
     assert passed == stream or watch.is_cut or watch.error is not None
     assert watch.malformed == 0

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from llm_guard.dialect.continuation import Manner
-from llm_guard.dialect.overlap import folded, is_proof
-from llm_guard.dialect.seam import LEAST_ECHO, Seam, anchor, given_back, seam
+from llm_guard.dialects.resume.overlap import folded, is_proof
+from llm_guard.dialects.resume.text_join import LEAST_ECHO, Seam, anchor, given_back, seam
+from llm_guard.dialects.resume.transcript import ResumeMode
 from tests.fakes.habits import HABITS, TEXTS, Cut, Habit
 from tests.fakes.hard_texts import KINDS
 
 MOST_HELD = 700
 WORD_CHARS = "abcdefgh\u00e9\u00df\u4eca\u5929\U0001f600.,-"
 GAPS = [" ", " ", " ", "\n", "\n\n", "  ", " \n\t"]
-BOTH: list[Manner] = ["prefill", "instruction"]
+BOTH: list[ResumeMode] = ["prefill", "instruction"]
 
 
 @st.composite
@@ -108,7 +108,7 @@ def test_restart_that_says_anything_else_diverges(cut: tuple[str, str], data: st
 @pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
 @settings(max_examples=150, deadline=None)
 @given(sent=st.text("ab \n`.", max_size=60), new=st.text("ab \n`.", max_size=120), data=st.data())
-def test_any_split_of_any_text_gives_the_same(manner: Manner, sent: str, new: str, data: st.DataObject) -> None:
+def test_any_split_of_any_text_gives_the_same(manner: ResumeMode, sent: str, new: str, data: st.DataObject) -> None:
     whole, cut, single = (seam(manner, sent) for _ in range(3))
     passed = fed(whole, [new])
     assert fed(cut, pieces_of(data, new)) == passed
@@ -119,7 +119,7 @@ def test_any_split_of_any_text_gives_the_same(manner: Manner, sent: str, new: st
 @pytest.mark.parametrize("manner", BOTH)
 @settings(max_examples=150, deadline=None)
 @given(sent=st.text("ab .", max_size=60), new=st.text("ab .", max_size=90), tail=st.text("cd ", max_size=9))
-def test_nothing_behind_the_seam_is_lost(manner: Manner, sent: str, new: str, tail: str) -> None:
+def test_nothing_behind_the_seam_is_lost(manner: ResumeMode, sent: str, new: str, tail: str) -> None:
     joint = seam(manner, sent)
     passed = fed(joint, [new, tail])
     assert joint.has_diverged or passed.endswith(tail.lstrip())
@@ -196,7 +196,7 @@ def test_end_that_proves_a_seam_stands_in_the_text_once(text: str, data: st.Data
 @pytest.mark.parametrize("manner", BOTH)
 @settings(max_examples=100, deadline=None)
 @given(sent=st.text("ab ", min_size=1, max_size=2000), new=st.text("ab ", min_size=600, max_size=900))
-def test_little_is_held(manner: Manner, sent: str, new: str) -> None:
+def test_little_is_held(manner: ResumeMode, sent: str, new: str) -> None:
     joint = seam(manner, sent)
     passed = joint.feed(new)
     is_repeating = sent.strip().startswith(new.strip()[:MOST_HELD])

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-import llm_guard.ops
-from llm_guard.ops.pages import Change
+import llm_guard.admin
+from llm_guard.admin.http.endpoint import Change
 
 _ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def uses_of_other_stores() -> list[str]:
 
 def addresses_in_pages(change: type[msgspec.Struct] = Change) -> list[str]:
     """Fields of admin request bodies that could hold the address of another host."""
-    for module in pkgutil.walk_packages(llm_guard.ops.__path__, "llm_guard.ops."):
+    for module in pkgutil.walk_packages(llm_guard.admin.__path__, "llm_guard.admin."):
         importlib.import_module(module.name)
     found, left = [], [change]
     while left:
@@ -425,8 +425,8 @@ ENGINES: Table = {
         "tests/integration/test_engines.py::test_name_from_outside_reaches_no_command",
     ),
     "C71": (
-        "tests/property/test_engine.py::test_engine_holds_on_every_walk",
-        "tests/unit/health/test_engines.py::test_engine_that_another_gateway_has_restarted_is_only_waited_for",
+        "tests/property/test_engine_state.py::test_engine_holds_on_every_walk",
+        "tests/unit/upstreams/engines/test_registry.py::test_engine_that_another_gateway_has_restarted_is_only_waited_for",
     ),
 }
 SCOPES: Table = {
@@ -479,11 +479,11 @@ TENANTS: Table = {
         _CLIENT_LIMITS + "test_sum_of_the_day_survives_a_restart",
     ),
     "C98": (
-        "tests/unit/gateway/test_callers.py::test_poisoner_does_not_take_the_service_from_a_victim",
-        "tests/unit/gateway/test_callers.py::test_poisoner_does_not_take_the_retries_of_a_victim",
-        "tests/unit/gateway/test_callers.py::test_crowd_of_poisoners_does_not_take_the_service_from_a_victim",
-        "tests/unit/policy/test_fair_shares.py::test_victim_beside_a_hog_whose_calls_take_longer",
-        "tests/unit/gateway/test_caller.py::test_key_that_the_provider_never_sees_is_no_caller",
+        "tests/unit/proxy/attempts/test_isolated_callers.py::test_poisoner_does_not_take_the_service_from_a_victim",
+        "tests/unit/proxy/attempts/test_isolated_callers.py::test_poisoner_does_not_take_the_retries_of_a_victim",
+        "tests/unit/proxy/attempts/test_isolated_callers.py::test_crowd_of_poisoners_does_not_take_the_service_from_a_victim",
+        "tests/unit/resilience/capacity/test_fair_shares.py::test_victim_beside_a_hog_whose_calls_take_longer",
+        "tests/unit/proxy/test_caller_identity.py::test_key_that_the_provider_never_sees_is_no_caller",
         _ALONE + "test_caller_whose_calls_alone_fail_is_refused_by_itself",
         _ALONE + "test_what_a_caller_fails_at_alone_neither_degrades_its_route_nor_raises_an_alert",
         "tests/integration/test_fair_shares.py::test_hog_leaves_a_victim_its_share_of_the_capacity",

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from llm_guard.admin.http import penalty
+from llm_guard.admin.http.credentials import CODE_S, Credential
 from llm_guard.app import create_app
 from llm_guard.config import load_config
-from llm_guard.ops import penalty
-from llm_guard.ops.credentials import CODE_S, Credential
 from tests.chaos import process
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, config_text, facing, standing

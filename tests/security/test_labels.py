@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.routes import compile_routes
+from llm_guard.routing.route_table import compile_routes
 from tests.chaos.forms import CHAT
 from tests.chaos.process import start, write
 from tests.chaos.stand import Stand, config_of, config_text, facing

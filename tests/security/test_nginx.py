@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.ops.credentials import Credential
+from llm_guard.admin.http.credentials import Credential
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Connection, Reply, ask

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from llm_guard.ops import penalty
-from llm_guard.ops.pages import Page
-from llm_guard.ops.websocket import MAX_BYTES, PROTOCOL_ERROR, TOO_BIG
+from llm_guard.admin.http import penalty
+from llm_guard.admin.http.endpoint import Page
+from llm_guard.admin.http.websocket import MAX_BYTES, PROTOCOL_ERROR, TOO_BIG
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, facing
 from tests.chaos.wire import Connection, Reply

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call, Served
-from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.outcome import GaveUp
-from llm_guard.routes import Route
+from llm_guard.outcome import Exhausted
+from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.call import Call, Delivered
+from llm_guard.routing.route_table import Route
 from tests.chaos.forms import CHAT, MESSAGES
 from tests.chaos.process import serving, start, write
 from tests.chaos.stand import config_of, config_text, standing
@@ -160,7 +160,7 @@ async def test_exception_says_nothing_to_the_client_but_whom_to_ask() -> None:
         def __init__(self) -> None:
             """Skips the collaborators that the base class needs."""
 
-        async def run(self, call: Call, route: Route) -> Served | GaveUp:
+        async def run(self, call: Call, route: Route) -> Delivered | Exhausted:
             raise RuntimeError("connect to redis://:word@10.0.0.7 failed in /srv/app.py")
 
     async with keyed() as front:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.framing import MAX_EVENT_BYTES
-from llm_guard.dialect.sse import StreamWatch
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.sse import StreamObserver
+from llm_guard.dialects.sse_framing import MAX_EVENT_BYTES
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.sinks import pouring
 from tests.chaos.stand import config_of, facing, standing
@@ -125,7 +125,7 @@ async def test_line_without_end_costs_no_memory_and_harms_nobody_else() -> None:
 )
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
 def test_watch_holds_no_more_than_one_event(form: Form, pieces: Sequence[bytes]) -> None:
-    watch = StreamWatch(DIALECTS["anthropic" if form is MESSAGES else "openai"].stream_reader(form.path, 1))
+    watch = StreamObserver(DIALECTS["anthropic" if form is MESSAGES else "openai"].stream_reader(form.path, 1))
     most = passed = 0
     for piece in pieces:
         passed += len(watch.feed(piece))

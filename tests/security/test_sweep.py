@@ -10,11 +10,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from llm_guard.dialect import DIALECTS
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http import router
+from llm_guard.admin.http.endpoint import Answer
+from llm_guard.dialects import DIALECTS
 from llm_guard.log import LogWriter
-from llm_guard.ops import site
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.pages import Answer
 from llm_guard.outcome import Refusal
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
@@ -58,7 +58,7 @@ def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
 
 def test_what_an_operator_is_answered_is_heard() -> None:
     """C55: in responses of the admin API."""
-    vars(site)["headers_of"](Answer(f"told {PLANTED}".encode()))
+    vars(router)["headers_of"](Answer(f"told {PLANTED}".encode()))
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 

@@ -21,8 +21,8 @@ import trustme
 
 from llm_guard.config import ConfigError, parse_config
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.classify import classify_answer, classify_event
-from llm_guard.policy.error_rules import user_rule
+from llm_guard.resilience.classification.classify import classify_answer, classify_event
+from llm_guard.resilience.classification.rules import user_rule
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.sinks import TlsProvider

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from llm_guard.cli import main
+from llm_guard.cli.main import main
 from llm_guard.tls import expires_at
 from tests.fakes.certificates import EXPIRED, Authority
 

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import Config, ConfigError, load_config
-from llm_guard.reloads import KEPT, Adopted, NothingToDo, Reloads
+from llm_guard.config_reloader import KEPT, Adopted, NothingToDo, Reloads
 from tests.fakes.clock import ManualClock, SteppedClock
 from tests.fakes.waiting import eventually
 
@@ -185,7 +185,7 @@ async def test_reload_whose_operator_has_left_is_made_up_for(tmp_path: Path, mon
 
     async with watching(tmp_path) as (world, clock):
         with monkeypatch.context() as slow:
-            slow.setattr("llm_guard.reloads.load_config", load_slowly)
+            slow.setattr("llm_guard.config_reloader.load_config", load_slowly)
             leaving = asyncio.create_task(world.reload(2))
             await eventually(world.reloads._turn.locked)
             leaving.cancel()

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from llm_guard import cli
+from llm_guard.cli import main as cli
+from llm_guard.cli.demo import RECOMMENDED, SCENES
 from llm_guard.config import parse_config
-from llm_guard.demo import RECOMMENDED, SCENES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.policy.trace_context import Parent, TraceContext, is_kept, parse_traceparent, traceparent
+from llm_guard.trace_context import Parent, TraceContext, is_kept, parse_traceparent, traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"

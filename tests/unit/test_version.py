@@ -7,14 +7,15 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 import pytest
 from click.testing import CliRunner
 
-from llm_guard import cli, version
+from llm_guard import version
+from llm_guard.cli import main as cli
 
 
 @pytest.mark.parametrize(
     ("origin", "told"),
     [
-        ("/p/llm_guard/gateway/server.py", version.__version__),
-        (f"/p/llm_guard/gateway/server{EXTENSION_SUFFIXES[0]}", f"{version.__version__}+compiled"),
+        ("/p/llm_guard/proxy/handler.py", version.__version__),
+        (f"/p/llm_guard/proxy/handler{EXTENSION_SUFFIXES[0]}", f"{version.__version__}+compiled"),
         (None, version.__version__),
     ],
 )

@@ -1,6 +1,7 @@
 """Fires and resolves alerts, notifies the webhooks, and applies silences.
 
-`ops.alert_signals` finds the values, `policy.alert` decides when they are an alert, `ops.webhooks` sends notices.
+`admin.alerting.signals` finds the values, `resilience.alerts.alert` decides when they are an alert, `webhooks.queue`
+sends notices.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
+from llm_guard.admin.alerting.signals import Found
+from llm_guard.admin.events.event_log import Journal
 from llm_guard.clock import Clock
 from llm_guard.config import AlertRules
-from llm_guard.ops.alert_signals import Found
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.payloads import RESENT_EVERY_S, Notice, plain
-from llm_guard.policy.alert import QUIET_S, Alert, Finding, RuleSettings, Severity
-from llm_guard.policy.alert_rules import RULES, RuleName, seconds
-from llm_guard.policy.alert_silences import Silence, Silences
+from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Severity
+from llm_guard.resilience.alerts.rules import RULES, RuleName, seconds
+from llm_guard.resilience.alerts.silences import Silence, Silences
+from llm_guard.webhooks.payloads import RESENT_EVERY_S, Notice, plain
 
-_log = structlog.get_logger("llm_guard.ops.alerts")
+_log = structlog.get_logger("llm_guard.admin.alerting.alerts")
 
 _PERIOD_S = 1.0
 _RESOLVED_KEPT = 100
@@ -40,7 +41,7 @@ class Signals(Protocol):
 
 
 class Told(Protocol):
-    """Receiver of notices, implemented by `ops.webhooks`."""
+    """Receiver of notices, implemented by `webhooks.queue`."""
 
     def tell(self, notice: Notice) -> None: ...
     def remind(self, notice: Notice) -> None: ...

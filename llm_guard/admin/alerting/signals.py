@@ -1,6 +1,6 @@
 """Computes the findings of each alert rule and subject from the gateway's numbers, once a second.
 
-`policy.alert_rules` decides what is alarming.
+`resilience.alerts.rules` decides what is alarming.
 """
 
 from __future__ import annotations
@@ -8,36 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from llm_guard.admin.events.event_log import Event, Journal
 from llm_guard.config import AlertRules
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.counters import CallCounters, DeploymentCounts, ModelCounts
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.journal import Event, Journal
 from llm_guard.outcome import FailureKind, RefusedBy, Signal
-from llm_guard.policy.alert import QUIET_S, Finding
-from llm_guard.policy.alert_rules import (
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.telemetry.counters import CallCounters, DeploymentCounts, ModelCounts
+from llm_guard.resilience.alerts.alert import QUIET_S, Finding
+from llm_guard.resilience.alerts.baseline import Gains, Trend
+from llm_guard.resilience.alerts.rules import (
     FAILING,
     SPIKE_S,
     CallsRefusedSettings,
     FailureSpikeSettings,
     LatencySettings,
     RuleName,
-    judge_breaker,
-    judge_budget,
-    judge_credential,
-    judge_engine,
-    judge_failures,
-    judge_file,
-    judge_lag,
-    judge_latency,
-    judge_refusals,
-    judge_reload,
-    judge_success,
+    evaluate_breaker,
+    evaluate_budget,
+    evaluate_credential,
+    evaluate_engine,
+    evaluate_failures,
+    evaluate_file,
+    evaluate_lag,
+    evaluate_latency,
+    evaluate_refusals,
+    evaluate_reload,
+    evaluate_success,
 )
-from llm_guard.policy.alert_trend import Gains, Trend
-from llm_guard.policy.breaker import Breaker
-from llm_guard.policy.retry_budget import RetryBudget
-from llm_guard.routes import NO_ALIAS
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.route_table import NO_ALIAS
 
 Found = tuple[RuleName, str, Finding]
 """Rule, subject, and what was found."""
@@ -61,7 +61,7 @@ class Signals:
     def __init__(
         self,
         rules: AlertRules,
-        gateway: Gateway,
+        gateway: Handler,
         counters: CallCounters,
         journal: Journal,
         lag_s: Callable[[], float],
@@ -117,13 +117,13 @@ class Signals:
                 model = self._models[label] = _Model(self._latency, self._refused, now)
             outcomes = model.success.new_outcomes(counts, now)
             if self.rules.success_rate is not None and outcomes is not None:
-                yield from _known("success_rate", label, judge_success(label, outcomes, self.rules.success_rate))
+                yield from _known("success_rate", label, evaluate_success(label, outcomes, self.rules.success_rate))
             calls, refused, over_s = model.refusals(counts, self._refused.min_calls, now)
             if self.rules.calls_refused is not None and counts.refusals:  # most models have no refusals at all
-                yield "calls_refused", label, judge_refusals(label, calls, refused, self._refused, over_s)
+                yield "calls_refused", label, evaluate_refusals(label, calls, refused, self._refused, over_s)
             for what, trend in model.latencies(counts, now):
                 if self.rules.latency is not None and label != NO_ALIAS:  # none without a model: a list, or a 1 GB file
-                    finding = judge_latency(label, what, trend.recent, trend.usual, self.rules.latency)
+                    finding = evaluate_latency(label, what, trend.recent, trend.usual, self.rules.latency)
                     yield from _known("latency", f"{label} ({what})", finding)
 
     def _attempts(self, now: float) -> Iterator[Found]:
@@ -134,7 +134,7 @@ class Signals:
                 trend.note(0.0, now, now)  # an outage counts even if it begins with the first attempt
             trend.note(_failures(counts), now, now)
             if self.rules.failure_spike is not None:
-                yield "failure_spike", label, judge_failures(label, trend.recent, trend.usual, self._spike)
+                yield "failure_spike", label, evaluate_failures(label, trend.recent, trend.usual, self._spike)
 
     def _breakers(self, by_label: dict[str, list[Deployment]]) -> Iterator[Found]:
         if self.rules.breaker_open is None:
@@ -150,7 +150,7 @@ class Signals:
                 seen = changes[breaker] = breaker.history.changes
                 has_opened |= _has_opened(breaker, seen - self._changes.get(breaker, seen))
             count = sum(breaker.state in ("open", "half_open") for breaker in breakers)
-            yield "breaker_open", subject, judge_breaker(subject, count, len(breakers), has_opened)
+            yield "breaker_open", subject, evaluate_breaker(subject, count, len(breakers), has_opened)
         self._changes = changes
 
     def _budgets(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
@@ -163,7 +163,7 @@ class Signals:
             wanted = [each for each in group if each.settings.ratio or each.settings.min_per_second]
             if wanted:  # else retries are off
                 tokens, share = min((_state(each, now) for each in wanted), key=_distress)
-                yield "budget_exhausted", subject, judge_budget(subject, tokens, share)
+                yield "budget_exhausted", subject, evaluate_budget(subject, tokens, share)
 
     def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
         """Yields findings of upstreams that have keys of their own. Callers' keys are the callers' responsibility."""
@@ -174,24 +174,24 @@ class Signals:
             key[1:4]: (name, whose) for name, each in upstreams.items() for key, whose in each.own_credentials().items()
         }
         rests: dict[str, tuple[float, str, str]] = {name: (0.0, "", "") for name, _ in ours.values()}
-        bench = self._gateway.bench
-        for key, benched in bench.snapshot(now).items():
+        cooldowns = self._gateway.cooldowns
+        for key, benched in cooldowns.snapshot(now).items():
             if key[0] in ("credential", "quota") and (owner := ours.get(key[1:4])) is not None:
                 name, whose = owner
                 rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category, whose))
         for name, (rest_s, category, whose) in rests.items():
-            yield "credential_benched", name, judge_credential(name, rest_s, category, whose)
+            yield "credential_benched", name, evaluate_credential(name, rest_s, category, whose)
 
     def _own(self) -> Iterator[Found]:
         if self.rules.engine_gave_up is not None:
             for engine, has_given_up in self._engines.items():
-                yield "engine_gave_up", engine, judge_engine(engine, has_given_up)
+                yield "engine_gave_up", engine, evaluate_engine(engine, has_given_up)
         if self.rules.reload_failed is not None:
-            yield "reload_failed", CONFIG, judge_reload(self._is_reload_good())
+            yield "reload_failed", CONFIG, evaluate_reload(self._is_reload_good())
             for what, problem in self._file_problems().items():
-                yield "reload_failed", what, judge_file(what, problem)
+                yield "reload_failed", what, evaluate_file(what, problem)
         if self.rules.loop_lag is not None:
-            yield "loop_lag", GATEWAY, judge_lag(self._longest_lag_s, self.rules.loop_lag)
+            yield "loop_lag", GATEWAY, evaluate_lag(self._longest_lag_s, self.rules.loop_lag)
         self._longest_lag_s = 0.0
 
     def _hear(self, event: Event) -> None:

@@ -1,7 +1,7 @@
 """/admin/admit: whether a call for a model would be admitted now, and if not, why. POST also starts a spare engine
 where that helps and the config allows it.
 
-`gateway.foresight` predicts how a call is routed.
+`proxy.dry_run` predicts how a call is routed.
 
 GET changes nothing, as everywhere in the admin API; its response names the spare engine that POST would start. The one
 exception is an engine with `auto_provision: on_get`, for orchestrators that can only send GET: it is started by a GET
@@ -16,18 +16,18 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from llm_guard.call import Call
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
 from llm_guard.clock import Clock
-from llm_guard.gateway.entrance import Full, Shut
-from llm_guard.gateway.foresight import Foreseen, foresee
-from llm_guard.gateway.refusals import unknown_model
-from llm_guard.gateway.server import Gateway
-from llm_guard.health.engines import Engines
-from llm_guard.health.supervisor import EngineSeen
-from llm_guard.ops.changes import Changed, Changes, Done
-from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
-from llm_guard.policy.engine import EngineState
-from llm_guard.routes import Route
+from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.dry_run import Foreseen, foresee
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_server.error_responses import unknown_model
+from llm_guard.resilience.health.engine_state import EngineState
+from llm_guard.routing.route_table import Route
+from llm_guard.upstreams.engines.registry import Engines
+from llm_guard.upstreams.engines.supervisor import EngineSeen
 
 Why = Literal[
     "breaker_open", "credential_benched", "deployment_held", "draining", "engine_unhealthy", "queue_full",
@@ -79,7 +79,7 @@ class Admission(Struct, frozen=True):
 class Admissions:
     """Endpoint of the check, against the current routes and engines."""
 
-    def __init__(self, gateway: Gateway, engines: Engines, changes: Changes, clock: Clock) -> None:
+    def __init__(self, gateway: Handler, engines: Engines, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
         self._engines = engines
         self._changes = changes
@@ -148,7 +148,7 @@ class Admissions:
         call = Call("", dialect, "POST", _USUAL_PATHS[dialect], "", (), now, model=model)
         call.route = route
         call.deadline_at = now + route.timeouts.total
-        return foresee(call, route, self._gateway.bench, self._clock, self._draw)
+        return foresee(call, route, self._gateway.cooldowns, self._clock, self._draw)
 
     def _is_started_by_get(self, engine: str | None) -> bool:
         supervisor = None if engine is None else self._engines.find(engine)
@@ -192,8 +192,8 @@ def _may_start(asked: Asked) -> bool:
     return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 
 
-def _why(obstacle: Shut | Full) -> Why:
-    if isinstance(obstacle, Full):
+def _why(obstacle: Unavailable | AtCapacity) -> Why:
+    if isinstance(obstacle, AtCapacity):
         return "queue_full"
     if obstacle.is_held:
         return "deployment_held"

@@ -8,17 +8,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.clock import Clock
-from llm_guard.ops.alerts import Alerts, Raised
-from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.durations import Duration, seconds_of
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.ops.payloads import Notice, plain
-from llm_guard.ops.webhook import WebhookView
-from llm_guard.ops.webhooks import Webhooks
-from llm_guard.policy.alert import Severity
-from llm_guard.policy.alert_rules import RuleName
-from llm_guard.policy.alert_silences import EVERY, MOST, Silence
+from llm_guard.admin.alerting.alerts import Alerts, Raised
+from llm_guard.admin.api.parameters import Duration, seconds_of
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.clock import Clock, iso
+from llm_guard.resilience.alerts.alert import Severity
+from llm_guard.resilience.alerts.rules import RuleName
+from llm_guard.resilience.alerts.silences import EVERY, MOST, Silence
+from llm_guard.webhooks.delivery import WebhookView
+from llm_guard.webhooks.payloads import Notice, plain
+from llm_guard.webhooks.queue import Webhooks
 
 Subject = Annotated[
     str, Meta(min_length=1, max_length=600, description="As /admin/alerts names it; null: whatever it is.")

@@ -7,15 +7,15 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from llm_guard.admin.api.parameters import check_known
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.schemas.subsystems import CacheView, RouteCache
 from llm_guard.config import Config
-from llm_guard.gateway.answer_cache import AnswerCache
-from llm_guard.gateway.counters import ModelCounts
-from llm_guard.ops.changes import Changed, Changes, Done
-from llm_guard.ops.labels import check_known
-from llm_guard.ops.lasting_views import CacheView, RouteCache
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.routes import NO_ALIAS
-from llm_guard.store.cache import Held
+from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.telemetry.counters import ModelCounts
+from llm_guard.routing.route_table import NO_ALIAS
+from llm_guard.storage.cache.response_store import Held
 
 _NOTHING = Held(0, 0)
 

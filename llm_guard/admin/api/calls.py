@@ -1,6 +1,6 @@
 """/admin/calls: finished calls with each attempt, and running calls.
 
-`gateway.timelines` keeps the lines, `gateway.call_line` defines them.
+`proxy.telemetry.recent_calls` keeps the lines, `proxy.telemetry.access_log` defines them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from llm_guard.call import Call
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused
 from llm_guard.clock import Clock
 from llm_guard.config import TimelineSettings
-from llm_guard.gateway.call_line import CallLine, call_line, tokens_of
-from llm_guard.gateway.record import overhead_s
-from llm_guard.gateway.server import Gateway
 from llm_guard.log import to_line
-from llm_guard.ops.pages import Answer, Asked, Page, Refused
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.telemetry.access_log import CallLine, call_line, tokens_of
+from llm_guard.proxy.telemetry.recorder import overhead_s
 
 
 class CallsQuery(Struct, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class Calls(Struct, frozen=True):
 class CallPages:
     """Endpoints of recent calls; a reload changes how many are kept."""
 
-    def __init__(self, gateway: Gateway, clock: Clock, settings: TimelineSettings) -> None:
+    def __init__(self, gateway: Handler, clock: Clock, settings: TimelineSettings) -> None:
         self._gateway = gateway
         self._clock = clock
         self._timelines = gateway.recorder.timelines

@@ -1,6 +1,6 @@
 """/admin/clients: usage and remaining limits of each client key, and their reset.
 
-`policy.client_limits` enforces the limits.
+`resilience.client_keys.limits` enforces the limits.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from llm_guard.admin.api.parameters import check_known
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.context import Running
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.metrics.exposition import Family, Row
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.gateway.counters import ClientCounts
-from llm_guard.ops.changes import Changed, Changes, Done
-from llm_guard.ops.exposition import Family, Row
-from llm_guard.ops.labels import check_known
-from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
-from llm_guard.ops.running import Running
-from llm_guard.policy.client_limits import LimitName
+from llm_guard.proxy.telemetry.counters import ClientCounts
+from llm_guard.resilience.client_keys.limits import LimitName
 
 RESET = "/admin/clients/reset"
 
@@ -86,7 +86,7 @@ class ClientPages:
         return [self._view(name) for name in self._keys]
 
     def metrics(self) -> tuple[Family, ...]:
-        """Returns the metrics of the limits; those of calls and tokens are in `ops.call_metrics`."""
+        """Returns the metrics of the limits; those of calls and tokens are in `admin.metrics.call_metrics`."""
 
         def refusals() -> list[Row]:
             return [(of, count) for of, count in self._quotas.refusals.items()]

@@ -1,6 +1,6 @@
 """/admin/config: the running config, validation, reload and rollback.
 
-`reloads` runs the configs, `config` masks secrets.
+`config_reloader` runs the configs, `config` masks secrets.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.clock import iso
 from llm_guard.config import ConfigError, KeyChange, Problem, shown
-from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.reloads import Adopted, How, NothingToDo, Reloads
+from llm_guard.config_reloader import Adopted, How, NothingToDo, Reloads
 
 _MOST_CHANGES = 1000
 ROLLED_BACK = "the file is not what runs: a restart, a reload or the next change of the file undoes the roll back"

@@ -1,6 +1,6 @@
 """/admin/dead-letters: dead letters and deferred calls; list, requeue, delete.
 
-`errands` executes the calls.
+`deferred` executes the calls.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from llm_guard.clock import Clock
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.schemas.dead_letters import LetterView, WholeLetter, letter_view, whole_letter
+from llm_guard.admin.schemas.subsystems import KeptView
+from llm_guard.clock import Clock, iso
 from llm_guard.config import Config
-from llm_guard.errands.errands import Errands
-from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.lasting_views import KeptView
-from llm_guard.ops.letter_view import LetterView, WholeLetter, letter_view, whole_letter
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.store.kept import Found, KeptCalls, Purpose, State, StoreError, Wanted
+from llm_guard.deferred.service import DeferredService
+from llm_guard.storage.calls.store import Found, KeptCalls, Purpose, State, StoreError, Wanted
 
 _PATIENCE_S = 5.0
 _ROOT = "/admin/dead-letters"
@@ -100,11 +100,11 @@ class Chosen(Struct, frozen=True):
 _Found = TypeVar("_Found")
 
 
-class LetterPages:
+class DeadLetterApi:
     """Endpoints of stored calls, under the current config; a reload replaces it."""
 
-    def __init__(self, config: Config, errands: Errands, changes: Changes, clock: Clock) -> None:
-        self._errands = errands
+    def __init__(self, config: Config, deferred: DeferredService, changes: Changes, clock: Clock) -> None:
+        self._deferred = deferred
         self._changes = changes
         self._clock = clock
         self.adopt(config)
@@ -138,7 +138,7 @@ class LetterPages:
 
     def view_if_used(self) -> KeptView | None:
         """Returns the counts; None if no call is stored, and no model stores calls without a request header."""
-        counts = self._errands.counts
+        counts = self._deferred.counts
         found = counts.found or Found(count={}, size=0)
         lost = dict[str, int](counts.lost.items())
         if not (self._keeps_by_itself or found.count or lost):
@@ -171,7 +171,7 @@ class LetterPages:
         async def do() -> Done:
             now, pace_s = self._clock.wall(), self._pace_s
             ids = await self._ask(lambda store: store.requeue(wanted, now, pace_s))
-            self._errands.runner.wake()
+            self._deferred.runner.wake()
             warnings = [] if ids else ["none of these is dead and can be asked for: /admin/dead-letters?state=dead"]
             last_due = iso(now + pace_s * (len(ids) - 1)) if ids else None
             return Done(Chosen(len(ids), ids[:100], last_due), {"count": len(ids), "ids": ids[:100]}, warnings)
@@ -204,7 +204,7 @@ class LetterPages:
     async def _ask(self, act: Callable[[KeptCalls], _Found]) -> _Found:
         """Runs `act` on the store. Raises Refused if the store fails."""
         try:
-            return await self._errands.shelf.ask(act, _PATIENCE_S)
+            return await self._deferred.call_store.ask(act, _PATIENCE_S)
         except StoreError as error:
             raise Refused(503, "letters_unreadable", f"{error}; calls go on without") from None
 

@@ -1,6 +1,6 @@
 """/admin/degraded: degraded modes, and operators' overrides of them: enter, leave, or back to the rule.
 
-`gateway.degraded` applies the modes, `policy.degraded` has the rule.
+`proxy.degraded_mode` applies the modes, `resilience.degradation.degraded_mode` has the rule.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from llm_guard.admin.api.parameters import Duration, check_known, optional_seconds_of
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.context import Running
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.schemas.subsystems import DegradedView, ModeView, RouteModeView
+from llm_guard.clock import iso
 from llm_guard.config import Config
-from llm_guard.gateway.counters import ModelCounts
-from llm_guard.gateway.degraded import Modes, RouteMode, rules_of
-from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.durations import Duration, optional_seconds_of
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.labels import check_known
-from llm_guard.ops.lasting_views import DegradedView, ModeView, RouteModeView
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.ops.running import Running
+from llm_guard.proxy.degraded_mode import Modes, RouteMode, rules_of
+from llm_guard.proxy.telemetry.counters import ModelCounts
 
 _GATEWAY = "gateway"
 _NO_RULES = "no model has `degraded` in its rules: there is nothing that this would change"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from llm_guard.ops.health import WORST_FIRST, Group
-from llm_guard.ops.views import BreakerView, BudgetView, ForceView, GateView, Quantiles
+from llm_guard.admin.api.health import WORST_FIRST, Group
+from llm_guard.admin.schemas.models import BreakerView, BudgetView, ForceView, GateView, Quantiles
 
 _GATES = 64
 """Gates of one deployment that are sampled for limit and rate: each caller has one, and there may be a thousand."""

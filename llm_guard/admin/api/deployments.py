@@ -1,6 +1,6 @@
 """Operator actions on breakers and deployments: force and reset, drain, bench and return.
 
-`ops.forces` and `ops.holds` apply them and keep their ends.
+`admin.overrides.breaker_overrides` and `admin.overrides.maintenance_holds` apply them and keep their ends.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, field
 
+from llm_guard.admin.api.parameters import Duration, check_known, labels_of, left_alone, optional_seconds_of
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused
+from llm_guard.admin.overrides.breaker_overrides import Aim, Force, ForcedState, Forces
+from llm_guard.admin.overrides.maintenance_holds import Holds
+from llm_guard.admin.schemas.models import DeploymentView
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deployment import Deployment, Hold
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.changes import Changed, Changes, Done
-from llm_guard.ops.durations import Duration, optional_seconds_of
-from llm_guard.ops.forces import Aim, Force, ForcedState, Forces
-from llm_guard.ops.holds import Holds
-from llm_guard.ops.labels import check_known, labels_of, left_alone
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused
-from llm_guard.ops.views import DeploymentView
+from llm_guard.proxy.handler import Handler
+from llm_guard.routing.deployment import Deployment, Hold
 
 Label = Annotated[str, Meta(min_length=1, max_length=600, description="As /admin/deployments names it.")]
 
@@ -71,13 +70,13 @@ class BenchDeployment(ReturnDeployment):
     for_: Duration = field(name="for")
 
 
-class Controls:
+class DeploymentApi:
     """Endpoints of the actions, against the current config; a reload replaces it."""
 
     def __init__(
         self,
         config: Config,
-        gateway: Gateway,
+        gateway: Handler,
         changes: Changes,
         clock: Clock,
         view: Callable[[str], DeploymentView | None],
@@ -119,10 +118,10 @@ class Controls:
         self.forces.look(now)
         self.holds.look(now)
 
-    def dress(self, deployment: Deployment) -> None:
+    def apply_overrides(self, deployment: Deployment) -> None:
         """Applies the overrides of its label to a new deployment."""
-        self.holds.dress(deployment)
-        self.forces.dress(deployment)
+        self.holds.apply_overrides(deployment)
+        self.forces.apply_overrides(deployment)
 
     def recall(self, forces: Iterable[Force], holds: Iterable[tuple[str, Hold]]) -> None:
         """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit

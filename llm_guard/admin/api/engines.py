@@ -7,15 +7,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from llm_guard.clock import Clock
-from llm_guard.health.engines import Engines
-from llm_guard.health.supervisor import EngineSeen, Supervisor
-from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.labels import check_known
-from llm_guard.ops.lasting_views import EngineView
-from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
-from llm_guard.policy.engine import Turn
+from llm_guard.admin.api.parameters import check_known
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.schemas.subsystems import EngineView
+from llm_guard.clock import Clock, iso
+from llm_guard.resilience.health.engine_state import Turn
+from llm_guard.upstreams.engines.registry import Engines
+from llm_guard.upstreams.engines.supervisor import EngineSeen, Supervisor
 
 _OUTPUT = 20
 """Lines of output that are shown."""

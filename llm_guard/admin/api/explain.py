@@ -1,6 +1,6 @@
 """POST /admin/explain: predicts how a call would be routed now. Sends nothing and changes nothing.
 
-`gateway.foresight` makes the prediction.
+`proxy.dry_run` makes the prediction.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from llm_guard.call import Call
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
-from llm_guard.gateway.entrance import Full, Shut
-from llm_guard.gateway.foresight import Foreseen, Turn, forecast_of, foresee
-from llm_guard.gateway.refusals import DRAINED, unknown_model, wrong_dialect
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.pages import Answer, Asked, Page, answer
-from llm_guard.ops.waterfall import took
 from llm_guard.outcome import Refusal
-from llm_guard.policy.caller import PRIORITIES
-from llm_guard.policy.deadline import first_token_s
-from llm_guard.policy.hedge import hedge_delay_s
-from llm_guard.policy.transition import BreakerState
-from llm_guard.routes import Route
+from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.dry_run import Foreseen, Turn, forecast_of, foresee
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model, wrong_dialect
+from llm_guard.proxy.telemetry.waterfall import took
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.resilience.retry.deadline import first_token_s
+from llm_guard.resilience.retry.hedging import hedge_delay_s
+from llm_guard.resilience.routing.client_hints import PRIORITIES
+from llm_guard.routing.route_table import Route
 
 _USUAL_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
@@ -123,7 +123,7 @@ class Explanation(Struct, frozen=True):
 class Foresight:
     """Endpoint of the prediction, from the current routes and their state."""
 
-    def __init__(self, gateway: Gateway, clock: Clock) -> None:
+    def __init__(self, gateway: Handler, clock: Clock) -> None:
         self._gateway = gateway
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
@@ -151,7 +151,7 @@ class Foresight:
         route = _route_outlook(call, call.route, now)
         if (refusal := wrong_dialect(call)) is not None:
             return _refused(refusal, route)
-        foreseen = foresee(call, call.route, gateway.bench, self._clock, self._draw)
+        foreseen = foresee(call, call.route, gateway.cooldowns, self._clock, self._draw)
         outlooks = [_outlook(each, call, call.route, now) for each in foreseen]
         return Explanation(_summary(request.model, call.route, outlooks), None, route, outlooks)
 
@@ -213,9 +213,9 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
 
 def _why(foreseen: Foreseen) -> str | None:
     obstacle = foreseen.obstacle
-    if isinstance(obstacle, Shut) and obstacle.rest is not None:
+    if isinstance(obstacle, Unavailable) and obstacle.rest is not None:
         return f"{obstacle.why}: {obstacle.rest.detail}"
-    if isinstance(obstacle, Full) and foreseen.turn != "left_out":
+    if isinstance(obstacle, AtCapacity) and foreseen.turn != "left_out":
         return "no room now"  # there will be later
     return None if obstacle is None else obstacle.why
 

@@ -1,6 +1,6 @@
 """Health of deployments and of the gateway as a whole: /admin/health, and the details of /readyz.
 
-Gathers the signals; `policy.health` evaluates them.
+Gathers the signals; `resilience.health.status` evaluates them.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
+from llm_guard.admin.api.history import History
+from llm_guard.admin.api.parameters import left_alone
+from llm_guard.admin.context import Running
+from llm_guard.admin.http.cooperative import Pauses
+from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page, answer
+from llm_guard.admin.schemas.models import Counted, HealthSummary, HoldView
 from llm_guard.config import Config, is_pattern
-from llm_guard.deployment import Deployment
-from llm_guard.ops.history import History
-from llm_guard.ops.labels import left_alone
-from llm_guard.ops.pages import TEXT, Answer, Asked, Page, answer
-from llm_guard.ops.pauses import Pauses
-from llm_guard.ops.running import Running
-from llm_guard.ops.views import Counted, HealthSummary, HoldView
-from llm_guard.policy.bench import Key
-from llm_guard.policy.health import (
+from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.resilience.health.status import (
+    HealthSignals,
     HealthState,
-    Signs,
     Verdict,
+    evaluate_refusals,
     judge,
-    judge_refusals,
     mode_words,
     sum_up,
     with_modes,
     with_refusals,
 )
-from llm_guard.policy.transition import BreakerState
+from llm_guard.routing.deployment import Deployment
 
 WORST_FIRST: tuple[BreakerState, ...] = (
     "forced_open", "open", "half_open", "closed", "forced_closed", "metrics_only", "disabled",
@@ -103,7 +103,7 @@ class Health:
     def _rests(self, now: float) -> dict[Key, float]:
         """Returns the seconds left of each cooldown, by kind, upstream, base URL, digest of the key, account, and the
         model unless all models are meant."""
-        rests = self._gateway.bench.snapshot(now).items()
+        rests = self._gateway.cooldowns.snapshot(now).items()
         return {(key[0], *key[-4 if key[0] == "credential" else -5 :]): rest.until - now for key, rest in rests}
 
     def summed_up(self, verdicts: Mapping[str, Verdict]) -> Verdict:
@@ -123,10 +123,10 @@ class Health:
             all_calls += calls
             for by, count in refused.items():
                 all_refused[by] += count
-            verdict = judge_refusals(calls, refused)
+            verdict = evaluate_refusals(calls, refused)
             if verdict.health != "healthy":
                 suffering[name] = verdict
-        return with_refusals(whole, judge_refusals(all_calls, all_refused), suffering)
+        return with_refusals(whole, evaluate_refusals(all_calls, all_refused), suffering)
 
     def _mode_words(self) -> list[str]:
         modes = self._gateway.degraded.snapshot()
@@ -169,10 +169,10 @@ class Health:
             self._known_reasons = [f"health: {health}", *self._mode_words(), *why[:_REASONS], *more]
         return self._known_reasons
 
-    def _signs(self, label: str, group: Group, rests: Mapping[Key, float], now: float) -> Signs:
+    def _signs(self, label: str, group: Group, rests: Mapping[Key, float], now: float) -> HealthSignals:
         lately, hold = self._history.deployment(label).tally, self.hold(label)
         budget = self._settings
-        return Signs(
+        return HealthSignals(
             worst(each.breaker.state for each in group),
             worst(each.host.state for each in group),
             lately.judged,

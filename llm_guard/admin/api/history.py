@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.monitor import rates as tally
+from llm_guard.admin.monitor.rates import NOTHING, Tally
+from llm_guard.admin.schemas.models import History as HistoryView
+from llm_guard.admin.schemas.models import Series
 from llm_guard.clock import Clock
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.ops import tally
-from llm_guard.ops.pages import Answer, Asked, Page, answer
-from llm_guard.ops.tally import NOTHING, Tally
-from llm_guard.ops.views import History as HistoryView
-from llm_guard.ops.views import Series
 from llm_guard.outcome import GATEWAYS_DOING, RefusedBy
+from llm_guard.proxy.telemetry.counters import CallCounters
 
 STEP_S = 5.0
 STEPS = 180

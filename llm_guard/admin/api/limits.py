@@ -1,6 +1,6 @@
 """/admin/limits: retry budgets and capacity, changed until the next reload or reset.
 
-`policy.retry_budget` and `policy.gate` define the settings.
+`resilience.retry.budget` and `resilience.capacity.gate` define the settings.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from llm_guard.admin.api.deployments import Label
+from llm_guard.admin.api.parameters import check_known, labels_of
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.changes import Changed, Changes, Done
-from llm_guard.ops.controls import Label
-from llm_guard.ops.labels import check_known, labels_of
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.retry_budget import BudgetSettings
-from llm_guard.policy.units import at_least, parse_concurrency, parse_count, parse_ratio
+from llm_guard.proxy.handler import Handler
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.units import at_least, parse_concurrency, parse_count, parse_ratio
+from llm_guard.routing.deployment import Deployment
 
 _Said = dict[str, Any]
 """Changed values, by the fields of `SetLimits`."""
@@ -90,7 +90,7 @@ _CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "queue": _Wa
 class LimitPages:
     """Limits by label. Each name under a pattern has limits of its own; they are changed together."""
 
-    def __init__(self, config: Config, gateway: Gateway, changes: Changes, clock: Clock) -> None:
+    def __init__(self, config: Config, gateway: Handler, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
         self._changes = changes
         self._clock = clock
@@ -122,7 +122,7 @@ class LimitPages:
         for each in self._gateway.deployments():
             if each.label == label:
                 self._apply(each, self._wanted[label])
-        self._gateway.let_in()
+        self._gateway.wake_waiters()
 
     def words(self) -> Mapping[str, _Said]:
         """Returns the values that operators have set, by label."""
@@ -134,7 +134,7 @@ class LimitPages:
             live = set(self._gateway.deployments())
             self._before = {each: settings for each, settings in self._before.items() if each in live}
 
-    def dress(self, deployment: Deployment) -> None:
+    def apply_overrides(self, deployment: Deployment) -> None:
         """Applies changed limits to a new deployment."""
         if deployment.label in self._wanted:
             self._apply(deployment, self._wanted[deployment.label])
@@ -183,7 +183,7 @@ class LimitPages:
             budget, capacity = self._before.pop(each)
             each.budget.settings = budget
             each.gates.adopt(capacity)
-        self._gateway.let_in()
+        self._gateway.wake_waiters()
         return said
 
     def _now(self, label: str | None = None) -> list[Limits]:

@@ -11,12 +11,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.clock import Clock
+from llm_guard.admin.api.parameters import Duration, optional_seconds_of
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.clock import Clock, iso
 from llm_guard.config import LogSettings
 from llm_guard.log import LEVELS, LevelName, is_logger
-from llm_guard.ops.changes import Changed, Changes, Done, iso
-from llm_guard.ops.durations import Duration, optional_seconds_of
-from llm_guard.ops.pages import Answer, Asked, Change, Page, Refused, answer
 
 _MOST_WORDS = 100
 
@@ -95,7 +95,7 @@ class LogLevels:
     def _do(self, change: LevelChange) -> Done:
         name = change.logger
         if not is_logger(name):
-            why = f"no module or package of the gateway is named {name!r}; such as llm_guard.gateway.settle"
+            why = f"no module or package of the gateway is named {name!r}; such as llm_guard.proxy.attempts.release"
             raise Refused(404, "unknown_logger", why)
         if name not in LEVELS.overrides() and len(LEVELS.overrides()) >= _MOST_WORDS:
             raise Refused(409, "too_many_levels", "give some loggers back to the config: level null")

@@ -1,6 +1,6 @@
 """Browser login: exchanges a one-time code or a token for a session cookie. /admin/session shows the session.
 
-A code is valid once. `ops.credentials` verifies codes and cookies.
+A code is valid once. `admin.http.credentials` verifies codes and cookies.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Annotated
 import structlog
 from msgspec import Meta, Struct
 
+from llm_guard.admin.http.auth import Guard, WrongToken, cookies_in
+from llm_guard.admin.http.credentials import COOKIE_S, Credential, Role
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
 from llm_guard.clock import Clock
-from llm_guard.ops.credentials import COOKIE_S, Credential, Role
-from llm_guard.ops.guard import Guard, WrongToken, cookies_in
-from llm_guard.ops.pages import Answer, Asked, Page, Refused, answer
-from llm_guard.store.used_codes import UsedCodes
-from llm_guard.store.worker import Worker
+from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.used_login_codes import UsedCodes
 
-_log = structlog.get_logger("llm_guard.ops.login_pages")
+_log = structlog.get_logger("llm_guard.admin.api.login")
 
 _PATIENCE_S = 5.0
 """Seconds that a login waits for the disk."""

@@ -1,6 +1,7 @@
 """Builds snapshots: /admin/metrics, /admin/deployments and /admin/breakers.
 
-`ops.views` has the schemas, `gateway.counters` the counts, `ops.health` the health of deployments.
+`admin.schemas.models` has the schemas, `proxy.telemetry.counters` the counts, `admin.api.health` the health of
+deployments.
 """
 
 from __future__ import annotations
@@ -10,27 +11,21 @@ from dataclasses import dataclass
 
 import msgspec
 
+from llm_guard.admin.api import deployment_aggregation
+from llm_guard.admin.api.clients import ClientView
+from llm_guard.admin.api.health import Group, Health, worst
+from llm_guard.admin.api.history import History, Lately
+from llm_guard.admin.context import Running
+from llm_guard.admin.http.cooperative import Pauses
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.monitor import rates
+from llm_guard.admin.monitor.rates import Tally
+from llm_guard.admin.schemas.models import DeploymentView, ForceView, LabelledBreaker, ModelView, Snapshot, Traffic
+from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, KeptView, ProbedView
 from llm_guard.config import Config
-from llm_guard.gateway.call_line import Timestamps
-from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
-from llm_guard.ops import deployment_view, tally
-from llm_guard.ops.client_pages import ClientView
-from llm_guard.ops.health import Group, Health, worst
-from llm_guard.ops.history import History, Lately
-from llm_guard.ops.lasting_views import CacheView, DegradedView, EngineView, KeptView, ProbedView
-from llm_guard.ops.pages import Answer, Asked, Page, answer
-from llm_guard.ops.pauses import Pauses
-from llm_guard.ops.running import Running
-from llm_guard.ops.tally import Tally
-from llm_guard.ops.views import (
-    DeploymentView,
-    ForceView,
-    LabelledBreaker,
-    ModelView,
-    Snapshot,
-    Traffic,
-)
-from llm_guard.policy.health import Verdict, judge_refusals
+from llm_guard.proxy.telemetry.access_log import Timestamps
+from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
+from llm_guard.resilience.health.status import Verdict, evaluate_refusals
 from llm_guard.version import __version__
 
 Forced = Callable[[str], ForceView | None]
@@ -123,7 +118,7 @@ class Overview:
             probes,
             others.cache(),
             others.kept(),
-            sum(key[0] == "credential" for key in gateway.bench.snapshot(now)),
+            sum(key[0] == "credential" for key in gateway.cooldowns.snapshot(now)),
             sum(listener.count for listener in listeners),
             listeners[0].settings.max_connections if listeners else 0,
             round(self._max_lag_s(), 4),
@@ -158,7 +153,7 @@ class Overview:
 
     async def _lately(self, pauses: Pauses) -> tuple[dict[str, Lately], Tally]:
         """Returns the recent traffic of each model that was called since the start, and the sum over all."""
-        found, whole = {}, tally.NOTHING
+        found, whole = {}, rates.NOTHING
         for name in tuple(self._counters.models):
             lately = found[name] = self._history.model(name)
             whole = whole.plus(lately.tally)
@@ -170,7 +165,7 @@ class Overview:
         return _traffic(
             self._history.lately(whole),
             sum(sum(counts.calls.values()) for counts in models.values()),
-            tally.share(sum(self._counters.recent), len(self._counters.recent)),
+            rates.share(sum(self._counters.recent), len(self._counters.recent)),
             sum(counts.begun - counts.ended for counts in models.values()),
         )
 
@@ -187,10 +182,10 @@ class Overview:
         traffic = _traffic(
             lately,
             sum(counts.calls.values()),
-            tally.share(sum(counts.recent), len(counts.recent)),
+            rates.share(sum(counts.recent), len(counts.recent)),
             counts.begun - counts.ended,
         )
-        verdict = judge_refusals(lately.tally.calls, lately.tally.refused_by)
+        verdict = evaluate_refusals(lately.tally.calls, lately.tally.refused_by)
         return ModelView(name, traffic, dict(counts.calls), verdict.health, list(verdict.why))
 
     async def _deployment_views(
@@ -221,16 +216,16 @@ class Overview:
             sum(counts.attempts.values()),
             dict(counts.attempts),
             _rounded(lately.success_rate),
-            _rounded(tally.share(lately.timeouts, lately.attempts)),
-            _rounded(tally.share(sum(lately.refused), lately.calls)),
-            tally.quantiles(tally.DURATION_BOUNDS, lately.durations),
-            deployment_view.first_tokens(group, now),
+            _rounded(rates.share(lately.timeouts, lately.attempts)),
+            _rounded(rates.share(sum(lately.refused), lately.calls)),
+            rates.quantiles(rates.DURATION_BOUNDS, lately.durations),
+            deployment_aggregation.first_tokens(group, now),
             self._timestamps.of(last_success) if last_success else None,
             self._running.dials(upstream.link),
-            deployment_view.breaker_view(group, self._forced(label), now),
+            deployment_aggregation.breaker_view(group, self._forced(label), now),
             worst(each.host.state for each in group),
-            deployment_view.gate_view(group, now),
-            deployment_view.budget_view(group, now),
+            deployment_aggregation.gate_view(group, now),
+            deployment_aggregation.budget_view(group, now),
             self._health.hold(label),
             self._timestamps.of(last_ok) if last_ok else None,
         )
@@ -243,7 +238,7 @@ class Overview:
         return views
 
     def _labelled(self, label: str, group: Group) -> LabelledBreaker:
-        view = deployment_view.breaker_view(group, self._forced(label), self._running.clock.now())
+        view = deployment_aggregation.breaker_view(group, self._forced(label), self._running.clock.now())
         return LabelledBreaker(**msgspec.structs.asdict(view), deployment=label)
 
 
@@ -253,13 +248,13 @@ def _traffic(lately: Lately, calls: int, success_rate: float | None, in_flight: 
         calls,
         _rounded(success_rate),
         round(lately.calls_per_second, 3),
-        _rounded(tally.share(news.retries, news.calls)),
-        _rounded(tally.share(news.attempts, news.calls)),
-        _rounded(tally.share(news.timeouts, news.attempts)),
-        _rounded(tally.share(sum(news.refused), news.calls)),
+        _rounded(rates.share(news.retries, news.calls)),
+        _rounded(rates.share(news.attempts, news.calls)),
+        _rounded(rates.share(news.timeouts, news.attempts)),
+        _rounded(rates.share(sum(news.refused), news.calls)),
         in_flight,
-        tally.quantiles(tally.DURATION_BOUNDS, news.durations),
-        tally.quantiles(tally.FIRST_TOKEN_BOUNDS, news.first_tokens),
+        rates.quantiles(rates.DURATION_BOUNDS, news.durations),
+        rates.quantiles(rates.FIRST_TOKEN_BOUNDS, news.first_tokens),
     )
 
 

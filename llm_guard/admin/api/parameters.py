@@ -1,12 +1,19 @@
-"""Durations of overrides: `for` in the body of a change."""
+"""Parameters that several endpoints take: labels of deployments, names that must be known, and durations of overrides.
+
+Also finds the models that have no deployment left when some are taken out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Annotated
 
 from msgspec import Meta
 
-from llm_guard.policy.units import parse_duration
+from llm_guard.admin.http.endpoint import Refused
+from llm_guard.config import Config, matching_key, near_names
+from llm_guard.resilience.units import parse_duration
 
 _NOT_NOTHING = r"(?![0.]*[a-z])"
 _MOST = r"([0-9]{1,4}h|[0-9]{1,6}m|[0-9]{1,8}s|[0-9]{1,11}ms|[0-9]{1,4}\.[0-9]{1,3}(h|m|s|ms))"
@@ -28,3 +35,39 @@ def seconds_of(text: str) -> float:
 def optional_seconds_of(text: str | None) -> float | None:
     """Returns the seconds, or None for no end."""
     return None if text is None else seconds_of(text)
+
+
+def labels_of(config: Config) -> dict[str, str]:
+    """Returns the upstream of each label, including those of unused patterns and of pass-through calls."""
+    found = {name: name for name in config.upstreams}
+    for key, model in config.models.items():
+        found.update({f"{each.upstream}/{each.model or key}": each.upstream for each in model.deployments})
+    return found
+
+
+def check_known(name: str, known: AbstractSet[str], kind: str) -> None:
+    """Raises Refused if the name is unknown."""
+    if name not in known:
+        near = near_names(name, known)
+        hint = f"; near it are {', '.join(near)}" if near else ""
+        raise Refused(404, f"unknown_{kind}", f"no {kind} is named {name[:256]!r}{hint}")
+
+
+def left_alone(config: Config, closed: AbstractSet[str]) -> list[str]:
+    """Returns the keys of `models`, and pass-through paths, that have no deployment left without these labels."""
+    models = [key for key in config.models if all(label in closed for label in _steps(config, key))]
+    through = [f"/upstreams/{name}" for name in config.upstreams if name in closed]
+    return [*models, *through]
+
+
+def _steps(config: Config, key: str) -> Iterator[str]:
+    """Yields the labels of a model and of its fallbacks."""
+    waiting, seen = [key], set[str]()
+    while waiting:
+        key = waiting.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        model = config.models[key]
+        yield from (f"{each.upstream}/{each.model or key}" for each in model.deployments)
+        waiting += [found for each in model.fallbacks if (found := matching_key(config.models, each)) is not None]

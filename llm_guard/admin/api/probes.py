@@ -7,15 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from llm_guard.gateway.call_line import Timestamps
-from llm_guard.health.prober import Prober
-from llm_guard.health.signs import ProbeView
-from llm_guard.health.subjects import Subject
-from llm_guard.ops.changes import Changed, Changes, Done
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.labels import check_known
-from llm_guard.ops.lasting_views import ProbedView
-from llm_guard.ops.pages import Answer, Asked, Change, Page, answer
+from llm_guard.admin.api.parameters import check_known
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.schemas.subsystems import ProbedView
+from llm_guard.proxy.telemetry.access_log import Timestamps
+from llm_guard.upstreams.probes.prober import Prober
+from llm_guard.upstreams.probes.targets import ProbeView, Subject
 
 
 class ProbeNow(Change):

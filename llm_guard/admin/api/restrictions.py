@@ -1,7 +1,7 @@
 """/admin/restrictions, and the reset of what the gateway restricts by itself.
 
-`ops.restrictions` builds the list. Operators' overrides end where they were made (`ops.controls`, `ops.limits`,
-`ops.degraded_pages`).
+`admin.restrictions.restrictions` builds the list. Operators' overrides end where they were made
+(`admin.api.deployments`, `admin.api.limits`, `admin.api.degraded`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Annotated, get_args
 
 from msgspec import Meta
 
+from llm_guard.admin.api.deployments import Breakers, DeploymentApi
+from llm_guard.admin.audit.changes import Changed, Changes, Done
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.admin.overrides.breaker_overrides import Aim
+from llm_guard.admin.restrictions.deployments import RESET, concerned_by, is_ramping
+from llm_guard.admin.restrictions.restrictions import Restrictions
+from llm_guard.admin.schemas.restrictions import Resettable, Restriction
 from llm_guard.clock import Clock
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.changes import Changed, Changes, Done
-from llm_guard.ops.controls import Breakers, Controls
-from llm_guard.ops.deployment_restrictions import RESET, concerned_by, is_ramping
-from llm_guard.ops.forces import Aim
-from llm_guard.ops.pages import Answer, Asked, Page, Refused, answer
-from llm_guard.ops.restriction_views import Resettable, Restriction
-from llm_guard.ops.restrictions import Restrictions
-from llm_guard.policy.bench import Key
-from llm_guard.policy.breaker import Breaker
+from llm_guard.proxy.handler import Handler
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.routing.deployment import Deployment
 
 _ALL: tuple[Resettable, ...] = get_args(Resettable)
 _OF_AN_UPSTREAM: tuple[Resettable, ...] = ("host_breaker", "credential_cooldown")
@@ -41,7 +41,7 @@ class RestrictionPages:
     """Endpoints that list and reset restrictions."""
 
     def __init__(
-        self, restrictions: Restrictions, controls: Controls, gateway: Gateway, changes: Changes, clock: Clock
+        self, restrictions: Restrictions, controls: DeploymentApi, gateway: Handler, changes: Changes, clock: Clock
     ) -> None:
         self._restrictions = restrictions
         self._controls = controls
@@ -88,7 +88,7 @@ class RestrictionPages:
             "throttle": self._end_throttles,
         }
         lifted = {name: lift(meant) for name, lift in lifts.items() if name in what}
-        self._gateway.let_in()
+        self._gateway.wake_waiters()
         warnings = [
             f"the credential of {name} is used again for every model, not only for {aim}"
             for name in lifted.get("credential_cooldown", ())
@@ -121,17 +121,17 @@ class RestrictionPages:
     def _end_cooldowns(self, meant: list[Deployment]) -> list[str]:
         concerned = self._cooldowns(meant)
         keys = [key for key in concerned if key[0] != "credential"]
-        lifted = self._gateway.bench.lift(keys, self._clock.now())
+        lifted = self._gateway.cooldowns.lift(keys, self._clock.now())
         return _names(each for key in lifted for each in concerned[key])
 
     def _end_credential_cooldowns(self, meant: list[Deployment]) -> list[str]:
         concerned = self._cooldowns(meant)
         keys = [key for key in concerned if key[0] == "credential"]
-        lifted = self._gateway.bench.lift(keys, self._clock.now())
+        lifted = self._gateway.cooldowns.lift(keys, self._clock.now())
         return list(dict.fromkeys(concerned[key][0].upstream.name for key in lifted))
 
     def _cooldowns(self, meant: list[Deployment]) -> dict[Key, list[Deployment]]:
-        return concerned_by(self._gateway.bench.snapshot(self._clock.now()), meant)
+        return concerned_by(self._gateway.cooldowns.snapshot(self._clock.now()), meant)
 
     def _forget_paces(self, meant: list[Deployment]) -> list[str]:
         now, forgotten = self._clock.now(), []

@@ -8,19 +8,18 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar
 
 import structlog
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from llm_guard.clock import Clock
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.pages import Answer, Asked, Page, Refused, answer
-from llm_guard.ops.trail import Trail, Written
-from llm_guard.store.audit import Entry
+from llm_guard.admin.audit.writer import Trail, Written
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.clock import Clock, iso
+from llm_guard.storage.audit_log import Entry
 
-_log = structlog.get_logger("llm_guard.ops.changes")
+_log = structlog.get_logger("llm_guard.admin.audit.changes")
 
 _Now = TypeVar("_Now")
 
@@ -103,8 +102,3 @@ class Changes:
     async def _give(self, asked: Asked) -> Answer:
         wants: AuditQuery = asked.wants
         return answer(await self._trail.latest(wants.limit, None if wants.before is UNSET else wants.before))
-
-
-def iso(wall: float) -> str:
-    """Formats seconds since the epoch as ISO 8601."""
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

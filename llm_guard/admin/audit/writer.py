@@ -1,6 +1,7 @@
 """Writes changes to the audit trail, in a thread, so that the event loop never waits for the disk.
 
-A change that cannot be written is logged, kept in memory, and written with the next one. `store.audit` has the file.
+A change that cannot be written is logged, kept in memory, and written with the next one. `storage.audit_log` has the
+file.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from functools import partial
 import msgspec
 import structlog
 
+from llm_guard.admin.http.endpoint import Refused
 from llm_guard.clock import Clock
-from llm_guard.ops.pages import Refused
-from llm_guard.store.audit import AuditFile, Entry
-from llm_guard.store.errors import StoreError
-from llm_guard.store.worker import Worker
+from llm_guard.storage.audit_log import AuditFile, Entry
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.io_thread import Worker
 
-_log = structlog.get_logger("llm_guard.ops.trail")
+_log = structlog.get_logger("llm_guard.admin.audit.writer")
 
 KEPT = 1000
 """Most unwritten entries kept in memory; the log has all of them."""

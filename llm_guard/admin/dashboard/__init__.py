@@ -1,6 +1,6 @@
 """/dashboard: static files of the browser's page, which uses the JSON endpoints.
 
-The files contain no data, and so need no token: the page loads all data with the cookie of a login (`ops.login_pages`).
+The files contain no data, and so need no token: the page loads all data with the cookie of a login (`admin.api.login`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from llm_guard.ops.pages import Answer, Asked, Page, Refused
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused
 
 _HERE = Path(__file__).parent
 _TEXTS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
-from llm_guard.deployment import Deployment
-from llm_guard.ops.journal import Journal
-from llm_guard.policy.breaker import Breaker
-from llm_guard.policy.transition import History
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.circuit_breaker.history import History
+from llm_guard.routing.deployment import Deployment
 
 _Facts = dict[str, str | float | bool | None]
 

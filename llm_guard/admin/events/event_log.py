@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from llm_guard.clock import Clock
-from llm_guard.gateway.call_line import Timestamps
+from llm_guard.proxy.telemetry.access_log import Timestamps
 
 KEPT = 2000
 """Most events kept. A reader that reconnects gets those that it missed of these."""

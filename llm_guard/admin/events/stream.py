@@ -1,7 +1,7 @@
 """/admin/events: an event stream, as server-sent events or over a WebSocket.
 
-Limits the number of readers, and replays missed events to one that reconnects. `ops.journal` keeps the events,
-`ops.event_reader` a reader's queue.
+Limits the number of readers, and replays missed events to one that reconnects. `admin.events.event_log` keeps the
+events, `admin.events.subscriber` a reader's queue.
 
 A position is `BOOT-ID`: ids are unique only within a process, so that those of another one mean other events.
 """
@@ -14,15 +14,15 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.ops import websocket
-from llm_guard.ops.event_reader import Form, Message, Reader, ServerSentEvents, Texts
-from llm_guard.ops.event_socket import PROTOCOL, EventSocket
-from llm_guard.ops.journal import Event, Journal
-from llm_guard.ops.pages import Answer, Asked, Page, Refused
-from llm_guard.ops.site import headers_of
-from llm_guard.ops.views import Hello, Missed
+from llm_guard.admin.events.event_log import Event, Journal
+from llm_guard.admin.events.subscriber import Form, Message, Reader, ServerSentEvents, Texts
+from llm_guard.admin.events.websocket_stream import PROTOCOL, EventSocket
+from llm_guard.admin.http import websocket
+from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused
+from llm_guard.admin.http.router import headers_of
+from llm_guard.admin.schemas.models import Hello, Missed
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import Reply
 from llm_guard.version import __version__
 
 MAX_READERS = 64

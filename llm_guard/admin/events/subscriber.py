@@ -10,11 +10,11 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from llm_guard.ops import websocket
-from llm_guard.ops.journal import Event
-from llm_guard.ops.views import Hello, Missed
+from llm_guard.admin.events.event_log import Event
+from llm_guard.admin.http import websocket
+from llm_guard.admin.schemas.models import Hello, Missed
 
-_log = structlog.get_logger("llm_guard.ops.event_reader")
+_log = structlog.get_logger("llm_guard.admin.events.subscriber")
 
 MAX_EVENTS = 500
 MAX_BYTES = 1 << 18

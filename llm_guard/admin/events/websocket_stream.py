@@ -1,15 +1,15 @@
 """An event reader connected by a WebSocket.
 
-Answers pings and the close frame of the client, and ignores its messages. `ops.websocket` has the framing,
-`ops.event_reader` what is sent.
+Answers pings and the close frame of the client, and ignores its messages. `admin.http.websocket` has the framing,
+`admin.events.subscriber` what is sent.
 """
 
 from __future__ import annotations
 
-from llm_guard.gateway.reply import Connection
-from llm_guard.ops import websocket
-from llm_guard.ops.event_reader import Form, Reader
-from llm_guard.ops.websocket import ClientFrames, Message, ProtocolError
+from llm_guard.admin.events.subscriber import Form, Reader
+from llm_guard.admin.http import websocket
+from llm_guard.admin.http.websocket import ClientFrames, Message, ProtocolError
+from llm_guard.proxy.http_server.response_writer import Connection
 
 PROTOCOL = "llm-guard.events"
 

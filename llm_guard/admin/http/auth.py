@@ -2,7 +2,7 @@
 
 A token is always needed: behind a proxy on this machine every request comes from 127.0.0.1. A page in an operator's
 browser may come from anywhere (DNS rebinding: CVE-2024-28224; cross-site requests), so host and origin are checked too.
-`ops.credentials` verifies tokens.
+`admin.http.credentials` verifies tokens.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import binascii
 import ipaddress
 from collections.abc import Mapping
 
+from llm_guard.admin.http.credentials import Code, Credential, of_token
+from llm_guard.admin.http.endpoint import JSON, Caller, Refused
 from llm_guard.config import Ops
-from llm_guard.ops.credentials import Code, Credential, of_token
-from llm_guard.ops.pages import JSON, Caller, Refused
 
 _OWN_SITES = ("same-origin", "none")
 _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="llm-guard"'),)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.ops.credentials import Role
+from llm_guard.admin.http.credentials import Role
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import Reply
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"

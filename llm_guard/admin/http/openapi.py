@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import DataclassType, DictType, ListType, Metadata, StructType, UnionType
 
-from llm_guard.ops.field_texts import field_texts, type_text
-from llm_guard.ops.pages import JSON, Answer, Asked, Change, OperatorHeaders, Page, answer
+from llm_guard.admin.http.endpoint import JSON, Answer, Asked, Change, OperatorHeaders, Page, answer
+from llm_guard.admin.http.schema_docs import field_texts, type_text
 from llm_guard.version import __version__
 
 _REFS = "#/components/schemas/{name}"

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import structlog
 
+from llm_guard.admin.http.credentials import needs_generated
 from llm_guard.clock import Clock
 from llm_guard.config import Ops
-from llm_guard.ops.credentials import needs_generated
-from llm_guard.store.errors import StoreError
-from llm_guard.store.folder import state_folder
-from llm_guard.store.token_file import FILE, shared_token
-from llm_guard.store.worker import Worker
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.state_dir import state_folder
+from llm_guard.storage.token_file import FILE, shared_token
 
-_log = structlog.get_logger("llm_guard.ops.operator_token")
+_log = structlog.get_logger("llm_guard.admin.http.operator_token")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,6 +1,6 @@
 """Routes a request for an admin path to its endpoint, and responds.
 
-Reads the body, names the operator for the audit trail, and adds the security headers. `ops.guard` authenticates.
+Reads the body, names the operator for the audit trail, and adds the security headers. `admin.http.auth` authenticates.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import structlog
 
+from llm_guard.admin.http.auth import Guard, WrongToken, check_json
+from llm_guard.admin.http.endpoint import Answer, Asked, Caller, Page, Refused
+from llm_guard.admin.http.penalty import Penalty
+from llm_guard.admin.http.schema_docs import type_text
 from llm_guard.clock import Clock
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request, objection
-from llm_guard.ops.field_texts import type_text
-from llm_guard.ops.guard import Guard, WrongToken, check_json
-from llm_guard.ops.pages import Answer, Asked, Caller, Page, Refused
-from llm_guard.ops.penalty import Penalty
+from llm_guard.proxy.http_server.request import Request, objection
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.fields import BadRequest
 
-_log = structlog.get_logger("llm_guard.ops.site")
+_log = structlog.get_logger("llm_guard.admin.http.router")
 
 _MAX_BODY_BYTES = 1 << 20
 _MAX_NAME_CHARS = 64

@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llm_guard.gateway.request import Request
-from llm_guard.ops.pages import Refused
+from llm_guard.admin.http.endpoint import Refused
+from llm_guard.proxy.http_server.request import Request
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 GOING_AWAY, PROTOCOL_ERROR, INVALID_TEXT, TOO_BIG = 1001, 1002, 1007, 1009

@@ -1,4 +1,4 @@
-"""Metrics of calls and attempts: names, help texts and labels for what `gateway.counters` counts."""
+"""Metrics of calls and attempts: names, help texts and labels for what `proxy.telemetry.counters` counts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.ops.exposition import Family, Histogram, Row
+from llm_guard.admin.metrics.exposition import Family, Histogram, Row
+from llm_guard.proxy.telemetry.counters import CallCounters
 
 
 def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:

@@ -1,8 +1,8 @@
 """/metrics: the page that Prometheus scrapes.
 
 Writing it never blocks calls: it yields to the event loop after every few hundred samples, and takes a bounded share of
-the loop's time, however many scrapers there are. `ops.call_metrics` and `ops.state_metrics` have the values,
-`ops.exposition` the format.
+the loop's time, however many scrapers there are. `admin.metrics.call_metrics` and `admin.metrics.state_metrics` have
+the values, `admin.metrics.exposition` the format.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
-from llm_guard.ops.call_metrics import call_metrics
-from llm_guard.ops.exposition import CONTENT_TYPES, Family, Format, Histogram, pieces, wanted
-from llm_guard.ops.pages import TEXT, Answer, Asked, Page
-from llm_guard.ops.running import Running
-from llm_guard.ops.state_metrics import Alerts, Health, StateMetrics
-from llm_guard.ops.watch import Watch
+from llm_guard.admin.context import Running
+from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page
+from llm_guard.admin.metrics.call_metrics import call_metrics
+from llm_guard.admin.metrics.exposition import CONTENT_TYPES, Family, Format, Histogram, pieces, wanted
+from llm_guard.admin.metrics.state_metrics import Alerts, Health, StateMetrics
+from llm_guard.admin.monitor.monitor import Watch
 
 _SHARE = 0.1
 """Largest share of the event loop's time for pages. The page is open to all."""

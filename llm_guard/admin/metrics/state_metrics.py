@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from llm_guard.deployment import Deployment
+from llm_guard.admin.api.health import WORST_FIRST
+from llm_guard.admin.context import Running
+from llm_guard.admin.metrics.exposition import Family, Row
+from llm_guard.admin.monitor.monitor import Watch
 from llm_guard.log import direct_writer
-from llm_guard.ops.exposition import Family, Row
-from llm_guard.ops.health import WORST_FIRST
-from llm_guard.ops.running import Running
-from llm_guard.ops.watch import Watch
-from llm_guard.policy.health import HealthState
-from llm_guard.policy.transition import BreakerState
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.resilience.health.status import HealthState
+from llm_guard.routing.deployment import Deployment
 from llm_guard.version import __version__, is_compiled
 
 Health = Callable[[], Iterable[tuple[str, HealthState]]]
@@ -135,7 +135,7 @@ class StateMetrics:
 
     def _benched(self) -> list[Row]:
         counts = dict.fromkeys(self._gateway.table.upstreams, 0)
-        for kind, upstream, *_ in self._gateway.bench.snapshot(self._running.clock.now()):
+        for kind, upstream, *_ in self._gateway.cooldowns.snapshot(self._running.clock.now()):
             if kind == "credential" and upstream in counts:
                 counts[upstream] += 1
         return [((name,), count) for name, count in counts.items()]

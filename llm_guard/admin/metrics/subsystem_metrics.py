@@ -1,11 +1,20 @@
-"""Metrics of probes. `health.prober` has the values."""
+"""Metrics of the response cache, degraded modes, engines, deferred calls and dead letters, and probes.
+
+They are read at each scrape. `admin.metrics.call_metrics` has the cache results of calls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
-from llm_guard.health.prober import Prober
-from llm_guard.ops.exposition import Family, Histogram, Row
+from llm_guard.admin.metrics.exposition import Family, Histogram, Row
+from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.resilience.health.engine_state import EngineState
+from llm_guard.upstreams.engines.registry import Engines
+from llm_guard.upstreams.probes.prober import Prober
 
 _UP = {"up": 1, "down": 0}
 
@@ -44,5 +53,109 @@ def probe_metrics(prober: Prober) -> tuple[Family | Histogram, ...]:
         Family(
             "llm_guard_upstream_last_ok_timestamp_seconds", "gauge", "When a probe found an upstream well last.",
             ("upstream",), last_ok,
+        ),
+    )  # fmt: skip
+
+
+def cache_metrics(cache: AnswerCache) -> tuple[Family, ...]:
+    """Returns the metrics: entries and sizes by route, the others in total."""
+
+    def entries() -> list[Row]:
+        return [((route,), held.entries) for route, held in cache.snapshot().routes.items()]
+
+    def sizes() -> list[Row]:
+        return [((route,), held.bytes) for route, held in cache.snapshot().routes.items()]
+
+    return (
+        Family("llm_guard_cache_entries", "gauge", "Answers that are kept.", ("model",), entries),
+        Family("llm_guard_cache_bytes", "gauge", "What they take.", ("model",), sizes),
+        Family(
+            "llm_guard_cache_evictions",
+            "counter",
+            "Answers that made room for others.",
+            (),
+            lambda: [((), cache.snapshot().evictions)],
+        ),
+        Family(
+            "llm_guard_cache_store_failures",
+            "counter",
+            "What the cache's file could not do, or not in time.",
+            ("what",),
+            lambda: [((what,), count) for what, count in cache.snapshot().failures.items()],
+        ),
+    )
+
+
+def degraded_metrics(degraded: Degraded) -> tuple[Family, ...]:
+    """Returns the metrics of models with degraded mode in their rules, and of the gateway."""
+
+    def routes() -> Iterator[Row]:
+        return (((alias,), int(mode.is_degraded)) for alias, mode in degraded.snapshot().routes.items())
+
+    return (
+        Family("llm_guard_degraded", "gauge", "1 while lesser answers are given soon.", ("model",), routes),
+        Family(
+            "llm_guard_degraded_gateway",
+            "gauge",
+            "1 while that is so for all models that have any.",
+            (),
+            lambda: [((), int(degraded.snapshot().is_degraded))],
+        ),
+    )
+
+
+_STATES: tuple[EngineState, ...] = get_args(EngineState)
+
+
+def engine_metrics(engines: Engines) -> tuple[Family, ...]:
+    """Returns the metrics. Without engines there are no samples."""
+    return (
+        Family(
+            "llm_guard_engine_state", "gauge", "1 for the state an engine is in.", ("engine", "state"),
+            lambda: (((each.name, name), int(name == each.now.state)) for each in engines.seen() for name in _STATES),
+        ),
+        Family(
+            "llm_guard_engine_restarts", "counter", "Restarts of an engine that have come to an end.",
+            ("engine", "outcome"),
+            lambda: [
+                ((each.name, outcome), count)
+                for each in engines.seen()
+                for outcome, count in (("ok", each.now.restarts_ok), ("failed", each.now.restarts_failed))
+            ],
+        ),
+    )  # fmt: skip
+
+
+def kept_metrics(counts: ErrandCounts) -> tuple[Family, ...]:
+    """Returns the metrics. The stored calls are as of some seconds ago; if there never were any, there are no
+    samples."""
+
+    def kept() -> Iterator[Row]:
+        if counts.found is not None:
+            for key, count in counts.found.count.items():
+                purpose, _, state = key.partition("/")
+                yield (purpose, state), count
+
+    def size() -> Iterator[Row]:
+        if counts.found is not None and counts.found.count:
+            yield (), counts.found.size
+
+    return (
+        Family(
+            "llm_guard_kept_calls", "gauge", "Calls kept beyond their clients: letters, and those answered later.",
+            ("purpose", "state"), kept,
+        ),
+        Family("llm_guard_kept_calls_bytes", "gauge", "What they take on the disk.", (), size),
+        Family(
+            "llm_guard_dead_letters_lost", "counter", "Calls that should have been kept as letters, and were not.",
+            ("why",), lambda: [((why,), count) for why, count in counts.lost.items()],
+        ),
+        Family(
+            "llm_guard_errands", "counter", "Kept calls asked for, by what came of it.", ("purpose", "outcome"),
+            lambda: list(counts.rounds.items()),
+        ),
+        Family(
+            "llm_guard_completion_webhooks", "counter", "Webhooks told that a promised call is over.",
+            ("webhook", "outcome"), lambda: list(counts.told.items()),
         ),
     )  # fmt: skip

@@ -8,7 +8,7 @@ import structlog
 
 from llm_guard.clock import Alarm, Clock
 
-_log = structlog.get_logger("llm_guard.ops.watch")
+_log = structlog.get_logger("llm_guard.admin.monitor.monitor")
 
 PERIOD_S = 0.25
 _MINUTE_S = 60.0

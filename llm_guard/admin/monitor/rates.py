@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import add, sub
 
-from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
-from llm_guard.ops.views import Quantiles
+from llm_guard.admin.schemas.models import Quantiles
 from llm_guard.outcome import GATEWAYS_DOING, FailureKind, Scope
+from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
 
 DURATION_BOUNDS = ModelCounts().call_duration.bounds
 FIRST_TOKEN_BOUNDS = ModelCounts().time_to_first_token.bounds

@@ -1,7 +1,7 @@
 """Operator overrides of breakers: forced open or forced closed.
 
-Applies each override to every breaker that it covers, new ones included, and ends it. `policy.breaker` defines the
-states.
+Applies each override to every breaker that it covers, new ones included, and ends it.
+`resilience.circuit_breaker.breaker` defines the states.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_guard.clock import Clock
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.changes import Changes, iso
-from llm_guard.ops.views import ForceView
-from llm_guard.policy.breaker import Breaker
+from llm_guard.admin.audit.changes import Changes
+from llm_guard.admin.schemas.models import ForceView
+from llm_guard.clock import Clock, iso
+from llm_guard.proxy.handler import Handler
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.routing.deployment import Deployment
 
 ForcedState = Literal["forced_open", "forced_closed"]
 
@@ -64,7 +64,7 @@ class Forces:
     An override survives a reload, unless the new config sets another `state` for the breaker or drops the deployment.
     """
 
-    def __init__(self, gateway: Gateway, changes: Changes, clock: Clock) -> None:
+    def __init__(self, gateway: Handler, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
         self._changes = changes
         self._clock = clock
@@ -131,7 +131,7 @@ class Forces:
             self._end(force, "reload", "the config says another state")
         self._forget_lost()
 
-    def dress(self, deployment: Deployment) -> None:
+    def apply_overrides(self, deployment: Deployment) -> None:
         """Applies overrides to a deployment that is new or has just been released: others may cover it too."""
         for force in sorted(self._forces.values(), key=lambda each: each.aim.model is None):
             breaker = force.aim.breaker(deployment)
@@ -163,8 +163,8 @@ class Forces:
             self._taken.pop(breaker, None)
             breaker.reset(now, why)
         for deployment, _ in meant:
-            self.dress(deployment)
-        self._gateway.let_in()
+            self.apply_overrides(deployment)
+        self._gateway.wake_waiters()
 
     def _end(self, force: Force, who: str, why: str) -> None:
         """Ends an override as a whole, even if a reload has overruled it for one of its breakers only."""

@@ -1,23 +1,24 @@
 """Maintenance holds: deployments that an operator has drained, or benched for a time.
 
-Applies each hold to every deployment with its label, new ones included, and ends it. `gateway.entrance` enforces it.
+Applies each hold to every deployment with its label, new ones included, and ends it. `proxy.attempts.admission`
+enforces it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from llm_guard.clock import Clock
-from llm_guard.deployment import Deployment, Hold
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.changes import Changes, iso
-from llm_guard.ops.views import HoldView
+from llm_guard.admin.audit.changes import Changes
+from llm_guard.admin.schemas.models import HoldView
+from llm_guard.clock import Clock, iso
+from llm_guard.proxy.handler import Handler
+from llm_guard.routing.deployment import Deployment, Hold
 
 
 class Holds:
     """Holds by label. A reload keeps them, unless the label is gone."""
 
-    def __init__(self, gateway: Gateway, changes: Changes, clock: Clock) -> None:
+    def __init__(self, gateway: Handler, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
         self._changes = changes
         self._clock = clock
@@ -38,7 +39,7 @@ class Holds:
             if each.label == label and each.hold is not None:
                 each.hold = None
                 each.gates.ramp(now, each.breaker.settings.slow_start)
-        self._gateway.let_in()
+        self._gateway.wake_waiters()
         return hold
 
     def all(self) -> tuple[tuple[str, Hold], ...]:
@@ -62,7 +63,7 @@ class Holds:
                 self.end(label)
                 self._note("expiry", label, hold, "its time was over")
 
-    def dress(self, deployment: Deployment) -> None:
+    def apply_overrides(self, deployment: Deployment) -> None:
         """Applies the hold to a deployment that is new, or has another label."""
         deployment.hold = self._holds.get(deployment.label)
 

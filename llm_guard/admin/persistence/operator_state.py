@@ -1,7 +1,7 @@
 """Operator state that survives a restart: alerts already sent, and operators' overrides.
 
-Defines its form, takes a snapshot and restores it; `ops.keeping` decides when. Log levels and a rolled-back config are
-not kept: a process starts by its config file, and the audit trail notes that.
+Defines its form, takes a snapshot and restores it; `admin.persistence.state_saver` decides when. Log levels and a
+rolled-back config are not kept: a process starts by its config file, and the audit trail notes that.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any, Literal
 import structlog
 from msgspec import Struct
 
+from llm_guard.admin.alerting.alerts import Alerts, KeptAlert
+from llm_guard.admin.api.degraded import DegradedPages, Word
+from llm_guard.admin.api.deployments import DeploymentApi
+from llm_guard.admin.api.limits import LimitPages
+from llm_guard.admin.audit.changes import Changes
+from llm_guard.admin.overrides.breaker_overrides import Aim, Force, ForcedState
 from llm_guard.clock import Clock
-from llm_guard.deployment import Hold
-from llm_guard.gateway.server import Gateway
-from llm_guard.health.engines import Engines
+from llm_guard.config_reloader import Reloads
 from llm_guard.log import LEVELS
-from llm_guard.ops.alerts import Alerts, KeptAlert
-from llm_guard.ops.changes import Changes
-from llm_guard.ops.controls import Controls
-from llm_guard.ops.degraded_pages import DegradedPages, Word
-from llm_guard.ops.forces import Aim, Force, ForcedState
-from llm_guard.ops.limits import LimitPages
-from llm_guard.policy.alert_silences import Silence
-from llm_guard.reloads import Reloads
+from llm_guard.proxy.handler import Handler
+from llm_guard.resilience.alerts.silences import Silence
+from llm_guard.routing.deployment import Hold
+from llm_guard.upstreams.engines.registry import Engines
 
-_log = structlog.get_logger("llm_guard.ops.kept")
+_log = structlog.get_logger("llm_guard.admin.persistence.operator_state")
 
 _STEP_S = 1.0
 _CLIENTS_EVERY_S = 5.0
@@ -104,19 +104,19 @@ class Kept(Struct, frozen=True):
     clients: list[KeptClient] = []
 
 
-class Known:
+class OperatorState:
     """Takes and restores snapshots of the state."""
 
     def __init__(
         self,
         alerts: Alerts,
-        controls: Controls,
+        controls: DeploymentApi,
         limits: LimitPages,
         degraded: DegradedPages,
         engines: Engines,
         reloads: Reloads,
         changes: Changes,
-        gateway: Gateway,
+        gateway: Handler,
         clock: Clock,
     ) -> None:
         self._alerts = alerts
@@ -132,7 +132,7 @@ class Known:
         self._clients_at = float("-inf")
         self._offset_s = clock.wall() - clock.now()
 
-    def gather(self) -> Kept:
+    def snapshot(self) -> Kept:
         """Takes a snapshot. It equals the previous one unless something was set, sent, or has ended."""
         offset_s, words, current = self._offset(), self._limits.words(), self._reloads.current
         is_rolled_back = self._reloads.is_rolled_back
@@ -153,7 +153,7 @@ class Known:
             clients=self._clients_lately(),
         )
 
-    def recall(self, kept: Kept) -> None:
+    def restore(self, kept: Kept) -> None:
         """Restores a snapshot, before the first call. Overrides that have ended meanwhile are noted in the audit
         trail."""
         offset_s = self._offset()

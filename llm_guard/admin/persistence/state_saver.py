@@ -1,7 +1,7 @@
 """Saves and restores the operator state, never on the event loop.
 
-Writes one snapshot at a time. If a write fails, the gateway goes on, and a restart restores an older state. `ops.kept`
-defines the state, `store.kept_file` the file.
+Writes one snapshot at a time. If a write fails, the gateway goes on, and a restart restores an older state.
+`admin.persistence.operator_state` defines the state, `storage.snapshot_file` the file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from llm_guard.admin.persistence.operator_state import Kept
 from llm_guard.clock import Clock
-from llm_guard.ops.kept import Kept
-from llm_guard.store.kept_file import KeptFile, TakenOver
-from llm_guard.store.worker import Worker
+from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.snapshot_file import KeptFile, TakenOver
 
-_log = structlog.get_logger("llm_guard.ops.keeping")
+_log = structlog.get_logger("llm_guard.admin.persistence.state_saver")
 
 PATIENCE_S = 5.0
 """Seconds that the start and the end wait for the disk."""

@@ -1,6 +1,6 @@
 """Restrictions that a deployment or an upstream sets by itself: breakers, paces, limits, cooldowns.
 
-Describes each of them; `ops.restrictions` selects the deployments.
+Describes each of them; `admin.restrictions.restrictions` selects the deployments.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.deployment import Deployment
-from llm_guard.ops.caller_names import for_callers, of_callers_keys, of_key
-from llm_guard.ops.changes import iso
-from llm_guard.ops.restriction_views import Kind, Lift, LiftBody, Resettable, Restriction
-from llm_guard.policy.bench import Benched, Key
-from llm_guard.policy.breaker import Breaker, BreakerSnapshot
-from llm_guard.policy.gate import GateSnapshot
-from llm_guard.policy.throttle import Phase
+from llm_guard.admin.api.caller_names import for_callers, of_callers_keys, of_key
+from llm_guard.admin.schemas.restrictions import Kind, Lift, LiftBody, Resettable, Restriction
+from llm_guard.clock import iso
+from llm_guard.resilience.capacity.gate import GateSnapshot
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
+from llm_guard.resilience.circuit_breaker.cooldown import Benched, Key
+from llm_guard.resilience.throttling.adaptive_throttle import Phase
+from llm_guard.routing.deployment import Deployment
 
 RESET = "/admin/deployments/reset"
 

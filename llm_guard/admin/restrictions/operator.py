@@ -1,6 +1,6 @@
 """Restrictions by an operator's override, by a degraded mode, or of the gateway as a whole.
 
-Describes each of them. `ops.deployment_restrictions` has those that deployments set by themselves.
+Describes each of them. `admin.restrictions.deployments` has those that deployments set by themselves.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from llm_guard.deployment import Deployment, Hold
-from llm_guard.ops.changes import iso
-from llm_guard.ops.deployment_restrictions import Moment
-from llm_guard.ops.forces import Force
-from llm_guard.ops.lasting_views import DegradedView, ModeView
-from llm_guard.ops.restriction_views import Lift, LiftBody, Restriction
-from llm_guard.policy.client_limits import LimitLeft, Refusing
+from llm_guard.admin.overrides.breaker_overrides import Force
+from llm_guard.admin.restrictions.deployments import Moment
+from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Restriction
+from llm_guard.admin.schemas.subsystems import DegradedView, ModeView
+from llm_guard.clock import iso
+from llm_guard.resilience.client_keys.limits import LimitLeft, Refusing
+from llm_guard.routing.deployment import Deployment, Hold
 
 _RELOAD = "/admin/config/reload"
 

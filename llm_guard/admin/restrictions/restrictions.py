@@ -1,6 +1,6 @@
 """Lists what refuses or delays calls now: breakers, cooldowns, paces, limits, holds and modes.
 
-`ops.deployment_restrictions` and `ops.operator_restrictions` describe each, `ops.restriction_pages` resets them.
+`admin.restrictions.deployments` and `admin.restrictions.operator` describe each, `admin.api.restrictions` resets them.
 
 A refused retry is not listed: with an empty retry budget the provider's own error is passed on, and the alert
 `budget_exhausted` fires. Nor are callers' mistakes (refused by auth, request, route): no operator can lift them.
@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from llm_guard.admin.api.degraded import DegradedPages
+from llm_guard.admin.api.deployments import DeploymentApi
+from llm_guard.admin.api.history import History
+from llm_guard.admin.api.limits import LimitPages
+from llm_guard.admin.context import Running
+from llm_guard.admin.http.cooperative import Pauses
+from llm_guard.admin.overrides.breaker_overrides import Aim
+from llm_guard.admin.restrictions import deployments as of_deployments
+from llm_guard.admin.restrictions import operator as of_operators
+from llm_guard.admin.restrictions.deployments import Moment
+from llm_guard.admin.schemas.restrictions import Restriction
 from llm_guard.config import Config
-from llm_guard.deployment import Deployment
-from llm_guard.ops import deployment_restrictions as of_deployments
-from llm_guard.ops import operator_restrictions as of_operators
-from llm_guard.ops.controls import Controls
-from llm_guard.ops.degraded_pages import DegradedPages
-from llm_guard.ops.deployment_restrictions import Moment
-from llm_guard.ops.forces import Aim
-from llm_guard.ops.history import History
-from llm_guard.ops.limits import LimitPages
-from llm_guard.ops.pauses import Pauses
-from llm_guard.ops.restriction_views import Restriction
-from llm_guard.ops.running import Running
+from llm_guard.routing.deployment import Deployment
 
 _LOOKS_OF_A_DEPLOYMENT = 10
 _GATES_A_LOOK = 4
@@ -56,7 +56,7 @@ class Restrictions:
         config: Config,
         running: Running,
         history: History,
-        controls: Controls,
+        controls: DeploymentApi,
         limits: LimitPages,
         degraded: DegradedPages,
     ) -> None:
@@ -81,7 +81,7 @@ class Restrictions:
     def look(self, now: float) -> None:
         """Notes when the gateway as a whole began to refuse something."""
         self._drained_since = _since(self._drained_since, self._gateway.is_leaving or self._gateway.is_closed, now)
-        self._full_since = _since(self._full_since, self._running.errands.counts.waiting >= self._most_deferred, now)
+        self._full_since = _since(self._full_since, self._running.deferred.counts.waiting >= self._most_deferred, now)
         self._spool.look(self._gateway.spool.refused, now)
         if listeners := self._running.listeners():
             self._connections.look(listeners[0].refused, now)
@@ -128,7 +128,7 @@ class Restrictions:
         if self._drained_since is not None:
             yield of_operators.of_drain(self._drained_since, moment)
         if self._full_since is not None:
-            waiting = self._running.errands.counts.waiting
+            waiting = self._running.deferred.counts.waiting
             yield of_operators.of_deferred_queue(waiting, self._most_deferred, self._full_since, moment)
         if self._spool.since is not None:
             spool = self._gateway.spool
@@ -187,9 +187,9 @@ class Restrictions:
         """Yields the restrictions that several deployments share: those of hosts and credentials."""
         for deployment in {each.host: each for each in deployments}.values():
             yield from of_deployments.of_host(deployment, moment)
-        bench = self._gateway.bench
-        if moment.now < bench.quiet_from:
-            yield from of_deployments.of_cooldowns(bench.snapshot(moment.now), deployments, moment)
+        cooldowns = self._gateway.cooldowns
+        if moment.now < cooldowns.quiet_from:
+            yield from of_deployments.of_cooldowns(cooldowns.snapshot(moment.now), deployments, moment)
 
 
 def _since(before: float | None, is_so: bool, now: float) -> float | None:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from llm_guard.ops.changes import iso
-from llm_guard.store.kept import KeptCall, Purpose, State
+from llm_guard.clock import iso
+from llm_guard.storage.calls.store import KeptCall, Purpose, State
 
 
 class LastFailureView(Struct, frozen=True):

@@ -1,7 +1,8 @@
 """Schemas of models and deployments in the admin API.
 
-The docstring of a field is its text in the API description (`ops.openapi`). Durations in seconds, shares from 0 to 1,
-instants in ISO 8601; null where something is not known. `ops.lasting_views` has the schemas of what outlives a call.
+The docstring of a field is its text in the API description (`admin.http.openapi`). Durations in seconds, shares from 0
+to 1, instants in ISO 8601; null where something is not known. `admin.schemas.subsystems` has the schemas of what
+outlives a call.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from llm_guard.ops.client_pages import ClientView
-from llm_guard.ops.lasting_views import CacheView, DegradedView, EngineView, KeptView, ProbedView
-from llm_guard.policy.health import HealthState
-from llm_guard.policy.transition import BreakerState
+from llm_guard.admin.api.clients import ClientView
+from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, KeptView, ProbedView
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.resilience.health.status import HealthState
 
 __all__ = [
     "BreakerView",

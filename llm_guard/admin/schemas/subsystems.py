@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from llm_guard.policy.engine import EngineState, Order
-from llm_guard.policy.probing import Finding, ProbeKind, ProbeState
+from llm_guard.resilience.health.engine_state import EngineState, Order
+from llm_guard.resilience.health.probe_policy import Finding, ProbeKind, ProbeState
 
 
 class ProbedView(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Turns traces on and off by the config. When off, they cost a call nothing.
 
-A slow or unreachable collector only causes a log line now and then. `ops.spans` builds the spans, `gateway.tracing` a
-call's trace context.
+A slow or unreachable collector only causes a log line now and then. `admin.tracing.spans` builds the spans,
+`proxy.telemetry.trace_propagation` a call's trace context.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.config import TraceSettings
-from llm_guard.gateway.server import Gateway
-from llm_guard.gateway.tracing import Tracer
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.telemetry.trace_propagation import Tracer
 
 if TYPE_CHECKING:
-    from llm_guard.ops.spans import Spans
+    from llm_guard.admin.tracing.spans import Spans
 
-_log = structlog.get_logger("llm_guard.ops.traces")
+_log = structlog.get_logger("llm_guard.admin.tracing.exporter")
 
 _CLOSING_S = 2.0
 _QUIET_S = 60.0
@@ -33,7 +33,7 @@ _QUIET_S = 60.0
 class Traces:
     """Exports traces according to the current settings."""
 
-    def __init__(self, settings: TraceSettings, gateway: Gateway, clock: Clock) -> None:
+    def __init__(self, settings: TraceSettings, gateway: Handler, clock: Clock) -> None:
         self._settings = settings
         self._gateway = gateway
         self._clock = clock
@@ -88,7 +88,7 @@ def _spans(settings: TraceSettings) -> Spans | None:
     """Returns None if nothing is traced."""
     if settings.endpoint is None:
         return None
-    from llm_guard.ops.spans import Spans  # noqa: PLC0415  # an optional dependency
+    from llm_guard.admin.tracing.spans import Spans  # noqa: PLC0415  # an optional dependency
 
     return Spans(settings.endpoint, settings.service_name)
 

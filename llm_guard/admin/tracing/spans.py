@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from llm_guard.call import Attempt, Call
 from llm_guard.outcome import FailureKind, Source
-from llm_guard.policy.trace_context import TraceContext
+from llm_guard.proxy.call import Attempt, Call
+from llm_guard.trace_context import TraceContext
 from llm_guard.version import __version__
 
 _OPERATIONS = {
@@ -145,12 +145,12 @@ def _attempt_facts(call: Call, attempt: Attempt) -> dict[str, Value]:
         "gen_ai.request.model": attempt.target.model,
         "gen_ai.request.stream": attempt.is_stream or None,
         "error.type": attempt.outcome if _attempt_status(attempt) is _FAILED else None,
-        "llm_guard.deployment": deployment.label,
+        "llm_guard.routing.deployment": deployment.label,
         "llm_guard.outcome": attempt.outcome,
         "llm_guard.waited_s": attempt.waited_s or None,
         "llm_guard.waited_for": attempt.waited_for or None,
         "llm_guard.hedge": attempt.is_hedge or None,
-        "llm_guard.resumed_by": attempt.manner,
+        "llm_guard.resumed_by": attempt.resume_mode,
         "llm_guard.why": attempt.failure.detail if attempt.failure is not None else None,
         "llm_guard.then": attempt.next_step or None,
     }

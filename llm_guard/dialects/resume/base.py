@@ -1,6 +1,7 @@
 """Shared base of all formats' transcripts and splices: reading and writing events, and the cost of each stream.
 
-The meaning of events is in `dialect.chat_told`, `dialect.messages_continuation` and `dialect.responses_told`.
+The meaning of events is in `dialects.resume.chat_state`, `dialects.resume.messages` and
+`dialects.resume.responses_state`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
-from llm_guard.dialect.continuation import MAX_TEXT, Splice, Transcript
-from llm_guard.dialect.event_json import object_in
-from llm_guard.dialect.seam import Seam
-from llm_guard.dialect.sse import Event, Usage, events_in
+from llm_guard.dialects.event_json import object_in
+from llm_guard.dialects.resume.text_join import Seam
+from llm_guard.dialects.resume.transcript import MAX_TEXT, Splice, Transcript
+from llm_guard.dialects.sse import Event, Usage, events_in
 
 _PLACES = 10_000
 """Bound for indices, more than any response has of choices, blocks, items or parts: code counts up to an index."""
@@ -44,7 +45,7 @@ class Tally:
         self.told += len(told)
 
     @property
-    def thrown_away(self) -> int:
+    def wasted_tokens(self) -> int:
         """Wasted tokens: one per piece, or the part of a piece that was not passed on."""
         lost = max(0, self.characters - self.told)
         return round(self.pieces * lost / self.characters) if self.characters else 0
@@ -89,9 +90,9 @@ class TalliedTranscript(Transcript):
         return Usage(*(count if _is_number(count) else None for count in counts))
 
     @property
-    def thrown_away(self) -> int:
+    def wasted_tokens(self) -> int:
         self._fold()
-        return sum(tally.thrown_away for tally in self.tallies)
+        return sum(tally.wasted_tokens for tally in self.tallies)
 
     def total(self) -> Body:
         """The usage of all streams together. A stream that died before it reported its prompt had the same one as the

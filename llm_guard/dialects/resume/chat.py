@@ -1,18 +1,18 @@
 """Resumes a chat or a legacy completion after its stream has died.
 
 Decides whether a response can be resumed, and builds the request for the rest. What the client was sent is in
-`dialect.chat_told`, the joining of two streams in `dialect.chat_splice`.
+`dialects.resume.chat_state`, the joining of two streams in `dialects.resume.chat_splice`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from llm_guard.dialect.chat_splice import Continued, Restarted
-from llm_guard.dialect.chat_told import ANSWERS, REASONING, ChatTold, Path
-from llm_guard.dialect.continuation import Manner, Prefill, Splice
-from llm_guard.dialect.seam import LEAST_ECHO, anchor, given_back, instruction_text, seam
-from llm_guard.dialect.tally import Body, count_of, mapping, text_in
+from llm_guard.dialects.resume.base import Body, count_of, mapping, text_in
+from llm_guard.dialects.resume.chat_splice import Continued, Restarted
+from llm_guard.dialects.resume.chat_state import ANSWERS, REASONING, ChatTold, Path
+from llm_guard.dialects.resume.text_join import LEAST_ECHO, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
 _CONTINUABLE: frozenset[Path] = frozenset({*ANSWERS, *((key,) for key in REASONING)})
 # Fields that set the form of a response: OpenAI's, then those of vLLM, SGLang and llama.cpp.
@@ -39,7 +39,7 @@ class ChatTranscript(ChatTold):
         """The visible text of the first choice."""
         return "".join(self._pieces)
 
-    def manners(self, request: Body, prefill: Prefill) -> tuple[Manner, ...]:
+    def resume_modes(self, request: Body, prefill: Prefill) -> tuple[ResumeMode, ...]:
         """No prefill after reasoning: a server would take the rest for more of it, or refuses the two together
         (llama.cpp, "Assistant response prefill is incompatible with enable_thinking")."""
         self._fold()
@@ -61,17 +61,17 @@ class ChatTranscript(ChatTold):
         self._fold()
         return self._can_be_kept and bool(self.choices) and not self.has_details and not _wants_audio(request)
 
-    def request(self, request: Body, manner: Manner, prefill: Prefill) -> Body:
+    def request(self, request: Body, resume_mode: ResumeMode, prefill: Prefill) -> Body:
         """Without any text yet, repeats the original request: reasoning starts over, as none of it is part of the
         answer."""
         self._fold()
         text = given_back(self.text)
-        if manner == "restart" or not text:
+        if resume_mode == "restart" or not text:
             return dict(request)
         self._begun = self._client_began(request)
         if _is_legacy(request):
             rest = {**request, "prompt": text_in(request, "prompt") + text}
-        elif manner == "prefill":
+        elif resume_mode == "prefill":
             rest = _with_beginning(request, self._begun + text, prefill)
         else:
             rest = _with_order(request, self._begun + text, instruction_text(anchor(self.text)))
@@ -80,11 +80,11 @@ class ChatTranscript(ChatTold):
                 rest[limit] = max(1, tokens - len(self._pieces))
         return rest
 
-    def splice(self, manner: Manner, marker: Body) -> Splice:
+    def splice(self, resume_mode: ResumeMode, marker: Body) -> Splice:
         self._fold()
-        if manner == "restart":
+        if resume_mode == "restart":
             return Restarted(self, marker)
-        if manner == "prefill" or not given_back(self.text):
+        if resume_mode == "prefill" or not given_back(self.text):
             joint = seam("prefill", self._begun + self.text)
         else:
             joint = seam("instruction", self.text)

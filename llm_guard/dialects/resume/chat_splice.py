@@ -1,7 +1,7 @@
 """Joins the chunks of a new chat or completion to those that the client has.
 
 There are two ways: the text continues, or everything comes again and is compared. What the client has is in
-`dialect.chat_told`; where one text continues another is found in `dialect.seam`.
+`dialects.resume.chat_state`; where one text continues another is found in `dialects.resume.text_join`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator
 
-from llm_guard.dialect.chat_told import (
+from llm_guard.dialects.resume.base import Body, TalliedSplice, index_in, mapping
+from llm_guard.dialects.resume.chat_state import (
     ANSWERS,
     DETAILS,
     REASONING,
@@ -22,10 +23,9 @@ from llm_guard.dialect.chat_told import (
     texts_in,
     usage_in,
 )
-from llm_guard.dialect.continuation import MAX_KEPT_BYTES
-from llm_guard.dialect.seam import Seam, seam
-from llm_guard.dialect.sse import Event, events_in
-from llm_guard.dialect.tally import Body, TalliedSplice, index_in, mapping
+from llm_guard.dialects.resume.text_join import Seam, seam
+from llm_guard.dialects.resume.transcript import MAX_KEPT_BYTES
+from llm_guard.dialects.sse import Event, events_in
 
 _DONE = b"[DONE]"
 

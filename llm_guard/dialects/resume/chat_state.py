@@ -1,16 +1,16 @@
 """Records what the chunks of a chat or a legacy completion have sent to the client.
 
-Defines where a chunk's texts are, and which are kept. They are used in `dialect.chat_splice` and
-`dialect.chat_continuation`.
+Defines where a chunk's texts are, and which are kept. They are used in `dialects.resume.chat_splice` and
+`dialects.resume.chat`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llm_guard.dialect.event_json import object_in
-from llm_guard.dialect.sse import Event
-from llm_guard.dialect.tally import Body, TalliedTranscript, Tally, index_in, mapping, text_in
+from llm_guard.dialects.event_json import object_in
+from llm_guard.dialects.resume.base import Body, TalliedTranscript, Tally, index_in, mapping, text_in
+from llm_guard.dialects.sse import Event
 
 Path = tuple[str | int, ...]
 """Location of a text in a choice, such as ("content",) or ("tool_calls", 0, "arguments")."""

@@ -4,8 +4,8 @@ Models that are to repeat the last words do so after a preamble, in quotation ma
 them, or in another case; or they repeat more, or less. Others do not repeat, start over or refuse: such a text cannot
 be distinguished from a continuation, and is not joined.
 
-The proof of an overlap is in `dialect.overlap`, what may precede one in `dialect.lead`, the end of a wrapping in
-`dialect.wrapping`.
+The proof of an overlap is in `dialects.resume.overlap`, what may precede one in `dialects.resume.preamble`, the end of
+a wrapping in `dialects.resume.wrapping`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from llm_guard.dialect.lead import MOST_PREAMBLE, Lead, lead_of
-from llm_guard.dialect.overlap import (
+from llm_guard.dialects.resume.overlap import (
     LEAST_WEIGHT,
     QUOTES,
     common_end,
@@ -24,7 +23,8 @@ from llm_guard.dialect.overlap import (
     is_telling,
     weight,
 )
-from llm_guard.dialect.wrapping import FENCE, Bare, Fenced, Quoted, Rest, closers_of
+from llm_guard.dialects.resume.preamble import MOST_PREAMBLE, Lead, lead_of
+from llm_guard.dialects.resume.wrapping import FENCE, Bare, Fenced, Quoted, Rest, closers_of
 
 MOST_HEAD = 600
 """Number of characters within which a repetition must end, or be in progress."""
@@ -74,7 +74,7 @@ class _Following:
 
 
 class Instructed:
-    """Implements `seam.Seam` for a text that was requested by an instruction."""
+    """Implements `text_join.Seam` for a text that was requested by an instruction."""
 
     def __init__(self, sent: str, given: str, anchor: str) -> None:
         """`given` is `sent` as the request contains it, `anchor` its end that the model is to repeat."""

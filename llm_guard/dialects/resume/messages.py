@@ -1,7 +1,7 @@
 """Resumes a Messages stream after it has died.
 
 Records what the client was sent, builds the request for the rest, and joins the blocks of two streams into one message.
-Where one text continues another is found in `dialect.seam`.
+Where one text continues another is found in `dialects.resume.text_join`.
 
 Only text is resumed: thinking and tool use cannot be resumed in their middle (Anthropic's streaming page, "Error
 recovery"), and blocks that the server executes must not be executed twice.
@@ -13,18 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_guard.dialect.continuation import Manner, Prefill, Splice
-from llm_guard.dialect.continuation_requests import is_message_shaped, rest_of_message, thinks
-from llm_guard.dialect.seam import Seam, anchor, given_back, instruction_text, seam
-from llm_guard.dialect.tally import (
-    Body,
-    TalliedSplice,
-    TalliedTranscript,
-    Tally,
-    index_in,
-    mapping,
-    text_in,
-)
+from llm_guard.dialects.resume.base import Body, TalliedSplice, TalliedTranscript, Tally, index_in, mapping, text_in
+from llm_guard.dialects.resume.requests import is_message_shaped, rest_of_message, thinks
+from llm_guard.dialects.resume.text_join import Seam, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _REPEATABLE = _THINKING | {"text", "tool_use"}
@@ -64,7 +56,7 @@ class MessagesTranscript(TalliedTranscript):
         """The text visible to the client."""
         return "".join(block.text for block in self._of_kind("text"))
 
-    def manners(self, request: Body, prefill: Prefill) -> tuple[Manner, ...]:
+    def resume_modes(self, request: Body, prefill: Prefill) -> tuple[ResumeMode, ...]:
         """No prefill with thinking: the API refuses it (Anthropic, "Extended thinking", feature compatibility)."""
         self._fold()
         if not self._can_be_kept or is_message_shaped(request):
@@ -83,19 +75,19 @@ class MessagesTranscript(TalliedTranscript):
         self._fold()
         return self._can_be_kept and all(block.kind in _REPEATABLE for block in self.blocks.values())
 
-    def request(self, request: Body, manner: Manner, prefill: Prefill) -> Body:
+    def request(self, request: Body, resume_mode: ResumeMode, prefill: Prefill) -> Body:
         """For prefill and instruction, adds the text so far as the last message of the assistant."""
         del prefill
         self._fold()
         text = given_back(self.text)
-        if manner == "restart" or not text:
+        if resume_mode == "restart" or not text:
             return dict(request)  # thinking alone starts over: none of it is part of the answer
-        instruction = instruction_text(anchor(self.text)) if manner == "instruction" else None
-        return rest_of_message(request, self._given_back(manner, text), instruction, self.text_pieces)
+        instruction = instruction_text(anchor(self.text)) if resume_mode == "instruction" else None
+        return rest_of_message(request, self._given_back(resume_mode, text), instruction, self.text_pieces)
 
-    def splice(self, manner: Manner, marker: Body) -> Splice:
+    def splice(self, resume_mode: ResumeMode, marker: Body) -> Splice:
         self._fold()
-        return _Restarted(self, marker) if manner == "restart" else _Continued(self, manner, marker)
+        return _Restarted(self, marker) if resume_mode == "restart" else _Continued(self, resume_mode, marker)
 
     def said(self, body: Body) -> str:
         if body["type"] == "content_block_start":
@@ -142,20 +134,20 @@ class MessagesTranscript(TalliedTranscript):
     def text_pieces(self) -> int:
         return sum(len(block.pieces) for block in self._of_kind("text"))
 
-    def _given_back(self, manner: Manner, text: str) -> list[Body]:
+    def _given_back(self, resume_mode: ResumeMode, text: str) -> list[Body]:
         """The response's blocks for a request; thinking comes first and with its signature, as the API requires."""
         thinking = (block for _, block in sorted(self.blocks.items()) if block.kind in _THINKING)
-        kept = [_thought(block) for block in thinking] if manner == "instruction" else []
+        kept = [_thought(block) for block in thinking] if resume_mode == "instruction" else []
         return [*kept, {"type": "text", "text": text}]
 
 
 class _Continued(TalliedSplice[MessagesTranscript]):
     """Continues the text in the client's open block, or in a new one; drops thinking."""
 
-    def __init__(self, transcript: MessagesTranscript, manner: Manner, marker: Body) -> None:
+    def __init__(self, transcript: MessagesTranscript, resume_mode: ResumeMode, marker: Body) -> None:
         super().__init__(transcript, marker, transcript.text_pieces)
         text = transcript.text
-        self._seam: Seam = seam(manner if given_back(text) else "prefill", text)
+        self._seam: Seam = seam(resume_mode if given_back(text) else "prefill", text)
         self._source: int | None = None
         """Index of the new stream's first text block."""
         self._target = next((at for at, block in transcript.blocks.items() if block.is_open), None)

@@ -1,7 +1,7 @@
 """Compares texts that a model has repeated in its own way (case, whitespace, quotation marks, Unicode normal form), and
 decides when an overlap proves where a text continues.
 
-The search for an overlap is in `dialect.instructed`.
+The search for an overlap is in `dialects.resume.instructed_join`.
 """
 
 from __future__ import annotations

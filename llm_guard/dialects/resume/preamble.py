@@ -1,6 +1,6 @@
 """Recognises what a model puts before the words that it repeats: a preamble, dots, a quotation mark, a code fence.
 
-The repetition itself is found in `dialect.instructed`.
+The repetition itself is found in `dialects.resume.instructed_join`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from llm_guard.dialect.overlap import QUOTES
+from llm_guard.dialects.resume.overlap import QUOTES
 
 MOST_PREAMBLE = 300
 """Maximum length in characters."""

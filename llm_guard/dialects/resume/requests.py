@@ -1,14 +1,14 @@
 """Requests of Messages and Responses for the rest of a response.
 
 Decides which requests want a response of a certain form, and places the text so far in a request. What is placed there
-is decided in `dialect.messages_continuation` and `dialect.responses_continuation`; the wording is in `dialect.seam`.
+is decided in `dialects.resume.messages` and `dialects.resume.responses`; the wording is in `dialects.resume.text_join`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from llm_guard.dialect.tally import Body, count_of, mapping, text_in
+from llm_guard.dialects.resume.base import Body, count_of, mapping, text_in
 
 _LEAST_OUTPUT_TOKENS = 16
 """OpenAI refuses a smaller `max_output_tokens` (400, integer_below_min_value)."""

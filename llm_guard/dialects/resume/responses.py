@@ -1,17 +1,17 @@
 """Resumes a Responses stream after it has died.
 
 Decides whether a response can be resumed, and builds the request for the rest. What the client was sent is in
-`dialect.responses_told`, the joining of two streams in `dialect.responses_splice`.
+`dialects.resume.responses_state`, the joining of two streams in `dialects.resume.responses_splice`.
 """
 
 from __future__ import annotations
 
-from llm_guard.dialect.continuation import Manner, Prefill, Splice
-from llm_guard.dialect.continuation_requests import is_response_shaped, rest_of_response
-from llm_guard.dialect.responses_splice import Continued, Restarted
-from llm_guard.dialect.responses_told import Item, ResponsesTold
-from llm_guard.dialect.seam import anchor, given_back, instruction_text
-from llm_guard.dialect.tally import Body
+from llm_guard.dialects.resume.base import Body
+from llm_guard.dialects.resume.requests import is_response_shaped, rest_of_response
+from llm_guard.dialects.resume.responses_splice import Continued, Restarted
+from llm_guard.dialects.resume.responses_state import Item, ResponsesTold
+from llm_guard.dialects.resume.text_join import anchor, given_back, instruction_text
+from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
 _REPEATABLE = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
 """Excludes what the server executes itself (search, code, MCP), which must not happen twice."""
@@ -20,7 +20,7 @@ _REPEATABLE = frozenset({"message", "reasoning", "function_call", "custom_tool_c
 class ResponsesTranscript(ResponsesTold):
     """One response, and how it can be resumed."""
 
-    def manners(self, request: Body, prefill: Prefill) -> tuple[Manner, ...]:
+    def resume_modes(self, request: Body, prefill: Prefill) -> tuple[ResumeMode, ...]:
         """Only an instruction: no server documents a prefill for this API."""
         del prefill
         self._fold()
@@ -38,18 +38,18 @@ class ResponsesTranscript(ResponsesTold):
         is_known = all(item.kind in _REPEATABLE for item in self.items.values())
         return self._can_be_kept and bool(self.response) and is_known and not request.get("background")
 
-    def request(self, request: Body, manner: Manner, prefill: Prefill) -> Body:
+    def request(self, request: Body, resume_mode: ResumeMode, prefill: Prefill) -> Body:
         """Omits reasoning: it is refused without the ids of items, which the provider does not have."""
         del prefill
         self._fold()
         text = given_back(self.text)
-        if manner == "restart" or not text:
+        if resume_mode == "restart" or not text:
             return dict(request)
         return rest_of_response(request, text, instruction_text(anchor(self.text)), self.text_pieces)
 
-    def splice(self, manner: Manner, marker: Body) -> Splice:
+    def splice(self, resume_mode: ResumeMode, marker: Body) -> Splice:
         self._fold()
-        return Restarted(self, marker) if manner == "restart" else Continued(self, manner, marker)
+        return Restarted(self, marker) if resume_mode == "restart" else Continued(self, resume_mode, marker)
 
 
 def _has_refused(item: Item) -> bool:

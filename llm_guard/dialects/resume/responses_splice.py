@@ -1,6 +1,6 @@
 """Joins two Responses streams into one response, with the ids, indices and sequence numbers of the first.
 
-Where one text continues another is found in `dialect.seam`.
+Where one text continues another is found in `dialects.resume.text_join`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 
-from llm_guard.dialect.continuation import Manner
-from llm_guard.dialect.responses_told import (
+from llm_guard.dialects.resume.base import Body, TalliedSplice, index_in, mapping, text_in
+from llm_guard.dialects.resume.responses_state import (
     ENDS,
     OPENINGS,
     Item,
@@ -19,8 +19,8 @@ from llm_guard.dialect.responses_told import (
     part_place,
     text_place,
 )
-from llm_guard.dialect.seam import Seam, given_back, seam
-from llm_guard.dialect.tally import Body, TalliedSplice, index_in, mapping, text_in
+from llm_guard.dialects.resume.text_join import Seam, given_back, seam
+from llm_guard.dialects.resume.transcript import ResumeMode
 
 
 class _ResponseSplice(TalliedSplice[ResponsesTold]):
@@ -38,9 +38,9 @@ class Continued(_ResponseSplice):
 
     Also drops annotations of the continued text: they refer to positions in the new stream's text."""
 
-    def __init__(self, told: ResponsesTold, manner: Manner, marker: Body) -> None:
+    def __init__(self, told: ResponsesTold, resume_mode: ResumeMode, marker: Body) -> None:
         super().__init__(told, marker, told.text_pieces)
-        self._seam: Seam = seam(manner if given_back(told.text) else "prefill", told.text)
+        self._seam: Seam = seam(resume_mode if given_back(told.text) else "prefill", told.text)
         self._source: int | None = None
         """Index of the new stream's first message."""
         self._source_part: int | None = None

@@ -1,7 +1,7 @@
 """Records what a Responses stream has sent to the client: items, their content parts, and the texts in those.
 
 Knows what has started and what is finished, and creates the events that finish it. The joining of two streams is in
-`dialect.responses_splice`, the request for the rest in `dialect.responses_continuation`.
+`dialects.resume.responses_splice`, the request for the rest in `dialects.resume.responses`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from llm_guard.dialect.tally import Body, TalliedTranscript, Tally, count_of, index_in, mapping, text_in
+from llm_guard.dialects.resume.base import Body, TalliedTranscript, Tally, count_of, index_in, mapping, text_in
 
 OPENINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
 ENDS = frozenset({"response.completed", "response.incomplete"})

@@ -1,15 +1,15 @@
 """Finds where one text continues another: the part of a new text that a client does not have yet.
 
-Also words the instruction to continue. Which texts a stream has is in `dialect.chat_continuation` and its siblings.
+Also words the instruction to continue. Which texts a stream has is in `dialects.resume.chat` and its siblings.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from llm_guard.dialect.continuation import Manner
-from llm_guard.dialect.instructed import Instructed
-from llm_guard.dialect.overlap import UNSPACED, folded, is_at_same_place, is_proof
+from llm_guard.dialects.resume.instructed_join import Instructed
+from llm_guard.dialects.resume.overlap import UNSPACED, folded, is_at_same_place, is_proof
+from llm_guard.dialects.resume.transcript import ResumeMode
 
 LEAST_ECHO = 8
 """In characters. A shorter beginning that comes again may be new text: `#` and `#` are `##`."""
@@ -42,12 +42,12 @@ class Seam(Protocol):
         """Ends the text and returns the buffered part that is new."""
 
 
-def seam(manner: Manner, sent: str) -> Seam:
+def seam(resume_mode: ResumeMode, sent: str) -> Seam:
     """Joins a text that was requested in this manner to the text that was sent."""
-    if manner == "restart":
+    if resume_mode == "restart":
         return _Repeated(sent)
     given = given_back(sent)
-    return _Prefilled(sent) if manner == "prefill" or not given else Instructed(sent, given, anchor(sent))
+    return _Prefilled(sent) if resume_mode == "prefill" or not given else Instructed(sent, given, anchor(sent))
 
 
 def given_back(sent: str) -> str:

@@ -1,8 +1,8 @@
 """Base classes for resuming a stream that died, on another stream.
 
 Transcript records what the client was sent, and Splice joins the next stream to it. Where one text continues another is
-found in `dialect.seam`; the formats are in `dialect.chat_continuation`, `dialect.responses_continuation` and
-`dialect.messages_continuation`.
+found in `dialects.resume.text_join`; the formats are in `dialects.resume.chat`, `dialects.resume.responses` and
+`dialects.resume.messages`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import zlib
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from llm_guard.dialect.sse import Event, Usage, events_in
+from llm_guard.dialects.sse import Event, Usage, events_in
 
 Prefill = Literal["none", "plain", "prefix", "partial", "continue_final_message"]
 """How a deployment accepts the beginning of a response: not at all; as a last message of the assistant, bare or with
 `prefix: true` (Mistral, DeepSeek), `partial: true` (Moonshot, Qwen), `continue_final_message: true` (vLLM, SGLang).
 """
 
-Manner = Literal["prefill", "instruction", "restart"]
+ResumeMode = Literal["prefill", "instruction", "restart"]
 """How the next stream is requested: with the text so far as its beginning, with the text so far and an instruction to
 continue, or by repeating the original request.
 """
@@ -74,7 +74,7 @@ class Transcript(ABC):
             self._pack()
 
     @abstractmethod
-    def manners(self, request: dict[str, Any], prefill: Prefill) -> tuple[Manner, ...]:
+    def resume_modes(self, request: dict[str, Any], prefill: Prefill) -> tuple[ResumeMode, ...]:
         """How this response can be resumed, the best way first, never `restart`; () if it cannot be, as in the middle
         of a tool call, with structured output or several choices."""
 
@@ -83,11 +83,11 @@ class Transcript(ABC):
         """True if a second run can be compared with what was sent."""
 
     @abstractmethod
-    def request(self, request: dict[str, Any], manner: Manner, prefill: Prefill) -> dict[str, Any]:
+    def request(self, request: dict[str, Any], resume_mode: ResumeMode, prefill: Prefill) -> dict[str, Any]:
         """Builds the request for the next stream; does not modify the original."""
 
     @abstractmethod
-    def splice(self, manner: Manner, marker: dict[str, Any]) -> Splice:
+    def splice(self, resume_mode: ResumeMode, marker: dict[str, Any]) -> Splice:
         """Creates the splice for a new stream that was requested in this manner. Its first event that the client gets
         carries `marker` in the field `llm_guard`."""
 
@@ -98,7 +98,7 @@ class Transcript(ABC):
 
     @property
     @abstractmethod
-    def thrown_away(self) -> int:
+    def wasted_tokens(self) -> int:
         """Output tokens that were generated but not passed on: repeated text, and text that was buffered when a stream
         died. One per piece of text."""
 

@@ -1,6 +1,6 @@
 """Removes the end of what a model puts around a text that it was to continue: a quotation or a code fence.
 
-How such a wrapping begins is recognised in `dialect.instructed`.
+How such a wrapping begins is recognised in `dialects.resume.instructed_join`.
 """
 
 from __future__ import annotations

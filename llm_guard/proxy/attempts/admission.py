@@ -1,7 +1,8 @@
 """Admission: checks a deployment's hold, cooldowns, breakers and capacity, and queues calls where there is no room.
 
-Owns the order of these checks and the timers of queued calls. The states themselves are in `policy.bench`,
-`policy.breaker` and `policy.gate`; `gateway.way` decides which deployment is tried first.
+Owns the order of these checks and the timers of queued calls. The states themselves are in
+`resilience.circuit_breaker.cooldown`, `resilience.circuit_breaker.breaker` and `resilience.capacity.gate`;
+`proxy.attempts.candidate_selection` decides which deployment is tried first.
 """
 
 from __future__ import annotations
@@ -10,26 +11,26 @@ import asyncio
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.api_keys import ApiKey
-from llm_guard.call import Call
 from llm_guard.clock import Alarm, Clock
-from llm_guard.deployment import Deployment, Hold
-from llm_guard.gateway.caller import breaker_of, caller_of, share_of, source_of
-from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.policy.bench import Bench, Benched, Key, as_of, deployment_key, quota_key
-from llm_guard.policy.breaker import Breaker, Permit
-from llm_guard.policy.gate import Gate
-from llm_guard.policy.key_choice import KeyState, choose
-from llm_guard.policy.line import Slot, Ticket
-from llm_guard.routes import Target
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.caller_identity import breaker_of, caller_of, share_of, source_of
+from llm_guard.resilience.capacity.gate import Gate
+from llm_guard.resilience.capacity.wait_queue import Slot, Ticket
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, Permit
+from llm_guard.resilience.circuit_breaker.cooldown import Benched, Cooldowns, Key, as_of, deployment_key, quota_key
+from llm_guard.resilience.retry.key_selection import KeyState, choose
+from llm_guard.routing.api_keys import ApiKey
+from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.lease import Lease
+from llm_guard.routing.route_table import Target
 
 OUR_OWN = " "
 """The account of an upstream's own key, where the caller names none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
+class Unavailable:
     """A deployment that must not be tried now: it is held or in cooldown, or it or its host is failing."""
 
     why: str
@@ -42,7 +43,7 @@ class Shut:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class AtCapacity:
     """A deployment that has no room: calls wait in its queue."""
 
     wait_s: float
@@ -56,7 +57,7 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class QueueGrant:
     """A slot granted to a queued call. It belongs to this gate, even if new calls would by now pass another one."""
 
     gate: Gate
@@ -65,55 +66,55 @@ class Turn:
     """The key of the upstream's pool that the gate paces; None: the upstream has no pool."""
 
 
-class Entrance:
+class AdmissionControl:
     """Admits calls to all deployments."""
 
-    def __init__(self, bench: Bench, clock: Clock) -> None:
-        self._bench = bench
+    def __init__(self, cooldowns: Cooldowns, clock: Clock) -> None:
+        self._cooldowns = cooldowns
         self._clock = clock
         self._alarms: dict[Gate, tuple[float, Alarm]] = {}
 
     def try_enter(
-        self, call: Call, target: Target, *, hint_patience_s: float, turn: Turn | None = None
-    ) -> Leave | Shut | Full:
+        self, call: Call, target: Target, *, hint_patience_s: float, grant: QueueGrant | None = None
+    ) -> Lease | Unavailable | AtCapacity:
         """Tries to get a lease on a target now.
 
         `hint_patience_s`: a cooldown from a provider's hint of up to this length does not stop the call, which waits
-        out such hints itself (see `way.hint_patience_s`). `turn`: a slot that the call was granted before; it is given
-        back if it does not lead to a lease.
+        out such hints itself (see `candidate_selection.hint_patience_s`). `grant`: a slot that the call was granted
+        before; it is given back if it does not lead to a lease.
         """
         now = self._clock.now()
-        if turn is None:
-            key = key_for(self._bench, call, target, now)
+        if grant is None:
+            key = key_for(self._cooldowns, call, target, now)
             return self._admitted(call, target, key, gate_of(call, target, key, now), None, now, hint_patience_s)
-        found = self._admitted(call, target, turn.key, turn.gate, turn.ticket.slot, now, hint_patience_s)
-        if isinstance(found, Leave):
+        found = self._admitted(call, target, grant.key, grant.gate, grant.ticket.slot, now, hint_patience_s)
+        if isinstance(found, Lease):
             return found
-        self.give_back(turn)
-        if turn.key is None:
+        self.give_back(grant)
+        if grant.key is None:
             return found
         # The key's cooldown may have begun while the call was queued; the other keys are still there.
         return self.try_enter(call, target, hint_patience_s=hint_patience_s)
 
     def has_cooldowns(self) -> bool:
         """Returns whether any cooldown may stop a call now."""
-        return self._clock.now() < self._bench.quiet_from
+        return self._clock.now() < self._cooldowns.quiet_from
 
     def is_free(self, call: Call, target: Target) -> bool:
         """Returns whether `try_enter` would give a lease now."""
         now = self._clock.now()
         deployment = target.deployment
-        key = key_for(self._bench, call, target, now)
+        key = key_for(self._cooldowns, call, target, now)
         return (
             deployment.hold is None
-            and cooldown_of(self._bench, call, target, key, 0.0, now) is None
+            and cooldown_of(self._cooldowns, call, target, key, 0.0, now) is None
             and max(breaker_of(call, deployment, now).retry_after_s(now), deployment.host.retry_after_s(now)) <= 0
             and wait_s_at(gate_of(call, target, key, now), call, deployment, now) == 0.0
         )
 
     def has_free_key(self, call: Call, target: Target) -> bool:
         """Returns whether the target's pool has a free key that has not failed in this call."""
-        states = key_states(self._bench, call, target, self._clock.now())
+        states = key_states(self._cooldowns, call, target, self._clock.now())
         return any(state.is_free for state in states)
 
     def end_refusals(self, call: Call, target: Target) -> None:
@@ -126,21 +127,21 @@ class Entrance:
         for key in pool.keys:
             if key not in failed:
                 credential = credential_of(call, target, key)
-                rest = self._bench.find(credential, target.model, now, source_of(call, target.deployment))
+                rest = self._cooldowns.find(credential, target.model, now, source_of(call, target.deployment))
                 if rest is not None and rest.failure.kind is FailureKind.AUTH:
-                    self._bench.lift([credential], now)
+                    self._cooldowns.lift([credential], now)
 
-    async def wait_turn(self, call: Call, target: Target, until: float) -> Turn | Full:
+    async def wait_turn(self, call: Call, target: Target, until: float) -> QueueGrant | AtCapacity:
         """Queues the call until it is granted a slot. Returns Full, with the wait as estimated by then, if that has not
         happened by `until` or the call lost its place to another. Leaves nothing behind when cancelled."""
-        key = key_for(self._bench, call, target, self._clock.now())
+        key = key_for(self._cooldowns, call, target, self._clock.now())
         gate = gate_of(call, target, key, self._clock.now())
         turn = asyncio.Event()
         share, source = share_of(call), source_of(call, target.deployment)
-        ticket = gate.join(call.priority, turn.set, share, source)
+        ticket = gate.enqueue(call.priority, turn.set, share, source)
         if ticket is None:
-            return Full(gate.drain_s(self._clock.now(), call.priority, share, source), has_place=False)
-        taken: Turn | None = None
+            return AtCapacity(gate.estimated_wait_s(self._clock.now(), call.priority, share, source), has_place=False)
+        taken: QueueGrant | None = None
         limit = self._clock.limit()
         try:
             with limit:
@@ -148,25 +149,27 @@ class Entrance:
                 self.advance(gate)
                 await turn.wait()
             if not ticket.is_evicted:
-                taken = Turn(gate, ticket, key)
+                taken = QueueGrant(gate, ticket, key)
         except TimeoutError:
             pass
         finally:
             if taken is None:
-                self.give_back(Turn(gate, ticket))
+                self.give_back(QueueGrant(gate, ticket))
         if taken is not None:
             return taken
-        return Full(gate.drain_s(self._clock.now(), call.priority, share, source), has_place=not ticket.is_evicted)
+        return AtCapacity(
+            gate.estimated_wait_s(self._clock.now(), call.priority, share, source), has_place=not ticket.is_evicted
+        )
 
-    def give_back(self, turn: Turn) -> None:
+    def give_back(self, grant: QueueGrant) -> None:
         """Gives back a slot that is not used, or a place in the queue."""
-        turn.gate.leave(turn.ticket, self._clock.now())
-        self.advance(turn.gate)
+        grant.gate.dequeue(grant.ticket, self._clock.now())
+        self.advance(grant.gate)
 
     def advance(self, gate: Gate) -> None:
         """Grants slots to the calls that are next, and sets a timer for the next ones."""
         now = self._clock.now()
-        next_at = gate.advance(now)
+        next_at = gate.dispatch(now)
         alarm = self._alarms.get(gate)
         if alarm is not None:
             if next_at is not None and alarm[0] <= next_at:
@@ -189,28 +192,28 @@ class Entrance:
         slot: Slot | None,
         now: float,
         hint_patience_s: float,
-    ) -> Leave | Shut | Full:
+    ) -> Lease | Unavailable | AtCapacity:
         deployment = target.deployment
         if deployment.hold is not None:
             return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
-        rest = cooldown_of(self._bench, call, target, key, hint_patience_s, now)
+        rest = cooldown_of(self._cooldowns, call, target, key, hint_patience_s, now)
         if rest is not None:
-            self._bench.note_stopped(cooldown_keys(call, target, key))
+            self._cooldowns.note_stopped(cooldown_keys(call, target, key))
             breaker = breaker_of(call, deployment, now)
             refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
-                return Shut("benched", rest.until - now, as_of(rest, now))
-            return Shut("benched", refused_s)
+                return Unavailable("benched", rest.until - now, as_of(rest, now))
+            return Unavailable("benched", refused_s)
         host = deployment.host.try_acquire(now)
         if host is None:
-            return Shut("its host fails", deployment.host.retry_after_s(now))
+            return Unavailable("its host fails", deployment.host.retry_after_s(now))
         caller = caller_of(call, deployment, now)
         suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
         breaker = deployment.judge_of(suspect)
         permit = breaker.try_acquire(now) or _look_out_of_turn(deployment, breaker, caller, now)
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
-            return Shut(f"breaker {breaker.state}", breaker.come_back_s(now))
+            return Unavailable(f"breaker {breaker.state}", breaker.come_back_s(now))
         source = source_of(call, deployment)
         slot = slot or gate.try_enter(now, call.priority, source)
         if slot is None:
@@ -218,35 +221,36 @@ class Entrance:
             breaker.settle(permit, Signal.NO_EVIDENCE, now)
             share = share_of(call)
             has_place = gate.wait_s(now, call.priority, share, source) is not None
-            return Full(gate.drain_s(now, call.priority, share, source), has_place=has_place)
+            return AtCapacity(gate.estimated_wait_s(now, call.priority, share, source), has_place=has_place)
         deployment.gates.in_flight += 1
-        if now < self._bench.quiet_from and target.model is not None:
-            self._bench.note_sent(cooldown_keys(call, target, key), now, slot.source)
+        if now < self._cooldowns.quiet_from and target.model is not None:
+            self._cooldowns.note_sent(cooldown_keys(call, target, key), now, slot.source)
         if key is not None and deployment.upstream.keys is not None:
             deployment.upstream.keys.begin(key)
         if breaker is deployment.breaker:
             suspect = None
         own_key = "" if deployment.upstream.has_own_key else call.key_digest
-        return Leave(permit, host, gate, slot, breaker.state, caller, own_key, suspect, self.advance, key)
+        return Lease(permit, host, gate, slot, breaker.state, caller, own_key, suspect, self.advance, key)
 
 
 def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
-    """Returns a permit to probe a breaker that other callers' failures opened, if `policy.callers` allows it."""
+    """Returns a permit to probe a breaker that other callers' failures opened, if `resilience.circuit_breaker.callers`
+    allows it."""
     if breaker is not deployment.breaker or not deployment.callers.try_look(caller, now):
         return None
     return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
 
 
-def key_for(bench: Bench, call: Call, target: Target, now: float) -> ApiKey | None:
+def key_for(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> ApiKey | None:
     """Returns the key to send the call with; None: the upstream has no pool."""
     pool = target.deployment.upstream.keys
     if pool is None:
         return None
-    states = key_states(bench, call, target, now)
+    states = key_states(cooldowns, call, target, now)
     return pool.keys[choose(states, is_ranked=pool.is_ranked)]
 
 
-def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[KeyState]:
+def key_states(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> list[KeyState]:
     """Returns the state of each key of the target's pool, in its order; empty without a pool. A provider's hint counts
     however short it is: the call takes another key rather than wait it out."""
     pool = target.deployment.upstream.keys
@@ -255,7 +259,7 @@ def key_states(bench: Bench, call: Call, target: Target, now: float) -> list[Key
     failed = {attempt.key for attempt in call.attempts if attempt.gave_way}
     states = []
     for key in pool.keys:
-        rest = cooldown_of(bench, call, target, key, 0.0, now)
+        rest = cooldown_of(cooldowns, call, target, key, 0.0, now)
         wait_s = wait_s_at(gate_of(call, target, key, now), call, target.deployment, now)
         rests_until = 0.0 if rest is None else rest.until
         states.append(
@@ -272,16 +276,16 @@ def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, 
 
 
 def cooldown_of(
-    bench: Bench, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
+    cooldowns: Cooldowns, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
 ) -> Benched | None:
-    """Returns the cooldown that stops a call, if any; see `Entrance.try_enter`."""
-    if now >= bench.quiet_from or target.model is None:
+    """Returns the cooldown that stops a call, if any; see `AdmissionControl.try_enter`."""
+    if now >= cooldowns.quiet_from or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own
     credential, source = credential_of(call, target, key), source_of(call, target.deployment)
-    stop = bench.find(credential, target.model, now, source)
+    stop = cooldowns.find(credential, target.model, now, source)
     if stop is not None:
         return stop
-    stop = bench.find_hint(deployment_key(credential, target.model), now, source)
+    stop = cooldowns.find_hint(deployment_key(credential, target.model), now, source)
     return stop if stop is not None and (stop.failure.retry_after_s or 0.0) > hint_patience_s else None
 
 
@@ -290,10 +294,10 @@ def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> flo
     return gate.wait_s(now, call.priority, share_of(call), source_of(call, deployment))
 
 
-def shut_by(hold: Hold, guess_s: float, now: float) -> Shut:
+def shut_by(hold: Hold, guess_s: float, now: float) -> Unavailable:
     """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
     why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
-    return Shut(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
+    return Unavailable(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
 
 
 def gate_of(call: Call, target: Target, key: ApiKey | None, now: float) -> Gate:

@@ -1,7 +1,7 @@
 """The attempt loop: attempts, classifies and decides until one deployment answers well, or nothing more would help.
 
-`policy.next_step` decides after each failure, `gateway.way` selects the next deployment and does all waiting, and
-`gateway.race` runs the exchanges.
+`resilience.retry.decision` decides after each failure, `proxy.attempts.candidate_selection` selects the next deployment
+and does all waiting, and `proxy.attempts.hedging` runs the exchanges.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from math import inf
 
-from llm_guard.call import Attempt, Call, Served
 from llm_guard.clock import Clock
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.caller import source_of
-from llm_guard.gateway.entrance import Entrance, Full, Shut, credential_of
-from llm_guard.gateway.race import Beside, Opener, Race, more_useful
-from llm_guard.gateway.settle import settle, settle_host
-from llm_guard.gateway.way import Way
-from llm_guard.leave import Leave
-from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal, Scope, Signal
-from llm_guard.policy.bench import Bench, deployment_key
-from llm_guard.policy.deadline import attempt_ends_at, first_token_s, reserve_s
-from llm_guard.policy.hedge import HedgeDelays
-from llm_guard.policy.itinerary import Stop
-from llm_guard.policy.key_choice import gives_way, is_free_of_charge
-from llm_guard.policy.next_step import ChangeKey, FallBack, GiveUp, Retry, Step, next_step
-from llm_guard.policy.retry_budget import try_spend_all
-from llm_guard.policy.returns import WORTH_SPREADING_S
-from llm_guard.routes import Hedging, Route, Target
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal, Scope, Signal
+from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, Unavailable, credential_of
+from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
+from llm_guard.proxy.attempts.hedging import AttemptRunner, HedgeCandidate, Opener, more_useful
+from llm_guard.proxy.attempts.release import settle, settle_host
+from llm_guard.proxy.call import Attempt, Call, Delivered
+from llm_guard.proxy.caller_identity import source_of
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key
+from llm_guard.resilience.retry.budget import try_spend_all
+from llm_guard.resilience.retry.candidates import Candidate
+from llm_guard.resilience.retry.deadline import attempt_ends_at, first_token_s, reserve_s
+from llm_guard.resilience.retry.decision import ChangeKey, FallBack, GiveUp, Retry, Step, next_step
+from llm_guard.resilience.retry.hedging import HedgeDelays
+from llm_guard.resilience.retry.key_selection import gives_way, is_free_of_charge
+from llm_guard.resilience.throttling.release_spreading import WORTH_SPREADING_S
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.lease import Lease
+from llm_guard.routing.route_table import Hedging, Route, Target
 
 # Deciding and sending take time too, which matters where answers are very fast.
 _SLACK_S = 0.02
@@ -38,98 +38,103 @@ _MOMENT_S = 0.05
 class AttemptLoop:
     """Tries the deployments of a call's route, each as often as its rules allow."""
 
-    def __init__(self, upstreams: Opener, bench: Bench, clock: Clock, draw: Callable[[], float]) -> None:
+    def __init__(self, upstreams: Opener, cooldowns: Cooldowns, clock: Clock, draw: Callable[[], float]) -> None:
         """`draw` gives a uniform number in [0, 1)."""
-        self._entrance = Entrance(bench, clock)
-        self._race = Race(upstreams, bench, clock)
-        self._bench = bench
+        self._admission = AdmissionControl(cooldowns, clock)
+        self._runner = AttemptRunner(upstreams, cooldowns, clock)
+        self._cooldowns = cooldowns
         self._hedge_delays = HedgeDelays()
         self._clock = clock
         self._draw = draw
 
-    def run(self, call: Call, route: Route) -> Awaitable[Served | GaveUp]:
+    def run(self, call: Call, route: Route) -> Awaitable[Delivered | Exhausted]:
         """Returns the first good answer, or why there is none. Releases everything it holds when cancelled."""
-        way = Way(call, route, self._entrance, self._clock, self._draw)
+        selector = CandidateSelector(call, route, self._admission, self._clock, self._draw)
         if call.client_retries == 0:  # a client's own retry adds no budget tokens
-            route.budget.deposit(way.tried_since)
+            route.budget.deposit(selector.tried_since)
             if route.hedging is not None:
                 route.hedging.budget.deposit()
-        return self._ask(way, None, "nobody could be asked")
+        return self._ask(selector, None, "nobody could be asked")
 
-    async def _ask(self, way: Way, last: Failure | None, why: str) -> Served | GaveUp:
-        call = way.call
-        while (entered := await way.next()) is not None:
-            stop, leave = entered
+    async def _ask(self, selector: CandidateSelector, last: Failure | None, why: str) -> Delivered | Exhausted:
+        call = selector.call
+        while (entered := await selector.next()) is not None:
+            candidate, lease = entered
             begun = len(call.attempts)
-            outcome = await self._attempt(way, stop, leave)
-            if isinstance(outcome, Served):
+            outcome = await self._attempt(selector, candidate, lease)
+            if isinstance(outcome, Delivered):
                 if outcome.opened.exchange is not None or call.recovery is not None:
-                    outcome.resume = partial(self._resume, way, outcome.attempt.target)
+                    outcome.resume = partial(self._resume, selector, outcome.attempt.target)
                 return outcome
             last = more_useful(last, outcome)
-            self._put_back(way, stop, call.attempts[begun:])
-            if (keys := way.target(stop).deployment.upstream.keys) is not None:
+            self._put_back(selector, candidate, call.attempts[begun:])
+            if (keys := selector.target(candidate).deployment.upstream.keys) is not None:
                 await keys.catch_up(outcome)
-            step = self._decide(way, stop, _decisive(call.attempts[begun], outcome))
+            step = self._decide(selector, candidate, _decisive(call.attempts[begun], outcome))
             if isinstance(step, GiveUp):
-                return GaveUp(last, None, step.why)
-            why = self._take(way, stop, step)
-        return GaveUp(last, None, _because(why, call)) if last is not None else _nobody_asked(way)
+                return Exhausted(last, None, step.why)
+            why = self._take(selector, candidate, step)
+        return Exhausted(last, None, _because(why, call)) if last is not None else _nobody_asked(selector)
 
-    async def _resume(self, way: Way, target: Target, failure: Failure) -> Served | GaveUp:
+    async def _resume(self, selector: CandidateSelector, target: Target, failure: Failure) -> Delivered | Exhausted:
         """Continues a call like `run` after the answer of `target` has died with this failure."""
-        stop = next(each for each in way.line.all() if way.target(each) is target)
-        way.tried_since = self._clock.now()  # the time before a fallback to another model begins again
-        step = self._decide(way, stop, failure)
+        candidate = next(each for each in selector.candidates.all() if selector.target(each) is target)
+        selector.tried_since = self._clock.now()  # the time before a fallback to another model begins again
+        step = self._decide(selector, candidate, failure)
         if isinstance(step, GiveUp):
-            return GaveUp(failure, None, step.why)
+            return Exhausted(failure, None, step.why)
         # A deployment that has just lost a stream is tried after those that have not.
-        step = _after_others(step) if way.preferred(stop) else step
-        return await self._ask(way, failure, self._take(way, stop, step))
+        step = _after_others(step) if selector.preferred(candidate) else step
+        return await self._ask(selector, failure, self._take(selector, candidate, step))
 
     def adopt(self, deployments: Iterable[Deployment]) -> None:
         """Admits waiting calls that new settings of these deployments may let pass."""
         for deployment in deployments:
             for gate in deployment.gates.all():
-                self._entrance.advance(gate)
+                self._admission.advance(gate)
 
     # attempt
 
-    def _attempt(self, way: Way, stop: Stop, leave: Leave) -> Awaitable[Served | Failure]:
-        call = way.call
-        attempt = self._new(way, stop, leave)
-        if way.waited_for:
-            attempt.waited_s, attempt.waited_for = call.waited_s, way.waited_for
+    def _attempt(
+        self, selector: CandidateSelector, candidate: Candidate, lease: Lease
+    ) -> Awaitable[Delivered | Failure]:
+        call = selector.call
+        attempt = self._new(selector, candidate, lease)
+        if selector.wait_reason:
+            attempt.waited_s, attempt.waited_for = call.waited_s, selector.wait_reason
             call.waited_s = 0.0
         if not attempt.is_retry and call.client_retries == 0:
             attempt.budgets[0].deposit(attempt.started_at)
-        delay_s = self._hedge_delay_s(way.route.hedging, call, attempt) if way.route.hedging is not None else None
+        hedging = selector.route.hedging
+        delay_s = self._hedge_delay_s(hedging, call, attempt) if hedging is not None else None
         if delay_s is None:
-            return self._race.ask(call, attempt, leave)
-        return self._race.ask_hedged(call, attempt, leave, delay_s, lambda: self._beside(way, stop))
+            return self._runner.ask(call, attempt, lease)
+        return self._runner.ask_hedged(call, attempt, lease, delay_s, lambda: self._beside(selector, candidate))
 
-    def _new(self, way: Way, stop: Stop, leave: Leave) -> Attempt:
+    def _new(self, selector: CandidateSelector, candidate: Candidate, lease: Lease) -> Attempt:
         """Returns an attempt that begins now, with its limits."""
-        call, target, now = way.call, way.route.targets[stop.place], self._clock.now()
+        call, target, now = selector.call, selector.route.targets[candidate.place], self._clock.now()
         timeouts, commit_by = target.timeouts, call.commit_by
         first_s = limit_s = 0.0
         if call.is_stream or call.may_stream or call.is_upgrade:
             first_s = limit_s = first_token_s(timeouts, target.deployment.first_tokens, now)
         if not call.is_stream:
-            limit_s = timeouts.attempt_s(is_client_timeout_known=call.decide_by < inf)
+            limit_s = timeouts.attempt_s(is_client_timeout_known=call.client_deadline < inf)
         left_s = commit_by - now
         ends_by = commit_by
         if left_s < 2 * limit_s:  # else this attempt's own limit leaves enough time for the next
-            kept_s = _kept_s(way, stop, left_s, limit_s, now)
+            kept_s = _kept_s(selector, candidate, left_s, limit_s, now)
             if kept_s:
                 ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S)
-        attempt = Attempt(target, now, call.id, way.budgets(stop), call.is_stream, leave.breaker, first_s, ends_by)
-        attempt.key = leave.key
+        attempt = Attempt(
+            target, now, call.id, selector.budgets(candidate), call.is_stream, lease.breaker, first_s, ends_by
+        )
+        attempt.key = lease.key
         if call.attempts or call.skipped:
             attempt.is_retry = any(each.target is target for each in call.attempts)
             attempt.is_fallback = not attempt.is_retry
         if call.recovery is not None:
-            attempt.manner = call.recovery.manner(target)
+            attempt.resume_mode = call.recovery.resume_mode(target)
         return attempt
 
     def _hedge_delay_s(self, hedging: Hedging, call: Call, attempt: Attempt) -> float | None:
@@ -139,70 +144,73 @@ class AttemptLoop:
         latency = attempt.target.deployment.latency_of(call.is_stream)
         return self._hedge_delays.delay_s(hedging.settings, latency, attempt.started_at)
 
-    def _beside(self, way: Way, stop: Stop) -> Beside | None:
+    def _beside(self, selector: CandidateSelector, candidate: Candidate) -> HedgeCandidate | None:
         """Returns a hedge on another deployment of the same model, or on the same one, if the budgets have tokens for
         it."""
-        second = way.free_peer(stop) or stop
-        hedging, leave, now = way.route.hedging, way.try_enter(second), self._clock.now()
-        if leave is None:
+        second = selector.free_peer(candidate) or candidate
+        hedging, lease, now = selector.route.hedging, selector.try_enter(second), self._clock.now()
+        if lease is None:
             return None
-        attempt = self._new(way, second, leave)
+        attempt = self._new(selector, second, lease)
         attempt.is_hedge = True
-        budgets = way.budgets(second)
+        budgets = selector.budgets(second)
         can_retry = all(budget.can_spend(now) for budget in budgets)
         if hedging is not None and can_retry and hedging.budget.try_spend() and try_spend_all(budgets, now):
-            return attempt, leave
-        settle_host(attempt, leave, Signal.NO_EVIDENCE, self._clock)
-        settle(attempt, leave, Signal.NO_EVIDENCE, self._clock)
+            return attempt, lease
+        settle_host(attempt, lease, Signal.NO_EVIDENCE, self._clock)
+        settle(attempt, lease, Signal.NO_EVIDENCE, self._clock)
         return None
 
     # decide
 
-    def _take(self, way: Way, stop: Stop, step: Retry | ChangeKey | FallBack) -> str:
+    def _take(self, selector: CandidateSelector, candidate: Candidate, step: Retry | ChangeKey | FallBack) -> str:
         """Applies a decision. Returns the reason to report if no deployment can be tried after it."""
         match step:
             case Retry():
-                try_spend_all(way.budgets(stop), self._clock.now())
-                way.line.retry(stop, step, self._clock.now())
+                try_spend_all(selector.budgets(candidate), self._clock.now())
+                selector.candidates.retry(candidate, step, self._clock.now())
                 return "it could not be asked again"
             case ChangeKey():
                 if step.is_paid:
-                    try_spend_all(way.budgets(stop), self._clock.now())
-                way.line.ask_again(stop)
+                    try_spend_all(selector.budgets(candidate), self._clock.now())
+                selector.candidates.ask_again(candidate)
                 return "it could not be asked with another key"
             case FallBack():
-                way.line.fall_back(stop, step, self._clock.now())
+                selector.candidates.fall_back(candidate, step, self._clock.now())
                 return "no other could be asked"
 
-    def _put_back(self, way: Way, stop: Stop, raced: list[Attempt]) -> None:
+    def _put_back(self, selector: CandidateSelector, candidate: Candidate, raced: list[Attempt]) -> None:
         """Decides for deployments that failed as a hedge of this attempt: they may be tried again after all others."""
         for hedge in raced[1:]:
-            if hedge.failure is None or hedge.failure.kind.is_final or hedge.target is way.target(stop):
+            if hedge.failure is None or hedge.failure.kind.is_final or hedge.target is selector.target(candidate):
                 continue
-            other = next(each for each in way.line.others(stop) if way.target(each) is hedge.target)
-            step = self._decide(way, other, hedge.failure)
+            other = next(
+                each for each in selector.candidates.others(candidate) if selector.target(each) is hedge.target
+            )
+            step = self._decide(selector, other, hedge.failure)
             if isinstance(step, GiveUp):
-                way.line.drop(other)
+                selector.candidates.drop(other)
             else:
-                way.line.fall_back(other, _after_others(step), self._clock.now())
+                selector.candidates.fall_back(other, _after_others(step), self._clock.now())
 
-    def _decide(self, way: Way, stop: Stop, failure: Failure) -> Step:
-        call, target, now = way.call, way.target(stop), self._clock.now()
-        others, preferred, budgets = way.line.others(stop), way.preferred(stop), way.budgets(stop)
+    def _decide(self, selector: CandidateSelector, candidate: Candidate, failure: Failure) -> Step:
+        call, target, now = selector.call, selector.target(candidate), self._clock.now()
+        others, preferred = selector.candidates.others(candidate), selector.preferred(candidate)
+        budgets = selector.budgets(candidate)
         step = (
             _other_manner(call, failure)
-            or self._other_key(way, stop, failure)
+            or self._other_key(selector, candidate, failure)
             or next_step(
                 failure,
-                retries_done=stop.retries,
+                retries_done=candidate.retries,
                 settings=target.retry,
-                previous_s=stop.previous_s,
+                previous_s=candidate.previous_s,
                 has_next=bool(others),
                 has_peer=bool(preferred),
-                has_free_peer=way.has_free(preferred),
-                has_free_same_model=way.free_peer(stop) is not None,
-                has_other_model=any(other.alias != stop.alias for other in others),
-                fallback_at=way.fallback_at(stop) if target.retry.fallback_after else inf,
+                has_free_peer=selector.has_free(preferred),
+                has_free_same_model=selector.free_peer(candidate) is not None,
+                has_other_model=any(other.alias != candidate.alias for other in others),
+                fallback_at=selector.fallback_at(candidate) if target.retry.fallback_after else inf,
                 is_repeatable=call.is_repeatable,
                 has_timed_out_again=_has_timed_out_again(call, failure),
                 can_spend=all(budget.can_spend(now) for budget in budgets),
@@ -216,19 +224,19 @@ class AttemptLoop:
         self._note_rest(call, target, failure, step, now)
         return step
 
-    def _other_key(self, way: Way, stop: Stop, failure: Failure) -> ChangeKey | None:
+    def _other_key(self, selector: CandidateSelector, candidate: Candidate, failure: Failure) -> ChangeKey | None:
         """Returns a change to another key of the upstream's pool; None: the pool has no other, or it would not help."""
-        call, target = way.call, way.target(stop)
+        call, target = selector.call, selector.target(candidate)
         attempt = _attempt_of(call, failure)
         if target.deployment.upstream.keys is None or attempt is None:
             return None
         attempt.gave_way = gives_way(failure, is_repeatable=call.is_repeatable)
         now, is_paid = self._clock.now(), not is_free_of_charge(failure)
         if failure.kind is FailureKind.AUTH:
-            self._entrance.end_refusals(call, target)
-        if not attempt.gave_way or now >= call.commit_by or not way.has_free_key(stop):
+            self._admission.end_refusals(call, target)
+        if not attempt.gave_way or now >= call.commit_by or not selector.has_free_key(candidate):
             return None
-        if is_paid and not all(budget.can_spend(now) for budget in way.budgets(stop)):
+        if is_paid and not all(budget.can_spend(now) for budget in selector.budgets(candidate)):
             return None
         return ChangeKey(is_paid)
 
@@ -245,15 +253,16 @@ class AttemptLoop:
             credential = credential_of(call, target, None if attempt is None else attempt.key)
             key = deployment_key(credential, target.model)
             source = source_of(call, target.deployment)
-            self._bench.note_wait(key, failure, target.retry.max_retry_after, now, source)
+            self._cooldowns.note_wait(key, failure, target.retry.max_retry_after, now, source)
 
 
-def _kept_s(way: Way, stop: Stop, left_s: float, limit_s: float, now: float) -> float:
+def _kept_s(selector: CandidateSelector, candidate: Candidate, left_s: float, limit_s: float, now: float) -> float:
     """Returns how many of the `left_s` seconds until the deadline an attempt leaves for the one after it."""
-    target, other, is_stream = way.route.targets[stop.place], way.line.first_other(stop), way.call.is_stream
-    if other is None and stop.retries + 1 >= target.retry.max_attempts:
+    target, is_stream = selector.route.targets[candidate.place], selector.call.is_stream
+    other = selector.candidates.first_other(candidate)
+    if other is None and candidate.retries + 1 >= target.retry.max_attempts:
         return 0.0
-    after = target if other is None else way.route.targets[other.place]
+    after = target if other is None else selector.route.targets[other.place]
     following = after.deployment.latency_of(is_stream)
     if not following.has_history:
         return 0.0
@@ -320,23 +329,23 @@ def _because(why: str, call: Call) -> str:
     return f"{why}: {call.skipped[-1].why}" if call.skipped else why
 
 
-def _nobody_asked(way: Way) -> GaveUp:
+def _nobody_asked(selector: CandidateSelector) -> Exhausted:
     """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
-    soonest = min(way.left_out, key=lambda each: each.wait_s)
-    if isinstance(soonest, Shut) and soonest.rest is not None:
-        return GaveUp(soonest.rest, None, "benched", is_cooldown=True)
-    names = ", ".join(each.deployment for each in way.call.skipped)
-    if isinstance(soonest, Full):
+    soonest = min(selector.rejected, key=lambda each: each.wait_s)
+    if isinstance(soonest, Unavailable) and soonest.rest is not None:
+        return Exhausted(soonest.rest, None, "benched", is_cooldown=True)
+    names = ", ".join(each.deployment for each in selector.call.skipped)
+    if isinstance(soonest, AtCapacity):
         message = f"{names}: too many calls wait already; there may be room in {_for_people(soonest.wait_s)}"
         refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)
-        return GaveUp(None, refusal, "no room")
+        return Exhausted(None, refusal, "no room")
     if soonest.is_held:
         message = f"{names}: taken out of service by an operator"
         refusal = Refusal(503, "deployment_held", message, by="hold", retry_after_s=soonest.wait_s)
-        return GaveUp(None, refusal, "held by an operator")
+        return Exhausted(None, refusal, "held by an operator")
     message = f"{names}: failing, and left alone for {_for_people(soonest.wait_s)} more"
     refusal = Refusal(503, "breaker_open", message, by="breaker", retry_after_s=soonest.wait_s)
-    return GaveUp(None, refusal, "breakers open")
+    return Exhausted(None, refusal, "breakers open")
 
 
 def _for_people(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """Reads a response up to commit: as far as necessary to know that it is good, or that it is an error.
 
-`gateway.upstream` owns the exchange and its limits, `gateway.relay` passes the response on.
+`proxy.attempts.upstream_attempt` owns the exchange and its limits, `proxy.response.relay` passes the response on.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol
 
-from llm_guard.call import Attempt, Call, Exchange, Opened
 from llm_guard.clock import Clock
-from llm_guard.deployment import Upstream
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.shapes import Shape
-from llm_guard.dialect.sse import StreamWatch
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.answer_coding import unreadable
-from llm_guard.gateway.connections import UpstreamError
-from llm_guard.gateway.stream_view import StreamView, view_of
-from llm_guard.gateway.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.response_schemas import Shape
+from llm_guard.dialects.sse import StreamObserver
 from llm_guard.outcome import Answer, Failure, FailureKind
-from llm_guard.policy.answer_memory import AnswerMemory
-from llm_guard.policy.classify import classify_answer, classify_event
-from llm_guard.policy.rate_hints import rate_hint
-from llm_guard.policy.stream import why_cut
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
+from llm_guard.proxy.http_client.connection_pool import UpstreamError
+from llm_guard.proxy.response.content_decoding import unreadable
+from llm_guard.proxy.response.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
+from llm_guard.proxy.streams.decoder import StreamView, view_of
+from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
+from llm_guard.resilience.capacity.response_memory import AnswerMemory
+from llm_guard.resilience.classification.classify import classify_answer, classify_event
+from llm_guard.resilience.streams.settings import why_cut
+from llm_guard.routing.deployment import Upstream
 
 _COMMIT_S = 0.05
 """Seconds before the end of the call or attempt at which a stream held back is passed on: it has its first token."""
@@ -127,9 +127,9 @@ async def _first_event(
     the stream turns out to be one in that time."""
     if packed := unreadable(encoding):
         raise UpstreamError(FailureKind.MALFORMED, f"sent a stream compressed with {packed}, which cannot be inspected")
-    hold = call.route.stream.hold_back if call.route is not None and attempt.manner is None else None
+    hold = call.route.stream.hold_back if call.route is not None and attempt.resume_mode is None else None
     upstream = attempt.target.deployment.upstream
-    is_lenient = upstream.stream_end == "lenient" and attempt.manner is None
+    is_lenient = upstream.stream_end == "lenient" and attempt.resume_mode is None
     reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices, is_lenient=is_lenient)
     view = view_of(reader, encoding, hold.tokens if hold else 1, is_plain_wanted=call.is_plain_wanted)
     attempt.watch = view.watch
@@ -143,7 +143,7 @@ async def _first_event(
     limit = limits.clock.limit()
     try:
         with limit:
-            ends_at = min(call.commit_by, attempt.ends_by) - _COMMIT_S
+            ends_at = min(call.commit_by, attempt.must_end_by) - _COMMIT_S
             limit.set(min(first_token_at + hold.time, ends_at), "hold_back")
             error = await beginning.read_until(lambda watch: watch.has_enough)
     except TimeoutError:
@@ -163,7 +163,7 @@ class _Beginning:
         self._held_bytes = 0
         self._is_over = False
 
-    async def read_until(self, is_enough: Callable[[StreamWatch], bool]) -> bytes | None:
+    async def read_until(self, is_enough: Callable[[StreamObserver], bool]) -> bytes | None:
         """Reads until `is_enough`, the end of the stream, or more than can be held. Returns an in-band error, if any.
         Raises UpstreamError."""
         view = self._view
@@ -181,7 +181,7 @@ class _Beginning:
             if view.watch.malformed:
                 why = "the stream began with no event of this endpoint"
                 raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=view.watch.is_foreign)
-            if view.is_cut:
+            if view.is_closed:
                 return self._end()
         return None
 
@@ -215,7 +215,7 @@ class _Beginning:
         if not watch.may_end:
             raise UpstreamError(FailureKind.TRUNCATED, why_cut(self._upstream, lacks_finish=watch.lacks_finish))
         self._is_over = True
-        self._hold(self._view.rest())
+        self._hold(self._view.trailing_bytes())
         return None
 
     def _hold(self, block: bytes) -> None:

@@ -1,7 +1,7 @@
 """Runs one attempt, or two at once where the route allows hedging and the first is slow.
 
-Records the outcome of each attempt and picks the winner. `gateway.way` selects the deployments, `gateway.upstream`
-makes the exchange, and `policy.hedge` decides when a hedge is worth it.
+Records the outcome of each attempt and picks the winner. `proxy.attempts.candidate_selection` selects the deployments,
+`proxy.attempts.upstream_attempt` makes the exchange, and `resilience.retry.hedging` decides when a hedge is worth it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from llm_guard.call import Attempt, Call, Opened, Served
 from llm_guard.clock import Alarm, Clock
-from llm_guard.gateway.entrance import credential_of
-from llm_guard.gateway.settle import settle, settle_begun, settle_host
-from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Scope, Signal
-from llm_guard.policy.bench import Bench
+from llm_guard.proxy.attempts.admission import credential_of
+from llm_guard.proxy.attempts.release import settle, settle_begun, settle_host
+from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.routing.lease import Lease
 
-Beside = tuple[Attempt, Leave]
+HedgeCandidate = tuple[Attempt, Lease]
 _LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 _HEALTHY = Signal.HEALTHY
 _SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
@@ -28,39 +28,39 @@ first attempt's response may already be there."""
 
 
 class Opener(Protocol):
-    """The part of `upstream.Upstreams` that attempts use."""
+    """The part of `upstream_attempt.Upstreams` that attempts use."""
 
     async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
         """Makes one exchange, up to the point where it is known to be good or to have failed."""
 
 
-class Race:
+class AttemptRunner:
     """Runs attempts and, beside slow ones, hedges."""
 
-    def __init__(self, upstreams: Opener, bench: Bench, clock: Clock) -> None:
+    def __init__(self, upstreams: Opener, cooldowns: Cooldowns, clock: Clock) -> None:
         self._upstreams = upstreams
-        self._bench = bench
+        self._cooldowns = cooldowns
         self._clock = clock
 
-    async def ask(self, call: Call, attempt: Attempt, leave: Leave) -> Served | Failure:
+    async def ask(self, call: Call, attempt: Attempt, lease: Lease) -> Delivered | Failure:
         """Makes one exchange. Its lease is released, unless a response goes on with it."""
         call.attempts.append(attempt)
         try:
             outcome = await self._upstreams.open(call, attempt)
         except BaseException as error:
             attempt.failure = _failure_of(attempt, error)
-            settle_host(attempt, leave, Signal.NO_EVIDENCE, self._clock)
-            settle(attempt, leave, Signal.NO_EVIDENCE, self._clock)
+            settle_host(attempt, lease, Signal.NO_EVIDENCE, self._clock)
+            settle(attempt, lease, Signal.NO_EVIDENCE, self._clock)
             raise
         if isinstance(outcome, Failure):
-            self._fail(call, attempt, leave, outcome)
+            self._fail(call, attempt, lease, outcome)
             return outcome
-        self._answer(call, attempt, leave, outcome)
-        return Served(outcome, attempt, leave)
+        self._answer(call, attempt, lease, outcome)
+        return Delivered(outcome, attempt, lease)
 
     async def ask_hedged(
-        self, call: Call, attempt: Attempt, leave: Leave, delay_s: float, beside: Callable[[], Beside | None]
-    ) -> Served | Failure:
+        self, call: Call, attempt: Attempt, lease: Lease, delay_s: float, beside: Callable[[], HedgeCandidate | None]
+    ) -> Delivered | Failure:
         """Returns the first good response of this attempt and of a hedge, which starts after `delay_s` if `beside`
         provides one.
 
@@ -68,9 +68,9 @@ class Race:
         """
         hedge = _Hedge(self, call, attempt, beside)
         hedge.alarm = self._clock.call_at(attempt.started_at + delay_s, hedge.start)
-        first: Served | Failure | None = None
+        first: Delivered | Failure | None = None
         try:
-            first = await self.ask(call, attempt, leave)
+            first = await self.ask(call, attempt, lease)
         except (asyncio.CancelledError, Exception):
             if not hedge.stop():
                 await self._end(hedge, None, None)
@@ -79,21 +79,21 @@ class Race:
             hedge.stop()
             if hedge.task is None:
                 return first
-        winner: Served | Failure | None = None
+        winner: Delivered | Failure | None = None
         try:
             winner = await _winner(hedge, first)
             return winner
         finally:
             await self._end(hedge, first, winner)
 
-    async def ask_beside(self, call: Call, hedge: _Hedge) -> Served | Failure | None:
+    async def ask_beside(self, call: Call, hedge: _Hedge) -> Delivered | Failure | None:
         """Makes the hedge's exchange; returns None if no deployment is available for it."""
         for _ in range(_TURNS_TO_READ):
             await self._clock.sleep(0)
         entered = hedge.try_enter()
         return await self.ask(call, *entered) if entered is not None else None
 
-    async def _end(self, hedge: _Hedge, first: Served | Failure | None, winner: Served | Failure | None) -> None:
+    async def _end(self, hedge: _Hedge, first: Delivered | Failure | None, winner: Delivered | Failure | None) -> None:
         """Ends the hedge if it still runs, and closes a response that came too late."""
         try:
             await hedge.end(is_superseded=winner is not None)
@@ -102,45 +102,47 @@ class Race:
             raise
         finally:
             for outcome in (first, hedge.outcome):
-                if isinstance(outcome, Served) and outcome is not winner:
+                if isinstance(outcome, Delivered) and outcome is not winner:
                     outcome.attempt.wasted = _output_tokens(outcome.opened)
                     self._close(outcome, _SUPERSEDED if winner is not None else _LEFT)
 
-    def _close(self, served: Served, why: Failure) -> None:
+    def _close(self, served: Delivered, why: Failure) -> None:
         served.attempt.failure = why
         if served.opened.exchange is not None:
             served.opened.exchange.abort()
-        settle(served.attempt, served.leave, Signal.HEALTHY, self._clock)
+        settle(served.attempt, served.lease, Signal.HEALTHY, self._clock)
 
-    def _fail(self, call: Call, attempt: Attempt, leave: Leave, failure: Failure) -> None:
+    def _fail(self, call: Call, attempt: Attempt, lease: Lease, failure: Failure) -> None:
         attempt.failure = failure
         signal = _evidence(call, failure)
         # A host is healthy if it accepts connections, with any response.
-        settle_host(attempt, leave, signal if failure.is_before_sending else Signal.HEALTHY, self._clock)
-        settle(attempt, leave, signal, self._clock)
+        settle_host(attempt, lease, signal if failure.is_before_sending else Signal.HEALTHY, self._clock)
+        settle(attempt, lease, signal, self._clock)
         if failure.kind.scope is Scope.CREDENTIAL and attempt.target.model is not None:
             credential = credential_of(call, attempt.target, attempt.key)
-            self._bench.note_refusal(credential, attempt.target.model, failure, self._clock.now(), leave.slot.source)
+            self._cooldowns.note_refusal(
+                credential, attempt.target.model, failure, self._clock.now(), lease.slot.source
+            )
 
-    def _answer(self, call: Call, attempt: Attempt, leave: Leave, opened: Opened) -> None:
+    def _answer(self, call: Call, attempt: Attempt, lease: Lease, opened: Opened) -> None:
         now = self._clock.now()
         attempt.status = opened.status
         attempt.answered_at = opened.first_token_at or now
         if opened.view is not None and call.first_token_at is None:
             call.first_token_at = now
-        settle_host(attempt, leave, _HEALTHY, self._clock)
+        settle_host(attempt, lease, _HEALTHY, self._clock)
         if attempt.target.model is not None:
             credential = credential_of(call, attempt.target, attempt.key)
-            self._bench.note_success(credential, attempt.target.model, attempt.started_at, now, leave.slot.source)
+            self._cooldowns.note_success(credential, attempt.target.model, attempt.started_at, now, lease.slot.source)
             if attempt.key is not None:
                 self._note_refused_keys(call, attempt, now)
         if opened.rate is not None:
-            leave.gate.note_hint(opened.rate, attempt.started_at, now, leave.slot.source)
-            leave.advance(leave.gate)
+            lease.gate.note_hint(opened.rate, attempt.started_at, now, lease.slot.source)
+            lease.notify_waiters(lease.gate)
         if opened.exchange is None:
-            settle(attempt, leave, _HEALTHY, self._clock)
+            settle(attempt, lease, _HEALTHY, self._clock)
         else:
-            settle_begun(attempt, leave, self._clock)
+            settle_begun(attempt, lease, self._clock)
 
     def _note_refused_keys(self, call: Call, served: Attempt, now: float) -> None:
         """Counts earlier refusals of other keys against those keys: this call was served, so it was not at fault."""
@@ -149,7 +151,7 @@ class Race:
             theirs = each.target.deployment.upstream
             if each.gave_way and each.failure is not None and each.target.model is not None and theirs is upstream:
                 credential = credential_of(call, each.target, each.key)
-                self._bench.note_refused_alone(credential, each.target.model, each.failure, now)
+                self._cooldowns.note_refused_alone(credential, each.target.model, each.failure, now)
 
 
 class _Hedge:
@@ -160,14 +162,16 @@ class _Hedge:
     """
 
     __slots__ = (
-        "_beside", "_call", "_call_task", "_cancelling", "_first", "_is_over", "_is_overtaking", "_race", "_second",
+        "_beside", "_call", "_call_task", "_cancelling", "_first", "_is_over", "_is_overtaking", "_runner", "_second",
         "alarm", "task",
     )  # fmt: skip
 
-    def __init__(self, race: Race, call: Call, first: Attempt, beside: Callable[[], Beside | None]) -> None:
+    def __init__(
+        self, runner: AttemptRunner, call: Call, first: Attempt, beside: Callable[[], HedgeCandidate | None]
+    ) -> None:
         call_task = asyncio.current_task()
         assert call_task is not None  # noqa: S101  # a coroutine runs in one
-        self._race = race
+        self._runner = runner
         self._call = call
         self._call_task = call_task
         self._cancelling = call_task.cancelling()
@@ -176,15 +180,15 @@ class _Hedge:
         self._second: Attempt | None = None
         self._is_over = self._is_overtaking = False
         self.alarm: Alarm
-        self.task: asyncio.Task[Served | Failure | None] | None = None
+        self.task: asyncio.Task[Delivered | Failure | None] | None = None
         """None while the first attempt has not been slow."""
 
     def start(self) -> None:
         """Starts the hedge: the first attempt is slow."""
-        self.task = asyncio.get_running_loop().create_task(self._race.ask_beside(self._call, self))
+        self.task = asyncio.get_running_loop().create_task(self._runner.ask_beside(self._call, self))
         self.task.add_done_callback(self._overtake)
 
-    def try_enter(self) -> Beside | None:
+    def try_enter(self) -> HedgeCandidate | None:
         """Returns the attempt to make beside the first one, if a deployment is available."""
         entered = self._beside()
         if entered is not None:
@@ -206,7 +210,7 @@ class _Hedge:
         return self._second is not None
 
     @property
-    def outcome(self) -> Served | Failure | None:
+    def outcome(self) -> Delivered | Failure | None:
         """The hedge's outcome; None if there is none yet."""
         task = self.task
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
@@ -222,7 +226,7 @@ class _Hedge:
             self._second.is_superseded = is_superseded
             await asyncio.wait((self.task,))
 
-    def _overtake(self, task: asyncio.Task[Served | Failure | None]) -> None:
+    def _overtake(self, task: asyncio.Task[Delivered | Failure | None]) -> None:
         """Ends the first attempt, unless the hedge failed in a way that the first attempt may still make good."""
         if self._is_over or task.cancelled():
             return
@@ -233,7 +237,7 @@ class _Hedge:
             self._call_task.cancel()
 
 
-async def _winner(hedge: _Hedge, first: Served | Failure | None) -> Served | Failure:
+async def _winner(hedge: _Hedge, first: Delivered | Failure | None) -> Delivered | Failure:
     """Returns the first response; else the first final failure, or the more useful one of both failures.
 
     `first` is None if the hedge has ended the first attempt.
@@ -241,7 +245,7 @@ async def _winner(hedge: _Hedge, first: Served | Failure | None) -> Served | Fai
     task = hedge.task
     assert task is not None  # noqa: S101  # else there was no hedge
     is_hedge_earlier = task.done()
-    if isinstance(first, Served):
+    if isinstance(first, Delivered):
         return first
     if first is not None and not is_hedge_earlier:
         if first.kind.is_final or not hedge.has_begun:
@@ -272,9 +276,9 @@ def _output_tokens(opened: Opened) -> int:
     return view.watch.tokens if view is not None else 0
 
 
-def _is_last_word(outcome: Served | Failure | None) -> bool:
+def _is_last_word(outcome: Delivered | Failure | None) -> bool:
     """Returns True if no other attempt could change the outcome."""
-    return isinstance(outcome, Served) or (outcome is not None and outcome.kind.is_final)
+    return isinstance(outcome, Delivered) or (outcome is not None and outcome.kind.is_final)
 
 
 def _failure_of(attempt: Attempt, error: BaseException) -> Failure:
@@ -286,6 +290,6 @@ def _failure_of(attempt: Attempt, error: BaseException) -> Failure:
 def _evidence(call: Call, failure: Failure) -> Signal:
     """Returns what a failure shows of the deployment's health: no evidence if the client's own timeout ended it first,
     for a caller with a timeout of 10 ms must not open a breaker for all others."""
-    is_impatience = failure.limit == "total" and call.decide_by < call.deadline_at
+    is_impatience = failure.limit == "total" and call.client_deadline < call.deadline_at
     is_no_evidence = is_impatience or failure.is_early or failure.is_clients_delay
     return Signal.NO_EVIDENCE if is_no_evidence else failure.signal

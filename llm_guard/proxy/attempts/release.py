@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import structlog
 
-from llm_guard.call import Attempt
 from llm_guard.clock import Clock
-from llm_guard.gateway import headers as header_rules
-from llm_guard.leave import Leave
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.limiter import Ending
-from llm_guard.policy.rate_hints import rate_hint
-from llm_guard.policy.transition import Transition
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Attempt
+from llm_guard.resilience.capacity.concurrency_limit import Ending
+from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
+from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.routing.lease import Lease
 
-_log = structlog.get_logger("llm_guard.gateway.settle")
+_log = structlog.get_logger("llm_guard.proxy.attempts.release")
 
 _CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
 """Outcomes that cut an exchange off: it would have taken longer."""
@@ -27,81 +27,81 @@ _UNHEALTHY = Signal.UNHEALTHY
 _NO_EVIDENCE = Signal.NO_EVIDENCE
 
 
-def settle(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
+def settle(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None:
     """Ends an attempt: releases its lease and records its outcome. Further calls do nothing."""
-    if leave.is_over:
+    if lease.is_over:
         return
-    leave.is_over = True
-    deployment, gate = attempt.target.deployment, leave.gate
+    lease.is_over = True
+    deployment, gate = attempt.target.deployment, lease.gate
     now = attempt.ended_at = clock.now()
     if signal is _HEALTHY:
         deployment.last_success_wall = clock.wall()
     took_s = (now if attempt.answered_at is None else attempt.answered_at) - attempt.timed_from
-    _settle_breaker(attempt, leave, signal, now, took_s)
+    _settle_breaker(attempt, lease, signal, now, took_s)
     if attempt.target.model is not None:
         _note_latency(attempt, signal, now, took_s)
     ending = "ok" if signal is _HEALTHY else _ending(attempt, signal)
-    _note_recent(attempt, ending, now, is_begun=leave.is_begun)
+    _note_recent(attempt, ending, now, is_begun=lease.is_begun)
     deployment.gates.in_flight -= 1
-    if leave.key is not None:
-        leave.key.in_flight -= 1
-    if leave.suspect is not None and signal is _UNHEALTHY:
+    if lease.key is not None:
+        lease.key.in_flight -= 1
+    if lease.suspect is not None and signal is _UNHEALTHY:
         ending = "ignored"  # failures of one caller alone say nothing about the deployment's capacity
-    is_waited_for = gate.exit(leave.slot, now, ending, took_s if ending == "ok" else None)
+    is_waited_for = gate.exit(lease.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":
-        _note_rate_limit(attempt, leave, clock)
+        _note_rate_limit(attempt, lease, clock)
     if is_waited_for:
-        leave.advance(gate)
+        lease.notify_waiters(gate)
 
 
-def settle_begun(attempt: Attempt, leave: Leave, clock: Clock) -> None:
+def settle_begun(attempt: Attempt, lease: Lease, clock: Clock) -> None:
     """Records a success when a long response has begun well. If it dies, `settle` revises that to a failure."""
     now = clock.now()
     took_s = None if attempt.answered_at is None else attempt.answered_at - attempt.timed_from
-    _settle_breaker(attempt, leave, _HEALTHY, now, took_s)
+    _settle_breaker(attempt, lease, _HEALTHY, now, took_s)
     _note_recent(attempt, "ok", now, is_begun=False)
-    leave.is_begun = True
+    lease.is_begun = True
 
 
-def settle_host(attempt: Attempt, leave: Leave, signal: Signal, clock: Clock) -> None:
+def settle_host(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None:
     """Releases the permit of the host's breaker with the attempt's outcome."""
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY and _is_ignored(attempt):
         signal = _NO_EVIDENCE
-    transition = deployment.host.settle(leave.host, signal, clock.now())
+    transition = deployment.host.settle(lease.host, signal, clock.now())
     if transition is not None:
         _log_transition(transition, attempt, upstream=deployment.upstream.name)
 
 
-def _settle_breaker(attempt: Attempt, leave: Leave, signal: Signal, now: float, took_s: float | None) -> None:
+def _settle_breaker(attempt: Attempt, lease: Lease, signal: Signal, now: float, took_s: float | None) -> None:
     """Releases the breaker's permit; if a response that began well has died, revises the success to a failure."""
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY and _is_ignored(attempt):
         signal = _NO_EVIDENCE
-    breaker = deployment.breaker if leave.suspect is None else leave.suspect.breaker
-    if leave.is_begun and signal is _UNHEALTHY:
-        transition = breaker.take_back(leave.permit, now)
+    breaker = deployment.breaker if lease.suspect is None else lease.suspect.breaker
+    if lease.is_begun and signal is _UNHEALTHY:
+        transition = breaker.revise_to_failure(lease.permit, now)
     else:
-        transition = breaker.settle(leave.permit, signal, now, took_s)
-    _note_caller(attempt, leave, signal, now)
+        transition = breaker.settle(lease.permit, signal, now, took_s)
+    _note_caller(attempt, lease, signal, now)
     if transition is None:
         return
-    if leave.suspect is not None:
-        _log_transition(transition, attempt, **deployment.breaker_of(), caller=leave.caller)
+    if lease.suspect is not None:
+        _log_transition(transition, attempt, **deployment.breaker_of(), caller=lease.caller)
         return
     if (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
     _log_transition(transition, attempt, **deployment.breaker_of())
 
 
-def _note_caller(attempt: Attempt, leave: Leave, signal: Signal, now: float) -> None:
+def _note_caller(attempt: Attempt, lease: Lease, signal: Signal, now: float) -> None:
     """Records the outcome for the attempt's caller: failures of one caller alone must not affect the others."""
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY:
-        if deployment.note_failure(leave.caller, now):
-            _log.warning("caller fails alone", **deployment.breaker_of(), caller=leave.caller)
-    elif signal is _HEALTHY and not leave.is_begun:
-        deployment.callers.note_ok(leave.caller, attempt.started_at, now, leave.own_key)
+        if deployment.note_failure(lease.caller, now):
+            _log.warning("caller fails alone", **deployment.breaker_of(), caller=lease.caller)
+    elif signal is _HEALTHY and not lease.is_begun:
+        deployment.callers.note_ok(lease.caller, attempt.started_at, now, lease.own_key)
 
 
 def _is_ignored(attempt: Attempt) -> bool:
@@ -145,7 +145,7 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
             budget.recent.take_back(now)
 
 
-def _note_rate_limit(attempt: Attempt, leave: Leave, clock: Clock) -> None:
+def _note_rate_limit(attempt: Attempt, lease: Lease, clock: Clock) -> None:
     """Applies a 429's rate-limit headers and Retry-After to the gate."""
     failure, now = attempt.failure, clock.now()
     if failure is None:
@@ -153,11 +153,11 @@ def _note_rate_limit(attempt: Attempt, leave: Leave, clock: Clock) -> None:
     if failure.answer is not None:
         hint = rate_hint(header_rules.lower_names(failure.answer.headers), clock.wall())
         if hint is not None:
-            leave.gate.note_hint(hint, attempt.started_at, now, leave.slot.source)
+            lease.gate.note_hint(hint, attempt.started_at, now, lease.slot.source)
     wait_s = failure.retry_after_s
     if wait_s is not None and wait_s >= _WORTH_HOLDING_S:
         until = now + min(wait_s, attempt.target.retry.max_retry_after)
-        leave.gate.note_retry_after(until, now, leave.slot.source)
+        lease.gate.note_retry_after(until, now, lease.slot.source)
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:

@@ -1,7 +1,7 @@
 """Sends one attempt to one deployment and reads its response up to the point where it is known to be good.
 
-Builds the request and applies the time limits up to commit. `gateway.connections` is the HTTP client, `gateway.opening`
-decides when a response is good, `gateway.attempt_loop` whether to try again.
+Builds the request and applies the time limits up to commit. `proxy.http_client.connection_pool` is the HTTP client,
+`proxy.attempts.first_response` decides when a response is good, `proxy.attempts.attempt_loop` whether to try again.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from llm_guard.call import Attempt, Call, Exchange, Opened
 from llm_guard.clock import Clock, TimeLimit
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway import model_field
-from llm_guard.gateway.body import ArrivingBody
-from llm_guard.gateway.connections import Connections, UpstreamError
-from llm_guard.gateway.opening import read_to_commit
-from llm_guard.gateway.sending import Sending
-from llm_guard.gateway.tracing import pass_on
 from llm_guard.outcome import Failure, FailureKind, Limit
-from llm_guard.policy.answer_memory import AnswerMemory
-from llm_guard.policy.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier, first_token_s
-from llm_guard.request_body import FileBody
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.attempts.first_response import read_to_commit
+from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
+from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.proxy.request_body import model_field
+from llm_guard.proxy.request_body.forwarding import Sending
+from llm_guard.proxy.request_body.interfaces import FileBody
+from llm_guard.proxy.request_body.reader import ArrivingBody
+from llm_guard.proxy.telemetry.trace_propagation import pass_on
+from llm_guard.resilience.capacity.response_memory import AnswerMemory
+from llm_guard.resilience.retry.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier, first_token_s
 
 _CLIENT_SLOW_S = 5.0
 """Servers give up a request body of which nothing arrives for 10 s or more; a failure well before that has another
@@ -44,7 +44,7 @@ class Upstreams:
         """
         limits = _Limits(call, attempt, self._clock)
         exchange: Exchange | None = None
-        attempt.on_patience = limits.renew
+        attempt.on_deadline_extended = limits.renew
         try:
             with limits.scope:
                 exchange = await self._send(call, attempt, limits)
@@ -67,7 +67,7 @@ class Upstreams:
             )
             return _weighed(failure, limits, exchange)
         finally:
-            attempt.on_patience = None
+            attempt.on_deadline_extended = None
             limits.is_sending_over = True
             if exchange is not None:
                 exchange.abort()
@@ -78,7 +78,7 @@ class Upstreams:
         body: bytes | FileBody = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
         if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
             body = limits.sending = Sending(body, limits)
-        headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.manner is not None)
+        headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.resume_mode is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
         exchange = await self._connections.send(
@@ -119,11 +119,11 @@ class _Limits:
         """True once sending the rest of the body no longer changes the limit."""
 
     def on_dialing(self) -> None:
-        """Implements `call.Dialing`."""
+        """Implements `proxy.call.Dialing`."""
         self._set(self._attempt.started_at + self._timeouts.connect, "connect")
 
     def on_connected(self) -> None:
-        """Implements `call.Dialing`."""
+        """Implements `proxy.call.Dialing`."""
         self._connected_at = self.clock.now()
         self.is_connected = True
         if self._call.is_stream or self._call.is_upgrade:
@@ -148,13 +148,13 @@ class _Limits:
             self._limit_unary()
 
     def on_block(self) -> None:
-        """Implements `sending.Limits`."""
+        """Implements `forwarding.Limits`."""
         if not self.is_sending_over:
             self._awaited_from = inf
             self._begin_again()
 
     def on_client_awaited(self) -> None:
-        """Implements `sending.Limits`."""
+        """Implements `forwarding.Limits`."""
         if not self.is_sending_over:
             self._awaited_from = self.clock.now()
             self._set(inf, self._latest_name)
@@ -196,12 +196,12 @@ class _Limits:
             self._limit_unary()
 
     def _limit_unary(self) -> None:
-        limit_s = self._timeouts.attempt_s(is_client_timeout_known=self._call.decide_by < inf)
+        limit_s = self._timeouts.attempt_s(is_client_timeout_known=self._call.client_deadline < inf)
         self._set(self._attempt.timed_from + limit_s, "attempt")
 
     def _set(self, at: float, name: Limit) -> None:
         self._latest_at, self._latest_name = at, name
-        ends_by, commit_by = self._attempt.ends_by, self._call.commit_by
+        ends_by, commit_by = self._attempt.must_end_by, self._call.commit_by
         self._is_early = ends_by < at and ends_by < commit_by
         ends_at, limit = earlier(min(at, ends_by), name, commit_by)
         self.scope.set(ends_at, limit)
@@ -224,8 +224,8 @@ def _target(call: Call, attempt: Attempt) -> str:
 def _body(call: Call, attempt: Attempt) -> bytes:
     """Returns the request body to send, if the call's body is in memory."""
     assert isinstance(call.body, bytes)  # noqa: S101  # else `_stored` is called
-    if attempt.manner is not None and call.recovery is not None:
-        return call.recovery.body(attempt.target, attempt.manner)
+    if attempt.resume_mode is not None and call.recovery is not None:
+        return call.recovery.body(attempt.target, attempt.resume_mode)
     if call.is_model_in_query or not _is_renamed(call, attempt):
         return call.body
     return model_field.rename(call.body, call.content_type, call.content_encoding, attempt.target.model or "")
@@ -234,8 +234,8 @@ def _body(call: Call, attempt: Attempt) -> bytes:
 async def _stored(call: Call, attempt: Attempt) -> bytes | FileBody:
     """Returns the request body to send, if the call's body is in a file."""
     assert not isinstance(call.body, bytes)  # noqa: S101  # else `_body` is called
-    if attempt.manner is not None and call.recovery is not None:
-        return call.recovery.body(attempt.target, attempt.manner)
+    if attempt.resume_mode is not None and call.recovery is not None:
+        return call.recovery.body(attempt.target, attempt.resume_mode)
     if call.is_model_in_query or not _is_renamed(call, attempt):
         return call.body
     return await call.body.renamed(attempt.target.model or "")

@@ -1,21 +1,21 @@
 """Sends a cached response to a client.
 
-`policy.freshness` decides when one may be used, `store.cache` stores them.
+`resilience.caching.freshness` decides when one may be used, `storage.cache.response_store` stores them.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from llm_guard.call import Call, Headers
 from llm_guard.clock import Clock
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.refusals import DRAINED
-from llm_guard.gateway.reply import Reply
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.store.cache import CachedAnswer
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Call, Headers
+from llm_guard.proxy.http_server.error_responses import DRAINED
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.storage.cache.response_store import CachedAnswer
 
-CLIENT_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
 _TRUE_AGAIN = (
     "content-encoding", "content-language", "content-type", "openai-model", "openai-version", "x-accel-buffering",
@@ -24,7 +24,7 @@ _TRUE_AGAIN = (
 _PIECE_BYTES = 1 << 16
 
 
-def true_for_all(headers: Headers) -> Headers:
+def shareable_headers(headers: Headers) -> Headers:
     """Returns the headers that are valid for any client at any time."""
     return tuple(pair for pair in headers if pair[0].lower() in _TRUE_AGAIN)
 
@@ -33,7 +33,7 @@ async def replay(call: Call, answer: CachedAnswer, reply: Reply, clock: Clock) -
     """Sends a cached response, as a stream if it was one. Leaves `call.failure` unchanged, unless the client leaves."""
     headers = [*answer.headers, *header_rules.ours(call, answer.deployment or None)]
     call.sent_status = call.sent_status or answer.status
-    before, call.failure = call.failure, CLIENT_LEFT
+    before, call.failure = call.failure, CLIENT_DISCONNECTED
     try:
         if answer.is_stream:
             reply.begin(answer.status, answer.reason, headers)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.call import Headers, Inbox
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.request_fields import RequestFields
+from llm_guard.proxy.call import Headers, Inbox
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.response_writer import Reply
 
 MOST_BYTES = 64 * 1024**2
 """Default limit of a collected body; a larger response is broken off."""
 
 
 class Recording:
-    """Implements `reply.Connection` by collecting what is written to the reply that `reply()` returns."""
+    """Implements `response_writer.Connection` by collecting what is written to the reply that `reply()` returns."""
 
     def __init__(self, on_news: Callable[[], None] = lambda: None, most_bytes: int = MOST_BYTES) -> None:
         """`on_news` is called when something was written, or the response was broken off."""
@@ -36,7 +36,7 @@ class Recording:
         request.complete()
         return Reply(request, self)
 
-    # the interface of `reply.Connection`
+    # the interface of `response_writer.Connection`
 
     @property
     def is_stuck(self) -> bool:

@@ -1,7 +1,7 @@
 """The response cache of one gateway: which calls may use it, which response is theirs, and which responses are stored.
 
-`store.cache` keeps the responses, `policy.cache_key` computes their keys, and `policy.freshness` decides how long they
-may be served.
+`storage.cache.response_store` keeps the responses, `resilience.caching.key` computes their keys, and
+`resilience.caching.freshness` decides how long they may be served.
 """
 
 from __future__ import annotations
@@ -11,20 +11,28 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.flight import Flight
-from llm_guard.gateway.model_field import kind_of
-from llm_guard.gateway.replay import replay, true_for_all
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.uncollected import uncollected
-from llm_guard.outcome import Beyond
-from llm_guard.policy.cache_key import Question, canonical, key_of, media_type, telling
-from llm_guard.policy.cacheable import ANSWERS, forbids_keeping, is_filtered, may_be_asked_of_cache
-from llm_guard.policy.freshness import Age, CacheSettings, Wishes, judge, lasts_s, may_stand_in, wishes_of
-from llm_guard.routes import Route
-from llm_guard.store.cache import AnswerStore, CachedAnswer, CacheSnapshot, Found
+from llm_guard.outcome import Disposition
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.cache.cached_response import replay, shareable_headers
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.coalescing.single_flight import Flight
+from llm_guard.proxy.gc_pause import uncollected
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.model_field import kind_of
+from llm_guard.resilience.caching.cacheability import ANSWERS, forbids_keeping, is_filtered, may_be_asked_of_cache
+from llm_guard.resilience.caching.freshness import (
+    Age,
+    CacheControl,
+    CacheSettings,
+    judge,
+    lasts_s,
+    may_stand_in,
+    parse_cache_control,
+)
+from llm_guard.resilience.caching.key import Question, canonical, key_of, media_type, telling
+from llm_guard.routing.route_table import Route
+from llm_guard.storage.cache.response_store import AnswerStore, CachedAnswer, CacheSnapshot, Found
 
 
 class _Asks(msgspec.Struct):
@@ -50,11 +58,11 @@ class Lookup:
 
     key: bytes
     rules: CacheSettings
-    wishes: Wishes
+    cache_control: CacheControl
     purges: int
     """Number of purges before the lookup: a response requested before a purge is not stored after it."""
     found: Found | None = None
-    age: Age = "miss"
+    result: Age = "miss"
 
 
 class AnswerCache:
@@ -70,34 +78,34 @@ class AnswerCache:
         rules = call.route.lasting.cache if call.route is not None else None
         if rules is None or not _is_plain(call):
             return None
-        wishes = wishes_of(_cache_control(call))
-        key = _key(call, rules) if wishes.is_stored else None
+        cache_control = parse_cache_control(_cache_control(call))
+        key = _key(call, rules) if cache_control.is_stored else None
         if key is None:
             return None
-        found = None if wishes.is_new else await self.store.get(key)
-        age: Age = "miss" if found is None else judge(found.age_s, rules, wishes)
-        beyond = call.beyond = call.beyond or Beyond()
-        beyond.cache_key = b"" if wishes.is_new else key
-        return Lookup(key, rules, wishes, self._purges, found, age)
+        found = None if cache_control.no_cache else await self.store.get(key)
+        age: Age = "miss" if found is None else judge(found.age_s, rules, cache_control)
+        disposition = call.disposition = call.disposition or Disposition()
+        disposition.cache_key = b"" if cache_control.no_cache else key
+        return Lookup(key, rules, cache_control, self._purges, found, age)
 
     async def give(self, call: Call, lookup: Lookup, reply: Reply) -> None:
         """Sends the client the response that was found."""
-        assert lookup.found is not None and lookup.age != "miss" and call.beyond is not None  # noqa: S101, PT018
-        call.beyond.cache, call.beyond.age_s = lookup.age, lookup.found.age_s
+        assert lookup.found is not None and lookup.result != "miss" and call.disposition is not None  # noqa: S101, PT018
+        call.disposition.cache, call.disposition.age_s = lookup.result, lookup.found.age_s
         await replay(call, lookup.found.answer, reply, self._clock)
 
     async def find_stand_in(self, call: Call) -> Found | None:
         """Returns the stale response that the route allows after a failure, if there is one."""
         rules = call.route.lasting.cache if call.route is not None else None
-        if rules is None or call.beyond is None or not call.beyond.cache_key:
+        if rules is None or call.disposition is None or not call.disposition.cache_key:
             return None
-        found = await self.store.get(call.beyond.cache_key)
+        found = await self.store.get(call.disposition.cache_key)
         return found if found is not None and may_stand_in(found.age_s, rules) else None
 
     async def stand_in(self, call: Call, found: Found, reply: Reply) -> None:
         """Sends the client a stale response. The call's outcome stays a failure."""
-        assert call.beyond is not None  # noqa: S101  # else nothing was found
-        call.beyond.cache, call.beyond.age_s = "stale_if_error", found.age_s
+        assert call.disposition is not None  # noqa: S101  # else nothing was found
+        call.disposition.cache, call.disposition.age_s = "stale_if_error", found.age_s
         await replay(call, found.answer, reply, self._clock)
 
     async def keep(self, lookup: Lookup, flight: Flight) -> None:
@@ -129,7 +137,7 @@ def may_stand_in_later(lookup: Lookup) -> bool:
 
 
 def _is_plain(call: Call) -> bool:
-    if call.method != "POST" or call.path not in ANSWERS or call.is_bound or call.is_upgrade:
+    if call.method != "POST" or call.path not in ANSWERS or call.is_sticky or call.is_upgrade:
         return False
     return isinstance(call.body, bytes) and not call.content_encoding and kind_of(call.content_type) != "form"
 
@@ -201,7 +209,7 @@ def _answer_of(flight: Flight, rules: CacheSettings) -> CachedAnswer | None:
         route=call.route.alias if call.route is not None else "",
         status=tape.status,
         reason=tape.reason,
-        headers=true_for_all(tape.headers),
+        headers=shareable_headers(tape.headers),
         body=body,
         is_stream=is_stream,
         deployment=names.get("x-llm-guard-deployment", ""),

@@ -1,20 +1,20 @@
 """Identifies the client of a request, and checks whether its key may make this call.
 
-`policy.scope` decides what a key allows.
+`resilience.client_keys.scope` decides what a key allows.
 """
 
 from __future__ import annotations
 
 from urllib.parse import unquote_plus
 
-from llm_guard.call import Call
 from llm_guard.config import Config
-from llm_guard.gateway.digests import digest
-from llm_guard.gateway.request_fields import RequestFields
 from llm_guard.outcome import Refusal
-from llm_guard.policy.caller import PRIORITIES, priority
-from llm_guard.policy.scope import Scope, Sent, model_in_path
-from llm_guard.routes import RouteTable
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.client_keys.digests import digest
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.resilience.client_keys.scope import Scope, Sent, model_in_path
+from llm_guard.resilience.routing.client_hints import PRIORITIES, priority
+from llm_guard.routing.route_table import RouteTable
 
 _TWICE = Refusal(400, "invalid_model", "the query must name the model once", by="request", param="model")
 _INVALID_PRIORITY = Refusal(

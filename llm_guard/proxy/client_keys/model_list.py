@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from llm_guard.call import Call, Served
 from llm_guard.clock import Clock
-from llm_guard.gateway.clients import may_use
-from llm_guard.gateway.whole_answer import object_in, unreadable, with_object
-from llm_guard.outcome import GaveUp
-from llm_guard.policy.objects import filtered
-from llm_guard.routes import RouteTable
+from llm_guard.outcome import Exhausted
+from llm_guard.proxy.call import Call, Delivered
+from llm_guard.proxy.client_keys.authentication import may_use
+from llm_guard.proxy.response.json_rewrite import object_in, unreadable, with_object
+from llm_guard.resilience.client_keys.provider_objects import filtered
+from llm_guard.routing.route_table import RouteTable
 
 _PATH = "/v1/models"
 
@@ -19,7 +19,7 @@ def is_filtered(call: Call) -> bool:
     return is_list and call.scope is not None and not call.scope.allows_all_models
 
 
-def filter_models(call: Call, served: Served, table: RouteTable, clock: Clock) -> Served | GaveUp:
+def filter_models(call: Call, served: Delivered, table: RouteTable, clock: Clock) -> Delivered | Exhausted:
     """Returns the response as the call's key may see it. A provider's error is left unchanged."""
     if not 200 <= served.opened.status < 300:
         return served

@@ -1,7 +1,7 @@
 """`isolate_objects`: a client key can use only the objects that it has created; others do not exist for it.
 
-Checks requests, and records the objects in responses. `policy.objects` knows where ids occur, `gateway.ownership` keeps
-the index.
+Checks requests, and records the objects in responses. `resilience.client_keys.provider_objects` knows where ids occur,
+`proxy.client_keys.object_ownership` keeps the index.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from llm_guard.call import Call, Served
 from llm_guard.clock import Clock
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.body_limit import is_upload
-from llm_guard.gateway.coding import inflate, is_coded
-from llm_guard.gateway.model_field import Kind, kind_of, may_be_json
-from llm_guard.gateway.ownership import OwnedObjects
-from llm_guard.gateway.response_tap import EventReader, ResponseTap
-from llm_guard.gateway.whole_answer import ask_for_plain, object_in, unreadable, with_object
-from llm_guard.outcome import GaveUp, Refusal
-from llm_guard.policy.objects import (
+from llm_guard.outcome import Exhausted, Refusal
+from llm_guard.proxy.call import Call, Delivered
+from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
+from llm_guard.proxy.client_keys.response_tap import EventReader, ResponseTap
+from llm_guard.proxy.request_body.content_encoding import inflate, is_coded
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.proxy.request_body.model_field import Kind, kind_of, may_be_json
+from llm_guard.proxy.request_body.size_limit import is_upload
+from llm_guard.proxy.response.json_rewrite import ask_for_plain, object_in, unreadable, with_object
+from llm_guard.resilience.client_keys.object_owners import ObjectKey
+from llm_guard.resilience.client_keys.provider_objects import (
     OVERLAP_BYTES,
     RESPONSES,
     Pairs,
@@ -37,9 +38,8 @@ from llm_guard.policy.objects import (
     references,
     references_in_query,
 )
-from llm_guard.policy.owners import ObjectKey
-from llm_guard.policy.scope import is_inference
-from llm_guard.routes import Route
+from llm_guard.resilience.client_keys.scope import is_inference
+from llm_guard.routing.route_table import Route
 
 MOST_BYTES = 8 << 20
 """A body that may refer to objects is read up to this size; a larger one is refused."""
@@ -51,7 +51,7 @@ _MOST_PAGES = 20
 """Most pages of a list that are searched for an entry of the caller's own."""
 _PAGE = "100"
 
-Run = Callable[[Call, Route], Awaitable[Served | GaveUp]]
+Run = Callable[[Call, Route], Awaitable[Delivered | Exhausted]]
 
 _TOO_LARGE = Refusal(
     413, "body_too_large", f"a body that refers to objects may have {MOST_BYTES} bytes at most", by="scope"
@@ -153,7 +153,7 @@ class Isolation:
 
     # responses
 
-    async def screen(self, call: Call, served: Served, run: Run) -> Served | GaveUp:
+    async def screen(self, call: Call, served: Delivered, run: Run) -> Delivered | Exhausted:
         """Returns the response as the call's key may see it, and records the objects in it. `run` fetches more of a
         list."""
         place, opened = _place(call), served.opened
@@ -164,7 +164,7 @@ class Isolation:
         note = partial(self._note, call, served.attempt.target.deployment.upstream.name)
         if opened.view is not None:
             reader = EventReader(lambda event: note(known_by_event(event)))
-            reader.feed(opened.held)
+            reader.feed(opened.buffered)
             opened.exchange = opened.exchange and ResponseTap(opened.exchange, reader)
         elif (answer := object_in(opened)) is not None:
             note(known_by(place, answer))
@@ -174,7 +174,7 @@ class Isolation:
         for object_id, is_answer in known:
             self._objects.note(upstream, object_id, call.client_key or "", is_answer=is_answer)
 
-    async def _screen_list(self, call: Call, served: Served, run: Run) -> Served | GaveUp:
+    async def _screen_list(self, call: Call, served: Delivered, run: Run) -> Delivered | Exhausted:
         """Pages through the provider's list to the first page with an entry of the caller's own: SDKs continue from the
         last entry of a page, and stop at an empty page."""
         asked, size, pages = call.query, None, 0
@@ -189,18 +189,18 @@ class Isolation:
             if not kept and query is not None and pages == _MOST_PAGES:
                 if self._objects.owners.has_objects(call.client_key or ""):
                     # An empty list would say that the key has none: others could hide its objects behind their own.
-                    return GaveUp(None, _TOO_LONG, "the list was too long to be filtered")
+                    return Exhausted(None, _TOO_LONG, "the list was too long to be filtered")
                 query = None
             if kept or query is None:
                 return self._shown(call, served, answer, kept, size)
             result = await _ask_again(call, query, run)
-            if not isinstance(result, Served) or not 200 <= result.opened.status < 300:
+            if not isinstance(result, Delivered) or not 200 <= result.opened.status < 300:
                 return result
             served = result
 
     def _shown(
-        self, call: Call, served: Served, answer: dict[str, Any], kept: list[dict[str, Any]], size: int
-    ) -> Served:
+        self, call: Call, served: Delivered, answer: dict[str, Any], kept: list[dict[str, Any]], size: int
+    ) -> Delivered:
         """Returns a page of the caller's own entries, no longer than the provider's first page."""
         upstream = served.attempt.target.deployment.upstream.name
         for each in kept[:size]:
@@ -235,7 +235,7 @@ def _next_query(call: Call, asked: str, entries: list[Any]) -> str | None:
     return urlencode({**query, cursor: last, "limit": _PAGE})
 
 
-async def _ask_again(call: Call, query: str, run: Run) -> Served | GaveUp:
+async def _ask_again(call: Call, query: str, run: Run) -> Delivered | Exhausted:
     """Executes the same call with another query."""
     assert call.route is not None  # noqa: S101  # a call with a response has one
     asked, call.query = call.query, query

@@ -1,6 +1,6 @@
 """Synchronises the index of object owners with its file in the background: calls use the index in memory only.
 
-The index is in `policy.owners`, the file in `store.owners`.
+The index is in `resilience.client_keys.object_owners`, the file in `storage.object_owners`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.policy.owners import ObjectKey, Owners, Ownership
-from llm_guard.store.errors import StoreError
-from llm_guard.store.owners import OwnersFile
-from llm_guard.store.worker import Worker
+from llm_guard.resilience.client_keys.object_owners import ObjectKey, Owners, Ownership
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.object_owners import OwnersFile
 
-_log = structlog.get_logger("llm_guard.gateway.ownership")
+_log = structlog.get_logger("llm_guard.proxy.client_keys.object_ownership")
 
 EXCHANGE_S = 1.0
 """Interval of the synchronisation: other gateways that share the file know a new object about this much later."""

@@ -1,19 +1,19 @@
 """The limits of client keys: a call reserves its estimated use before it is sent, and is corrected when it is over.
 
-The sums are kept in `policy.client_limits`.
+The sums are kept in `resilience.client_keys.limits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
 from llm_guard.config import ClientKey
-from llm_guard.dialect import DIALECTS
-from llm_guard.gateway.whole_answer import ask_for_plain
+from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal, Source
-from llm_guard.policy.client_limits import NO_LIMITS, ClientLimits, Exceeded, LimitLeft, LimitName, Reservation
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.response.json_rewrite import ask_for_plain
+from llm_guard.resilience.client_keys.limits import NO_LIMITS, ClientLimits, Exceeded, LimitLeft, LimitName, Reservation
 
 _LONGEST_RETRY_AFTER_S = 60.0
 """The official SDKs ignore a longer Retry-After, and retry after a second or two (openai-python 3.52,

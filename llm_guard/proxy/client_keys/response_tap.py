@@ -1,6 +1,6 @@
 """Observes streams as they are relayed, and extracts the events of a streamed response that contain object ids.
 
-Changes no byte, and buffers at most one event. `policy.objects` reads the ids.
+Changes no byte, and buffers at most one event. `resilience.client_keys.provider_objects` reads the ids.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from llm_guard.call import Exchange, Inbox, Wire
+from llm_guard.proxy.call import Exchange, Inbox, Wire
 
 _MOST_BYTES = 1 << 20
 """Longer events are skipped: `response.completed` only repeats what earlier events contained."""
@@ -29,7 +29,7 @@ class Reader(Protocol):
 
 
 class ResponseTap:
-    """An exchange that shows its stream to an observer; implements `call.Exchange`."""
+    """An exchange that shows its stream to an observer; implements `proxy.call.Exchange`."""
 
     def __init__(self, exchange: Exchange, reader: Reader) -> None:
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
@@ -43,11 +43,11 @@ class ResponseTap:
         return chunk
 
     def abort(self) -> None:
-        """Implements `call.Exchange`."""
+        """Implements `proxy.call.Exchange`."""
         self._exchange.abort()
 
     def take_over(self, inbox: Inbox) -> Wire:
-        """Implements `call.Exchange`."""
+        """Implements `proxy.call.Exchange`."""
         return self._exchange.take_over(inbox)
 
 

@@ -1,19 +1,19 @@
-"""Applies the filters for client keys to calls and responses: object isolation (`gateway.isolation`) and lists of
-models (`gateway.model_list`)."""
+"""Applies the filters for client keys to calls and responses: object isolation (`proxy.client_keys.object_isolation`)
+and lists of models (`proxy.client_keys.model_list`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from llm_guard.call import Call, Served
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.gateway.isolation import Isolation, Run
-from llm_guard.gateway.model_list import filter_models, is_filtered
-from llm_guard.gateway.ownership import OwnedObjects
-from llm_guard.gateway.whole_answer import ask_for_plain
-from llm_guard.outcome import GaveUp, Refusal
-from llm_guard.routes import RouteTable
+from llm_guard.outcome import Exhausted, Refusal
+from llm_guard.proxy.call import Call, Delivered
+from llm_guard.proxy.client_keys.model_list import filter_models, is_filtered
+from llm_guard.proxy.client_keys.object_isolation import Isolation, Run
+from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
+from llm_guard.proxy.response.json_rewrite import ask_for_plain
+from llm_guard.routing.route_table import RouteTable
 
 
 class Screening:
@@ -54,9 +54,9 @@ class Screening:
             ask_for_plain(call)
         return await self._isolation.check(call) if self._isolation.applies_to(call) else None
 
-    async def screen(self, call: Call, result: Served | GaveUp, run: Run) -> Served | GaveUp:
+    async def screen(self, call: Call, result: Delivered | Exhausted, run: Run) -> Delivered | Exhausted:
         """Returns the response as the call's key may see it. `run` fetches further pages of a list."""
-        if not isinstance(result, Served):
+        if not isinstance(result, Delivered):
             return result
         if is_filtered(call):
             return filter_models(call, result, self._table(), self._clock)

@@ -1,6 +1,7 @@
 """A broadcast buffer: a response that several clients read while it is written, each at its own pace.
 
-Limits the memory held, by dropping readers that are too slow. `gateway.flight` writes it, `gateway.following` reads it.
+Limits the memory held, by dropping readers that are too slow. `proxy.coalescing.single_flight` writes it,
+`proxy.coalescing.waiter` reads it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.gateway.recording import Recording
+from llm_guard.proxy.cache.response_buffer import Recording
 
 WINDOW_BYTES = 1 << 20
 """The most between the slowest reader and the end, once a response is too large to be held as a whole."""
@@ -120,7 +121,7 @@ class Tape(Recording):
         if self._room is not None and not self._room.done() and not self._is_full():
             self._room.set_result(None)
 
-    # the interface of `reply.Connection`
+    # the interface of `response_writer.Connection`
 
     def push(self, data: bytes) -> bool:
         if not self.status:

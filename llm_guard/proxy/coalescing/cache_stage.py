@@ -1,7 +1,7 @@
 """Responses that need no upstream: a deferred call (202) or a cached response; else a single flight for identical
 calls.
 
-Owns the order of these, and the flights under way. `gateway.answer_cache` holds the responses, `gateway.keeping` the
+Owns the order of these, and the flights under way. `proxy.cache.response_cache` holds the responses, `proxy.ports` the
 deferred calls.
 """
 
@@ -10,46 +10,46 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.answer_cache import AnswerCache, Lookup, may_stand_in_later
-from llm_guard.gateway.answers import give_promise, refuse
-from llm_guard.gateway.degraded import Degraded
-from llm_guard.gateway.flight import Flight, call_for_all, errand_for
-from llm_guard.gateway.following import Following
-from llm_guard.gateway.keeping import Keeper
-from llm_guard.gateway.last_resort import ASYNC_HEADER, LastResort
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, GaveUp, Refusal
+from llm_guard.outcome import Disposition, Exhausted, Refusal
+from llm_guard.proxy.cache.response_cache import AnswerCache, Lookup, may_stand_in_later
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.coalescing.single_flight import Flight, call_for_all, errand_for
+from llm_guard.proxy.coalescing.waiter import Following
+from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.http_server.error_responses import give_promise, refuse
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.ports import DeferredStore
+from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
+from llm_guard.proxy.telemetry.recorder import Recorder
 
 _INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
 _NOT_CACHED = Refusal(504, "not_cached", "there is no answer from before, and no other was wanted", by="request")
 
 
-class Asker(Protocol):
-    """The part of `server.Gateway` that this module uses."""
+class Executor(Protocol):
+    """The part of `handler.Handler` that this module uses."""
 
     recorder: Recorder
     is_leaving: bool
 
-    async def ask(self, call: Call, reply: Reply) -> GaveUp | None: ...
-    async def fetch(self, call: Call, reply: Reply) -> GaveUp | None: ...
+    async def execute_background(self, call: Call, reply: Reply) -> Exhausted | None: ...
+    async def execute(self, call: Call, reply: Reply) -> Exhausted | None: ...
 
 
-class FirstResort:
+class CacheStage:
     """The stage before the attempts, for calls of routes with a cache, and for calls that may be deferred."""
 
-    def __init__(self, asker: Asker, last_resort: LastResort, degraded: Degraded, clock: Clock) -> None:
-        self.keeper: Keeper | None = None
+    def __init__(self, executor: Executor, fallback: FallbackResponder, degraded: Degraded, clock: Clock) -> None:
+        self.deferred_store: DeferredStore | None = None
         self.cache: AnswerCache | None = None
-        self._asker = asker
+        self._executor = executor
         self._degraded = degraded
         self._clock = clock
-        self._following = Following(last_resort, clock, lambda: asker.is_leaving)
+        self._following = Following(fallback, clock, lambda: executor.is_leaving)
         self._flights: dict[bytes, Flight] = {}
 
-    async def has_answered(self, call: Call, reply: Reply) -> bool:
+    async def try_respond(self, call: Call, reply: Reply) -> bool:
         """Returns whether the client has its response; if not, the call goes on to the attempts."""
         return await self._has_promised(call, reply) or await self._has_cached(call, reply)
 
@@ -68,9 +68,9 @@ class FirstResort:
             await refuse(call, _INVALID, reply)
             return True
         is_wanted = call.route.lasting.later.is_at_once(is_asked_for=said == "true")
-        if not is_wanted or self.keeper is None or call.method != "POST":
+        if not is_wanted or self.deferred_store is None or call.method != "POST":
             return False
-        promised = await self.keeper.promise(call, is_at_once=True)
+        promised = await self.deferred_store.promise(call, is_at_once=True)
         if isinstance(promised, Refusal):
             await refuse(call, promised, reply)
         else:
@@ -83,12 +83,12 @@ class FirstResort:
         lookup = await self.cache.look_up(call) if self.cache is not None else None
         if self.cache is None or lookup is None:
             return False
-        reply.closes_connection |= self._asker.is_leaving
-        if lookup.age == "stale":
+        reply.closes_connection |= self._executor.is_leaving
+        if lookup.result == "stale":
             self._refresh(call, lookup)
-        if lookup.age != "miss":
+        if lookup.result != "miss":
             await self.cache.give(call, lookup, reply)
-        elif lookup.wishes.is_old:
+        elif lookup.cache_control.only_if_cached:
             await refuse(call, _NOT_CACHED, reply)
         else:
             await self._fly(call, lookup, reply)
@@ -96,28 +96,31 @@ class FirstResort:
 
     async def _fly(self, call: Call, lookup: Lookup, reply: Reply) -> None:
         """Joins a flight that already fetches this response, or starts one."""
-        call.beyond = call.beyond or Beyond()
+        call.disposition = call.disposition or Disposition()
         self._degraded.hurry(call, has_stale=may_stand_in_later(lookup))
         flight = self._flights.get(lookup.key)
         is_found = flight is not None and flight.can_be_joined and flight.is_fit_for(call)
-        if flight is not None and is_found and not lookup.wishes.is_new:
-            call.beyond.cache = "coalesced"
+        if flight is not None and is_found and not lookup.cache_control.no_cache:
+            call.disposition.cache = "coalesced"
             await self._following.follow(flight, call, reply, is_own=False)
             return
-        call.beyond.cache = "miss"
+        call.disposition.cache = "miss"
         flight = Flight(call_for_all(call), lookup.rules.max_answer)
         self._begin(flight, lookup)
         await self._following.follow(flight, call, reply, is_own=True)
 
     def _refresh(self, call: Call, lookup: Lookup) -> None:
         """Refreshes a stale response in the background, at most once at a time."""
-        if lookup.key not in self._flights and not self._asker.is_leaving:
+        if lookup.key not in self._flights and not self._executor.is_leaving:
             errand = errand_for(call, self._clock.now())
             self._begin(Flight(errand, lookup.rules.max_answer, is_errand=True), lookup)
 
     def _begin(self, flight: Flight, lookup: Lookup) -> None:
         self._flights[lookup.key] = flight
-        flight.begin(self._asker.ask if flight.is_errand else self._asker.fetch, partial(self._keep, lookup))
+        flight.begin(
+            self._executor.execute_background if flight.is_errand else self._executor.execute,
+            partial(self._keep, lookup),
+        )
         flight.task.add_done_callback(lambda _: self._forget(flight, lookup.key))
 
     async def _keep(self, lookup: Lookup, flight: Flight) -> None:
@@ -133,4 +136,4 @@ class FirstResort:
             call, gave_up = flight.call, flight.gave_up
             if gave_up is not None:
                 call.give_up(gave_up)
-            self._asker.recorder.end(call)
+            self._executor.recorder.end(call)

@@ -1,7 +1,7 @@
 """A single flight: one request to the providers for all identical calls at the same time.
 
-Owns the task of the request, its lifetime, and which call's record holds the attempts. `gateway.following` answers the
-waiting calls, `gateway.answer_cache` stores the response.
+Owns the task of the request, its lifetime, and which call's record holds the attempts. `proxy.coalescing.waiter`
+answers the waiting calls, `proxy.cache.response_cache` stores the response.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from llm_guard.call import Call
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.call_line import log_ids
-from llm_guard.gateway.refusals import DRAINED
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.tape import Reader, Tape
-from llm_guard.outcome import Beyond, Failure, FailureKind, GaveUp, Source
+from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Source
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.coalescing.broadcast_buffer import Reader, Tape
+from llm_guard.proxy.http_server.error_responses import DRAINED
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.proxy.telemetry.access_log import log_ids
 
-_log = structlog.get_logger("llm_guard.gateway.flight")
+_log = structlog.get_logger("llm_guard.proxy.coalescing.single_flight")
 
-Fetch = Callable[[Call, Reply], Awaitable[GaveUp | None]]
-"""Executes a call from its route on (`Gateway.fetch`, `Gateway.ask`)."""
+Fetch = Callable[[Call, Reply], Awaitable[Exhausted | None]]
+"""Executes a call from its route on (`Handler.execute`, `Handler.execute_background`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class Flight:
         """`call` is the flight's own. A response of up to `whole_bytes` is buffered as a whole."""
         self.call = call
         self.tape = Tape(whole_bytes, self._is_breaking_off)
-        self.gave_up: GaveUp | None = None
+        self.gave_up: Exhausted | None = None
         """Why the request failed; None: it has not."""
         self._bad: BadRequest | None = None
         self.is_errand = is_errand
@@ -91,9 +91,9 @@ class Flight:
     def wait_for(self, call: Call) -> None:
         """Extends the request's deadlines to those of this call, if they are later."""
         own = self.call
-        if call.decide_by > own.decide_by or call.deadline_at > own.deadline_at:
+        if call.client_deadline > own.client_deadline or call.deadline_at > own.deadline_at:
             own.deadline_at = max(own.deadline_at, call.deadline_at)
-            own.lift_patience(max(own.decide_by, call.decide_by))
+            own.extend_client_deadline(max(own.client_deadline, call.client_deadline))
 
     def raise_bad(self) -> None:
         """Raises BadRequest if the request itself was found to be wrong: a new exception for each follower."""
@@ -123,7 +123,7 @@ class Flight:
             owner.attempts, owner.skipped = [], []
             self._hand_to(self._followers[0])
         else:
-            owner.usage, owner.thrown_away = self.call.usage, self.call.thrown_away
+            owner.usage, owner.wasted_tokens = self.call.usage, self.call.wasted_tokens
 
     def _hand_to(self, follower: Follower) -> None:
         """Makes this call the owner: from now on its record shares the request's lists of attempts."""
@@ -137,7 +137,7 @@ class Flight:
             self._bad = bad
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
             _log.exception("a request for several calls broke the gateway", **log_ids(self.call))
-            self.gave_up = GaveUp(Failure(FailureKind.INTERNAL, type(error).__name__), None, "the gateway failed")
+            self.gave_up = Exhausted(Failure(FailureKind.INTERNAL, type(error).__name__), None, "the gateway failed")
         self.tape.end()
         await on_over(self)
 
@@ -145,7 +145,7 @@ class Flight:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("an answer could not be kept", **log_ids(self.call), exc_info=error)
         if not self.tape.is_over:  # only a drain cancels the task while calls still follow it
-            self.gave_up = GaveUp(None, DRAINED, "the gateway is going away")
+            self.gave_up = Exhausted(None, DRAINED, "the gateway is going away")
             self.tape.is_broken = True
             self.tape.end()
 
@@ -163,7 +163,7 @@ def call_for_all(call: Call) -> Call:
         headers=(*kept, ("Accept-Encoding", "identity")),
         attempts=[],
         skipped=[],
-        beyond=None,
+        disposition=None,
         is_in_flight=False,
     )
 
@@ -174,9 +174,9 @@ def errand_for(call: Call, now: float) -> Call:
     errand = call_for_all(call)
     errand.id = f"{call.id}-refresh"
     errand.started_at = now
-    errand.decide_by, errand.deadline_at = float("inf"), now + call.route.timeouts.total
+    errand.client_deadline, errand.deadline_at = float("inf"), now + call.route.timeouts.total
     errand.priority, errand.client_retries = 2, 0
     errand.trace, errand.trace_id = None, 0  # the call's, which is over
     errand.reservation = None
-    errand.beyond = Beyond(errand="refresh")
+    errand.disposition = Disposition(background_purpose="refresh")
     return errand

@@ -1,7 +1,7 @@
 """Answers a call from a single flight.
 
 Each call is answered as if the request were its own: with its own deadlines, headers and errors. The request itself is
-a `gateway.flight`.
+a `proxy.coalescing.single_flight`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.dialect import DIALECTS
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.flight import Flight, Follower
-from llm_guard.gateway.last_resort import LastResort
-from llm_guard.gateway.refusals import DRAINED
-from llm_guard.gateway.replay import CLIENT_LEFT, CLIENT_STALLED, true_for_all, write
-from llm_guard.gateway.reply import Reply, uncancel
-from llm_guard.gateway.upstream import timeout_failure
-from llm_guard.gateway.waiting import Waiting
-from llm_guard.outcome import Failure, FailureKind, GaveUp, Refusal, Source
+from llm_guard.dialects import DIALECTS
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal, Source
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.attempts.upstream_attempt import timeout_failure
+from llm_guard.proxy.cache.cached_response import CLIENT_DISCONNECTED, CLIENT_STALLED, shareable_headers, write
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.coalescing.single_flight import Flight, Follower
+from llm_guard.proxy.http_server.error_responses import DRAINED
+from llm_guard.proxy.http_server.response_writer import Reply, uncancel
+from llm_guard.proxy.response.fallback_response import FallbackResponder
+from llm_guard.proxy.response.keepalive import KeepAlive
 
 _GRACE_S = 0.05
 """Added to the call's own limits: the request has the same ones, and its error says more."""
 _LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly to stay with the others")
-_OUT_OF_PLACE = Failure(
+_INCOMPATIBLE_RESPONSE = Failure(
     FailureKind.MALFORMED, "sent what cannot follow on what the client has: no stream, or a compressed answer"
 )
 
@@ -34,8 +34,8 @@ _OUT_OF_PLACE = Failure(
 class Following:
     """Answers the waiting calls of one gateway."""
 
-    def __init__(self, last_resort: LastResort, clock: Clock, is_leaving: Callable[[], bool]) -> None:
-        self._last_resort = last_resort
+    def __init__(self, fallback: FallbackResponder, clock: Clock, is_leaving: Callable[[], bool]) -> None:
+        self._fallback = fallback
         self._clock = clock
         self._is_leaving = is_leaving
 
@@ -55,23 +55,23 @@ class Following:
         if gave_up is not None:
             await self._give_up(flight, call, gave_up, reply)
 
-    async def _give_up(self, flight: Flight, call: Call, gave_up: GaveUp, reply: Reply) -> None:
+    async def _give_up(self, flight: Flight, call: Call, gave_up: Exhausted, reply: Reply) -> None:
         own, call.attempts = call.attempts, flight.call.attempts  # the error response reports them
         try:
-            await self._last_resort.give(call, gave_up, reply)
+            await self._fallback.respond(call, gave_up, reply)
         finally:
             call.attempts = own
 
     # until the response begins
 
-    async def _wait(self, flight: Flight, follower: Follower, reply: Reply) -> GaveUp | None:
+    async def _wait(self, flight: Flight, follower: Follower, reply: Reply) -> Exhausted | None:
         """Returns None once a response has begun, else why there is none."""
         call = follower.call
         assert call.route is not None  # noqa: S101  # the request has one
-        with Waiting(call, reply, call.route.stream.waiting, self._clock, flight):
+        with KeepAlive(call, reply, call.route.stream.waiting, self._clock, flight):
             while not await self._has_news(follower):
                 if self._clock.now() >= call.commit_by:  # else a keep-alive has extended the client's deadline
-                    return GaveUp(timeout_failure("total", call.route.timeouts), None, "deadline")
+                    return Exhausted(timeout_failure("total", call.route.timeouts), None, "deadline")
         flight.raise_bad()
         return flight.gave_up
 
@@ -88,10 +88,10 @@ class Following:
 
     async def _pass_on(self, flight: Flight, follower: Follower, reply: Reply, *, is_own: bool) -> None:
         call = follower.call
-        call.failure = CLIENT_LEFT  # until the client has stayed to the end
+        call.failure = CLIENT_DISCONNECTED  # until the client has stayed to the end
         try:
             if _is_out_of_place(call, flight, reply):
-                call.failure = _OUT_OF_PLACE
+                call.failure = _INCOMPATIBLE_RESPONSE
             else:
                 self._begin(flight, call, reply, is_own=is_own)
                 call.failure = await self._copy(flight, follower, reply)
@@ -112,14 +112,14 @@ class Following:
 
     def _begin(self, flight: Flight, call: Call, reply: Reply, *, is_own: bool) -> None:
         tape = flight.tape
-        headers = header_rules.to_client(tape.headers) if is_own else list(true_for_all(tape.headers))
+        headers = header_rules.to_client(tape.headers) if is_own else list(shareable_headers(tape.headers))
         headers += header_rules.ours(call, header_rules.value_of(tape.headers, "x-llm-guard-deployment") or None)
         call.sent_status = call.sent_status or tape.status
         length = header_rules.value_of(tape.headers, "content-length")
         reply.begin(tape.status, tape.reason, headers, int(length) if length else None)
         if flight.call.first_token_at is not None:
             call.first_token_at = self._clock.now()
-        call.decide_by = float("inf")
+        call.client_deadline = float("inf")
 
     async def _copy(self, flight: Flight, follower: Follower, reply: Reply) -> Failure | None:
         """Copies the response to the client. Returns a failure if it did not end well."""
@@ -139,7 +139,7 @@ class Following:
     async def _break_off(self, flight: Flight, follower: Follower, failure: Failure, reply: Reply) -> None:
         """Ends a response that has failed, like `relay`."""
         call, tape = follower.call, flight.tape
-        await self._last_resort.bury(call, reply)
+        await self._fallback.dead_letter(call, reply)
         if failure is not flight.call.failure:
             words = _last_words(call, failure, reply) if follower.reader.is_at_end else b""
             await reply.break_off(words)
@@ -165,7 +165,7 @@ def _of_who_left(flight: Flight, follower: Follower) -> Failure | None:
     end."""
     if flight.has_said_all and follower.reader.is_at_end:
         return None
-    return Failure(FailureKind.INTERNAL, DRAINED.message) if follower.call.is_draining else CLIENT_LEFT
+    return Failure(FailureKind.INTERNAL, DRAINED.message) if follower.call.is_draining else CLIENT_DISCONNECTED
 
 
 def _last_words(call: Call, failure: Failure, reply: Reply) -> bytes:

@@ -1,6 +1,7 @@
 """One connection to an upstream, as an asyncio protocol: one request at a time and its response, with back-pressure.
 
-`gateway.request_head` and `gateway.answer_reader` handle HTTP, `gateway.origin` makes and keeps connections.
+`proxy.http_client.request_writer` and `proxy.http_client.response_parser` handle HTTP, `proxy.http_client.origin_pool`
+makes and keeps connections.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Protocol
 
 import httptools
 
-from llm_guard.call import Inbox
-from llm_guard.gateway.answer_reader import AnswerReader
-from llm_guard.gateway.upstream_error import UpstreamError, connection_broke, malformed, retired, truncated, unsendable
-from llm_guard.gateway.upstream_exchange import UpstreamExchange
-from llm_guard.request_body import Block, FileBody
+from llm_guard.proxy.call import Inbox
+from llm_guard.proxy.http_client.errors import UpstreamError, disconnected, malformed, retired, truncated, unsendable
+from llm_guard.proxy.http_client.exchange import UpstreamExchange
+from llm_guard.proxy.http_client.response_parser import AnswerReader
+from llm_guard.proxy.request_body.interfaces import Block, FileBody
 
 _SMALL_BODY_BYTES = 1 << 16
 """Bodies up to this size are sent with the head in one write; larger ones block by block."""
@@ -275,7 +276,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange.status:
             return truncated()
         is_soon = self._loop.time() - self._taken_at < _STALE_WITHIN_S
-        return retired() if self._is_reused and is_soon and not self.unread else connection_broke(error)
+        return retired() if self._is_reused and is_soon and not self.unread else disconnected(error)
 
     def _fail(self, error: UpstreamError, cause: Exception | None = None) -> None:
         exchange = self._exchange

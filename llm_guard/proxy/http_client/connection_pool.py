@@ -10,12 +10,12 @@ import ssl
 import urllib.request
 from collections.abc import Awaitable
 
-from llm_guard.call import Dialing, Exchange
-from llm_guard.gateway.origin import Origin
-from llm_guard.gateway.proxied import ProxiedOrigin, proxy_for
-from llm_guard.gateway.upstream_connection import UpstreamConnection
-from llm_guard.gateway.upstream_error import UpstreamError, unsendable
-from llm_guard.request_body import FileBody
+from llm_guard.proxy.call import Dialing, Exchange
+from llm_guard.proxy.http_client.connection import UpstreamConnection
+from llm_guard.proxy.http_client.errors import UpstreamError, unsendable
+from llm_guard.proxy.http_client.forward_proxy import ProxiedOrigin, proxy_for
+from llm_guard.proxy.http_client.origin_pool import Origin
+from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.tls import system_context
 
 __all__ = ["Connections", "UpstreamError"]

@@ -1,6 +1,6 @@
 """Errors of exchanges with upstreams, and the failure kinds of connection errors.
 
-`policy.classify` handles error responses.
+`resilience.classification.classify` handles error responses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 import ssl
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.classify import classify_network
+from llm_guard.resilience.classification.classify import classify_network
 
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS})
 """Errors of connecting that are caused by this machine, not by the upstream."""
@@ -42,7 +42,7 @@ def connecting_failed(error: Exception) -> UpstreamError:
             return unsendable(str(error))
 
 
-def connection_broke(error: Exception | None) -> UpstreamError:
+def disconnected(error: Exception | None) -> UpstreamError:
     """Returns the error of a connection that ended before a response head; `error` is None after a clean close."""
     if error is None:
         return UpstreamError(FailureKind.NETWORK, "closed the connection without an answer")

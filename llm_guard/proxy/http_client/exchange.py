@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llm_guard.call import Headers, Inbox, Wire
-from llm_guard.gateway.upstream_error import UpstreamError, truncated
 from llm_guard.outcome import FailureKind
+from llm_guard.proxy.call import Headers, Inbox, Wire
+from llm_guard.proxy.http_client.errors import UpstreamError, truncated
 
 if TYPE_CHECKING:
-    from llm_guard.gateway.upstream_connection import UpstreamConnection
+    from llm_guard.proxy.http_client.connection import UpstreamConnection
 
 
 class UpstreamExchange:
-    """Implements `call.Exchange` once `status` is not 0."""
+    """Implements `proxy.call.Exchange` once `status` is not 0."""
 
     __slots__ = ("_connection", "_rest", "error", "headers", "reason", "status")
 

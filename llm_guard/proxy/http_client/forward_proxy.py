@@ -1,7 +1,7 @@
 """Connections to one origin through a forward proxy, as configured by `HTTPS_PROXY` and related variables.
 
 Uses aiohttp's ClientSession, which supports proxies, and maps its errors to failure kinds. It costs five times as much
-as `gateway.origin`, which is acceptable because proxies are rare.
+as `proxy.http_client.origin_pool`, which is acceptable because proxies are rare.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from aiohttp.helpers import _EXC_SENTINEL as _NO_CAUSE
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from llm_guard.call import Dialing, Exchange, Headers, Inbox, Wire
-from llm_guard.gateway.request_head import request_head
-from llm_guard.gateway.upstream_error import (
+from llm_guard.outcome import FailureKind
+from llm_guard.proxy.call import Dialing, Exchange, Headers, Inbox, Wire
+from llm_guard.proxy.http_client.errors import (
     UpstreamError,
     connecting_failed,
-    connection_broke,
+    disconnected,
     malformed,
     retired,
     truncated,
     unsendable,
 )
-from llm_guard.outcome import FailureKind
-from llm_guard.request_body import FileBody
+from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.proxy.request_body.interfaces import FileBody
 
 _STALE_WITHIN_S = 1.0
 _LAST_BYTES_S = 1.0
@@ -147,7 +147,7 @@ def _count(session: aiohttp.ClientSession) -> int:
 
 
 class _Exchange:
-    """Adapts an aiohttp response to `call.Exchange`."""
+    """Adapts an aiohttp response to `proxy.call.Exchange`."""
 
     __slots__ = ("_response", "headers", "reason", "status")
 
@@ -179,7 +179,7 @@ class _Exchange:
 
 
 class _Wire:
-    """Writes to an upgraded connection; implements `call.Wire`."""
+    """Writes to an upgraded connection; implements `proxy.call.Wire`."""
 
     __slots__ = ("_protocol", "transport")
 
@@ -249,11 +249,11 @@ def _broken(error: Exception) -> UpstreamError:
         case aiohttp.ClientConnectorError():
             return connecting_failed(error.os_error)
         case aiohttp.ServerDisconnectedError():
-            return connection_broke(None)
+            return disconnected(None)
         case aiohttp.ClientResponseError():
             return malformed()
         case aiohttp.ClientConnectionError() | OSError():
-            return connection_broke(error)
+            return disconnected(error)
         case _:
             return unsendable(str(error))
 

@@ -1,6 +1,6 @@
 """The connection pool of one origin: keep-alive, name resolution and dialling.
 
-`gateway.upstream_connection` has the connections themselves.
+`proxy.http_client.connection` has the connections themselves.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from llm_guard.call import Dialing, Exchange
-from llm_guard.gateway.request_head import request_head
-from llm_guard.gateway.upstream_connection import UpstreamConnection
-from llm_guard.gateway.upstream_error import connecting_failed
-from llm_guard.request_body import FileBody
+from llm_guard.proxy.call import Dialing, Exchange
+from llm_guard.proxy.http_client.connection import UpstreamConnection
+from llm_guard.proxy.http_client.errors import connecting_failed
+from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.proxy.request_body.interfaces import FileBody
 
 _IDLE_S = 15.0
 """Idle connections are kept this long: providers close them after a minute or more, but uvicorn after 5 s, and

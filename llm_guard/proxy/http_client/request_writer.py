@@ -1,6 +1,6 @@
 """Writes the head of an upstream request with framing of its own (RFC 9112, section 6).
 
-Guarantees that the head is exactly one request, with any header values from a client or the config. `gateway.headers`
+Guarantees that the head is exactly one request, with any header values from a client or the config. `proxy.headers`
 decides which headers are forwarded.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from llm_guard.gateway.upstream_error import unsendable
+from llm_guard.proxy.http_client.errors import unsendable
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})

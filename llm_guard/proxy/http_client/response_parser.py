@@ -1,7 +1,7 @@
 """Parses the responses on a connection, one after the other, with llhttp's strict parser (httptools).
 
 Accepts only strict HTTP/1.1 (and 1.0): a response that two parsers could understand differently is refused. The
-connection is in `gateway.upstream_connection`.
+connection is in `proxy.http_client.connection`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import httptools
 
-from llm_guard.call import Headers
+from llm_guard.proxy.call import Headers
 
 _MAX_HEAD_BYTES = 1 << 16
 _MAX_FIELD_BYTES = 1 << 15

@@ -1,6 +1,6 @@
 """Binds a listener to its address, and computes its settings.
 
-Owns sockets and file descriptors; `gateway.listener` handles the connections.
+Owns sockets and file descriptors; `proxy.http_server.listener` handles the connections.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import socket
 import structlog
 
 from llm_guard.config import Config, Server
-from llm_guard.gateway.listener import Listener, ListenerSettings
+from llm_guard.proxy.http_server.listener import Listener, ListenerSettings
 
-_log = structlog.get_logger("llm_guard.gateway.listening")
+_log = structlog.get_logger("llm_guard.proxy.http_server.binding")
 
 _BACKLOG = 2048
 _SEND_BUFFER_BYTES = 1 << 17

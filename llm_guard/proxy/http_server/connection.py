@@ -1,7 +1,7 @@
 """One client connection: receives requests and answers them in their order.
 
 Owns the order of requests, the deadline of each step, and the end of the connection. Framing is in
-`gateway.request_parser`, the responses in `gateway.reply`.
+`proxy.http_server.request_parser`, the responses in `proxy.http_server.response_writer`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from llm_guard.call import Inbox
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.reply import Reply, bare_answer
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.request_parser import RequestParser
+from llm_guard.proxy.call import Inbox
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.request_parser import RequestParser
+from llm_guard.proxy.http_server.response_writer import Reply, bare_answer
+from llm_guard.proxy.request_body.fields import BadRequest
 
 if TYPE_CHECKING:
-    from llm_guard.gateway.listener import Listener
+    from llm_guard.proxy.http_server.listener import Listener
 
-_log = structlog.get_logger("llm_guard.gateway.client_connection")
+_log = structlog.get_logger("llm_guard.proxy.http_server.connection")
 
 _STASH_BYTES = 1 << 16
 _WRITE_BUFFER_BYTES = (3 << 14, 1 << 16)

@@ -1,19 +1,21 @@
 """Writes the gateway's own responses: refusals, deferred calls (202), and errors passed on from an upstream.
 
-The error texts are in `gateway.refusals`.
+Owns the texts of the gateway's own errors. `proxy.handler` decides when a call is refused, `dialects` writes the
+bodies.
 """
 
 from __future__ import annotations
 
 import json
 
-from llm_guard.call import Call
-from llm_guard.dialect import DIALECTS
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.refusals import last_words
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import METHODS
+from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Answer, Failure, Refusal
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.request import METHODS
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.routing.route_table import RouteTable
 
 KEPT_CALLS = "/v1/llm-guard/calls/"
 """Path below which a client fetches the response of a deferred call."""
@@ -71,3 +73,68 @@ async def give_promise(call: Call, kept_id: str, reply: Reply) -> None:
     body = json.dumps({"id": kept_id, "object": "llm_guard.call", "status": "queued", "url": url}).encode()
     headers = [("Content-Type", "application/json"), ("Location", url), *header_rules.ours(call, None)]
     await reply.send(202, "", headers + header_rules.retry_after(1.0), body)
+
+
+DRAINED = Refusal(
+    503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
+)
+
+
+def own_words(call: Call, failure: Failure) -> Refusal:
+    """Returns the error response for a failure without an upstream's response that could be passed on."""
+    asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
+    tried = f"{asked}: {failure.detail}"
+    if len(call.attempts) > 1:
+        tried += f" ({len(call.attempts)} attempts)"
+    if failure.kind.category == "timeout":
+        return Refusal(504, "upstream_timeout", tried, by=call.failed_by)
+    return Refusal(502, f"upstream_{failure.kind.label}", tried, by=call.failed_by, retry_after_s=failure.retry_after_s)
+
+
+def refusal_of(bad: BadRequest) -> Refusal:
+    """Returns the refusal of a request that is invalid, or for which there is no room."""
+    return Refusal(
+        bad.status,
+        bad.code,
+        bad.message,
+        by="limit" if bad.should_retry else "request",
+        retry_after_s=bad.retry_after_s,
+        should_retry=bad.should_retry,
+        param=bad.param,
+    )
+
+
+def unknown_model(table: RouteTable, model: str) -> Refusal:
+    near = table.near(model)
+    hint = f"; near it are {', '.join(near)}" if near else ""
+    return Refusal(404, "model_not_found", f"no route for the model {model!r}{hint}", by="route", param="model")
+
+
+def wrong_dialect(call: Call) -> Refusal | None:
+    assert call.route is not None  # noqa: S101  # `identify` has set it
+    served = call.route.targets[0].deployment.upstream.dialect
+    if served == call.dialect:
+        return None
+    path = "/v1/messages" if served == "anthropic" else "/v1/chat/completions"
+    return Refusal(
+        400,
+        "wrong_dialect",
+        f"{call.model or call.route.targets[0].deployment.upstream.name!r} speaks the {served} dialect: call {path} "
+        f"with an {served} SDK",
+        by="route",
+        param="model",
+    )
+
+
+def last_words(call: Call, body: bytes) -> bytes:
+    """Returns an error body for a client that already has an early head: as an event in a stream, else unchanged."""
+    if not call.is_stream:
+        return body
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        said = None
+    if isinstance(said, dict) and said.get("error"):
+        return b"event: error\ndata: " + json.dumps(said).encode() + b"\n\n"
+    message = "the upstream failed, in words that cannot stand in a stream"
+    return DIALECTS[call.dialect].error_event(Refusal(502, "upstream_error", message, by=None), call.id)

@@ -1,7 +1,7 @@
 """The listener: client connections, their number, and the deadline of each.
 
-Owns the limits on connections and on the arrival of requests. Bytes are handled in `gateway.client_connection`, calls
-in `gateway.server`.
+Owns the limits on connections and on the arrival of requests. Bytes are handled in `proxy.http_server.connection`,
+calls in `proxy.handler`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llm_guard.clock import Alarm, Clock
-from llm_guard.gateway.client_connection import ClientConnection
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.tls_handshake import TlsHandshake
+from llm_guard.proxy.http_server.connection import ClientConnection
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.tls_handshake import TlsHandshake
 
 Serve = Callable[[Request, Reply], Awaitable[None]]
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.request_fields import MAX_LINE_BYTES, RequestFields
-from llm_guard.policy.memo import Memo
+from llm_guard.proxy.http_server.request_fields import MAX_LINE_BYTES, RequestFields
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.resilience.memo import Memo
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llm_guard.call import Headers
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.caller_digests import CallerDigests, digests_of
-from llm_guard.policy.memo import Memo
+from llm_guard.proxy.call import Headers
+from llm_guard.proxy.caller_digests import CallerDigests, digests_of
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.resilience.memo import Memo
 
 MAX_FIELDS = 128
 MAX_LINE_BYTES = 1 << 14

@@ -1,6 +1,6 @@
 """Parses a client's bytes into requests, with llhttp in strict mode (httptools).
 
-`gateway.request` validates the heads, `gateway.client_connection` schedules the requests.
+`proxy.http_server.request` validates the heads, `proxy.http_server.connection` schedules the requests.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Protocol
 
 import httptools
 
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.request import Request, check_head
-from llm_guard.gateway.request_fields import MAX_FIELDS, MAX_LINE_BYTES, RawFields, RequestFields
+from llm_guard.proxy.http_server.request import Request, check_head
+from llm_guard.proxy.http_server.request_fields import MAX_FIELDS, MAX_LINE_BYTES, RawFields, RequestFields
+from llm_guard.proxy.request_body.fields import BadRequest
 
 _MAX_HEAD_BYTES = 1 << 16
 _SLICE_BYTES = 1 << 12

@@ -1,6 +1,6 @@
 """Writes the HTTP response of one request: whole, piece by piece, or broken off in the middle.
 
-Frames the response; `gateway.client_connection` has the connection.
+Frames the response; `proxy.http_server.connection` has the connection.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Protocol
 
-from llm_guard.call import Call, Inbox
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.request import Request
+from llm_guard.proxy.call import Call, Inbox
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.request_body.fields import BadRequest
 
 _EARLY_HEADERS = {
     True: [
@@ -158,7 +158,9 @@ class Reply:
         """Sends a keep-alive to a waiting client, after an early head if there is no head yet."""
         if not self.has_begun:
             call.sent_status = 200
-            call.lift_patience(call.beyond.hurried_by if call.beyond is not None else float("inf"))
+            call.extend_client_deadline(
+                call.disposition.degraded_deadline if call.disposition is not None else float("inf")
+            )
             self.begin(200, "OK", [*_EARLY_HEADERS[call.is_stream], *headers])
             self.is_early = True
         await self.write(_WAIT[call.is_stream])

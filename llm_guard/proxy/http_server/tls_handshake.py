@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.client_connection import ClientConnection
-from llm_guard.gateway.reply import bare_answer
+from llm_guard.proxy.http_server.connection import ClientConnection
+from llm_guard.proxy.http_server.response_writer import bare_answer
+from llm_guard.proxy.request_body.fields import BadRequest
 
 if TYPE_CHECKING:
-    from llm_guard.gateway.listener import Listener
+    from llm_guard.proxy.http_server.listener import Listener
 
-_log = structlog.get_logger("llm_guard.gateway.tls_handshake")
+_log = structlog.get_logger("llm_guard.proxy.http_server.tls_handshake")
 
 HANDSHAKE_S = 10.0
 _CLOSE_S = 5.0

@@ -1,7 +1,7 @@
 """The bytes of one request body as they arrive: in memory, and above 1 MiB in a file.
 
-Owns the bytes, and the wait for more of them. `gateway.body` receives them; `gateway.spool` limits the disk space of
-all bodies.
+Owns the bytes, and the wait for more of them. `proxy.request_body.reader` receives them; `proxy.request_body.spool`
+limits the disk space of all bodies.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Iterator
 from io import BytesIO
 
-from llm_guard.gateway.spool import Spool, SpoolFile
-from llm_guard.gateway.stored_body import BodyFile
-from llm_guard.request_body import Block
+from llm_guard.proxy.request_body.interfaces import Block
+from llm_guard.proxy.request_body.spool import Spool, SpoolFile
+from llm_guard.proxy.request_body.spooled_body import BodyFile
 
 MEMORY_BYTES = 1 << 20
 """A larger body is kept in a file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from llm_guard.gateway.asked import BadRequest
+from llm_guard.proxy.request_body.fields import BadRequest
 
 _INFLATED_BYTES = 1 << 15
 

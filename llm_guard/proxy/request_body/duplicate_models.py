@@ -1,8 +1,8 @@
 """Detects bodies that name more than one model, so that the provider might use another one than the gateway has
 checked.
 
-Covers JSON and forms, for calls with a key that allows certain models only. `gateway.model_field` finds the model that
-counts.
+Covers JSON and forms, for calls with a key that allows certain models only. `proxy.request_body.model_field` finds the
+model that counts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from llm_guard.call import Call
-from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.policy.memo import Memo
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.resilience.memo import Memo
 
 _NAMES = frozenset({"model", "models", "fallbacks"})
 """OpenRouter falls back to the next of `models`, and LiteLLM to `fallbacks`."""

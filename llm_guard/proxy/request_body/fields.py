@@ -1,6 +1,6 @@
 """The fields that the gateway reads from a request, and the error for requests that it cannot read.
 
-`gateway.model_field` and `gateway.body` read them.
+`proxy.request_body.model_field` and `proxy.request_body.reader` read them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """Choices for each prompt."""
     prompts: int = 1
     """Number of prompts of a legacy completion; 0: unknown."""
-    is_bound: bool = False
+    is_sticky: bool = False
     """The request continues a previous response or a conversation, which only one provider has."""
     response_format: str = ""
     """`response_format` of a form."""

@@ -1,6 +1,7 @@
 """Forwards a body to one upstream while it still arrives from the client.
 
-Tracks an attempt's progress with the body, and the time spent waiting for the client. `gateway.body` has the body.
+Tracks an attempt's progress with the body, and the time spent waiting for the client. `proxy.request_body.reader` has
+the body.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Protocol
 
-from llm_guard.request_body import Block, FileBody
+from llm_guard.proxy.request_body.interfaces import Block, FileBody
 
 
 class Limits(Protocol):
@@ -23,7 +24,7 @@ class Limits(Protocol):
 
 
 class Sending:
-    """A body on its way in one attempt; implements `request_body.FileBody`."""
+    """A body on its way in one attempt; implements `proxy.request_body.interfaces.FileBody`."""
 
     def __init__(self, body: FileBody, limits: Limits) -> None:
         self.size = body.size

@@ -1,7 +1,7 @@
 """A request body that arrives over many reads: received as a whole, or sent on while it arrives.
 
 Decides which calls begin before their body is complete, and ends such a call when its body fails. The body itself is in
-`gateway.body`; `gateway.upstream` sends it.
+`proxy.request_body.reader`; `proxy.attempts.upstream_attempt` sends it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from math import inf
 from types import TracebackType
 from typing import Self
 
-from llm_guard.call import Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.gateway.body import ArrivingBody, begin
-from llm_guard.gateway.body_limit import BodyLimit, is_upload
-from llm_guard.gateway.body_store import MEMORY_BYTES
-from llm_guard.gateway.last_resort import may_be_kept
-from llm_guard.gateway.model_field import inspect
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.spool import Spool
-from llm_guard.policy.deadline import deadline_at
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES
+from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.model_field import inspect
+from llm_guard.proxy.request_body.reader import ArrivingBody, begin
+from llm_guard.proxy.request_body.size_limit import BodyLimit, is_upload
+from llm_guard.proxy.request_body.spool import Spool
+from llm_guard.proxy.response.fallback_response import may_be_kept
+from llm_guard.resilience.retry.deadline import deadline_at
 
 
 def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
@@ -122,4 +122,4 @@ class Arrival:
         assert call.route is not None  # noqa: S101  # without one it would not have been sent on
         if call.sent_status is None:
             self._note(asked)
-        call.start_time(call.decide_by, deadline_at(self._clock.now(), call.route.timeouts.total, None))
+        call.start_time(call.client_deadline, deadline_at(self._clock.now(), call.route.timeouts.total, None))

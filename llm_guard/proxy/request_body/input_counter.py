@@ -1,6 +1,6 @@
-"""Counts the inputs of a request that is read in parts (`gateway.json_scan`).
+"""Counts the inputs of a request that is read in parts (`proxy.request_body.json_scanner`).
 
-`gateway.asked` defines what counts as one input.
+`proxy.request_body.fields` defines what counts as one input.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llm_guard.gateway.asked import Asked, inputs_in_list
+from llm_guard.proxy.request_body.fields import Asked, inputs_in_list
 
 _NAMES = ("input", "prompt")
 _IN_LIST = 2

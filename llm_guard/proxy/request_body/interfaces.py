@@ -1,6 +1,6 @@
 """Interfaces of a request body that is in a file, or still arriving.
 
-`gateway.body` receives bodies, `gateway.stored_body` stores them.
+`proxy.request_body.reader` receives bodies, `proxy.request_body.spooled_body` stores them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FileBody(Protocol):
 
 
 class StoredBody(FileBody, Protocol):
-    """A body that the gateway has received: see `gateway.stored_body`."""
+    """A body that the gateway has received: see `proxy.request_body.spooled_body`."""
 
     async def renamed(self, model: str) -> FileBody:
         """Returns the body with another model."""

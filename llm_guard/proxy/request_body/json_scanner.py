@@ -1,7 +1,7 @@
 """Scans a large JSON document as it passes: reads it as a series of small documents, so that little of it is ever kept.
 
 Owns where a document may be cut, and what must surround a part to make it a valid document. The parts are read by
-`gateway.model_field`, so that the same documents are valid however they arrive.
+`proxy.request_body.model_field`, so that the same documents are valid however they arrive.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llm_guard.gateway.asked import FIELDS, Asked
-from llm_guard.gateway.doubled import is_naming, names_more_models
-from llm_guard.gateway.input_count import InputCount
-from llm_guard.gateway.model_field import asked_of, invalid_json, read_json, span_of_model
-from llm_guard.gateway.uncollected import uncollected
+from llm_guard.proxy.gc_pause import uncollected
+from llm_guard.proxy.request_body.duplicate_models import is_naming, names_more_models
+from llm_guard.proxy.request_body.fields import FIELDS, Asked
+from llm_guard.proxy.request_body.input_counter import InputCount
+from llm_guard.proxy.request_body.model_field import asked_of, invalid_json, read_json, span_of_model
 
 _READ_BYTES = 1 << 14
 """Bytes that must have arrived before the next part is read, so that little is read twice."""

@@ -1,7 +1,7 @@
 """The model of a request: found in a complete body, and renamed without changing anything else.
 
 Covers JSON, multipart and compressed bodies, and queries. Bodies that are too large to be read in one go are handled in
-`gateway.body`.
+`proxy.request_body.reader`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from urllib.parse import quote, unquote_plus
 
 import msgspec
 
-from llm_guard.gateway.asked import (
+from llm_guard.proxy.gc_pause import uncollected
+from llm_guard.proxy.request_body.content_encoding import deflater, inflate, is_coded
+from llm_guard.proxy.request_body.duplicate_models import names_several
+from llm_guard.proxy.request_body.fields import (
     MAX_MODEL_CHARS,
     NOTHING,
     RARE,
@@ -24,11 +27,8 @@ from llm_guard.gateway.asked import (
     inputs_in,
     token_limit,
 )
-from llm_guard.gateway.coding import deflater, inflate, is_coded
-from llm_guard.gateway.doubled import names_several
-from llm_guard.gateway.form_scan import FormScan, boundary
-from llm_guard.gateway.uncollected import uncollected
-from llm_guard.policy.memo import Memo
+from llm_guard.proxy.request_body.multipart_scanner import FormScan, boundary
+from llm_guard.resilience.memo import Memo
 
 __all__ = [
     "MAX_MODEL_CHARS", "Asked", "BadRequest", "inflate", "inspect", "model_in_query", "rename", "rename_in_query",
@@ -194,7 +194,7 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
         is_stream=is_stream,
         choices=n if type(n) is int and 0 < n < 1000 else 1,
         prompts=inputs_in(prompt) if prompt else 1,
-        is_bound=is_bound,
+        is_sticky=is_bound,
         may_stream=may_stream,
         max_tokens=max_tokens,
         is_stateful=is_bound or _says(fields, "background") or _says(fields, "store"),

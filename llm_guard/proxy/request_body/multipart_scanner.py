@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 
-from llm_guard.gateway.asked import BadRequest
+from llm_guard.proxy.request_body.fields import BadRequest
 
 _PART_NAME = re.compile(
     rb"""^content-disposition:[ \t]*[\w-]+

@@ -1,7 +1,7 @@
 """A request body that is received piece by piece, scanned as it passes, and kept in memory or in a file.
 
 Owns how much is scanned in one go, and when a body that still arrives can be sent on. The fields are read by
-`gateway.model_field`; the bytes are in `gateway.body_store`.
+`proxy.request_body.model_field`; the bytes are in `proxy.request_body.body_buffer`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from llm_guard.clock import Clock
-from llm_guard.gateway.asked import NOTHING, Asked, BadRequest
-from llm_guard.gateway.body_limit import BodyLimit
-from llm_guard.gateway.body_store import BodyStore, file_of
-from llm_guard.gateway.coding import Inflater, is_coded
-from llm_guard.gateway.form_scan import FormScan, boundary
-from llm_guard.gateway.json_scan import JsonScan
-from llm_guard.gateway.model_field import asked_of_form, inspect, kind_of, may_be_json
-from llm_guard.gateway.spool import Spool
-from llm_guard.gateway.stored_body import Patch, Renamed, StoredBody, Turns
-from llm_guard.request_body import Block, FileBody
+from llm_guard.proxy.request_body.body_buffer import BodyStore, file_of
+from llm_guard.proxy.request_body.content_encoding import Inflater, is_coded
+from llm_guard.proxy.request_body.fields import NOTHING, Asked, BadRequest
+from llm_guard.proxy.request_body.interfaces import Block, FileBody
+from llm_guard.proxy.request_body.json_scanner import JsonScan
+from llm_guard.proxy.request_body.model_field import asked_of_form, inspect, kind_of, may_be_json
+from llm_guard.proxy.request_body.multipart_scanner import FormScan, boundary
+from llm_guard.proxy.request_body.size_limit import BodyLimit
+from llm_guard.proxy.request_body.spool import Spool
+from llm_guard.proxy.request_body.spooled_body import Patch, Renamed, StoredBody, Turns
 
 _AT_ONCE_BYTES = 1 << 17
 """A larger body is scanned piece by piece: the costliest JSON takes 18 ms a MiB."""
@@ -88,7 +88,7 @@ async def begin(
 
 class ArrivingBody:
     """A body after its first part: either `receive_whole`, or `follow` and `receive_rest`, so that attempts can send it
-    while it arrives. Implements `call.StoredBody`.
+    while it arrives. Implements `proxy.request_body.interfaces.StoredBody`.
 
     Each attempt has an offset of its own and begins with the first byte.
     """

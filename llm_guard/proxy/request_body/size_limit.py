@@ -1,17 +1,17 @@
 """The size limit of a request body, by the call's path and caller.
 
-`gateway.spool` limits the disk space of all bodies together.
+`proxy.request_body.spool` limits the disk space of all bodies together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_guard.call import Call
 from llm_guard.config import Config
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.reply import Reply
-from llm_guard.policy.caller import is_local
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.resilience.routing.client_hints import is_local
 
 _ROOTS = ("/v1/files", "/v1/uploads")
 """Paths at which, and below which, the request body is a file."""

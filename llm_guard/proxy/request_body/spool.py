@@ -1,6 +1,6 @@
 """Disk space for spooled request bodies: one limit for all bodies of the process, and their files.
 
-`gateway.body` decides when a body is spooled, `gateway.stored_body` reads it.
+`proxy.request_body.reader` decides when a body is spooled, `proxy.request_body.spooled_body` reads it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from typing import IO
 
-from llm_guard.gateway.asked import BadRequest
+from llm_guard.proxy.request_body.fields import BadRequest
 
 _MAX_DEFAULT_BYTES = 4 << 30
 _RETRY_AFTER_S = 5.0

@@ -1,6 +1,6 @@
 """A request body in a file without a name, read block by block, with its model replaced if necessary.
 
-`gateway.body` writes the file.
+`proxy.request_body.reader` writes the file.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, overload
 
 from llm_guard.clock import Clock
-from llm_guard.gateway.coding import Inflater, deflater, is_coded
-from llm_guard.gateway.spool import Spool, SpoolFile
-from llm_guard.request_body import Block, FileBody
+from llm_guard.proxy.request_body.content_encoding import Inflater, deflater, is_coded
+from llm_guard.proxy.request_body.interfaces import Block, FileBody
+from llm_guard.proxy.request_body.spool import Spool, SpoolFile
 
 _BLOCK_BYTES = 1 << 18
 _CODED_BLOCK_BYTES = 1 << 16
@@ -32,7 +32,7 @@ class BodyFile(Protocol):
 
 
 class StoredBody:
-    """A complete body; implements `request_body.StoredBody`."""
+    """A complete body; implements `proxy.request_body.interfaces.StoredBody`."""
 
     def __init__(
         self,

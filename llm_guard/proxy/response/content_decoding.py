@@ -1,6 +1,6 @@
 """Content codings of responses: which ones can be inspected, and decoding within bounds.
 
-`gateway.coding` handles the codings of requests.
+`proxy.request_body.content_encoding` handles the codings of requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fallback responses of a failed call: a stale one from the cache, a deferred call (202) or a static one, else the
 error.
 
-Owns this order, and the decision to keep a failed call as a dead letter.
+Owns this order, the static response in the format that the request expects (`dialects.static_answer` writes it), and
+the decision to keep a failed call as a dead letter.
 
 A call with a fallback response has failed all the same: the log line, success rates and alerts count it as a failure,
 and the fallback response is logged and counted separately.
@@ -10,18 +11,21 @@ and the fallback response is logged and counted separately.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from llm_guard.call import Call
+import msgspec
+
 from llm_guard.clock import Clock
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.answer_cache import AnswerCache
-from llm_guard.gateway.answers import give_promise, pass_on, refuse
-from llm_guard.gateway.keeping import Keeper
-from llm_guard.gateway.lesser import static_body
-from llm_guard.gateway.record import is_clients_doing
-from llm_guard.gateway.refusals import own_words
-from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, Failure, GaveUp, Refusal
+from llm_guard.dialects.static_answer import FIELDS, Occasion, canned, has_form
+from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.error_responses import give_promise, own_words, pass_on, refuse
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.ports import DeferredStore
+from llm_guard.proxy.request_body.model_field import BadRequest, inflate
+from llm_guard.proxy.telemetry.recorder import is_clients_doing
 
 ASYNC_HEADER = "x-llm-guard-async"
 LETTER_HEADER = "x-llm-guard-dead-letter"
@@ -32,15 +36,15 @@ _CONTENT_TYPES = {
 }
 
 
-class LastResort:
+class FallbackResponder:
     """The last stage of every call that has failed."""
 
     def __init__(self, clock: Clock) -> None:
-        self.keeper: Keeper | None = None
+        self.deferred_store: DeferredStore | None = None
         self.cache: AnswerCache | None = None
         self._clock = clock
 
-    async def give(self, call: Call, result: GaveUp, reply: Reply) -> None:
+    async def respond(self, call: Call, result: Exhausted, reply: Reply) -> None:
         """Sends the client a fallback response, or the error."""
         call.give_up(result)
         if not _is_worth_it(call):
@@ -50,7 +54,7 @@ class LastResort:
         old = await self.cache.find_stand_in(call) if self.cache is not None else None
         if old is None and await self._has_promised(call, reply):
             return
-        await self.bury(call, reply)
+        await self.dead_letter(call, reply)
         if old is not None and self.cache is not None:
             await self.cache.stand_in(call, old, reply)
         elif (static := static_body(call, self._clock.wall())) is not None:
@@ -58,19 +62,19 @@ class LastResort:
         else:
             await _say(call, result, reply, self._clock.now())
 
-    async def bury(self, call: Call, reply: Reply) -> None:
+    async def dead_letter(self, call: Call, reply: Reply) -> None:
         """Keeps a failed call as a dead letter, where its route or its client wants that."""
-        if self.keeper is not None and _wants_letter(call, reply) and _is_worth_it(call):
-            await self.keeper.bury(call)
+        if self.deferred_store is not None and _wants_letter(call, reply) and _is_worth_it(call):
+            await self.deferred_store.bury(call)
 
     async def _has_promised(self, call: Call, reply: Reply) -> bool:
         """Returns whether the call was deferred. That is not possible after an early head, which has sent status
         200."""
         assert call.route is not None  # noqa: S101  # only calls with a route get here
         is_wanted = call.route.lasting.later.when == "on_failure" and call.method == "POST" and not call.is_upgrade
-        if self.keeper is None or not is_wanted or reply.has_begun:
+        if self.deferred_store is None or not is_wanted or reply.has_begun:
             return False
-        promised = await self.keeper.promise(call, is_at_once=False)
+        promised = await self.deferred_store.promise(call, is_at_once=False)
         if isinstance(promised, Refusal):
             return False
         await give_promise(call, promised, reply)
@@ -90,15 +94,15 @@ def _is_worth_it(call: Call) -> bool:
     return call.failure is None or not is_clients_doing(call)
 
 
-def _note_hurry(call: Call, result: GaveUp) -> None:
+def _note_hurry(call: Call, result: Exhausted) -> None:
     """Marks a call that degraded mode has cut short: its failure is no evidence about the route's health."""
-    beyond, failure = call.beyond, result.failure
-    if beyond is not None and failure is not None and beyond.hurried_by < call.deadline_at:
-        beyond.is_cut_short = failure.is_early or failure.limit == "total"
+    disposition, failure = call.disposition, result.failure
+    if disposition is not None and failure is not None and disposition.degraded_deadline < call.deadline_at:
+        disposition.was_cut_short = failure.is_early or failure.limit == "total"
 
 
 async def _give_static(call: Call, body: bytes, reply: Reply) -> None:
-    _beyond(call).lesser = "static"
+    _beyond(call).fallback = "static"
     call.sent_status = 200
     headers = [*_CONTENT_TYPES[call.is_stream], *header_rules.ours(call, None)]
     await reply.send(200, "", headers, body)
@@ -111,13 +115,13 @@ def _wants_letter(call: Call, reply: Reply) -> bool:
     return rule == "always" or reply.request.names.get(LETTER_HEADER, "").strip().lower() == "true"
 
 
-def _beyond(call: Call) -> Beyond:
-    if call.beyond is None:
-        call.beyond = Beyond()
-    return call.beyond
+def _beyond(call: Call) -> Disposition:
+    if call.disposition is None:
+        call.disposition = Disposition()
+    return call.disposition
 
 
-async def _say(call: Call, result: GaveUp, reply: Reply, now: float) -> None:
+async def _say(call: Call, result: Exhausted, reply: Reply, now: float) -> None:
     """Sends the failure itself, with a Retry-After for when the breaker of its deployment takes calls again."""
     if result.refusal is not None:
         await refuse(call, result.refusal, reply)
@@ -140,3 +144,37 @@ def _open_for_s(call: Call, failure: Failure, now: float) -> float | None:
         return None
     wait_s = attempt.target.deployment.breaker.come_back_s(now)
     return wait_s if wait_s > 0 else None
+
+
+_MAX_BODY_BYTES = 1 << 20
+
+_wants_of = msgspec.json.Decoder(msgspec.defstruct("Wants", [(name, Any, None) for name in FIELDS])).decode
+
+
+def has_static(call: Call) -> bool:
+    """Returns whether the call's route has a static text for it. The request may still require something that no text
+    can be."""
+    rules = call.route.lasting.degraded if call.route is not None else None
+    is_asked_so = call.method == "POST" and not call.is_upgrade
+    return rules is not None and rules.answer is not None and is_asked_so and has_form(call.path)
+
+
+def static_body(call: Call, at: float) -> bytes | None:
+    """Returns the body of the static response at this instant, in seconds since the epoch; None: the call has none."""
+    if not has_static(call):
+        return None
+    assert call.route is not None and call.route.lasting.degraded is not None  # noqa: S101, PT018  # it has one
+    text = call.route.lasting.degraded.answer or ""
+    occasion = Occasion(call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call))
+    return canned(text, occasion)
+
+
+def wants(call: Call) -> dict[str, Any]:
+    """Returns the fields of the request that determine the form of its response (`dialects.static_answer.FIELDS`);
+    empty if the body is too large to be read in one go, or unreadable."""
+    if not isinstance(call.body, bytes):
+        return {}
+    try:
+        return msgspec.structs.asdict(_wants_of(inflate(call.body, call.content_encoding, _MAX_BODY_BYTES)))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadRequest):
+        return {}

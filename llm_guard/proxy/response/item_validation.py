@@ -1,6 +1,6 @@
 """Checks of the items of a list in a JSON response that a msgspec type cannot express.
 
-The schemas in `dialect.shapes` define the conditions; `gateway.answer_shape` reads the response.
+The schemas in `dialects.response_schemas` define the conditions; `proxy.response.schema_validation` reads the response.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.dialect.shapes import Items
+from llm_guard.dialects.response_schemas import Items
 
 NULL = msgspec.Raw(b"null")
 """The value of a member that is absent."""

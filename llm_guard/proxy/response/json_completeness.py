@@ -10,11 +10,11 @@ import re
 import zlib
 from collections.abc import Iterable
 
-from llm_guard.call import Exchange, Inbox, Wire
 from llm_guard.clock import Clock
-from llm_guard.gateway.answer_coding import PieceInflater, is_packed
-from llm_guard.gateway.upstream_error import UpstreamError
 from llm_guard.outcome import FailureKind
+from llm_guard.proxy.call import Exchange, Inbox, Wire
+from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.response.content_decoding import PieceInflater, is_packed
 
 _MOST_INFLATED_BYTES = 16 << 20
 """Most bytes that one piece may inflate to. Beyond it the encoding is a decompression bomb, and is not inspected."""

@@ -1,6 +1,6 @@
 """Decodes and replaces whole JSON responses, for filters that change what a client gets.
 
-The filters are `gateway.isolation` and `gateway.model_list`.
+The filters are `proxy.client_keys.object_isolation` and `proxy.client_keys.model_list`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llm_guard.call import Call, Opened, Served
 from llm_guard.clock import Clock
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.coding import inflate
-from llm_guard.gateway.settle import settle
-from llm_guard.outcome import GaveUp, Refusal, Signal
+from llm_guard.outcome import Exhausted, Refusal, Signal
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.call import Call, Delivered, Opened
+from llm_guard.proxy.request_body.content_encoding import inflate
+from llm_guard.proxy.request_body.fields import BadRequest
 
 _MOST_BYTES = 16 << 20
 _DESCRIBES_BODY = ("content-encoding", "content-digest", "content-md5", "digest", "etag", "repr-digest")
@@ -37,23 +37,23 @@ def object_in(opened: Opened) -> dict[str, Any] | None:
     if opened.exchange is not None:
         return None
     try:
-        plain = inflate(opened.held, header_rules.value_of(opened.headers, "content-encoding"), _MOST_BYTES)
+        plain = inflate(opened.buffered, header_rules.value_of(opened.headers, "content-encoding"), _MOST_BYTES)
         value = json.loads(plain)
     except (ValueError, RecursionError, BadRequest):
         return None
     return value if isinstance(value, dict) else None
 
 
-def with_object(served: Served, answer: Mapping[str, Any]) -> Served:
+def with_object(served: Delivered, answer: Mapping[str, Any]) -> Delivered:
     """Returns the same response with another body."""
     opened = served.opened
     headers = tuple(pair for pair in opened.headers if pair[0].lower() not in _DESCRIBES_BODY)
-    return replace(served, opened=replace(opened, headers=headers, held=json.dumps(answer).encode()))
+    return replace(served, opened=replace(opened, headers=headers, buffered=json.dumps(answer).encode()))
 
 
-def unreadable(served: Served, clock: Clock) -> GaveUp:
+def unreadable(served: Delivered, clock: Clock) -> Exhausted:
     """Discards a response that could not be filtered, so that the client must not see it."""
     if served.opened.exchange is not None:
         served.opened.exchange.abort()
-        settle(served.attempt, served.leave, Signal.NO_EVIDENCE, clock)
-    return GaveUp(None, _UNREADABLE, "the list could not be filtered")
+        settle(served.attempt, served.lease, Signal.NO_EVIDENCE, clock)
+    return Exhausted(None, _UNREADABLE, "the list could not be filtered")

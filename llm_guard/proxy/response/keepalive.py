@@ -1,6 +1,6 @@
 """Sends keep-alives to clients that wait for a response: load balancers and read timeouts end silent connections.
 
-`gateway.reply` has the bytes, `policy.stream` the settings.
+`proxy.http_server.response_writer` has the bytes, `resilience.streams.settings` the settings.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import asyncio
 from types import TracebackType
 from typing import Protocol, Self
 
-from llm_guard.call import Call
 from llm_guard.clock import Alarm, Clock
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.reply import Reply
-from llm_guard.policy.stream import WaitingSettings
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.resilience.streams.settings import WaitingSettings
 
 _LOOK_AGAIN_S = 1.0
 """Seconds until the next check, while no keep-alive may be sent yet."""
 
 
 class Shared(Protocol):
-    """A request made for several calls (single flight): see `gateway.flight`."""
+    """A request made for several calls (single flight): see `proxy.coalescing.single_flight`."""
 
     call: Call
     """The call that makes the request."""
@@ -28,7 +28,7 @@ class Shared(Protocol):
     def wait_for(self, call: Call) -> None: ...
 
 
-class Waiting:
+class KeepAlive:
     """A context manager: while its body waits, the client gets a keep-alive after each period of silence.
 
     Keep-alives are written by a separate task. It ends with the body, so that there is never a second writer.

@@ -1,13 +1,13 @@
 """Recognises bodies that cannot be audio by their first bytes, independent of their content type.
 
-Owns the signatures of other formats. `gateway.unary` decides how much of a body is read for this.
+Owns the signatures of other formats. `proxy.response.unary` decides how much of a body is read for this.
 """
 
 from __future__ import annotations
 
 import re
 
-from llm_guard.policy.wrong_answer import media_type, page_in
+from llm_guard.resilience.classification.invalid_response import media_type, page_in
 
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _AUDIO = (b"ID3", b"RIFF", b"OggS", b"fLaC")

@@ -1,7 +1,6 @@
 """Copies a committed response to the client, whole or streamed, and reports a stream that dies.
 
-Never retries. If the route allows it, the attempt loop provides another stream that continues one that died
-(`gateway.recovery`).
+Never retries. If the route allows it, the attempt loop provides another stream (`proxy.streams.resume`).
 """
 
 from __future__ import annotations
@@ -14,44 +13,44 @@ from dataclasses import replace
 
 import structlog
 
-from llm_guard.call import Attempt, Call, Opened, Served, StreamView
 from llm_guard.clock import Clock, TimeLimit
-from llm_guard.dialect import DIALECTS
-from llm_guard.gateway import headers as header_rules
-from llm_guard.gateway.call_line import log_ids
-from llm_guard.gateway.connections import UpstreamError
-from llm_guard.gateway.last_resort import LastResort
-from llm_guard.gateway.recovery import Recovery, recovery_of
-from llm_guard.gateway.refusals import DRAINED
-from llm_guard.gateway.reply import Reply, pieces_of, uncancel
-from llm_guard.gateway.settle import settle
-from llm_guard.gateway.tunnel import tunnel
-from llm_guard.gateway.upstream import timeout_failure
-from llm_guard.gateway.waiting import Waiting
+from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
-from llm_guard.policy.classify import classify_event
-from llm_guard.policy.deadline import earlier
-from llm_guard.policy.stream import ENDING_S, why_cut
+from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.attempts.upstream_attempt import timeout_failure
+from llm_guard.proxy.call import Attempt, Call, Delivered, Opened, StreamView
+from llm_guard.proxy.http_client.connection_pool import UpstreamError
+from llm_guard.proxy.http_server.error_responses import DRAINED
+from llm_guard.proxy.http_server.response_writer import Reply, pieces_of, uncancel
+from llm_guard.proxy.response.fallback_response import FallbackResponder
+from llm_guard.proxy.response.keepalive import KeepAlive
+from llm_guard.proxy.response.websocket_tunnel import tunnel
+from llm_guard.proxy.streams.resume import Recovery, recovery_of
+from llm_guard.proxy.telemetry.access_log import log_ids
+from llm_guard.resilience.classification.classify import classify_event
+from llm_guard.resilience.retry.deadline import earlier
+from llm_guard.resilience.streams.settings import ENDING_S, why_cut
 
-_log = structlog.get_logger("llm_guard.gateway.relay")
+_log = structlog.get_logger("llm_guard.proxy.response.relay")
 
-CLIENT_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
 _CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
 _DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
-_OUT_OF_PLACE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
+_INCOMPATIBLE_RESPONSE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
 
 
 def relay(
-    call: Call, served: Served, reply: Reply, clock: Clock, last_resort: LastResort | None = None
+    call: Call, served: Delivered, reply: Reply, clock: Clock, fallback: FallbackResponder | None = None
 ) -> Awaitable[None]:
-    """Sends the client what an attempt has opened; sets `call.failure` if it breaks off. `last_resort` may store a
+    """Sends the client what an attempt has opened; sets `call.failure` if it breaks off. `fallback` may store a
     failed call, before the connection is closed: closing it cancels the task that serves the call."""
     if served.opened.exchange is None:
-        return _send(call, served, reply, last_resort)
-    return _relay_rest(call, served, reply, clock, last_resort)
+        return _send(call, served, reply, fallback)
+    return _relay(call, served, reply, clock, fallback)
 
 
-async def _relay_rest(call: Call, served: Served, reply: Reply, clock: Clock, last_resort: LastResort | None) -> None:
+async def _relay(call: Call, served: Delivered, reply: Reply, clock: Clock, fallback: FallbackResponder | None) -> None:
     """Relays a response that is still arriving."""
     recovery = call.recovery = _recovery_of(call, served, clock)
     try:
@@ -72,31 +71,31 @@ async def _relay_rest(call: Call, served: Served, reply: Reply, clock: Clock, la
     finally:
         _note_tokens(call, served, recovery)
     if call.failure is not None:
-        if last_resort is not None:
-            await last_resort.bury(call, reply)
+        if fallback is not None:
+            await fallback.dead_letter(call, reply)
         await _break_off(call, served, call.failure, reply)
     elif not reply.is_over:
         with contextlib.suppress(ConnectionError):  # the client left at the terminal event
             await reply.end()
 
 
-async def _send(call: Call, served: Served, reply: Reply, last_resort: LastResort | None) -> None:
+async def _send(call: Call, served: Delivered, reply: Reply, fallback: FallbackResponder | None) -> None:
     """Sends a response that has been read completely."""
     opened = served.opened
     if reply.is_early and _is_out_of_place(call, served):
-        call.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
-        if last_resort is not None:
-            await last_resort.bury(call, reply)
+        call.failure = Failure(FailureKind.MALFORMED, _INCOMPATIBLE_RESPONSE)
+        if fallback is not None:
+            await fallback.dead_letter(call, reply)
         await reply.break_off(_last_words(call, served, call.failure))
         return
     headers = _headers(call, served)
     _note_tokens(call, served, None)
-    call.failure = CLIENT_LEFT  # until the client has taken all of it
+    call.failure = CLIENT_DISCONNECTED  # until the client has taken all of it
     if call.method == "HEAD":
         reply.begin(opened.status, opened.reason, headers, _length(opened))
         await reply.end()
     else:
-        await reply.send(opened.status, opened.reason, headers, opened.held)
+        await reply.send(opened.status, opened.reason, headers, opened.buffered)
     call.failure = None
 
 
@@ -105,7 +104,7 @@ def _length(opened: Opened) -> int | None:
     return int(length) if length.isdigit() else None
 
 
-def _headers(call: Call, served: Served) -> list[tuple[str, str]]:
+def _headers(call: Call, served: Delivered) -> list[tuple[str, str]]:
     opened = served.opened
     call.sent_status = call.sent_status or opened.status
     is_inflated = opened.view is not None and opened.view.takes_events and _is_encoded(opened)
@@ -113,7 +112,7 @@ def _headers(call: Call, served: Served) -> list[tuple[str, str]]:
     return headers + header_rules.ours(call, served.attempt.target.deployment.label)
 
 
-def _is_out_of_place(call: Call, served: Served) -> bool:
+def _is_out_of_place(call: Call, served: Delivered) -> bool:
     """Returns True if the response cannot follow a head sent early: a whole response behind a stream's head, or a
     compressed one behind any."""
     view = served.opened.view
@@ -128,11 +127,11 @@ def _is_encoded(opened: Opened) -> bool:
 # one exchange
 
 
-async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
+async def _follow(call: Call, served: Delivered, reply: Reply, clock: Clock) -> Failure | None:
     """Copies one exchange to its end, then releases the attempt's lease. Returns why it broke off, or None."""
     opened = served.opened
     assert opened.exchange is not None  # noqa: S101  # else it was sent as a whole
-    failure: Failure | None = CLIENT_LEFT  # until the client has stayed to the end
+    failure: Failure | None = CLIENT_DISCONNECTED  # until the client has stayed to the end
     try:
         _begin(call, served, reply)
         if opened.status == 101:
@@ -151,10 +150,10 @@ async def _follow(call: Call, served: Served, reply: Reply, clock: Clock) -> Fai
         raise
     finally:
         opened.exchange.abort()
-        if failure in (CLIENT_LEFT, _DRAINED) and _has_ended(opened):
+        if failure in (CLIENT_DISCONNECTED, _DRAINED) and _has_ended(opened):
             failure = None  # SDKs leave at the terminal event, before the end of the body
         call.failure = served.attempt.failure = failure
-        settle(served.attempt, served.leave, failure.signal if failure else Signal.HEALTHY, clock)
+        settle(served.attempt, served.lease, failure.signal if failure else Signal.HEALTHY, clock)
     return failure
 
 
@@ -163,16 +162,16 @@ def _has_ended(opened: Opened) -> bool:
     return watch is not None and watch.has_ended and watch.error is None
 
 
-def _begin(call: Call, served: Served, reply: Reply) -> None:
+def _begin(call: Call, served: Delivered, reply: Reply) -> None:
     opened = served.opened
     if reply.is_early and _is_out_of_place(call, served):
-        raise UpstreamError(FailureKind.MALFORMED, _OUT_OF_PLACE)
+        raise UpstreamError(FailureKind.MALFORMED, _INCOMPATIBLE_RESPONSE)
     length = _length(opened) if opened.view is None else None
     reply.begin(opened.status, opened.reason, _headers(call, served), length)
-    call.lift_patience()
+    call.extend_client_deadline()
 
 
-async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failure | None:
+async def _copy(call: Call, served: Delivered, reply: Reply, clock: Clock) -> Failure | None:
     opened, limit = served.opened, clock.limit()
     view, exchange = opened.view, opened.exchange
     assert exchange is not None  # noqa: S101  # the caller has it
@@ -182,7 +181,7 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
     try:
         with limit:
             _set_limit(limit, call, served)
-            pieces = pieces_of(opened.held)
+            pieces = pieces_of(opened.buffered)
             passed = next(pieces, b"")
             while True:
                 if passed and not reply.push(passed):
@@ -197,7 +196,7 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
                 if watch is not None and watch.has_ended and not is_ending:
                     is_ending = True
                     limit.set(clock.now() + ENDING_S, "ending")
-                if view is not None and view.is_cut:
+                if view is not None and view.is_closed:
                     break
                 chunk = await exchange.read()
                 if not chunk:
@@ -212,12 +211,12 @@ async def _copy(call: Call, served: Served, reply: Reply, clock: Clock) -> Failu
         broken = Failure(error.kind, error.detail, is_shape_only=error.is_shape_only)
     if view is not None:
         broken = _judge(view, broken, served.attempt)
-        if broken is None and (rest := view.rest()):
+        if broken is None and (rest := view.trailing_bytes()):
             await reply.write(rest)
     return broken
 
 
-def _set_limit(limit: TimeLimit, call: Call, served: Served) -> None:
+def _set_limit(limit: TimeLimit, call: Call, served: Delivered) -> None:
     timeouts, view = served.attempt.target.timeouts, served.opened.view
     if view is None:
         attempt_s = timeouts.attempt_s(is_client_timeout_known=False)
@@ -238,7 +237,7 @@ def _feed_seeking(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
     return passed
 
 
-def _out_of_time(limit: TimeLimit, served: Served) -> Failure | None:
+def _out_of_time(limit: TimeLimit, served: Delivered) -> Failure | None:
     """Returns the failure of a timed-out stream; None if its last event has come and only the body's end is missing."""
     return None if limit.name == "ending" else timeout_failure(limit.name, served.attempt.target.timeouts)
 
@@ -255,7 +254,7 @@ def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failur
     if watch.has_ended:
         return None
     if broken is None and not watch.may_end:
-        lacks_finish = watch.lacks_finish and attempt.manner is None
+        lacks_finish = watch.lacks_finish and attempt.resume_mode is None
         return Failure(FailureKind.TRUNCATED, why_cut(upstream.name, lacks_finish=lacks_finish))
     return broken
 
@@ -263,7 +262,7 @@ def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failur
 # continuing a stream that died
 
 
-def _recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
+def _recovery_of(call: Call, served: Delivered, clock: Clock) -> Recovery | None:
     try:
         return recovery_of(call, served, clock)
     except Exception as error:  # noqa: BLE001  # a bug in the gateway must not cost the stream or its slot
@@ -272,34 +271,34 @@ def _recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
 
 
 async def _resume(
-    call: Call, served: Served, failure: Failure, recovery: Recovery, reply: Reply, clock: Clock
-) -> Served | None:
+    call: Call, served: Delivered, failure: Failure, recovery: Recovery, reply: Reply, clock: Clock
+) -> Delivered | None:
     """Returns another stream that continues this one; if there is none, sets `call.failure` and returns None."""
     assert served.resume is not None and call.route is not None  # noqa: S101, PT018  # the loop has served it
-    call.failure = CLIENT_LEFT  # until the client has stayed for the new stream
-    with Waiting(call, reply, call.route.stream.waiting, clock):
+    call.failure = CLIENT_DISCONNECTED  # until the client has stayed for the new stream
+    with KeepAlive(call, reply, call.route.stream.waiting, clock):
         result = await served.resume(failure)
-        while isinstance(result, Served) and not _is_adopted(call, recovery, result, clock):
+        while isinstance(result, Delivered) and not _is_adopted(call, recovery, result, clock):
             assert result.resume is not None and result.attempt.failure is not None  # noqa: S101, PT018
             result = await result.resume(result.attempt.failure)
-    if isinstance(result, Served):
+    if isinstance(result, Delivered):
         return result
     call.gave_up = result.why
     call.failure = replace(failure, detail=f"{failure.detail}, and was not gone on with ({call.gave_up})")
     return None
 
 
-def _is_adopted(call: Call, recovery: Recovery, served: Served, clock: Clock) -> bool:
+def _is_adopted(call: Call, recovery: Recovery, served: Delivered, clock: Clock) -> bool:
     """Returns True if this response continues what the client has; otherwise closes it and marks it failed."""
     try:
         if recovery.adopt(served):
             return True
-        served.attempt.failure = Failure(FailureKind.MALFORMED, _OUT_OF_PLACE)
+        served.attempt.failure = Failure(FailureKind.MALFORMED, _INCOMPATIBLE_RESPONSE)
     except Exception as error:  # noqa: BLE001  # a bug in the gateway must not leak a slot
         served.attempt.failure = _internal(error, call)
     if served.opened.exchange is not None:
         served.opened.exchange.abort()
-    settle(served.attempt, served.leave, served.attempt.failure.kind.signal, clock)
+    settle(served.attempt, served.lease, served.attempt.failure.kind.signal, clock)
     return False
 
 
@@ -308,24 +307,24 @@ def _internal(error: Exception, call: Call) -> Failure:
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 
-def _note_tokens(call: Call, served: Served, recovery: Recovery | None) -> None:
+def _note_tokens(call: Call, served: Delivered, recovery: Recovery | None) -> None:
     """Records the tokens that were paid for, and how many of them the client did not get."""
-    if recovery is not None and served.attempt.manner is not None:
-        call.usage, call.thrown_away = recovery.transcript.usage, recovery.transcript.thrown_away
+    if recovery is not None and served.attempt.resume_mode is not None:
+        call.usage, call.wasted_tokens = recovery.transcript.usage, recovery.transcript.wasted_tokens
     elif (view := served.opened.view) is not None:
         call.usage = view.watch.usage
     else:
         call.usage = served.opened.usage or call.usage
 
 
-async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply) -> None:
+async def _break_off(call: Call, served: Delivered, failure: Failure, reply: Reply) -> None:
     """Ends a broken response so that it cannot be taken for a complete one: sends an error event where the client can
     read one, then closes the connection in the middle of the body."""
     view = served.opened.view
     if failure.kind.source is Source.CLIENT:
         reply.connection.abort()
         return
-    last_words = view.withheld if view is not None else b""
+    last_words = view.suppressed if view is not None else b""
     is_told = view is not None and view.watch.is_error_heard and not call.is_draining
     if is_told and not last_words:  # the upstream's own error event was the last thing passed on
         with contextlib.suppress(ConnectionError):
@@ -337,7 +336,7 @@ async def _break_off(call: Call, served: Served, failure: Failure, reply: Reply)
     await reply.break_off(last_words)
 
 
-def _last_words(call: Call, served: Served, failure: Failure) -> bytes:
+def _last_words(call: Call, served: Delivered, failure: Failure) -> bytes:
     """Returns the failure as an event in the client's dialect, or as the body of a response that is not streamed."""
     dialect = DIALECTS[call.dialect]
     status = 504 if failure.kind.category == "timeout" else 502

@@ -1,7 +1,7 @@
 """Reads a unary JSON response once: whether it is complete, matches its endpoint's schema, and reports an error.
 
-The schemas are in `dialect.shapes`; `policy.wrong_answer` decides what follows from a fault. msgspec skips what a
-schema does not name, so that a response of 16 MiB of embeddings creates no objects.
+The schemas are in `dialects.response_schemas`; `resilience.classification.invalid_response` decides what follows from a
+fault. msgspec skips what a schema does not name, so that a response of 16 MiB of embeddings creates no objects.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
-from llm_guard.dialect.shapes import Items, Member, Shape, has_ended_badly, is_error_answer, reports
-from llm_guard.gateway.answer_items import NULL, ItemCheck, Message, Object
+from llm_guard.dialects.response_schemas import Items, Member, Shape, has_ended_badly, is_error_answer, reports
+from llm_guard.proxy.response.item_validation import NULL, ItemCheck, Message, Object
 
 Fault = Literal["cut", "empty", "shape", "text"]
 

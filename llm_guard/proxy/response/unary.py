@@ -1,31 +1,32 @@
 """Reads a unary response up to commit: JSON is read whole and validated, anything else is relayed from its start.
 
-`dialect.shapes` has the expected shapes, `policy.wrong_answer` the descriptions of what is wrong with a response.
+`dialects.response_schemas` has the expected shapes, `resilience.classification.invalid_response` the descriptions of
+what is wrong with a response.
 """
 
 from __future__ import annotations
 
 import json
 
-from llm_guard.call import Attempt, Call, Exchange, Headers, Inbox, Opened, Wire
 from llm_guard.clock import Clock
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.shapes import Shape
-from llm_guard.dialect.sse import Usage
-from llm_guard.dialect.tally import mapping
-from llm_guard.dialect.whole_as_stream import stream_of
-from llm_guard.gateway.answer_coding import decoded, head_of, unreadable
-from llm_guard.gateway.answer_shape import Fields, Reader, value_of
-from llm_guard.gateway.headers import value_of as value_of_header
-from llm_guard.gateway.json_end import CheckedExchange, JsonEnd
-from llm_guard.gateway.lesser import wants
-from llm_guard.gateway.media_head import may_be_audio
-from llm_guard.gateway.stream_view import view_of
-from llm_guard.gateway.upstream_error import UpstreamError
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.response_schemas import Shape
+from llm_guard.dialects.resume.base import mapping
+from llm_guard.dialects.sse import Usage
+from llm_guard.dialects.synthetic_stream import stream_of
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.answer_memory import UNCOUNTED_BYTES, AnswerMemory, MemoryLease
-from llm_guard.policy.in_band import error_in
-from llm_guard.policy.wrong_answer import Fault, Seen, media_type, page_in, wrong_answer
+from llm_guard.proxy.call import Attempt, Call, Exchange, Headers, Inbox, Opened, Wire
+from llm_guard.proxy.headers import value_of as value_of_header
+from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.response.content_decoding import decoded, head_of, unreadable
+from llm_guard.proxy.response.fallback_response import wants
+from llm_guard.proxy.response.json_completeness import CheckedExchange, JsonEnd
+from llm_guard.proxy.response.media_signatures import may_be_audio
+from llm_guard.proxy.response.schema_validation import Fields, Reader, value_of
+from llm_guard.proxy.streams.decoder import view_of
+from llm_guard.resilience.capacity.response_memory import UNCOUNTED_BYTES, AnswerMemory, MemoryLease
+from llm_guard.resilience.classification.in_band_errors import error_in
+from llm_guard.resilience.classification.invalid_response import Fault, Seen, media_type, page_in, wrong_answer
 
 _HEAD_BYTES = 4096
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -219,7 +220,7 @@ def _is_stream_required(call: Call, shape: Shape | None) -> bool:
 def _as_stream(call: Call, attempt: Attempt, exchange: Exchange, plain: bytes, usage: Usage | None) -> Opened | None:
     """Converts a whole response into the stream that the client expects; None if that is not possible, or if this
     attempt continues a stream that died."""
-    if attempt.manner is not None:
+    if attempt.resume_mode is not None:
         return None
     try:
         answer = json.loads(plain)
@@ -311,14 +312,14 @@ class Peeked:
         return self._first.removeprefix(_BOM).lstrip(b"\r\n").startswith(_BEGINNINGS)
 
     async def read(self) -> bytes:
-        """Implements `call.Exchange`."""
+        """Implements `proxy.call.Exchange`."""
         first, self._first = self._first, b""
         return first or await self._exchange.read()
 
     def abort(self) -> None:
-        """Implements `call.Exchange`."""
+        """Implements `proxy.call.Exchange`."""
         self._exchange.abort()
 
     def take_over(self, inbox: Inbox) -> Wire:
-        """Implements `call.Exchange`."""
+        """Implements `proxy.call.Exchange`."""
         return self._exchange.take_over(inbox)

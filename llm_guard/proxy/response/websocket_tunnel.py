@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from llm_guard.call import Exchange
-from llm_guard.gateway.reply import Reply
+from llm_guard.proxy.call import Exchange
+from llm_guard.proxy.http_server.response_writer import Reply
 
 _HIGH_WATER_BYTES = 1 << 18
 

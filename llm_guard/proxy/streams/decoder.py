@@ -1,16 +1,16 @@
 """Decodes a stream as it is relayed: shows its events to a watch, and returns the bytes that may be passed on.
 
 Never recompresses. A compressed stream passes unchanged while a copy is inflated for the watch; if the gateway may have
-to write into the stream, it is passed on inflated. `gateway.answer_coding` has the encodings.
+to write into the stream, it is passed on inflated. `proxy.response.content_decoding` has the encodings.
 """
 
 from __future__ import annotations
 
 import zlib
 
-from llm_guard.dialect.sse import Reader, StreamWatch
-from llm_guard.gateway.answer_coding import PieceInflater, is_packed
+from llm_guard.dialects.sse import Reader, StreamObserver
 from llm_guard.outcome import Failure, FailureKind
+from llm_guard.proxy.response.content_decoding import PieceInflater, is_packed
 
 MAX_INFLATED_BYTES = 16 << 20
 """The most that one chunk may inflate to: far more than events need, far less than a decompression bomb, which inflates
@@ -23,7 +23,7 @@ _BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates beyond all 
 class StreamView:
     """The view of a plain stream, which is passed on event by event."""
 
-    withheld = b""
+    suppressed = b""
     """Always empty: nothing is withheld for a stream that may continue this one."""
     failure: Failure | None = None
     """A failure found in the stream, which ends it; None if there is none."""
@@ -32,7 +32,7 @@ class StreamView:
     _is_broken = False
 
     def __init__(self, reader: Reader, enough: int = 1) -> None:
-        self.watch = StreamWatch(reader, enough)
+        self.watch = StreamObserver(reader, enough)
 
     @property
     def takes_events(self) -> bool:
@@ -40,7 +40,7 @@ class StreamView:
         return not self.watch.is_inside
 
     @property
-    def is_cut(self) -> bool:
+    def is_closed(self) -> bool:
         """True if no more of the stream may be passed on."""
         return self._is_broken or self.watch.is_cut
 
@@ -53,7 +53,7 @@ class StreamView:
         """Takes a chunk; returns the bytes that may be passed on now."""
         return self.watch.feed(chunk)
 
-    def rest(self) -> bytes:
+    def trailing_bytes(self) -> bytes:
         """Returns the last bytes of a stream that has ended well: its dialect's missing end marker, else those held."""
         return self.watch.missing_end or self.watch.held
 
@@ -72,11 +72,11 @@ class InflatedView(StreamView):
         return False
 
     def feed(self, chunk: bytes) -> bytes:
-        if not self.is_cut:
+        if not self.is_closed:
             self._look(chunk)
-        return b"" if self.is_cut else chunk
+        return b"" if self.is_closed else chunk
 
-    def rest(self) -> bytes:
+    def trailing_bytes(self) -> bytes:
         return b""
 
     def _look(self, chunk: bytes) -> None:
@@ -105,7 +105,7 @@ class InflatingView(StreamView):
         self._inflater = PieceInflater()
 
     def feed(self, chunk: bytes) -> bytes:
-        if self.is_cut:
+        if self.is_closed:
             return b""
         passed = bytearray()
         inflated = 0
@@ -129,8 +129,8 @@ class InflatingView(StreamView):
 def view_of(reader: Reader, encoding: str, enough: int = 1, *, is_plain_wanted: bool = False) -> StreamView:
     """Returns the view of a stream with this content-encoding ("" for none), which must not be `unreadable`.
 
-    `enough` is the number of tokens for `StreamWatch.has_enough`. With `is_plain_wanted` a compressed stream is passed
-    on inflated, without its content-encoding, because the gateway may have to write into it.
+    `enough` is the number of tokens for `StreamObserver.has_enough`. With `is_plain_wanted` a compressed stream is
+    passed on inflated, without its content-encoding, because the gateway may have to write into it.
     """
     if not is_packed(encoding):
         return StreamView(reader, enough)

@@ -1,7 +1,7 @@
 """Resumes a stream that dies after commit with another one, which continues where the first ended.
 
 Keeps a transcript of the call's streams, builds the request for the next deployment, and filters its stream for the
-client. `gateway.attempt_loop` selects the deployment, `dialect.continuation` joins the texts.
+client. `proxy.attempts.attempt_loop` selects the deployment, `dialects.resume.transcript` joins the texts.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llm_guard.call import Attempt, Call, Served, StreamView
 from llm_guard.clock import Clock
-from llm_guard.dialect import transcript_of
-from llm_guard.dialect.continuation import Manner, Prefill, Splice, Transcript
-from llm_guard.dialect.sse import StreamWatch, split_before
-from llm_guard.gateway.model_field import BadRequest, inflate
+from llm_guard.dialects import transcript_of
+from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice, Transcript
+from llm_guard.dialects.sse import StreamObserver, split_before
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.stream import JOIN_S, Recover, may_recover
-from llm_guard.routes import Target
+from llm_guard.proxy.call import Attempt, Call, Delivered, StreamView
+from llm_guard.proxy.request_body.model_field import BadRequest, inflate
+from llm_guard.resilience.streams.settings import JOIN_S, Recover, may_recover
+from llm_guard.routing.route_table import Target
 
 _DIVERGED = Failure(FailureKind.DIVERGED, "began anew, and its answer is not the one that was cut")
 _NOT_JOINED = Failure(FailureKind.DIVERGED, "does not repeat the end of the answer that was cut: cannot be joined")
@@ -35,54 +35,54 @@ class Recovery:
         self._request: dict[str, Any] | None = None
         self.transcript = transcript
 
-    def adopt(self, served: Served) -> bool:
+    def adopt(self, served: Delivered) -> bool:
         """Makes this stream the one that the client gets; returns False if that is not possible."""
         opened, attempt = served.opened, served.attempt
         if opened.view is None or opened.exchange is None or not opened.view.takes_events:
             return False
         splice = None
-        if attempt.manner is not None:
-            marker = {"recovered": attempt.manner, "deployment": attempt.target.deployment.label}
-            splice = self.transcript.splice(attempt.manner, marker)
-        diverged = _NOT_JOINED if attempt.manner == "instruction" else _DIVERGED
+        if attempt.resume_mode is not None:
+            marker = {"recovered": attempt.resume_mode, "deployment": attempt.target.deployment.label}
+            splice = self.transcript.splice(attempt.resume_mode, marker)
+        diverged = _NOT_JOINED if attempt.resume_mode == "instruction" else _DIVERGED
         view = _Recoverable(opened.view, self.transcript, splice, diverged, self._clock)
-        opened.held, opened.view = view.take(opened.held), view
+        opened.buffered, opened.view = view.take(opened.buffered), view
         return True
 
-    def may_go_on(self, served: Served, failure: Failure) -> bool:
+    def may_go_on(self, served: Delivered, failure: Failure) -> bool:
         """Returns True if any target could continue what the client has."""
         view, route = served.opened.view, self._call.route
         if not may_recover(failure) or view is None or not view.takes_events or route is None:
             return False
-        return any(self.manner(target) is not None for target in route.targets)
+        return any(self.resume_mode(target) is not None for target in route.targets)
 
-    def manner(self, target: Target) -> Manner | None:
-        manners = self._manners("none" if target.deployment.refuses_prefill else target.prefill)
-        return manners[0] if manners else None
+    def resume_mode(self, target: Target) -> ResumeMode | None:
+        resume_modes = self._resume_modes("none" if target.deployment.refuses_prefill else target.prefill)
+        return resume_modes[0] if resume_modes else None
 
-    def body(self, target: Target, manner: Manner) -> bytes:
-        request = self.transcript.request(self._request or {}, manner, target.prefill)
+    def body(self, target: Target, resume_mode: ResumeMode) -> bytes:
+        request = self.transcript.request(self._request or {}, resume_mode, target.prefill)
         if target.model is not None:
             request["model"] = target.model
         return json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
-        if attempt.manner != "prefill" or failure.kind not in _REFUSALS or "prefill" in self._manners("none"):
+        if attempt.resume_mode != "prefill" or failure.kind not in _REFUSALS or "prefill" in self._resume_modes("none"):
             return False
         attempt.target.deployment.refuses_prefill = True
         return True
 
-    def _manners(self, prefill: Prefill) -> tuple[Manner, ...]:
+    def _resume_modes(self, prefill: Prefill) -> tuple[ResumeMode, ...]:
         request = self._read_request()
         if request is None:
             return ()
         if self._mode == "auto":
-            manners = self.transcript.manners(request, prefill) if prefill != "none" else ()
-            return tuple(manner for manner in manners if manner == "prefill")
-        manners = self.transcript.manners(request, prefill) if self._mode == "continue" else ()
-        if not manners and self.transcript.can_restart(request):
+            resume_modes = self.transcript.resume_modes(request, prefill) if prefill != "none" else ()
+            return tuple(resume_mode for resume_mode in resume_modes if resume_mode == "prefill")
+        resume_modes = self.transcript.resume_modes(request, prefill) if self._mode == "continue" else ()
+        if not resume_modes and self.transcript.can_restart(request):
             return ("restart",)
-        return manners
+        return resume_modes
 
     def _read_request(self) -> dict[str, Any] | None:
         if self._request is None:
@@ -98,7 +98,8 @@ class Recovery:
 
 
 class _Recoverable:
-    """A view of a stream that another stream may continue, or that continues another; implements `call.StreamView`."""
+    """A view of a stream that another stream may continue, or that continues another; implements
+    `proxy.call.StreamView`."""
 
     def __init__(
         self, view: StreamView, transcript: Transcript, splice: Splice | None, diverged: Failure, clock: Clock
@@ -110,12 +111,12 @@ class _Recoverable:
         self._diverged = diverged
         self._join_by: float | None = None
         """Instant until which its text is held to find the seam; None if it is not held."""
-        self.withheld = b""
-        self.is_cut = False
+        self.suppressed = b""
+        self.is_closed = False
         self._failure: Failure | None = None
 
     @property
-    def watch(self) -> StreamWatch:
+    def watch(self) -> StreamObserver:
         return self._view.watch
 
     @property
@@ -133,25 +134,25 @@ class _Recoverable:
     def feed(self, chunk: bytes) -> bytes:
         return self.take(self._view.feed(chunk))
 
-    def rest(self) -> bytes:
+    def trailing_bytes(self) -> bytes:
         if self._splice is None:
-            return self._view.rest()
+            return self._view.trailing_bytes()
         return self.watch.missing_end
 
     def take(self, block: bytes) -> bytes:
         """Takes complete events; returns the bytes to pass on to the client."""
         watch = self._view.watch
-        if watch.error is not None and not self.is_cut:
-            block, self.withheld = split_before(block, watch.error)
-            self.is_cut = True
-        if self._view.is_cut:
-            self._failure, self.is_cut = self._view.failure, True
+        if watch.error is not None and not self.is_closed:
+            block, self.suppressed = split_before(block, watch.error)
+            self.is_closed = True
+        if self._view.is_closed:
+            self._failure, self.is_closed = self._view.failure, True
         if self._splice is None:
             self._transcript.feed(block)
             return block
         told = self._splice.feed(block)
         if self._splice.has_diverged or self._is_too_late(self._splice):
-            self._failure, self.is_cut = self._diverged, True
+            self._failure, self.is_closed = self._diverged, True
         return told
 
     def _is_too_late(self, splice: Splice) -> bool:
@@ -165,7 +166,7 @@ class _Recoverable:
         return now >= self._join_by
 
 
-def recovery_of(call: Call, served: Served, clock: Clock) -> Recovery | None:
+def recovery_of(call: Call, served: Delivered, clock: Clock) -> Recovery | None:
     """Returns the recovery of this call's stream; None if it cannot be resumed."""
     mode = call.route.stream.recover if call.route is not None else "off"
     if mode == "off" or not call.is_repeatable or call.model is None:

@@ -1,6 +1,6 @@
 """The log line of a call. It never contains a prompt or a key.
 
-Owns its fields and their order. `gateway.record` decides when it is written.
+Owns its fields and their order. `proxy.telemetry.recorder` decides when it is written.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from msgspec import UNSET, Struct, UnsetType
 
-from llm_guard.call import Attempt, Call
-from llm_guard.outcome import Beyond
+from llm_guard.outcome import Disposition
+from llm_guard.proxy.call import Attempt, Call
 
 
 class AttemptLine(Struct):
@@ -110,8 +110,8 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
         line.gave_up = call.gave_up
         if call.failed_by is not None:
             line.refused_by = call.failed_by
-    if call.beyond is not None:
-        _add_beyond(line, call.beyond)
+    if call.disposition is not None:
+        _add_beyond(line, call.disposition)
     return line
 
 
@@ -119,7 +119,7 @@ def tokens_of(call: Call) -> dict[str, int]:
     """Returns the tokens of a call: input and output as counted by the provider, cached ones of the input, and wasted
     ones, which were generated but never reached the client. Counts of 0 are left out."""
     found: dict[str, int] = {}
-    usage, wasted = call.usage, call.thrown_away
+    usage, wasted = call.usage, call.wasted_tokens
     for attempt in call.attempts:
         if attempt.failure is not None:
             wasted += wasted_by(attempt)
@@ -149,19 +149,19 @@ def wasted_by(attempt: Attempt) -> int:
     return attempt.watch.tokens if attempt.watch is not None else 0
 
 
-def _add_beyond(line: CallLine, beyond: Beyond) -> None:
-    if beyond.cache:
-        line.cache = beyond.cache
-    if beyond.age_s is not None:
-        line.age_s = _rounded(beyond.age_s)
-    if beyond.lesser:
-        line.lesser = beyond.lesser
-    if beyond.letter:
-        line.letter = beyond.letter
-    if beyond.promise:
-        line.promise = beyond.promise
-    if beyond.errand:
-        line.errand = beyond.errand
+def _add_beyond(line: CallLine, disposition: Disposition) -> None:
+    if disposition.cache:
+        line.cache = disposition.cache
+    if disposition.age_s is not None:
+        line.age_s = _rounded(disposition.age_s)
+    if disposition.fallback:
+        line.lesser = disposition.fallback
+    if disposition.dead_letter_id:
+        line.letter = disposition.dead_letter_id
+    if disposition.deferred_id:
+        line.promise = disposition.deferred_id
+    if disposition.background_purpose:
+        line.errand = disposition.background_purpose
 
 
 def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLine:
@@ -183,8 +183,8 @@ def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLi
         line.hedge = True
     if attempt.key is not None:
         line.key = attempt.key.name
-    if attempt.manner is not None:
-        line.resumed_by = attempt.manner
+    if attempt.resume_mode is not None:
+        line.resumed_by = attempt.resume_mode
     if attempt.failure is not None:
         line.why = attempt.failure.detail
     if attempt.next_step:

@@ -1,7 +1,7 @@
 """Counters and histograms of calls, in plain numbers.
 
-`gateway.record` counts, `ops.call_metrics` exposes them. Only the event loop uses these numbers, for scrapes as well,
-so they need no lock: prometheus_client's own counters have one each, and cost ten times as much.
+`proxy.telemetry.recorder` counts, `admin.metrics.call_metrics` exposes them. Only the event loop uses these numbers,
+for scrapes as well, so they need no lock: prometheus_client's own counters have one each, and cost ten times as much.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps the log lines of recent calls in bounded memory.
 
-`gateway.call_line` writes the lines, `ops.calls` shows them.
+`proxy.telemetry.access_log` writes the lines, `admin.api.calls` shows them.
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ from typing import get_args
 import msgspec
 import structlog
 
-from llm_guard.call import Attempt, Call
 from llm_guard.clock import Clock
-from llm_guard.gateway.call_line import Timestamps, call_line, tokens_of, wasted_by
-from llm_guard.gateway.caller import suspect_of
-from llm_guard.gateway.counters import CallCounters, ModelCounts
-from llm_guard.gateway.timelines import Fate, Timelines
 from llm_guard.log import LEVELS, direct_writer, to_line
-from llm_guard.outcome import GATEWAYS_DOING, Beyond, Category, RefusedBy, Scope
+from llm_guard.outcome import GATEWAYS_DOING, Category, Disposition, RefusedBy, Scope
+from llm_guard.proxy.call import Attempt, Call
+from llm_guard.proxy.caller_identity import suspect_of
+from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
+from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts
+from llm_guard.proxy.telemetry.recent_calls import Fate, Timelines
 
-_NAME = "llm_guard.gateway.record"
+_NAME = "llm_guard.proxy.telemetry.recorder"
 _log = structlog.get_logger(_NAME)
 _INFO = 20
 _NO_TOKENS: dict[str, int] = {}
@@ -75,7 +75,7 @@ class Recorder:
         if call.client_key is not None:
             tokens = tokens_of(call)
             if (client := self._clients.get(call.client_key)) is not None:
-                if call.beyond is None or not call.beyond.errand:
+                if call.disposition is None or not call.disposition.background_purpose:
                     client.client_calls[outcome] += 1
                 for kind, count in tokens.items():
                     client.client_tokens[kind] += count
@@ -85,9 +85,9 @@ class Recorder:
             self.on_end(call, now)
 
     def _count(self, call: Call, outcome: str, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
-        if call.beyond is not None:
-            _count_beyond(call, call.beyond, model)
-            if call.beyond.errand:
+        if call.disposition is not None:
+            _count_beyond(call, call.disposition, model)
+            if call.disposition.background_purpose:
                 self._count_errand(call, model, now)
                 return
         model.calls[outcome] += 1
@@ -104,8 +104,8 @@ class Recorder:
             model.tokens["input"] += prompt
         if call.usage.output:
             model.tokens["output"] += call.usage.output
-        if call.thrown_away:
-            model.tokens_thrown_away[()] += call.thrown_away
+        if call.wasted_tokens:
+            model.tokens_thrown_away[()] += call.wasted_tokens
         if call.first_token_at is not None:
             model.time_to_first_token.note_call(call.first_token_at - call.started_at, call.id, trace_id, wall)
         elif outcome == "ok" and call.attempts and not (call.is_stream or call.is_upgrade):
@@ -159,8 +159,8 @@ class Recorder:
             model.fallbacks[label] += 1
         if attempt.waited_for == "queue":
             deployment.queue_wait.note(attempt.waited_s)
-        if attempt.manner is not None:
-            model.recoveries[attempt.manner, attempt.outcome] += 1
+        if attempt.resume_mode is not None:
+            model.recoveries[attempt.resume_mode, attempt.outcome] += 1
         if attempt.watch is not None and attempt.watch.garbled:
             deployment.malformed_events[()] += attempt.watch.garbled
 
@@ -174,7 +174,7 @@ class Recorder:
         written = to_line(line)
         if writer is not None and is_logged:
             writer.write(written)
-        if call.beyond is not None and call.beyond.errand == "fetch":
+        if call.disposition is not None and call.disposition.background_purpose == "fetch":
             return  # status polls would displace the calls that they are about
         self.timelines.keep(written, now, "well" if outcome == "ok" else _fate(call))
 
@@ -196,28 +196,28 @@ def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
 
 
-def _count_beyond(call: Call, beyond: Beyond, model: ModelCounts) -> None:
-    if beyond.errand:
+def _count_beyond(call: Call, disposition: Disposition, model: ModelCounts) -> None:
+    if disposition.background_purpose:
         return
-    if beyond.cache:
-        model.cache[beyond.cache] += 1
-    if beyond.letter:
+    if disposition.cache:
+        model.cache[disposition.cache] += 1
+    if disposition.dead_letter_id:
         model.dead_letters[()] += 1
-    if beyond.promise:
+    if disposition.deferred_id:
         model.promises[()] += 1
     if call.outcome == "ok":
-        model.unasked += beyond.cache in _FROM_BEFORE or bool(beyond.promise)
+        model.unasked += disposition.cache in _FROM_BEFORE or bool(disposition.deferred_id)
         return
-    model.cut_short += beyond.is_cut_short
-    if lesser := _lesser(beyond):
+    model.cut_short += disposition.was_cut_short
+    if lesser := _lesser(disposition):
         model.lesser_answers[lesser] += 1
 
 
-def _lesser(beyond: Beyond) -> str:
+def _lesser(disposition: Disposition) -> str:
     """Returns the kind of fallback response that a failed call got; "" if it got none."""
-    if beyond.cache == "stale_if_error":
+    if disposition.cache == "stale_if_error":
         return "stale"
-    return "promise" if beyond.promise else beyond.lesser
+    return "promise" if disposition.deferred_id else disposition.fallback
 
 
 def _fails_alone(call: Call, now: float) -> bool:

@@ -1,16 +1,16 @@
 """Propagates a trace from the caller through the call to its upstreams.
 
-Without a tracer the caller's headers pass unchanged. `policy.trace_context` has the header format, `ops.traces` exports
-spans.
+Without a tracer the caller's headers pass unchanged. `trace_context` has the header format, `admin.tracing.exporter`
+exports spans.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from llm_guard.call import Attempt, Call
-from llm_guard.gateway.headers import value_of
-from llm_guard.policy.trace_context import Parent, TraceContext, is_kept, parse_traceparent, traceparent
+from llm_guard.proxy.call import Attempt, Call
+from llm_guard.proxy.headers import value_of
+from llm_guard.trace_context import Parent, TraceContext, is_kept, parse_traceparent, traceparent
 
 _PARENT = "traceparent"
 _STATE = "tracestate"

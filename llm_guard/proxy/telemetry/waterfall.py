@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
-from llm_guard.gateway.call_line import AttemptLine, CallLine
 from llm_guard.log import printable
+from llm_guard.proxy.telemetry.access_log import AttemptLine, CallLine
 
 _LONGEST_NAME = 40
 _LEAST_BAR = 10

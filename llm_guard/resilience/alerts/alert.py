@@ -1,6 +1,7 @@
 """State of an alert: when it fires and when it resolves, once each.
 
-An alert is one rule for one subject. Findings come from `policy.alert_rules`, notifications are sent by `ops.webhooks`.
+An alert is one rule for one subject. Findings come from `resilience.alerts.rules`, notifications are sent by
+`webhooks.queue`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from llm_guard.policy.units import Pause
+from llm_guard.resilience.units import Pause
 
 Severity = Literal["critical", "warning", "info"]
 Verdict = Literal["bad", "between", "good"]

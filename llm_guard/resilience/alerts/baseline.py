@@ -1,7 +1,7 @@
 """Trends: present and usual values.
 
 Keeps two means of one quantity, over the last minutes and over the hours before them, and the recent gains of counters.
-`policy.alert_rules` compares them.
+`resilience.alerts.rules` compares them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Alert rules: their settings, and what each finds about one subject.
 
-The numbers come from `ops.alert_signals`; `policy.alert` decides when an alert fires.
+The numbers come from `admin.alerting.signals`; `resilience.alerts.alert` decides when an alert fires.
 
 Each rule fires at one threshold and resolves at another, so that a value that varies around the first is one alert.
 """
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from llm_guard.policy.alert import Finding, RuleSettings, Severity, Verdict
-from llm_guard.policy.alert_trend import Mean
-from llm_guard.policy.units import Count, Factor, Pause, Rate, Ratio, Seconds
+from llm_guard.resilience.alerts.alert import Finding, RuleSettings, Severity, Verdict
+from llm_guard.resilience.alerts.baseline import Mean
+from llm_guard.resilience.units import Count, Factor, Pause, Rate, Ratio, Seconds
 
 RuleName = Literal[
     "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
@@ -112,7 +112,7 @@ class LoopLagSettings(RuleSettings):
     """Seconds for which the event loop was blocked."""
 
 
-def judge_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSettings) -> Finding | None:
+def evaluate_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSettings) -> Finding | None:
     """Evaluates `outcomes`: whether each of the last calls succeeded. It resolves a fifth of the way from the threshold
     to 1."""
     if len(outcomes) < settings.min_calls:
@@ -124,7 +124,7 @@ def judge_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSet
     return Finding(verdict, share, below, summary)
 
 
-def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: LatencySettings) -> Finding | None:
+def evaluate_latency(model: str, what: str, recent: Mean, usual: Mean, settings: LatencySettings) -> Finding | None:
     """Compares means in seconds; it resolves halfway back to the usual. `what`: name of the measured duration."""
     if min(recent.weight, usual.weight) < settings.min_calls or usual.value <= 0:
         return None
@@ -138,7 +138,7 @@ def judge_latency(model: str, what: str, recent: Mean, usual: Mean, settings: La
     return Finding(verdict, recent.value, threshold, summary)
 
 
-def judge_refusals(
+def evaluate_refusals(
     model: str, calls: int, refused: Mapping[str, int], settings: CallsRefusedSettings, over_s: float
 ) -> Finding:
     """Evaluates refused calls. `calls`: all that ended within `over_s`; `refused`: those of them that the gateway
@@ -155,7 +155,7 @@ def judge_refusals(
     return Finding(verdict, found, settings.share, summary)
 
 
-def judge_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> Finding:
+def evaluate_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> Finding:
     """Evaluates breakers. `has_opened`: one did since the last evaluation, though it may be closed again."""
     if open_count:
         are = "is" if open_count == 1 else "are"
@@ -167,7 +167,7 @@ def judge_breaker(subject: str, open_count: int, count: int, has_opened: bool) -
     return Finding(_verdict(open_count > 0 or has_opened, True), open_count, 1.0, f"{subject}: {state}")
 
 
-def judge_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpikeSettings) -> Finding:
+def evaluate_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpikeSettings) -> Finding:
     """Compares failures a second with the usual; it resolves at half of the threshold."""
     usual_rate = usual.total / max(usual.weight, _SETTLED_S)
     threshold = max(settings.factor * usual_rate, settings.min_failures / SPIKE_S)
@@ -180,7 +180,7 @@ def judge_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpi
     return Finding(verdict, rate, threshold, summary)
 
 
-def judge_budget(subject: str, tokens: float, failure_share: float) -> Finding:
+def evaluate_budget(subject: str, tokens: float, failure_share: float) -> Finding:
     """Evaluates a retry budget: it is exhausted if no retry is left while attempts fail. `failure_share` decays without
     attempts."""
     is_out = tokens < 1 and failure_share >= FAILING
@@ -189,7 +189,7 @@ def judge_budget(subject: str, tokens: float, failure_share: float) -> Finding:
     return Finding(_verdict(is_out, True), tokens, 1.0, summary)
 
 
-def judge_credential(upstream: str, rest_s: float, category: str, key: str = "") -> Finding:
+def evaluate_credential(upstream: str, rest_s: float, category: str, key: str = "") -> Finding:
     """Evaluates a credential. `rest_s`: seconds left of its cooldown, 0: none; `category`: of the refusal; `key`: name
     of the key, if the upstream has several."""
     name = f"key {key}" if key else "key"
@@ -197,23 +197,23 @@ def judge_credential(upstream: str, rest_s: float, category: str, key: str = "")
     return Finding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
 
 
-def judge_engine(engine: str, has_given_up: bool) -> Finding:
+def evaluate_engine(engine: str, has_given_up: bool) -> Finding:
     state = "could not be brought back, and is no longer tried" if has_given_up else "is tried again"
     return Finding(_verdict(has_given_up, True), float(has_given_up), 1.0, f"{engine} {state}")
 
 
-def judge_reload(is_good: bool) -> Finding:
+def evaluate_reload(is_good: bool) -> Finding:
     state = "the file was taken when it was read last" if is_good else "the file is refused, the config before it stays"
     return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
 
 
-def judge_file(what: str, problem: str | None) -> Finding:
+def evaluate_file(what: str, problem: str | None) -> Finding:
     """Evaluates a file with a key or certificates that the config names; `problem` None: its content is in use."""
     state = "its files are in use" if problem is None else f"{problem}; what was good before stays in use"
     return Finding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
 
 
-def judge_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
+def evaluate_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
     """Evaluates the event loop's lag; it resolves below half of the threshold."""
     summary = f"the event loop kept everybody waiting for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
     return Finding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)

@@ -1,7 +1,7 @@
 """Which requests may be served from the response cache, and which responses may be stored in it.
 
-Decides by path and by the contents of a body. A route's settings are in `policy.freshness`, the key in
-`policy.cache_key`.
+Decides by path and by the contents of a body. A route's settings are in `resilience.caching.freshness`, the key in
+`resilience.caching.key`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAME_FOR_ALL = frozenset({
 """Paths of endpoints that do not sample."""
 LEAVES_SOMETHING = ("store", "background", "container")
 """Fields of a request that makes the provider store something, or continues from what it has stored: a cached response
-would have no such effect. `previous_response_id` and `conversation` are covered by `Call.is_bound`."""
+would have no such effect. `previous_response_id` and `conversation` are covered by `Call.is_sticky`."""
 
 _FILTERED = re.compile(
     rb'"(?:finish_reason|stop_reason|reason)"\s*:\s*"(?:content_filter|refusal|pause_turn|SAFETY|safety)"'

@@ -1,7 +1,7 @@
 """Freshness of cached responses: how long one may be served in place of a new one.
 
 Considers the route's settings and the request's Cache-Control. Which requests are the same is decided in
-`policy.cache_key`.
+`resilience.caching.key`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_guard.policy.units import Pause, Seconds, Size
+from llm_guard.resilience.units import Pause, Seconds, Size
 
 Age = Literal["hit", "stale", "miss"]
 """stale: it is served, and a new one is requested. miss: it is not served."""
@@ -34,23 +34,23 @@ class CacheSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class CacheControl:
     """Cache-Control of a request (RFC 9111, section 5.2.1). Durations in seconds."""
 
     is_stored: bool = True
     """False (no-store): neither looked up nor stored."""
-    is_new: bool = False
+    no_cache: bool = False
     """no-cache: a new response is requested, and stored."""
-    is_old: bool = False
+    only_if_cached: bool = False
     """only-if-cached: no provider is tried."""
     max_age: float | None = None
     min_fresh: float = 0.0
 
 
-USUAL = Wishes()
+USUAL = CacheControl()
 
 
-def wishes_of(cache_control: str) -> Wishes:
+def parse_cache_control(cache_control: str) -> CacheControl:
     """Parses Cache-Control. `max-stale` is ignored: how stale a response may be is set by the route. A duration that
     cannot be parsed requests a new response."""
     said = {}
@@ -58,22 +58,22 @@ def wishes_of(cache_control: str) -> Wishes:
         name, _, value = each.strip().partition("=")
         said[name] = value.strip('"')
     max_age = _seconds(said["max-age"], 0.0) if "max-age" in said else None
-    return Wishes(
+    return CacheControl(
         is_stored="no-store" not in said,
-        is_new="no-cache" in said or max_age == 0,
-        is_old="only-if-cached" in said,
+        no_cache="no-cache" in said or max_age == 0,
+        only_if_cached="only-if-cached" in said,
         max_age=max_age,
         min_fresh=_seconds(said["min-fresh"], float("inf")) if "min-fresh" in said else 0.0,
     )
 
 
-def judge(age_s: float, rules: CacheSettings, wishes: Wishes = USUAL) -> Age:
+def judge(age_s: float, rules: CacheSettings, cache_control: CacheControl = USUAL) -> Age:
     """Returns the state of a response of this age for a request. One that limits the age never gets a stale one."""
-    if wishes.is_new or (wishes.max_age is not None and age_s > wishes.max_age):
+    if cache_control.no_cache or (cache_control.max_age is not None and age_s > cache_control.max_age):
         return "miss"
-    if age_s + wishes.min_fresh <= rules.ttl:
+    if age_s + cache_control.min_fresh <= rules.ttl:
         return "hit"
-    is_choosy = wishes.max_age is not None or wishes.min_fresh > 0
+    is_choosy = cache_control.max_age is not None or cache_control.min_fresh > 0
     return "stale" if age_s <= rules.ttl + rules.stale_while_revalidate and not is_choosy else "miss"
 
 

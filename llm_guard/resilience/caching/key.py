@@ -1,6 +1,6 @@
 """Cache key: what makes two requests the same in the response cache.
 
-`policy.cacheable` decides which requests have a key, `gateway.server` identifies the caller.
+`resilience.caching.cacheability` decides which requests have a key, `proxy.handler` identifies the caller.
 """
 
 from __future__ import annotations

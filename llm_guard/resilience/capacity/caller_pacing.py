@@ -1,7 +1,7 @@
 """Paces of a gate: which callers share the general pace, and which the pace of those that a provider limits.
 
-Decides when callers are separated and when they share one pace again. A pace is a `policy.pace.Pace`; `policy.apart`
-has the evidence that a limited caller does not belong to the others.
+Decides when callers are separated and when they share one pace again. A pace is a `resilience.capacity.pacing.Pace`;
+`resilience.capacity.throttled_callers` has the evidence that a limited caller does not belong to the others.
 
 A limit that one caller's 429s have begun applies to this caller alone until others are refused too. When another one
 calls, the refused callers keep the limited pace, and the other one begins with a fresh pace. If its own 429s limit that
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from llm_guard.policy.apart import MOST_CALLERS, Apart
-from llm_guard.policy.capacity_settings import CapacitySettings
-from llm_guard.policy.line import Only
-from llm_guard.policy.pace import Pace
+from llm_guard.resilience.capacity.pacing import Pace
+from llm_guard.resilience.capacity.settings import CapacitySettings
+from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, Apart
+from llm_guard.resilience.capacity.wait_queue import Only
 
 
 class Paces:

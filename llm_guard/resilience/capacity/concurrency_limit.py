@@ -1,7 +1,7 @@
 """Concurrency limit of one deployment: a fixed number, none, or one that adapts to how the deployment copes.
 
-Includes the ramp after an outage. The adaptive limit is in `policy.adaptive_limit`, the wait queue in `policy.line`;
-which failures are overload is defined by `outcome.FailureKind`.
+Includes the ramp after an outage. The adaptive limit is in `resilience.capacity.adaptive_limit`, the wait queue in
+`resilience.capacity.wait_queue`; which failures are overload is defined by `outcome.FailureKind`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from llm_guard.policy.adaptive_limit import AdaptiveLimit
-from llm_guard.policy.units import Concurrency, Count, OptionalSeconds
+from llm_guard.resilience.capacity.adaptive_limit import AdaptiveLimit
+from llm_guard.resilience.units import Concurrency, Count, OptionalSeconds
 
 Ending = Literal["ok", "overloaded", "rate_limited", "failed", "ignored"]
 """How the use of a slot ended; `ignored`: the client disconnected, which is not evidence of anything."""
@@ -52,8 +52,8 @@ class LimiterSnapshot:
 
 
 class Limiter:
-    """A configured or adaptive (`policy.adaptive_limit`) limit on the calls in flight, and the ramp after an outage.
-    `settings` may be replaced at any moment."""
+    """A configured or adaptive (`resilience.capacity.adaptive_limit`) limit on the calls in flight, and the ramp after
+    an outage. `settings` may be replaced at any moment."""
 
     __slots__ = (
         "_adaptive", "_ramp", "_ramp_began_at", "_ramp_until", "_succeeded_at", "_usual_in_flight", "settings",

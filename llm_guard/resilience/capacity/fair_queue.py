@@ -10,7 +10,7 @@ the same either way.
 Calls differ in how long they use a slot. If slots are scarce, a caller that holds its share of them, rounded up, waits
 for those that do not: otherwise one with calls ten times as long would get ten times as much.
 
-The order among priorities is in `policy.line`.
+The order among priorities is in `resilience.capacity.wait_queue`.
 """
 
 from __future__ import annotations

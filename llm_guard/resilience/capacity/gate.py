@@ -1,7 +1,8 @@
 """Admission to one deployment: whether it can take another call now, and which calls wait until it can.
 
-Counts the slots, and combines concurrency limit, pace and wait queue. The limit is computed in `policy.limiter`, the
-pace in `policy.pacer`; `gateway.way` decides how long a call can afford to wait.
+Counts the slots, and combines concurrency limit, pace and wait queue. The limit is computed in
+`resilience.capacity.concurrency_limit`, the pace in `resilience.capacity.pacer`; `proxy.attempts.candidate_selection`
+decides how long a call can afford to wait.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.policy.capacity_settings import CapacitySettings
-from llm_guard.policy.limiter import Ending, Limiter
-from llm_guard.policy.line import ANONYMOUS, Caller, Line, Slot, Ticket
-from llm_guard.policy.pace import Pace
-from llm_guard.policy.pacer import Cause
-from llm_guard.policy.paces import Paces
-from llm_guard.policy.rate_hints import RateHint
-from llm_guard.policy.throttle import Throttle, ThrottleSnapshot
+from llm_guard.resilience.capacity.caller_pacing import Paces
+from llm_guard.resilience.capacity.concurrency_limit import Ending, Limiter
+from llm_guard.resilience.capacity.pacer import Cause
+from llm_guard.resilience.capacity.pacing import Pace
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint
+from llm_guard.resilience.capacity.settings import CapacitySettings
+from llm_guard.resilience.capacity.wait_queue import ANONYMOUS, Caller, Slot, Ticket, WaitQueue
+from llm_guard.resilience.throttling.adaptive_throttle import Throttle, ThrottleSnapshot
 
 __all__ = ["CapacitySettings", "Ending", "Gate", "GateSnapshot", "Slot", "Ticket"]
 
@@ -66,11 +67,11 @@ class Forecast:
 
 class Gate:
     """Admission to one deployment. A call enters at once (`try_enter`), or joins the wait queue and is let in by
-    `advance`. It returns its slot with `exit`, or unused with `leave`. `advance` must be called after each join, exit,
-    leave, hint, hold, ramp or change of the settings, and at the instant that it returns.
+    `dispatch`. It returns its slot with `exit`, or unused with `dequeue`. `dispatch` must be called after each join,
+    exit, leave, hint, hold, ramp or change of the settings, and at the instant that it returns.
     """
 
-    __slots__ = ("_exited_at", "_in_flight", "_limiter", "_line", "_paces", "_settings", "_throttle", "_use_s")
+    __slots__ = ("_exited_at", "_in_flight", "_limiter", "_paces", "_queue", "_settings", "_throttle", "_use_s")
 
     def __init__(self, settings: CapacitySettings, now: float) -> None:
         self._settings = settings
@@ -79,7 +80,7 @@ class Gate:
         self._throttle = Throttle(now)
         self._exited_at = now
         """When a call last ended: a hold begins with the response that requested it."""
-        self._line = Line()
+        self._queue = WaitQueue()
         self._in_flight = 0
         self._use_s: float | None = None
         """Average time that a slot is used; None until the first has been returned."""
@@ -98,20 +99,20 @@ class Gate:
     @property
     def waiting(self) -> int:
         """Number of waiting calls of all priorities."""
-        return self._line.length
+        return self._queue.length
 
     def try_enter(self, now: float, priority: int = NORMAL, source: str = "") -> Slot | None:
-        """Returns a slot at once, or None if there is no room or a waiting call is next (`Line.may_pass`). `source`:
-        the caller that a provider's refusal of the call would be attributed to."""
-        line, pace = self._line, self._paces.of(source, now)
-        must_wait = line.length and not line.may_pass(priority, self._scarce_slots(now), now)
+        """Returns a slot at once, or None if there is no room or a waiting call is next (`WaitQueue.may_pass`).
+        `source`: the caller that a provider's refusal of the call would be attributed to."""
+        queue, pace = self._queue, self._paces.of(source, now)
+        must_wait = queue.length and not queue.may_pass(priority, self._scarce_slots(now), now)
         if must_wait or self._opens_at(pace, now) > now:
             pace.note_denied(now)
             return None
         slot = self._grant(pace, source, now)
-        if line.length:
-            line.note_turn(priority)
-            slot.holder = line.hold(priority, "", now)
+        if queue.length:
+            queue.note_turn(priority)
+            slot.holder = queue.hold(priority, "", now)
         return slot
 
     def wait_s(
@@ -119,16 +120,18 @@ class Gate:
     ) -> float | None:  # fmt: skip
         """Returns the estimated wait of a new call, 0 if it would not wait; None: the wait queue would not take it."""
         pace = self._paces.of(source, now)
-        if self._opens_at(pace, now) <= now and self._line.may_pass(priority, self._scarce_slots(now), now):
+        if self._opens_at(pace, now) <= now and self._queue.may_pass(priority, self._scarce_slots(now), now):
             return 0.0
-        return self.drain_s(now, priority, caller, source) if self._has_place(priority, caller) else None
+        return self.estimated_wait_s(now, priority, caller, source) if self._has_place(priority, caller) else None
 
-    def drain_s(self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS, source: str = "") -> float:
+    def estimated_wait_s(
+        self, now: float, priority: int = NORMAL, caller: Caller = ANONYMOUS, source: str = ""
+    ) -> float:
         """Returns the estimated time until all calls before a new one have passed, even if the wait queue would not
         take it."""
         # Calls that wait for another pace do not block those that do not.
         only, newest_first = self._paces.beside(source), self._throttle.is_throttling
-        ahead = self._line.count_ahead(priority, caller, only, newest_first=newest_first)
+        ahead = self._queue.count_ahead(priority, caller, only, newest_first=newest_first)
         pace = self._paces.forecast_of(source)
         pace_wait_s = 0.0 if pace is None else pace.wait_s(ahead, now)
         return max(pace_wait_s, self._throttle.wait_s(ahead, now), self._limit_wait_s(ahead, now))
@@ -138,7 +141,7 @@ class Gate:
     ) -> Forecast:  # fmt: skip
         """Read-only forecast. Unlike `wait_s` it does not count as demand, which could raise the pace."""
         pace = self._paces.forecast_of(source)
-        is_free = self._line.may_pass(priority, self._scarce_slots(now), now) and (
+        is_free = self._queue.may_pass(priority, self._scarce_slots(now), now) and (
             max(
                 self._limiter.opens_at(self._in_flight, now),
                 -inf if pace is None else pace.forecast_at(now),
@@ -146,62 +149,62 @@ class Gate:
             )
             <= now
         )
-        wait_s = 0.0 if is_free else self.drain_s(now, priority, caller, source)
+        wait_s = 0.0 if is_free else self.estimated_wait_s(now, priority, caller, source)
         return Forecast(is_free, wait_s, self._has_place(priority, caller))
 
-    def join(
+    def enqueue(
         self, priority: int, notify: Callable[[], None], caller: Caller = ANONYMOUS, source: str = ""
     ) -> Ticket | None:  # fmt: skip
-        """Joins the wait queue; None: it is full, and no call in it is displaced (`Line.displaced_by`)."""
-        if self._line.length >= self._settings.queue:
+        """Joins the wait queue; None: it is full, and no call in it is displaced (`WaitQueue.displaced_by`)."""
+        if self._queue.length >= self._settings.queue:
             evicted = self._displaced_by(priority, caller)
             if evicted is None:
                 return None
-            self._line.remove(evicted)
+            self._queue.remove(evicted)
             evicted.is_evicted = True
             evicted.notify()
         ticket = Ticket(priority, notify, caller, source=source)
-        self._line.add(ticket)
+        self._queue.add(ticket)
         return ticket
 
-    def leave(self, ticket: Ticket, now: float) -> None:
+    def dequeue(self, ticket: Ticket, now: float) -> None:
         """Gives up a ticket: it leaves the wait queue, or returns the slot it was granted unused. A second time does
         nothing."""
-        if self._line.remove(ticket) or ticket.slot is None or ticket.slot.is_back:
+        if self._queue.remove(ticket) or ticket.slot is None or ticket.slot.is_back:
             return
         ticket.slot.is_back = True
         if ticket.slot.holder is not None:
-            self._line.release(ticket.slot.holder, now)
+            self._queue.release(ticket.slot.holder, now)
         self._in_flight -= 1
         self._paces.of_known(ticket.source).put_back(ticket.slot.entered_at, now)
         self._throttle.put_back(ticket.slot.entered_at, now)
 
-    def advance(self, now: float) -> float | None:
+    def dispatch(self, now: float) -> float | None:
         """Lets in the waiting calls that are next (sets their `slot`, then calls `notify`). Returns the instant, >
         `now`, at which it should be called again even if nothing else happens; None: only if something does."""
-        while self._line.length:
+        while self._queue.length:
             if self._paces.apart is not None:
                 return self._advance_selected(now)
             opens_at = self._opens_at(self._paces.free, now)
             if opens_at > now:
                 return None if opens_at == inf else opens_at
             newest_first = self._throttle.is_throttling
-            self._let_in(self._line.take(self._scarce_slots(now), newest_first=newest_first, now=now), now)
+            self._let_in(self._queue.take(self._scarce_slots(now), newest_first=newest_first, now=now), now)
         return None
 
     def exit(self, slot: Slot, now: float, outcome: Ending, latency_s: float | None) -> bool:
-        """Returns a slot, with the outcome of the call; a second time does nothing. True if calls wait, which `advance`
-        must let in.
+        """Returns a slot, with the outcome of the call; a second time does nothing. True if calls wait, which
+        `dispatch` must let in.
 
         `latency_s`: time until the response, or its first token; None: unknown. A rate limit informs the pace, an
         overload and a success the concurrency limit, `ignored` (the client disconnected) neither.
         """
-        is_waited_for = self._line.length > 0
+        is_waited_for = self._queue.length > 0
         if slot.is_back:
             return is_waited_for
         slot.is_back = True
         if slot.holder is not None:
-            self._line.release(slot.holder, now)
+            self._queue.release(slot.holder, now)
         self._exited_at = now
         in_flight = self._in_flight
         self._in_flight = in_flight - 1
@@ -219,21 +222,21 @@ class Gate:
             self._throttle.note_ok(slot.entered_at, now)
         else:
             self._throttle.note_failure(slot.entered_at, now)
-        self._paces.note_accepted(slot.source, slot.entered_at, self._settings, self._line.length, now, is_ok=is_ok)
+        self._paces.note_accepted(slot.source, slot.entered_at, self._settings, self._queue.length, now, is_ok=is_ok)
         return is_waited_for
 
     def note_hint(self, hint: RateHint, sent_at: float, now: float, source: str = "") -> None:
         """Notes rate-limit headers of the response to a request that was sent at `sent_at`."""
         if self._settings.pacing:
             pace = self._paces.of_known(source)
-            pace.note_hint(hint, self._line.length, self._in_flight, sent_at, now)
+            pace.note_hint(hint, self._queue.length, self._in_flight, sent_at, now)
 
     def note_retry_after(self, until: float, now: float, source: str = "") -> None:
         """Notes a Retry-After on the call that ended last: it begins a hold, if it applies to all calls."""
         self._paces.of_known(source).note_retry_after(until, self._exited_at, now)
         self._paces.join_if_limited(now)
 
-    def hold(self, until: float) -> None:
+    def pause_until(self, until: float) -> None:
         """Lets no call pass before that instant, and then one as a probe: the provider requested it (Retry-After)."""
         self._paces.free.hold(until, self._exited_at)
 
@@ -264,7 +267,7 @@ class Gate:
         return GateSnapshot(
             limit=self._limiter.limit(now),
             in_flight=self._in_flight,
-            waiting=self._line.counts(),
+            waiting=self._queue.counts(),
             rate=pace.rate,
             held_until=seen.held_until,
             rate_cause=pace.cause,
@@ -276,7 +279,7 @@ class Gate:
         )
 
     def _advance_selected(self, now: float) -> float | None:
-        """Does what `advance` does where waiting calls keep to different paces."""
+        """Does what `dispatch` does where waiting calls keep to different paces."""
         next_at = inf
         for is_apart in (False, True):
             next_at = min(next_at, self._advance_pace(is_apart, now))
@@ -284,21 +287,21 @@ class Gate:
 
     def _advance_pace(self, is_apart: bool, now: float) -> float:
         """Lets in the waiting calls of one pace; returns the instant at which to call again."""
-        line, paces = self._line, self._paces
+        queue, paces = self._queue, self._paces
         only = paces.only(is_apart=is_apart)
         pace = paces.apart.pace if is_apart and paces.apart is not None else paces.free
         newest_first = self._throttle.is_throttling
-        while line.has_selected(only, newest_first=newest_first):
+        while queue.has_selected(only, newest_first=newest_first):
             opens_at = self._opens_at(pace, now)
             if opens_at > now:
                 return opens_at
-            ticket = line.take_selected(only, self._scarce_slots(now), newest_first=newest_first, now=now)
+            ticket = queue.take_selected(only, self._scarce_slots(now), newest_first=newest_first, now=now)
             self._let_in(ticket, now)
         return inf
 
     def _let_in(self, ticket: Ticket, now: float) -> None:
         ticket.slot = self._grant(self._paces.of_known(ticket.source), ticket.source, now)
-        ticket.slot.holder = self._line.hold(ticket.priority, ticket.caller.name, now)
+        ticket.slot.holder = self._queue.hold(ticket.priority, ticket.caller.name, now)
         ticket.notify()
 
     def _opens_at(self, pace: Pace, now: float) -> float:
@@ -315,22 +318,22 @@ class Gate:
 
     def _scarce_slots(self, now: float) -> int | None:
         """Returns the number of slots, if calls wait for one; None: they wait for something else, such as the pace."""
-        limit = self._limiter.limit(now) if self._line.length else None
+        limit = self._limiter.limit(now) if self._queue.length else None
         return limit if limit is not None and self._in_flight + 1 >= limit else None
 
     def _grant(self, pace: Pace, source: str, now: float) -> Slot:
         self._in_flight += 1
-        pace.take(self._settings, self._line.length, now)
+        pace.take(self._settings, self._queue.length, now)
         if self._throttle.rate is not None:
             self._throttle.take(now)
         return Slot(now, source=source)
 
     def _has_place(self, priority: int, caller: Caller) -> bool:
-        return self._line.length < self._settings.queue or self._displaced_by(priority, caller) is not None
+        return self._queue.length < self._settings.queue or self._displaced_by(priority, caller) is not None
 
     def _displaced_by(self, priority: int, caller: Caller) -> Ticket | None:
         places, newest_first = self._settings.queue, self._throttle.is_throttling
-        return self._line.displaced_by(priority, caller, places, newest_first=newest_first)
+        return self._queue.displaced_by(priority, caller, places, newest_first=newest_first)
 
     def _limit_wait_s(self, ahead: int, now: float) -> float:
         wait_s = self._turnover_s(ahead, self._limiter.limit(now))

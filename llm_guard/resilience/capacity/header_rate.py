@@ -1,7 +1,7 @@
 """The rate that the rate-limit headers of recent responses allow.
 
 Decides which windows limit the rate, and estimates how many tokens a call takes. The formats of the headers are in
-`policy.rate_hints`.
+`resilience.capacity.rate_limit_headers`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.policy.gcra import LOWEST_RATE
-from llm_guard.policy.rate_hints import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.throttling.gcra import LOWEST_RATE
 
 _NEARLY_EMPTY_SHARE = 0.05
 # The rest of a window may be used within this time, in addition to what is refilled.

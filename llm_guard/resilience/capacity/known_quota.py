@@ -1,7 +1,7 @@
 """Memory of a small quota, which outlives its learned rate.
 
-`policy.learned_rate` forgets a rate that no call waits for. If few more calls come than a quota allows, that happens
-after every burst, and finding the quota again costs a dozen 429s.
+`resilience.capacity.learned_rate` forgets a rate that no call waits for. If few more calls come than a quota allows,
+that happens after every burst, and finding the quota again costs a dozen 429s.
 """
 
 from __future__ import annotations

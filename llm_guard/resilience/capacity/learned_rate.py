@@ -1,7 +1,8 @@
 """Learned rate: the rate that a provider accepts, learned from its 429s.
 
-Contains the cuts, and the phases of a rate that is low or unknown. `policy.cut_epoch` decides when 429s are evidence,
-`policy.rate_growth` how the rate grows, `policy.quota_probes` when a small quota is probed.
+Contains the cuts, and the phases of a rate that is low or unknown. `resilience.capacity.rate_reduction` decides when
+429s are evidence, `resilience.capacity.rate_growth` how the rate grows, `resilience.capacity.quota_probes` when a small
+quota is probed.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
-from llm_guard.policy.cut_epoch import CutEpoch
-from llm_guard.policy.gcra import LOWEST_RATE, Bucket
-from llm_guard.policy.known_quota import KnownQuota
-from llm_guard.policy.pace_evidence import Accepted
-from llm_guard.policy.quota_probes import ACCEPTED_AFTER_S, QuotaProbes
-from llm_guard.policy.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
+from llm_guard.resilience.capacity.known_quota import KnownQuota
+from llm_guard.resilience.capacity.quota_probes import ACCEPTED_AFTER_S, QuotaProbes
+from llm_guard.resilience.capacity.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
+from llm_guard.resilience.capacity.rate_reduction import CutEpoch
+from llm_guard.resilience.capacity.throttle_statistics import Accepted
+from llm_guard.resilience.throttling.gcra import LOWEST_RATE, Bucket
 
 Opening = Literal["after_stop", "confirmed"]
 """The occasion of a slow start: nothing had been accepted, or a guessed rate is confirmed by a response."""

@@ -1,7 +1,7 @@
 """Pacing: how fast calls may follow one another, so that a provider has no reason to answer 429.
 
-Combines the rate learned from 429s (`policy.learned_rate`) and the rate that headers allow (`policy.header_rate`).
-`policy.gate` decides which call goes next.
+Combines the rate learned from 429s (`resilience.capacity.learned_rate`) and the rate that headers allow
+(`resilience.capacity.header_rate`). `resilience.capacity.gate` decides which call goes next.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from llm_guard.policy.gcra import Bucket
-from llm_guard.policy.header_rate import HeaderRate
-from llm_guard.policy.learned_rate import LearnedRate, Opening
-from llm_guard.policy.rate_hints import RateHint
+from llm_guard.resilience.capacity.header_rate import HeaderRate
+from llm_guard.resilience.capacity.learned_rate import LearnedRate, Opening
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint
+from llm_guard.resilience.throttling.gcra import Bucket
 
 Cause = Literal["rate_limits", "headers"]
 

@@ -1,7 +1,8 @@
 """Pace of calls to a deployment: the rate set by a provider's 429s and rate-limit headers, and holds for Retry-After.
 
-Combines the rate (`policy.pacer`) and the hold (`policy.hold`), and lets calls that have waited for either return
-slowly. `policy.apart` decides which callers the pace applies to, `policy.line` which call goes next.
+Combines the rate (`resilience.capacity.pacer`) and the hold (`resilience.capacity.retry_after_hold`), and lets calls
+that have waited for either return slowly. `resilience.capacity.throttled_callers` decides which callers the pace
+applies to, `resilience.capacity.wait_queue` which call goes next.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.policy.arrivals import DeniedCalls
-from llm_guard.policy.capacity_settings import CapacitySettings
-from llm_guard.policy.hold import Hold, RetryAfterEvidence
-from llm_guard.policy.pacer import Pacer, PacerSnapshot
-from llm_guard.policy.rate_hints import RateHint
+from llm_guard.resilience.capacity.arrival_rate import DeniedCalls
+from llm_guard.resilience.capacity.pacer import Pacer, PacerSnapshot
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint
+from llm_guard.resilience.capacity.retry_after_hold import Hold, RetryAfterEvidence
+from llm_guard.resilience.capacity.settings import CapacitySettings
 
 # Up to this many waiting calls may all go at once after a hold.
 _FEW = 4

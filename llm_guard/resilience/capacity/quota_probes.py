@@ -1,11 +1,12 @@
 """Probes of a small quota, to find out whether it has grown.
 
-Decides when the next probe is due, and which rate follows a probe that got a 429. `policy.learned_rate` runs the probe.
+Decides when the next probe is due, and which rate follows a probe that got a 429. `resilience.capacity.learned_rate`
+runs the probe.
 """
 
 from __future__ import annotations
 
-from llm_guard.policy.rate_growth import CUT
+from llm_guard.resilience.capacity.rate_growth import CUT
 
 ACCEPTED_AFTER_S = 5.0
 """A 429 is fast, any other response may take a minute: a call without a 429 for this long counts as accepted."""

@@ -1,7 +1,7 @@
 """Growth of a learned rate while calls wait for it.
 
 Contains the recovery after a cut, slow start, and the doubling after a limit is gone. The cuts and the phases are in
-`policy.learned_rate`.
+`resilience.capacity.learned_rate`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reads a provider's rate-limit headers: limit, remaining amount, and how fast it is refilled.
 
-Knows the formats of these headers. Those of a wait are in `policy.waits`; `policy.pacer` acts on the rate.
+Knows the formats of these headers. Those of a wait are in `resilience.classification.retry_after`;
+`resilience.capacity.pacer` acts on the rate.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_guard.policy.waits import plain_number, reset_s, sender_now
+from llm_guard.resilience.classification.retry_after import plain_number, reset_s, sender_now
 
 _MOST_WINDOWS = 8
 _TOKENS = ("token", "bysize")
@@ -43,8 +44,8 @@ def rate_hint(headers: Mapping[str, str], wall: float) -> RateHint | None:
     """Reads the headers (lower-case names); `wall` in epoch seconds, used if the response has no `date`.
 
     Knows `[x-]ratelimit-{limit,remaining,reset}[-WHAT]` and `anthropic-ratelimit-WHAT-{limit,remaining,reset}` with
-    resets in every form of `policy.waits` (OpenAI `6m0s`, Azure and Kong seconds, Anthropic RFC 3339, OpenRouter
-    epochs), windows named by their length instead (Mistral `-minute`), and `ratelimit` of
+    resets in every form of `resilience.classification.retry_after` (OpenAI `6m0s`, Azure and Kong seconds, Anthropic
+    RFC 3339, OpenRouter epochs), windows named by their length instead (Mistral `-minute`), and `ratelimit` of
     draft-ietf-httpapi-ratelimit-headers-07 (`limit=`) and -08 (`r=`, `t=`, with `q=` in `ratelimit-policy`). A window
     that lacks one of these three, or has nonsense (Azure's -1: openai-dotnet issue 838), is ignored.
     """

@@ -1,15 +1,15 @@
 """Decides when 429s mean that the rate is too high.
 
-Covers the time since the rate was last set. The statistics are in `policy.pace_evidence`; `policy.learned_rate` acts on
-the result.
+Covers the time since the rate was last set. The statistics are in `resilience.capacity.throttle_statistics`;
+`resilience.capacity.learned_rate` acts on the result.
 """
 
 from __future__ import annotations
 
 from math import inf
 
-from llm_guard.policy.pace_evidence import Background, Recent
-from llm_guard.policy.rate_growth import CUT
+from llm_guard.resilience.capacity.rate_growth import CUT
+from llm_guard.resilience.capacity.throttle_statistics import Background, ThrottleWindow
 
 # Up to this share of 429s retries are cheaper than waiting: with four attempts one call in a hundred fails.
 _CURED_SHARE = 0.3
@@ -34,7 +34,7 @@ class CutEpoch:
 
     def __init__(self, now: float) -> None:
         self.began_at = -inf
-        self.recent = Recent(now)
+        self.recent = ThrottleWindow(now)
         self._background = Background()
         self._opened_at = -inf
         self._early_until = -inf

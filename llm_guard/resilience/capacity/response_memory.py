@@ -1,6 +1,6 @@
 """Bound on the memory taken by unary responses, for each and for all together.
 
-`gateway.unary` decides what happens to a response that finds no room.
+`proxy.response.unary` decides what happens to a response that finds no room.
 """
 
 from __future__ import annotations

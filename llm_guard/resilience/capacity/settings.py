@@ -1,11 +1,12 @@
-"""Settings of a deployment's capacity (`policy.gate`): its concurrency limit, its pace and its wait queue."""
+"""Settings of a deployment's capacity (`resilience.capacity.gate`): its concurrency limit, its pace and its wait
+queue."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_guard.policy.limiter import LimiterSettings
-from llm_guard.policy.units import Count, Seconds
+from llm_guard.resilience.capacity.concurrency_limit import LimiterSettings
+from llm_guard.resilience.units import Count, Seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Time for which callers have used slots recently, by priority and caller.
 
-Sums in which use decays with time; `policy.line` decides by them.
+Sums in which use decays with time; `resilience.capacity.wait_queue` decides by them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Statistics of 429s: how many of the recent calls get one, and how many get one however slowly calls go.
 
-Counts and tests only; `policy.pacer` acts on them.
+Counts and tests only; `resilience.capacity.pacer` acts on them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def most_by_chance(calls: float, share: float) -> float:
     return expected + _DEVIATIONS * sqrt(expected)
 
 
-class Recent:
+class ThrottleWindow:
     """Counts of the calls of the last one or two stretches, each of a second and eight calls, or of a minute.
 
     A 429 counts at the time its call went, not when it came back: successes may take a minute longer.

@@ -1,7 +1,7 @@
 """Callers that a provider refuses with 429 while it accepts others: they keep to a pace of their own.
 
 A provider may limit one user of an account, or the size of one tenant's requests. Decides which callers are apart, and
-how one of them leaves. The pace is in `policy.pace`; `gateway.caller` identifies a call's caller.
+how one of them leaves. The pace is in `resilience.capacity.pacing`; `proxy.caller_identity` identifies a call's caller.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from math import log
 
-from llm_guard.policy.pace import Pace
+from llm_guard.resilience.capacity.pacing import Pace
 
 MOST_CALLERS = 1024
 """Callers that are remembered; the one that was refused longest ago is dropped first."""

@@ -1,7 +1,8 @@
 """Wait queue of a gate: the order in which calls are served, by priority and fairly by caller within one priority.
 
 Decides the order among priorities, the share that lower ones keep, which call is evicted, and counts the slots held by
-each caller. The order within one priority is `policy.fair_queue`'s; `policy.gate` decides when a call may pass.
+each caller. The order within one priority is `resilience.capacity.fair_queue`'s; `resilience.capacity.gate` decides
+when a call may pass.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from llm_guard.policy.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Only, Slot, Ticket
-from llm_guard.policy.slot_time import SlotTime
+from llm_guard.resilience.capacity.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Only, Slot, Ticket
+from llm_guard.resilience.capacity.slot_usage import SlotTime
 
-__all__ = ["ANONYMOUS", "Caller", "Holder", "Line", "Only", "Slot", "Ticket"]
+__all__ = ["ANONYMOUS", "Caller", "Holder", "Only", "Slot", "Ticket", "WaitQueue"]
 
 MOST_PASSED = 3
 """After so many turns of other priorities in a row the next is of a priority that waits. So each gets at least a
@@ -26,7 +27,7 @@ _PLACES_SHARE = 5
 _SHORTEST_SHARED = 3
 
 
-class Line:
+class WaitQueue:
     """Waiting tickets by priority, lower numbers first."""
 
     __slots__ = ("_held", "_passed", "_queues", "_slot_time", "length")

@@ -1,6 +1,7 @@
 """Circuit breaker of a deployment: when calls to it are refused, and how they are let through again.
 
-Which failures count is defined by `outcome.FailureKind`, when they are more than chance by `policy.evidence`.
+Which failures count is defined by `outcome.FailureKind`, when they are more than chance by
+`resilience.circuit_breaker.failure_statistics`.
 
     closed         all calls pass; opens when there is enough evidence of an outage
     open           no call passes until the open period ends; the next call then makes it half-open
@@ -17,10 +18,10 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker_settings import BreakerSettings, Sensitivity
-from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
-from llm_guard.policy.opening import Opening
-from llm_guard.policy.transition import BreakerMode, BreakerSnapshot, BreakerState, History, Transition
+from llm_guard.resilience.circuit_breaker.failure_statistics import Run, Window, is_run_evidence, is_share_significant
+from llm_guard.resilience.circuit_breaker.history import BreakerMode, BreakerSnapshot, BreakerState, History, Transition
+from llm_guard.resilience.circuit_breaker.open_duration import Opening
+from llm_guard.resilience.circuit_breaker.settings import BreakerSettings, Sensitivity
 
 __all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivity"]
 
@@ -166,7 +167,7 @@ class Breaker:
         is_worth_a_look = is_failure or is_slow or settings.sensitivity == "literal"
         return self._conclude(now) if is_worth_a_look else None
 
-    def take_back(self, permit: Permit, now: float) -> Transition | None:
+    def revise_to_failure(self, permit: Permit, now: float) -> Transition | None:
         """Turns a success into a failure, once per permit: a stream that began well broke off later.
 
         Streams last long, and failures are quick: if a stream were counted only when it ends, a deployment that has

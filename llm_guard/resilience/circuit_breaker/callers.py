@@ -1,7 +1,7 @@
 """Separates callers that fail alone from those that fail because of the deployment.
 
-Decides which callers are judged separately. `gateway.entrance` identifies a call's caller, `outcome.FailureKind`
-defines failures, `policy.breaker` and `policy.retry_budget` act on them.
+Decides which callers are judged separately. `proxy.attempts.admission` identifies a call's caller,
+`outcome.FailureKind` defines failures, `resilience.circuit_breaker.breaker` and `resilience.retry.budget` act on them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import exp, inf, log
 
-from llm_guard.policy.breaker import Breaker
-from llm_guard.policy.evidence import relative_entropy
-from llm_guard.policy.retry_budget import RetryBudget
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.circuit_breaker.failure_statistics import relative_entropy
+from llm_guard.resilience.retry.budget import RetryBudget
 
 MOST_CALLERS = 1024
 """Callers that are remembered; the one without a call for longest is dropped first."""
@@ -23,7 +23,7 @@ _RENEWED_S = 10.0
 # A caller fails alone if chance would explain its failures less often than this at the others' share of failures, by
 # Chernoff's bound.
 _CHANCE = 1e-5
-# Prior for the others, as in `policy.evidence`.
+# Prior for the others, as in `resilience.circuit_breaker.failure_statistics`.
 _PRIOR_SHARE = 0.1
 _PRIOR_CALLS = 2.0
 _WORST_SHARE = 0.9

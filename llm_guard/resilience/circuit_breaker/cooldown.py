@@ -80,7 +80,7 @@ class _Entry:
     """When a call was last let through although the cooldown was not over."""
 
 
-class Bench:
+class Cooldowns:
     """Cooldowns by key. Bounded: the one unused for longest is dropped first."""
 
     def __init__(self) -> None:

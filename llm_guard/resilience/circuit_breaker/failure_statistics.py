@@ -1,6 +1,6 @@
 """Statistics of a deployment's recent calls: a sliding window, a run of failures, and tests for more than chance.
 
-Counts and tests only; `policy.breaker` decides what follows. Knows no settings.
+Counts and tests only; `resilience.circuit_breaker.breaker` decides what follows. Knows no settings.
 """
 
 from __future__ import annotations

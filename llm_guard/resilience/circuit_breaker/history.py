@@ -1,6 +1,6 @@
 """The states of a breaker, and the history of its changes between them.
 
-`policy.breaker` decides when a state changes.
+`resilience.circuit_breaker.breaker` decides when a state changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long a breaker refuses calls before it lets the next probe through.
 
-Computes the lengths of an outage's open periods and of its probes' leases. `policy.breaker` decides when an open period
-begins and what ends the outage.
+Computes the lengths of an outage's open periods and of its probes' leases. `resilience.circuit_breaker.breaker` decides
+when an open period begins and what ends the outage.
 """
 
 from __future__ import annotations

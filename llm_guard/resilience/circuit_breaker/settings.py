@@ -1,12 +1,12 @@
-"""Settings of a circuit breaker (`policy.breaker`)."""
+"""Settings of a circuit breaker (`resilience.circuit_breaker.breaker`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_guard.policy.transition import BreakerMode
-from llm_guard.policy.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
+from llm_guard.resilience.circuit_breaker.history import BreakerMode
+from llm_guard.resilience.units import Count, OptionalCount, OptionalSeconds, Pause, Ratio, Seconds
 
 BreakerFailure = Literal[
     "timeout", "connect_timeout", "network", "truncated", "certificate", "malformed", "server_error", "edge_error",
@@ -19,13 +19,14 @@ Sensitivity = Literal["statistical", "literal"]
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """Durations in seconds. The same settings apply to the breaker of a caller that fails alone (`policy.callers`)."""
+    """Durations in seconds. The same settings apply to the breaker of a caller that fails alone
+    (`resilience.circuit_breaker.callers`)."""
 
     sensitivity: Sensitivity = "statistical"
     """`statistical`: it opens when nothing succeeds any more, and not because a share of the calls fails: retries cure
-    random failures and a throttle detects overload (`policy.throttle`), an open breaker does neither. `literal`: only
-    the numbers below decide. At 60 % random failures such a breaker is open most of the time, and at 40 % five failures
-    in a row come every 160 calls."""
+    random failures and a throttle detects overload (`resilience.throttling.adaptive_throttle`), an open breaker does
+    neither. `literal`: only the numbers below decide. At 60 % random failures such a breaker is open most of the time,
+    and at 40 % five failures in a row come every 160 calls."""
     consecutive_failures: Count = 5
     """Failures in a row that open it. `literal`: at any pace. `statistical`: they must also fill a quarter of a second
     of the usual traffic (5 at up to 20 calls/s, 13 at 50, 25 at 100, 101 at 400; in the first second they must last
@@ -69,6 +70,6 @@ class BreakerSettings:
     """Probes that must succeed to close it."""
     slow_start: Pause = 10.0
     """After it closed, calls in flight grow from half of those before the outage, by one for each success
-    (`policy.limiter`), for at most this long; 0s: no limit."""
+    (`resilience.capacity.concurrency_limit`), for at most this long; 0s: no limit."""
     state: BreakerMode = "auto"
     """auto: decided by the evidence; all other modes are operator overrides."""

@@ -1,9 +1,10 @@
 """Classifies an upstream's error: from the response to a failure kind.
 
 Evidence in order of precedence: the config's rules, the provider's codewords, its sentence, words that repeat the
-status, the status. Bodies are read by `policy.envelope` and `policy.in_band`, the meaning of words is in
-`policy.vocabulary`; `policy.next_step` decides what follows. Nothing is matched over a whole body: request ids, echoed
-prompts and masked keys contain "429" and "timeout" too.
+status, the status. Bodies are read by `resilience.classification.error_body` and
+`resilience.classification.in_band_errors`, the meaning of words is in `resilience.classification.vocabulary`;
+`resilience.retry.decision` decides what follows. Nothing is matched over a whole body: request ids, echoed prompts and
+masked keys contain "429" and "timeout" too.
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llm_guard.outcome import FailureKind, Signal, Source
-from llm_guard.policy.codewords import plain_code
-from llm_guard.policy.envelope import MAX_BODY_BYTES, Layer, Said, read_body, read_value, sentence_of
-from llm_guard.policy.error_rules import Rule, RuleBook, UserRule
-from llm_guard.policy.in_band import error_in, error_in_answer, error_in_events
-from llm_guard.policy.phrases import words_of
-from llm_guard.policy.sizes import is_over_limit
-from llm_guard.policy.vocabulary import RULES
-from llm_guard.policy.vocabulary.engines import MARKS, SELF_HOSTED
-from llm_guard.policy.vocabulary.families import family_of_headers
-from llm_guard.policy.vocabulary.statuses import OF_STATUS, STATUS_OF
-from llm_guard.policy.vocabulary.transport import OF_KIND as KIND_OF_NETWORK
-from llm_guard.policy.vocabulary.transport import RULES as NETWORK_RULES
-from llm_guard.policy.waits import hint_s, retry_after
+from llm_guard.resilience.classification.error_body import (
+    MAX_BODY_BYTES,
+    Layer,
+    Said,
+    read_body,
+    read_value,
+    sentence_of,
+)
+from llm_guard.resilience.classification.error_codes import plain_code
+from llm_guard.resilience.classification.in_band_errors import error_in, error_in_answer, error_in_events
+from llm_guard.resilience.classification.phrase_match import words_of
+from llm_guard.resilience.classification.retry_after import hint_s, retry_after
+from llm_guard.resilience.classification.rules import Rule, RuleBook, UserRule
+from llm_guard.resilience.classification.unsatisfiable_limit import is_over_limit
+from llm_guard.resilience.classification.vocabulary import RULES
+from llm_guard.resilience.classification.vocabulary.engines import MARKS, SELF_HOSTED
+from llm_guard.resilience.classification.vocabulary.families import family_of_headers
+from llm_guard.resilience.classification.vocabulary.statuses import OF_STATUS, STATUS_OF
+from llm_guard.resilience.classification.vocabulary.transport import OF_KIND as KIND_OF_NETWORK
+from llm_guard.resilience.classification.vocabulary.transport import RULES as NETWORK_RULES
 
 __all__ = [
     "MAX_BODY_BYTES",

@@ -1,8 +1,8 @@
 """Reads an error body, in any wrapping.
 
 Knows the shapes: object, string, array, top-level fields, `detail`, JSON in JSON, Python repr, HTML, plain text, cut or
-empty. The meaning of words is in `policy.vocabulary`. Only known fields are opened: what a provider echoes of the
-request (`input`, `failed_generation`, `param`) is never read.
+empty. The meaning of words is in `resilience.classification.vocabulary`. Only known fields are opened: what a provider
+echoes of the request (`input`, `failed_generation`, `param`) is never read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
-from llm_guard.policy.codewords import (
+from llm_guard.resilience.classification.error_codes import (
     CLOUDFLARE,
     codes_in,
     marks,
@@ -23,9 +23,9 @@ from llm_guard.policy.codewords import (
     status_last,
     status_of,
 )
-from llm_guard.policy.loose_json import embedded, loads
-from llm_guard.policy.memo import Memo
-from llm_guard.policy.phrases import MAX_MESSAGE_CHARS, words_of
+from llm_guard.resilience.classification.lenient_json import embedded, loads
+from llm_guard.resilience.classification.phrase_match import MAX_MESSAGE_CHARS, words_of
+from llm_guard.resilience.memo import Memo
 
 MAX_BODY_BYTES = 8192
 """Only this much of an error body is read."""

@@ -1,6 +1,7 @@
 """Normalizes machine-readable words and statuses of an error, and finds them in fields and sentences.
 
-`policy.envelope` decides which fields of a body are opened; the meaning of words is in `policy.vocabulary`.
+`resilience.classification.error_body` decides which fields of a body are opened; the meaning of words is in
+`resilience.classification.vocabulary`.
 """
 
 from __future__ import annotations

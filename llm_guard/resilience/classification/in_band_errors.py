@@ -1,7 +1,7 @@
 """Finds errors inside a response that began as a success: in a 200 body, an event of a stream, or a stream's end.
 
 Recognizes errors in every dialect, and what only looks like one: `"error": null`, usage trailers, pings, comments,
-empty first chunks, text about errors. `policy.classify` decides what the error means.
+empty first chunks, text about errors. `resilience.classification.classify` decides what the error means.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.codewords import plain_code
-from llm_guard.policy.vocabulary.engines import SELF_HOSTED
-from llm_guard.policy.vocabulary.finishes import KIND_OF_FINISH
+from llm_guard.resilience.classification.error_codes import plain_code
+from llm_guard.resilience.classification.vocabulary.engines import SELF_HOSTED
+from llm_guard.resilience.classification.vocabulary.finishes import KIND_OF_FINISH
 
 _LINE = re.compile(r"\r\n|\n|\r")
 """Line ends of an event stream: text may have other characters that Python treats as line ends."""

@@ -1,7 +1,7 @@
 """Failures of responses that have a success status but are not what the endpoint returns, with words for the log.
 
-`gateway.unary` decides when a response is wrong. No words of a body are repeated, except the title of an HTML page,
-which names the login page or the proxy that a wrong `base_url` leads to.
+`proxy.response.unary` decides when a response is wrong. No words of a body are repeated, except the title of an HTML
+page, which names the login page or the proxy that a wrong `base_url` leads to.
 """
 
 from __future__ import annotations

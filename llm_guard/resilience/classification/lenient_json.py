@@ -1,6 +1,6 @@
 """Parses JSON that is not quite JSON: truncated, written by Python's repr, or wrapped in a sentence.
 
-Takes time linear in the length of the text. What the value means is `policy.envelope`'s concern.
+Takes time linear in the length of the text. What the value means is `resilience.classification.error_body`'s concern.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads how long a provider requests to wait.
 
 Knows every form of a wait: `retry-after` and its variants, rate-limit reset headers, body fields, and sentences.
-`policy.next_step` decides what follows. Nonsense is ignored: zero, the past, NaN, -1.
+`resilience.retry.decision` decides what follows. Nonsense is ignored: zero, the past, NaN, -1.
 
 Order, as in the official SDKs: a header with the time to return; the longest of the exhausted windows; a body field; a
 sentence.
@@ -16,7 +16,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
 
-from llm_guard.policy.envelope import Said
+from llm_guard.resilience.classification.error_body import Said
 
 _EPOCH_S = 1e9
 """A number above this is an instant, not a duration; above a thousand times this, one in milliseconds."""

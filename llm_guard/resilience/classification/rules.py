@@ -1,7 +1,7 @@
 """Rules that map the words of an error to a failure kind, and the choice of the one that decides.
 
 Defines what a rule can contain, the statuses under which its kind is believed, and the order of rules. The rules
-themselves are in `policy.vocabulary`, and in the config's `upstreams.X.errors`.
+themselves are in `resilience.classification.vocabulary`, and in the config's `upstreams.X.errors`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.codewords import plain_code
-from llm_guard.policy.envelope import Layer
-from llm_guard.policy.phrases import Phrase
-from llm_guard.policy.senses import Sense, sense, wordings
+from llm_guard.resilience.classification.error_body import Layer
+from llm_guard.resilience.classification.error_codes import plain_code
+from llm_guard.resilience.classification.phrase_match import Phrase
+from llm_guard.resilience.classification.topic_match import Sense, sense, wordings
 
 MAX_PATTERN_CHARS = 300
 

@@ -1,7 +1,8 @@
 """Recognizes what a sentence is about without a known phrase: words of several groups, in any order.
 
 Splits sentences and codewords into words and pairs of words, and tests senses against them. Which words mean what is in
-`policy.vocabulary.senses`. Bounded: only the first words of a sentence are compared, by set operations.
+`resilience.classification.vocabulary.topics`. Bounded: only the first words of a sentence are compared, by set
+operations.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from llm_guard.policy.memo import Memo
+from llm_guard.resilience.memo import Memo
 
 MAX_WORDS = 48
 """Providers put their point first; further on a message quotes the caller."""

@@ -1,7 +1,7 @@
 """Limits of one client key: calls a second, concurrent calls, tokens a minute and tokens a day.
 
-Keeps the sums, reserves tokens for a call when it enters, and corrects them when it ends. `gateway.clients` finds the
-key of a call, `gateway.client_quotas` counts what it has used.
+Keeps the sums, reserves tokens for a call when it enters, and corrects them when it ends.
+`proxy.client_keys.authentication` finds the key of a call, `proxy.client_keys.quotas` counts what it has used.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Literal
 
-from llm_guard.policy.gcra import BURST_S, Bucket
-from llm_guard.policy.units import OptionalCount, Unit, at_least, or_none
+from llm_guard.resilience.throttling.gcra import BURST_S, Bucket
+from llm_guard.resilience.units import OptionalCount, Unit, at_least, or_none
 
 LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"]
 

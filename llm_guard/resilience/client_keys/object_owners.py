@@ -1,6 +1,7 @@
 """Index of the client keys that created a provider's objects: bounded per key, so that none can evict another's.
 
-Which objects there are is defined in `policy.objects`; `store.owners` persists the index.
+Which objects there are is defined in `resilience.client_keys.provider_objects`; `storage.object_owners` persists the
+index.
 """
 
 from __future__ import annotations

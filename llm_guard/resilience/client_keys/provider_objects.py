@@ -1,7 +1,7 @@
 """Objects that a provider stores, in requests and responses: files, batches, responses, vector stores and so on.
 
 Decides which object a path refers to, which ids a request refers to, and which ids a response reveals. Owners are in
-`policy.owners`; bodies are read by `gateway.isolation`.
+`resilience.client_keys.object_owners`; bodies are read by `proxy.client_keys.object_isolation`.
 
 Unknown paths and fields do not bypass this: a path of another kind is refused, and an id in an unknown field refers to
 nothing that any provider documents.

@@ -1,6 +1,6 @@
 """Deferred calls: when a call becomes one, how long it is tried, and what follows a round of attempts.
 
-The rounds are run by `errands`, the calls are stored by `store.kept_calls`.
+The rounds are run by `deferred`, the calls are stored by `storage.calls.sqlite_store`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_guard.outcome import Failure, FailureKind, Refusal
-from llm_guard.policy.backoff import RetrySettings, delay_s
-from llm_guard.policy.repeat import may_have_executed
-from llm_guard.policy.units import Seconds
+from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
+from llm_guard.resilience.retry.idempotency import may_have_executed
+from llm_guard.resilience.units import Seconds
 
 Letters = Literal["off", "on_request", "always"]
 """Which failed calls are kept as dead letters; on_request: those with `x-llm-guard-dead-letter: true`."""

@@ -1,7 +1,7 @@
 """Degraded mode of a route: calls wait only a short time before they get a fallback response.
 
 Decides when a route enters and leaves it, and when the cause is the gateway's rather than one route's. The form of
-fallback responses is in `dialect.canned`; `gateway.last_resort` sends them.
+fallback responses is in `dialects.static_answer`; `proxy.response.fallback_response` sends them.
 
     normal    a call waits for a real response as long as its limits allow
     degraded  a call that has a fallback response waits `patience` for a real one. A call that is cut short this way is
@@ -15,7 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Annotated
 
-from llm_guard.policy.units import Count, Ratio, Seconds, Unit, or_none
+from llm_guard.resilience.units import Count, Ratio, Seconds, Unit, or_none
 
 MOST_CHARS = 8000
 """Longest static response."""

@@ -8,7 +8,8 @@
     failed          given up: nothing is tried until it is reset, or comes up by itself
     stopped         it is not meant to run
 
-Decides the state and the next order. Orders are carried out by `health`; the waits are in `policy.restarts`.
+Decides the state and the next order. Orders are carried out by `upstreams`; the waits are in
+`resilience.health.restart_policy`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_guard.policy.restarts import RestartSettings, delay_s, opens_at
+from llm_guard.resilience.health.restart_policy import RestartSettings, delay_s, opens_at
 
 EngineState = Literal["starting", "running", "unhealthy", "restarting", "restart_failed", "failed", "stopped"]
 Order = Literal["start", "restart", "revive", "stop"]

@@ -1,6 +1,7 @@
 """Health probes of an upstream beside its calls: what a result means, when it counts as down, when the next is due.
 
-Probes are sent by `health.looks` and `health.prober`; `gateway.way` and `policy.breaker` act on the results.
+Probes are sent by `upstreams.probes.probe` and `upstreams.probes.prober`; `proxy.attempts.candidate_selection` and
+`resilience.circuit_breaker.breaker` act on the results.
 
 Endpoints, by the engines' own documentation and source: vLLM `GET /health`, 200 without a body, 503 once its engine is
 dead (vllm/entrypoints/serve/instrumentator/health.py); SGLang `GET /health`, which generates one token if nothing else
@@ -17,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llm_guard.policy.units import Count, Ratio, Seconds, Unit
+from llm_guard.resilience.units import Count, Ratio, Seconds, Unit
 
 Finding = Literal["ok", "answered", "failed", "unclear"]
 """ok        it serves, as far as this kind of probe can show
@@ -77,7 +78,7 @@ class CompletionProbeSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ProbeResult:
     """Result of one probe."""
 
     finding: Finding
@@ -85,47 +86,47 @@ class Sight:
     """A phrase, if something is wrong."""
 
 
-def judge_health(status: int, said: object) -> Sight:
+def evaluate_health(status: int, said: object) -> ProbeResult:
     """Evaluates a health page. `said`: the `status` in its JSON; None: there is none, and the HTTP status decides."""
-    sight = _by_status(status, "to the health page")
-    if sight.finding != "ok" or said is None:
-        return sight
+    result = _by_status(status, "to the health page")
+    if result.finding != "ok" or said is None:
+        return result
     if said is True or said == status or (isinstance(said, str) and said.lower() in _WELL):
-        return sight
-    return Sight("failed", f"its health page says {said!r:.60}")
+        return result
+    return ProbeResult("failed", f"its health page says {said!r:.60}")
 
 
-def judge_models(status: int, listed: Collection[str] | None, wanted: Collection[str]) -> Sight:
+def evaluate_models(status: int, listed: Collection[str] | None, wanted: Collection[str]) -> ProbeResult:
     """Evaluates a list of models. `listed`: their ids, None if it cannot be read; `wanted`: those that calls request.
 
     A model that is not listed does not make an upstream down: Azure lists base models instead of deployments, and
     aliases (Anthropic's `-latest`, OpenRouter's variants) are in no list. It is reported; and if none of them is
     listed, the list only shows that the upstream responds.
     """
-    sight = _by_status(status, "to the list of models")
-    if sight.finding != "ok" or not wanted:
-        return sight
+    result = _by_status(status, "to the list of models")
+    if result.finding != "ok" or not wanted:
+        return result
     if listed is None:
-        return Sight("answered", "its list of models cannot be read")
+        return ProbeResult("answered", "its list of models cannot be read")
     missing = [name for name in wanted if name not in listed and f"{name}{_LATEST}" not in listed]
     if not missing:
-        return sight
+        return result
     names = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
-    return Sight("answered" if len(missing) == len(wanted) else "ok", f"it does not list {names}")
+    return ProbeResult("answered" if len(missing) == len(wanted) else "ok", f"it does not list {names}")
 
 
-def judge_completion(status: int, is_completion: bool) -> Sight:
+def evaluate_completion(status: int, is_completion: bool) -> ProbeResult:
     """Evaluates a call for one token. `is_completion`: the body is an object, and not an error."""
-    sight = _by_status(status, "to a call for one token")
-    if sight.finding == "ok" and not is_completion:
-        return Sight("failed", f"what it answered {status} with is no completion")
-    return sight
+    result = _by_status(status, "to a call for one token")
+    if result.finding == "ok" and not is_completion:
+        return ProbeResult("failed", f"what it answered {status} with is no completion")
+    return result
 
 
-def _by_status(status: int, to_what: str) -> Sight:
+def _by_status(status: int, to_what: str) -> ProbeResult:
     if 200 <= status < 300:
-        return Sight("ok")
-    return Sight("failed" if status >= 500 or status == 408 else "answered", f"it answered {status} {to_what}")
+        return ProbeResult("ok")
+    return ProbeResult("failed" if status >= 500 or status == 408 else "answered", f"it answered {status} {to_what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class RecordSnapshot:
     why: str
 
 
-class Record:
+class ProbeHistory:
     """State of the probes of one upstream or one deployment."""
 
     __slots__ = ("_failures", "_state", "_why")
@@ -146,22 +147,22 @@ class Record:
         self._failures = 0
         self._why = ""
 
-    def note(self, sight: Sight, max_failures: int, *, have_calls_succeeded: bool) -> bool:
+    def note(self, result: ProbeResult, max_failures: int, *, have_calls_succeeded: bool) -> bool:
         """Takes a result; returns whether the state has changed in a way worth reporting: up as the first state is not.
 
         `have_calls_succeeded`: since the previous probe. Calls are better evidence than probes: if calls succeed, the
         probe is wrong.
         """
         before = self._state
-        if sight.finding == "unclear":
-            self._why = sight.why
-        elif sight.finding != "failed":
-            self._state, self._failures, self._why = "up", 0, sight.why
+        if result.finding == "unclear":
+            self._why = result.why
+        elif result.finding != "failed":
+            self._state, self._failures, self._why = "up", 0, result.why
         elif have_calls_succeeded:
-            self._state, self._failures, self._why = "up", 0, f"calls succeed, although {sight.why}"
+            self._state, self._failures, self._why = "up", 0, f"calls succeed, although {result.why}"
         else:
             self._failures += 1
-            self._why = sight.why
+            self._why = result.why
             if self._failures >= max_failures:
                 self._state = "down"
         return before != self._state and (before, self._state) != ("unknown", "up")
@@ -170,13 +171,13 @@ class Record:
         return RecordSnapshot(self._state, self._failures, self._why)
 
 
-def may_end_opening(kind: ProbeKind, sight: Sight, failures_before: int) -> bool:
+def may_end_opening(kind: ProbeKind, result: ProbeResult, failures_before: int) -> bool:
     """Returns whether a probe's result is enough to let a call through an open breaker early; the call then decides.
 
     A call for one token is. A health page may say `ok` throughout an outage that it does not detect: it counts only if
     the probes before it failed, because then it has seen both the outage and its end.
     """
-    return sight.finding == "ok" and (kind == "completion" or failures_before > 0)
+    return result.finding == "ok" and (kind == "completion" or failures_before > 0)
 
 
 def first_delay_s(interval_s: float, u: float) -> float:

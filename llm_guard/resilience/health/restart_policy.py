@@ -1,7 +1,7 @@
 """Restart policy: when an engine that is down is started again, and for how long it is tried.
 
 Sets the waits between attempts, the most attempts in a row and within an hour, and computes the total time.
-`policy.engine` tracks the attempts.
+`resilience.health.engine_state` tracks the attempts.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from llm_guard.policy import backoff
-from llm_guard.policy.units import Count, Ratio, Seconds
+from llm_guard.resilience.retry import backoff
+from llm_guard.resilience.units import Count, Ratio, Seconds
 
 HOUR_S = 3600.0
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_guard.policy.transition import BreakerState
-from llm_guard.policy.units import OptionalSeconds, Ratio
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.resilience.units import OptionalSeconds, Ratio
 
 HealthState = Literal["healthy", "degraded", "unhealthy", "failed"]
 """failed: its engine does not recover by itself any more; an operator has to look after it."""
@@ -46,7 +46,7 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class HealthSignals:
     """Health signals of one deployment."""
 
     state: BreakerState = "closed"
@@ -86,17 +86,17 @@ class Verdict:
     why: tuple[str, ...] = ()
 
 
-def judge(signs: Signs, settings: HealthSettings) -> Verdict:
+def judge(signals: HealthSignals, settings: HealthSettings) -> Verdict:
     """Returns one deployment's health. One that gets no calls has nothing against it."""
-    refusals = judge_refusals(signs.calls, signs.refused)
-    lost = [f"its engine was given up: {signs.given_up}"] if signs.given_up is not None else []
-    ill, poor = _illnesses(signs), _weaknesses(signs, settings)
+    refusals = evaluate_refusals(signals.calls, signals.refused)
+    lost = [f"its engine was given up: {signals.given_up}"] if signals.given_up is not None else []
+    ill, poor = _illnesses(signals), _weaknesses(signals, settings)
     (ill if refusals.health == "unhealthy" else poor).extend(refusals.why)
     health: HealthState = "failed" if lost else "unhealthy" if ill else "degraded" if poor else "healthy"
     return Verdict(health, (*lost, *ill, *poor))
 
 
-def judge_refusals(calls: int, refused: Mapping[str, int]) -> Verdict:
+def evaluate_refusals(calls: int, refused: Mapping[str, int]) -> Verdict:
     """Returns the health of a deployment or model by the share of its calls that the gateway refused in a minute."""
     count = sum(refused.values())
     if calls < SOME_CALLS or count < _MOST * calls:
@@ -150,36 +150,36 @@ def mode_words(degraded: Sequence[str], *, is_gateway: bool) -> list[str]:
     return words
 
 
-def _illnesses(signs: Signs) -> list[str]:
-    found = [phrase for phrase in (_OUT.get(signs.state), _HOST_OUT.get(signs.host)) if phrase is not None]
-    if signs.attempts >= NONE_OF and signs.failures == signs.attempts:
-        found.append(f"none of {signs.attempts} attempts within a minute succeeded")
-    if signs.looks is not None:
-        found.append(f"its probes find it down: {signs.looks}")
+def _illnesses(signals: HealthSignals) -> list[str]:
+    found = [phrase for phrase in (_OUT.get(signals.state), _HOST_OUT.get(signals.host)) if phrase is not None]
+    if signals.attempts >= NONE_OF and signals.failures == signals.attempts:
+        found.append(f"none of {signals.attempts} attempts within a minute succeeded")
+    if signals.looks is not None:
+        found.append(f"its probes find it down: {signals.looks}")
     return found
 
 
-def _weaknesses(signs: Signs, settings: HealthSettings) -> list[str]:
+def _weaknesses(signals: HealthSignals, settings: HealthSettings) -> list[str]:
     found = []
-    if signs.state == "half_open":
+    if signals.state == "half_open":
         found.append("its breaker is half-open")
-    if signs.host == "half_open":
+    if signals.host == "half_open":
         found.append("its upstream's breaker is half-open")
-    share = signs.failures / signs.attempts if signs.attempts >= ENOUGH else 0.0
+    share = signals.failures / signals.attempts if signals.attempts >= ENOUGH else 0.0
     if 0 < share < 1 and share >= settings.failure_share:
-        found.append(f"{signs.failures} of {signs.attempts} attempts within a minute failed")
-    if signs.held_s > 0:
-        found.append(f"its provider takes nothing for another {signs.held_s:.0f} s")
-    if signs.rests_s > 0:
-        found.append(f"its credential is benched for another {signs.rests_s:.0f} s")
-    if signs.quota_s > 0:
-        found.append(f"its quota is spent, and it rests for another {signs.quota_s:.0f} s")
-    if signs.named_wait_s > 0:
-        found.append(f"its provider has named a wait: it rests for another {signs.named_wait_s:.0f} s")
-    found += _over("p95", signs.p95_s, settings.p95)
-    found += _over("p95 to the first token", signs.first_token_p95_s, settings.first_token_p95)
-    if signs.hold is not None:
-        found.append(signs.hold)
+        found.append(f"{signals.failures} of {signals.attempts} attempts within a minute failed")
+    if signals.held_s > 0:
+        found.append(f"its provider takes nothing for another {signals.held_s:.0f} s")
+    if signals.rests_s > 0:
+        found.append(f"its credential is benched for another {signals.rests_s:.0f} s")
+    if signals.quota_s > 0:
+        found.append(f"its quota is spent, and it rests for another {signals.quota_s:.0f} s")
+    if signals.named_wait_s > 0:
+        found.append(f"its provider has named a wait: it rests for another {signals.named_wait_s:.0f} s")
+    found += _over("p95", signals.p95_s, settings.p95)
+    found += _over("p95 to the first token", signals.first_token_p95_s, settings.first_token_p95)
+    if signals.hold is not None:
+        found.append(signals.hold)
     return found
 
 

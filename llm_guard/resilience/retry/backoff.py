@@ -1,6 +1,7 @@
 """Backoff: how long to wait before a retry of a call, a probe, a webhook and so on.
 
-Whether to retry at all is decided in `policy.next_step`; `policy.recent` counts how much failed lately.
+Whether to retry at all is decided in `resilience.retry.decision`; `resilience.retry.failure_rate` counts how much
+failed lately.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.retry_budget import BudgetSettings
-from llm_guard.policy.units import Count, Factor, OptionalSeconds, Pause, Seconds, Spread
+from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.units import Count, Factor, OptionalSeconds, Pause, Seconds, Spread
 
 IMMEDIATE_S = 0.05
 """The first retry after a flap waits no longer than this."""
@@ -84,7 +85,7 @@ def delay_s(
     At most `max_delay`, unless the upstream requested more by `retry_after_s`: that is a floor (RFC 9110, 10.2.3),
     exceeded by a tenth at most. `kind` is what failed, None if no request was sent to an upstream. `previous_s` is the
     wait before the previous retry, or None; only decorrelated jitter uses it. `failure_share`, 0 to 1, is the recent
-    share of failures (`recent.Recent`).
+    share of failures (`failure_rate.FailureRate`).
     """
     wait_s = _own_delay_s(settings, retry, kind, previous_s, u, failure_share)
     if retry_after_s is None:

@@ -1,6 +1,6 @@
 """Retry budget: how many retries a stream of calls may cost, so that retries do not multiply the load of an outage.
 
-Whether and when to retry is decided in `policy.next_step` and `policy.backoff`.
+Whether and when to retry is decided in `resilience.retry.decision` and `resilience.retry.backoff`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import expm1, inf
 
-from llm_guard.policy.recent import Recent
-from llm_guard.policy.retry_yield import RetryYield
-from llm_guard.policy.units import Rate, Ratio
+from llm_guard.resilience.retry.failure_rate import FailureRate
+from llm_guard.resilience.retry.retry_yield import RetryYield
+from llm_guard.resilience.units import Rate, Ratio
 
 MEMORY_S = 10.0
 """How long saved tokens last, as in finagle's `RetryBudget` (ttl 10 s)."""
@@ -81,7 +81,7 @@ class RetryBudget:
     )  # fmt: skip
 
     def __init__(self, settings: BudgetSettings, now: float) -> None:
-        self.recent = Recent(now)
+        self.recent = FailureRate(now)
         self._yield = RetryYield(now)
         self._first_ok = 0
         """First attempts that have succeeded since the last other attempt, and are not in `_yield` yet."""

@@ -1,7 +1,7 @@
 """Timeouts and the deadline: how long a call, and each step of it, may take.
 
 Defines the six timeouts, splits the deadline over attempts and picks the earlier of two instants. The timer is
-`clock.TimeLimit`; what follows a timeout is decided in `policy.next_step`.
+`clock.TimeLimit`; what follows a timeout is decided in `resilience.retry.decision`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.outcome import Limit
-from llm_guard.policy.latency import Latency, known
-from llm_guard.policy.units import Factor, OptionalSeconds, Seconds
+from llm_guard.resilience.routing.latency import Latency, known
+from llm_guard.resilience.units import Factor, OptionalSeconds, Seconds
 
 ATTEMPT_S = 600.0
 """The attempt limit if none is configured and the client's own timeout is unknown: the default of the official SDKs."""

@@ -1,7 +1,7 @@
 """Recent share of failed attempts, of a deployment or of a route.
 
 The attempt loop decides which outcomes are noted: those that are evidence about the upstream, and rate limits.
-`policy.backoff` and `policy.retry_budget` use the share.
+`resilience.retry.backoff` and `resilience.retry.budget` use the share.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RecentSnapshot:
     """Weight of the evidence, in attempts; at most `MEMORY`."""
 
 
-class Recent:
+class FailureRate:
     """An exponentially weighted mean over attempts and over time.
 
     It begins at 0, rises by at most a tenth with each failure, and decays to 0 without attempts, so that a deployment

@@ -1,7 +1,7 @@
 """Hedging: when a second attempt runs beside the first, and how many such attempts there may be.
 
-Computes the delay and counts the tokens. `policy.balance` picks the deployment, `policy.repeat` decides what may be
-sent twice, `gateway.race` runs the attempts.
+Computes the delay and counts the tokens. `resilience.routing.load_balancing` picks the deployment,
+`resilience.retry.idempotency` decides what may be sent twice, `proxy.attempts.hedging` runs the attempts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from llm_guard.policy.latency import Latency, known
-from llm_guard.policy.units import Ratio, Unit, parse_duration
+from llm_guard.resilience.routing.latency import Latency, known
+from llm_guard.resilience.units import Ratio, Unit, parse_duration
 
 RESERVE = 20.0
 """Most hedges that can be saved up. At p95 and 5 % the bucket is exactly as large as the need, which comes in waves:

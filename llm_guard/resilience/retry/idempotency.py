@@ -1,7 +1,7 @@
 """Idempotency: which calls may be sent again after they may have been executed.
 
 Decides which calls change something at the provider, and which failures leave it open whether they did. Whether a
-retry is worthwhile is decided in `policy.next_step`.
+retry is worthwhile is decided in `resilience.retry.decision`.
 
 A model call is safe to repeat: its only double effect is its cost (Google's rule for generateContent). Creating files,
 batches or fine-tuning jobs is not, nor is a call that leaves state at the provider.

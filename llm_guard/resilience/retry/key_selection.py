@@ -1,6 +1,6 @@
 """Choice among an upstream's keys for an attempt, and which failures lead to another key.
 
-Cooldowns are in `policy.bench`, the room of a key in `policy.gate`.
+Cooldowns are in `resilience.circuit_breaker.cooldown`, the room of a key in `resilience.capacity.gate`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_guard.outcome import Failure, FailureKind, Scope
-from llm_guard.policy.repeat import may_have_executed
+from llm_guard.resilience.retry.idempotency import may_have_executed
 
 _SPENT = "quota_exhausted"
 

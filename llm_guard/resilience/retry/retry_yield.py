@@ -1,6 +1,6 @@
 """Retry yield: how often retries succeed, compared with first attempts.
 
-`policy.retry_budget` sets its ratio by it.
+`resilience.retry.budget` sets its ratio by it.
 """
 
 from __future__ import annotations

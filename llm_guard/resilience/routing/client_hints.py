@@ -10,7 +10,7 @@ import ipaddress
 import math
 from collections.abc import Iterable, Mapping
 
-from llm_guard.policy.memo import Memo
+from llm_guard.resilience.memo import Memo
 
 PRIORITIES = {"high": 0, "normal": 1, "low": 2}
 

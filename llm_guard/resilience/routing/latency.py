@@ -1,6 +1,7 @@
 """Latency of a deployment: quantiles of its recent exchanges, and one cost to compare deployments by.
 
-Decisions from it are made in `policy.hedge`, `policy.balance` and `policy.deadline`.
+Decisions from it are made in `resilience.retry.hedging`, `resilience.routing.load_balancing` and
+`resilience.retry.deadline`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Load balancing: the order in which a call's targets are tried.
 
-Candidates are chosen before (breakers, cooldowns: `gateway.entrance`); latency is measured in `policy.latency`.
+Candidates are chosen before (breakers, cooldowns: `proxy.attempts.admission`); latency is measured in
+`resilience.routing.latency`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llm_guard.policy.units import Unit, at_least
+from llm_guard.resilience.units import Unit, at_least
 
 Balance = Literal["order", "weighted", "least_loaded", "latency"]
 """order: as written; weighted: at random; least_loaded: by calls in flight; latency: by cost and calls in flight."""
@@ -39,7 +40,7 @@ _FEW = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class LoadCandidate:
     """One target of a call."""
 
     group: int
@@ -51,7 +52,7 @@ class Candidate:
     """`PeakEwma.cost_s`; None: unknown."""
 
 
-def arranged(candidates: Sequence[Candidate], how: Balance, draw: Draw) -> tuple[int, ...]:
+def arranged(candidates: Sequence[LoadCandidate], how: Balance, draw: Draw) -> tuple[int, ...]:
     """Returns the indices of all candidates in the order in which to try them; groups are not mixed."""
     groups: dict[int, list[int]] = {}
     for index, candidate in enumerate(candidates):
@@ -73,7 +74,7 @@ def failing_last(order: Sequence[int], groups: Sequence[int], shares: Sequence[f
     return tuple(sorted(order, key=lambda index: (groups[index], is_failing[index])))
 
 
-def _within(members: list[int], candidates: Sequence[Candidate], how: Balance, draw: Draw) -> list[int]:
+def _within(members: list[int], candidates: Sequence[LoadCandidate], how: Balance, draw: Draw) -> list[int]:
     match how:
         case "order":
             return members
@@ -86,7 +87,7 @@ def _within(members: list[int], candidates: Sequence[Candidate], how: Balance, d
             return _by_latency(_by_lot(members, candidates, draw), candidates)
 
 
-def _by_lot(members: list[int], candidates: Sequence[Candidate], draw: Draw) -> list[int]:
+def _by_lot(members: list[int], candidates: Sequence[LoadCandidate], draw: Draw) -> list[int]:
     """Returns a random order in which each comes first in proportion to its weight.
 
     Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006): the keys u ** (1 / weight), here
@@ -96,7 +97,7 @@ def _by_lot(members: list[int], candidates: Sequence[Candidate], draw: Draw) -> 
     return sorted(members, key=keys.__getitem__)
 
 
-def _by_latency(lots: list[int], candidates: Sequence[Candidate]) -> list[int]:
+def _by_latency(lots: list[int], candidates: Sequence[LoadCandidate]) -> list[int]:
     """Returns the better of the first two drawn, then all others, best first.
 
     Two choices suffice (Mitzenmacher 2001), and unlike the best of all they differ between calls that choose at the

@@ -1,7 +1,7 @@
 """Stream settings of a route: recovery after a cut, buffering at the beginning, and keep-alives.
 
-Also decides after which failures a stream may continue elsewhere. Streams are joined in `dialect.continuation`;
-`policy.next_step` picks the deployment.
+Also decides after which failures a stream may continue elsewhere. Streams are joined in `dialects.resume.transcript`;
+`resilience.retry.decision` picks the deployment.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from llm_guard.outcome import Failure, Source
-from llm_guard.policy.units import Count, Seconds, Unit
+from llm_guard.resilience.units import Count, Seconds, Unit
 
 ENDING_S = 2.0
 """After the evidence of its end a stream may take this long for the rest: a usage chunk, `[DONE]`, the end of the

@@ -1,7 +1,7 @@
 """Throttle: finds out whether sending less makes fewer requests fail, and keeps a lower rate only if it does.
 
-The statistics of a trial are in `policy.trial`. The rate for a provider that answers 429 is in `policy.pacer`;
-`policy.breaker` decides when a deployment gets no calls at all.
+The statistics of a trial are in `resilience.throttling.rate_trial`. The rate for a provider that answers 429 is in
+`resilience.capacity.pacer`; `resilience.circuit_breaker.breaker` decides when a deployment gets no calls at all.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from llm_guard.policy.epoch import Before, Epoch, FailureShare
-from llm_guard.policy.gcra import Bucket
-from llm_guard.policy.trial import at_least, differs, judge
+from llm_guard.resilience.throttling.gcra import Bucket
+from llm_guard.resilience.throttling.observation_window import Before, Epoch, FailureShare
+from llm_guard.resilience.throttling.rate_trial import at_least, differs, judge
 
 Phase = Literal["watching", "trying", "throttling", "releasing"]
 """watching    no rate; failures are counted

@@ -1,6 +1,6 @@
 """Results of the calls within a stretch of time, and before a trial.
 
-Counts only; `policy.throttle` acts on them.
+Counts only; `resilience.throttling.adaptive_throttle` acts on them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Statistics of a trial: whether fewer calls fail at a lower rate.
 
-`policy.throttle` decides when a trial begins and what follows from it.
+`resilience.throttling.adaptive_throttle` decides when a trial begins and what follows from it.
 """
 
 from __future__ import annotations

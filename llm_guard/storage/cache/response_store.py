@@ -1,6 +1,7 @@
 """The response cache: its types, the protocol of a store, and the store in memory.
 
-Which responses may be cached is decided in `gateway.answer_cache`; how long one stays fresh, in `policy.freshness`.
+Which responses may be cached is decided in `proxy.cache.response_cache`; how long one stays fresh, in
+`resilience.caching.freshness`.
 """
 
 from __future__ import annotations

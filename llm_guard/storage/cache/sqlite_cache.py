@@ -1,7 +1,7 @@
 """The SQLite response cache, as used from the event loop.
 
 Bounds how long a call waits for the disk: a read that is late is a miss, and a disk that fails is not used for a while.
-The file itself is in `store.cache_file`.
+The file itself is in `storage.cache.sqlite_cache_file`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.store.cache import CachedAnswer, CacheSnapshot, Found, Held
-from llm_guard.store.cache_file import CacheFile, Written
-from llm_guard.store.errors import StoreError
-from llm_guard.store.worker import Worker
+from llm_guard.storage.cache.response_store import CachedAnswer, CacheSnapshot, Found, Held
+from llm_guard.storage.cache.sqlite_cache_file import CacheFile, Written
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.io_thread import Worker
 
-_log = structlog.get_logger("llm_guard.store.sqlite_cache")
+_log = structlog.get_logger("llm_guard.storage.cache.sqlite_cache")
 
 READ_S = 0.1
 """How long a call waits for a read."""

@@ -1,7 +1,7 @@
 """Cached responses in a SQLite file.
 
 Defines the schema, eviction, and totals that stay correct. Blocking; used by one thread. Timeouts are applied in
-`store.sqlite_cache`.
+`storage.cache.sqlite_cache`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from llm_guard.store.cache import CachedAnswer, Found, Held, cost_of
-from llm_guard.store.database import Database, Form
+from llm_guard.storage.cache.response_store import CachedAnswer, Found, Held, cost_of
+from llm_guard.storage.sqlite_file import Database, Form
 
 FILE = "cache.db"
 

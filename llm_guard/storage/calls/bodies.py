@@ -1,6 +1,7 @@
 """The bodies of stored calls, in their own table, so that searching for calls does not read them.
 
-Decides whether bodies are stored and encrypted. The calls are in `store.kept_calls`, the encryption in `store.sealing`.
+Decides whether bodies are stored and encrypted. The calls are in `storage.calls.sqlite_store`, the encryption in
+`storage.calls.encryption`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Literal
 
-from llm_guard.store.errors import StoreError
-from llm_guard.store.kept import Purpose
-from llm_guard.store.sealing import Sealing
+from llm_guard.storage.calls.encryption import Sealing
+from llm_guard.storage.calls.store import Purpose
+from llm_guard.storage.errors import StoreError
 
 BodyRule = Literal["plain", "encrypted", "none"]
 """Rule for the bodies of dead letters. Deferred calls always store them, encrypted if there is a key."""

@@ -1,6 +1,6 @@
 """Encryption of bodies on the disk: AES-256-GCM, with keys that can be rotated.
 
-The keys come from `config.lasting`; what is encrypted is decided in `store.kept_bodies`.
+The keys come from `config.storage`; what is encrypted is decided in `storage.calls.bodies`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Sealing:
     """Encrypts with the first key and decrypts with any of them."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """`keys`: 32 bytes each. Raises ImportError without `cryptography`; `config.lasting` checks for it first."""
+        """`keys`: 32 bytes each. Raises ImportError without `cryptography`; `config.storage` checks for it first."""
         # Imported only if needed: it takes 20 MB.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 

@@ -2,7 +2,7 @@
 
 Also finds earlier processes of the same gateway that have ended. The kernel releases a lock when its process ends,
 however it ends (flock(2)). Blocking; used by one thread. The calls of an ended process are taken over in
-`store.kept_calls`.
+`storage.calls.sqlite_store`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from llm_guard.store.folder import open_private
+from llm_guard.storage.state_dir import open_private
 
 _SUFFIX = ".lock"
 

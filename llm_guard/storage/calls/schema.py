@@ -1,6 +1,6 @@
 """The schema of stored calls in SQLite, and the conversion between calls and rows.
 
-The operations are in `store.kept_calls`, the bodies in `store.kept_bodies`.
+The operations are in `storage.calls.sqlite_store`, the bodies in `storage.calls.bodies`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.store.database import Form
-from llm_guard.store.kept import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
-from llm_guard.store.kept_bodies import Part, Unreadable
+from llm_guard.storage.calls.bodies import Part, Unreadable
+from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
+from llm_guard.storage.sqlite_file import Form
 
 # Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
 _FIRST = """

@@ -1,7 +1,8 @@
 """Deferred calls and dead letters in a SQLite file that several gateways can share.
 
 Ensures that each call is run by one gateway at a time, and ended only by the gateway that runs it. Blocking; used by
-one thread. Opening the file is in `store.database`, its schema in `store.kept_rows`, the bodies in `store.kept_bodies`.
+one thread. Opening the file is in `storage.sqlite_file`, its schema in `storage.calls.schema`, the bodies in
+`storage.calls.bodies`.
 
 Times are wall time, passed in by the caller: all gateways must agree on it to within a lease. Where it jumps ahead, a
 call that runs elsewhere may be started a second time; where it jumps back, due calls wait that much longer.
@@ -15,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_guard.store.database import Database
-from llm_guard.store.errors import DiskFullError
-from llm_guard.store.kept import Ended, Found, KeptCall, Purpose, State, StoredAnswer, Wanted
-from llm_guard.store.kept_bodies import Bodies, Part, Unreadable
-from llm_guard.store.kept_rows import FORM, INSERT, SELECT, as_text, condition, kept_call, written
-from llm_guard.store.runner_lock import RunnerLock
+from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
+from llm_guard.storage.calls.process_lock import RunnerLock
+from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, kept_call, written
+from llm_guard.storage.calls.store import Ended, Found, KeptCall, Purpose, State, StoredAnswer, Wanted
+from llm_guard.storage.errors import DiskFullError
+from llm_guard.storage.sqlite_file import Database
 
 INTERRUPTED = Ended(
     kind="interrupted",

@@ -1,6 +1,6 @@
 """Types and protocol of the store of deferred calls and dead letters.
 
-The store in SQLite is `store.kept_calls`; the calls are processed in `errands`.
+The store in SQLite is `storage.calls.sqlite_store`; the calls are processed in `deferred`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from llm_guard.dialect import DialectName
-from llm_guard.store.errors import StoreError as StoreError  # noqa: PLC0414  # part of this contract
+from llm_guard.dialects import DialectName
+from llm_guard.storage.errors import StoreError as StoreError  # noqa: PLC0414  # part of this contract
 
 Purpose = Literal["letter", "later"]
 State = Literal["dead", "queued", "running", "answered"]

@@ -18,7 +18,7 @@ import msgspec
 
 from llm_guard.clock import Clock
 from llm_guard.config import ContainerConfig
-from llm_guard.health.strategy import EngineError, Found, poll_gone
+from llm_guard.upstreams.engines.driver import EngineError, Found, poll_gone
 
 _ANSWER_S = 10.0
 _START_S = 60.0
@@ -32,7 +32,7 @@ _RUNS = ("running", "restarting", "stopping")
 
 
 class ContainerEngine:
-    """Implements `strategy.Strategy` for a container."""
+    """Implements `driver.Strategy` for a container."""
 
     def __init__(self, config: ContainerConfig, daemon: Literal["docker", "podman"], clock: Clock) -> None:
         self._container = config.container

@@ -1,7 +1,7 @@
 """The protocol for starting, stopping and inspecting an engine, with one implementation for each way to run one.
 
 Also polls for the end of engines that are not child processes. When any of this is done is decided in
-`health.supervisor`.
+`upstreams.engines.supervisor`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 
 from llm_guard.clock import Clock
 
-_log = structlog.get_logger("llm_guard.health.strategy")
+_log = structlog.get_logger("llm_guard.upstreams.engines.driver")
 
 _LOOK_S = 5.0
 """Interval at which a daemon is polled."""

@@ -1,6 +1,6 @@
 """Launcher: asks the kernel for a SIGTERM when the gateway dies, then replaces itself with the engine's program.
 
-Run as `python -I -S leash.py GATEWAY_PID PROGRAM ARGUMENT...`. A separate program, because no Python code may run
+Run as `python -I -S launcher.py GATEWAY_PID PROGRAM ARGUMENT...`. A separate program, because no Python code may run
 between fork and exec in a process that has threads. Imports nothing of llm_guard, so that it starts fast.
 
 Source: prctl(2), PR_SET_PDEATHSIG. The signal is sent when the thread that forked ends (here the event loop's), and the

@@ -1,8 +1,8 @@
 """Runs an engine as a child process of the gateway.
 
-Manages the process, its process group, and the last lines of its output. The process ends with the gateway: a restarted
-gateway could neither wait for an orphan nor read from it, and would find its port taken. To make an engine outlive the
-gateway, run it under systemd or in a container.
+Manages the process, its process group, its environment variables, and the last lines of its output. The process ends
+with the gateway: a restarted gateway could neither wait for an orphan nor read from it, and would find its port taken.
+To make an engine outlive the gateway, run it under systemd or in a container.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -21,19 +22,17 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig
-from llm_guard.health.environment import environment
-from llm_guard.health.strategy import EngineError, Found
-from llm_guard.health.tail import Tail
+from llm_guard.upstreams.engines.driver import EngineError, Found
 
-_log = structlog.get_logger("llm_guard.health.command_engine")
+_log = structlog.get_logger("llm_guard.upstreams.engines.process_driver")
 
-_LEASH = str(Path(__file__).with_name("leash.py"))
+_LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 _KILLED_S = 5.0
 """How long a process may take to end after SIGKILL."""
 
 
 class CommandEngine:
-    """Implements `strategy.Strategy` for a child process."""
+    """Implements `driver.Strategy` for a child process."""
 
     def __init__(self, config: CommandConfig, clock: Clock, own: Mapping[str, str] = os.environ) -> None:
         """`own`: the gateway's environment."""
@@ -107,11 +106,11 @@ class CommandEngine:
             raise EngineError(f"there is no program {program} to be run: install it, or write its whole path in argv")
 
     async def _begin(self) -> None:
-        leash = (sys.executable, "-I", "-S", _LEASH, str(os.getpid()))
+        launcher = (sys.executable, "-I", "-S", _LAUNCHER, str(os.getpid()))
         child = _Child(self._tail)
         try:
             await asyncio.get_running_loop().subprocess_exec(
-                lambda: child, *leash, *self._argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                lambda: child, *launcher, *self._argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT, cwd=self._folder, env=self._environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -174,3 +173,65 @@ def _ending(code: int) -> str:
     except ValueError:
         name = str(-code)
     return f"it was ended by signal {name}"
+
+
+_NAMES = frozenset({
+    "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TEMP", "TMP", "TMPDIR",
+    "TZ", "USER", "VIRTUAL_ENV", "HF_HOME", "LD_LIBRARY_PATH",
+})  # fmt: skip
+_FAMILIES = (
+    "CUDA_", "GGML_", "HF_HUB_", "HIP_", "HSA_", "LC_", "LLAMA_", "NCCL_", "NVIDIA_", "OLLAMA_", "OMP_", "PYTORCH_",
+    "RCCL_", "ROCM_", "ROCR_", "TORCH_", "TRANSFORMERS_", "VLLM_", "XDG_",
+)  # fmt: skip
+_SECRETIVE = ("KEY", "PASSWORD", "SECRET", "TOKEN")
+"""A variable of a family with one of these in its name is passed on only if the config names it: VLLM_API_KEY,
+HF_HUB_TOKEN.
+"""
+
+
+def environment(own: Mapping[str, str], passed: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a child: the harmless part of `own`, the variables of `own` that `passed` names, and `given` on
+    top."""
+    harmless = {name: value for name, value in own.items() if _is_harmless(name)}
+    named = {name: own[name] for name in passed if name in own}
+    return {**harmless, **named, **given}
+
+
+def _is_harmless(name: str) -> bool:
+    return name in _NAMES or (name.startswith(_FAMILIES) and not any(word in name for word in _SECRETIVE))
+
+
+LINES = 100
+CHARS = 500
+"""Maximum length of a line."""
+_MASK = "***"
+_SHORTEST_SECRET = 6
+"""Shorter values are ordinary words; masking them would reveal more than it hides."""
+
+
+class Tail:
+    """Collects bytes and returns the last lines as text. Undecodable bytes become replacement characters."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._lines: deque[str] = deque(maxlen=LINES)
+        self._begun = b""
+        self._secrets = sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+    def feed(self, data: bytes) -> None:
+        # Splits only the last lines of a flood: the first piece may then hold many lines, and is dropped.
+        *whole, begun = (self._begun + data).rsplit(b"\n", LINES + 1)
+        for line in whole[-LINES:]:
+            self._lines.append(self._shown(line))
+        self._begun = begun[: 8 * CHARS]  # an endless line must not grow
+
+    def lines(self) -> tuple[str, ...]:
+        """The last lines, oldest first."""
+        begun = (self._shown(self._begun),) if self._begun else ()
+        return (*self._lines, *begun)[-LINES:]
+
+    def _shown(self, line: bytes) -> str:
+        text = line.decode(errors="replace").rstrip("\r")
+        for secret in self._secrets:
+            text = text.replace(secret, _MASK)
+        text = text[:CHARS]
+        return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)

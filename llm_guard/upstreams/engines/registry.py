@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
-from llm_guard.health.command_engine import CommandEngine
-from llm_guard.health.docker_engine import ContainerEngine
-from llm_guard.health.strategy import Strategy
-from llm_guard.health.supervisor import EngineSeen, Probing, Supervisor, Tell
-from llm_guard.health.systemd_engine import UnitEngine
-from llm_guard.policy.engine import Turn
+from llm_guard.resilience.health.engine_state import Turn
+from llm_guard.upstreams.engines.docker_driver import ContainerEngine
+from llm_guard.upstreams.engines.driver import Strategy
+from llm_guard.upstreams.engines.process_driver import CommandEngine
+from llm_guard.upstreams.engines.supervisor import EngineSeen, Probing, Supervisor, Tell
+from llm_guard.upstreams.engines.systemd_driver import UnitEngine
 
 
 class Engines:

@@ -1,6 +1,7 @@
 """Supervises one engine: applies operator commands and probe results, and restarts it when it is down.
 
-Runs one operation at a time. `policy.engine` decides which, and `health.strategy` carries it out.
+Runs one operation at a time. `resilience.health.engine_state` decides which, and `upstreams.engines.driver` carries it
+out.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import EngineConfig
-from llm_guard.health.signs import Hear, ProbeView
-from llm_guard.health.strategy import EngineError, Strategy
-from llm_guard.policy.engine import Engine, EngineSnapshot, Order, Turn
+from llm_guard.resilience.health.engine_state import Engine, EngineSnapshot, Order, Turn
+from llm_guard.upstreams.engines.driver import EngineError, Strategy
+from llm_guard.upstreams.probes.targets import Hear, ProbeView
 
-_log = structlog.get_logger("llm_guard.health.supervisor")
+_log = structlog.get_logger("llm_guard.upstreams.engines.supervisor")
 
 _BOOT_LOOK_S = 0.5
 """Interval between probes while the engine starts; the prober's own interval may be long."""

@@ -16,8 +16,8 @@ from asyncio.subprocess import DEVNULL, PIPE
 
 from llm_guard.clock import Clock
 from llm_guard.config import UnitConfig
-from llm_guard.health.environment import environment
-from llm_guard.health.strategy import EngineError, Found, poll_gone
+from llm_guard.upstreams.engines.driver import EngineError, Found, poll_gone
+from llm_guard.upstreams.engines.process_driver import environment
 
 _ANSWER_S = 10.0
 _START_S = 30.0
@@ -29,7 +29,7 @@ _BUS = ("DBUS_SESSION_BUS_ADDRESS",)
 
 
 class UnitEngine:
-    """Implements `strategy.Strategy` for a systemd unit."""
+    """Implements `driver.Strategy` for a systemd unit."""
 
     def __init__(self, config: UnitConfig, clock: Clock) -> None:
         self._unit = config.unit

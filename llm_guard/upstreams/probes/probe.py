@@ -1,6 +1,7 @@
 """One probe of an upstream, over the same connections as calls: its request, and how much of the response is read.
 
-What the responses mean is decided in `policy.probing`; when and how long to probe, in `health.prober`.
+What the responses mean is decided in `resilience.health.probe_policy`; when and how long to probe, in
+`upstreams.probes.prober`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from llm_guard.call import Exchange
-from llm_guard.deployment import Upstream
-from llm_guard.gateway.connections import Connections, UpstreamError
-from llm_guard.gateway.headers import lower_names
-from llm_guard.health.subjects import Subject, health_path
 from llm_guard.outcome import FailureKind, Source
-from llm_guard.policy.probing import ProbeSettings, Sight, judge_completion, judge_health, judge_models
+from llm_guard.proxy.call import Exchange
+from llm_guard.proxy.headers import lower_names
+from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.resilience.health.probe_policy import (
+    ProbeResult,
+    ProbeSettings,
+    evaluate_completion,
+    evaluate_health,
+    evaluate_models,
+)
+from llm_guard.routing.deployment import Upstream
+from llm_guard.upstreams.probes.targets import Subject, health_path
 
 _MOST_BYTES = 1 << 16
 _MOST_LIST_BYTES = 1 << 22
@@ -33,7 +40,7 @@ accept (platform.openai.com/docs/api-reference/chat/create).
 class Look(Protocol):
     """Probes one subject repeatedly."""
 
-    async def look(self) -> Sight:
+    async def look(self) -> ProbeResult:
         """Runs one probe. Has no timeout of its own; closes the exchange at once if cancelled."""
 
 
@@ -64,16 +71,16 @@ class _HealthLook:
         self._path = path
         self._is_head_enough = True
 
-    async def look(self) -> Sight:
+    async def look(self) -> ProbeResult:
         if self._is_head_enough:
             heard = await self._asker.ask("HEAD", self._path)
             if 200 <= heard.status < 300 and not heard.is_json:
-                return judge_health(heard.status, None)
+                return evaluate_health(heard.status, None)
         heard = await self._asker.ask("GET", self._path)
         if 200 <= heard.status < 300:
             self._is_head_enough = False
         said = _decoded(heard.body, dict)
-        return judge_health(heard.status, None if said is None else said.get("status"))
+        return evaluate_health(heard.status, None if said is None else said.get("status"))
 
 
 class _ModelsLook:
@@ -83,10 +90,10 @@ class _ModelsLook:
         self._asker = asker
         self._wanted = wanted
 
-    async def look(self) -> Sight:
+    async def look(self) -> ProbeResult:
         heard = await self._asker.ask("GET", self._asker.target("/models"), most=_MOST_LIST_BYTES)
         found = _decoded(heard.body, _Listed)
-        return judge_models(heard.status, None if found is None else {each.id for each in found.data}, self._wanted)
+        return evaluate_models(heard.status, None if found is None else {each.id for each in found.data}, self._wanted)
 
 
 class _CompletionLook:
@@ -99,10 +106,10 @@ class _CompletionLook:
         self._path = "/messages" if dialect == "anthropic" else "/chat/completions"
         self._body = json.dumps({"model": model, limit: 1, "messages": [{"role": "user", "content": "hi"}]}).encode()
 
-    async def look(self) -> Sight:
+    async def look(self) -> ProbeResult:
         heard = await self._asker.ask("POST", self._asker.target(self._path), self._body)
         said = _decoded(heard.body, dict)
-        return judge_completion(heard.status, bool(said) and not said.get("error") and said.get("type") != "error")
+        return evaluate_completion(heard.status, bool(said) and not said.get("error") and said.get("type") != "error")
 
 
 class _Listed(msgspec.Struct):
@@ -149,10 +156,10 @@ class _Asker:
         return await send(method, link, target, headers, body, None, is_repeatable=False)
 
 
-def sight_of(error: UpstreamError) -> Sight:
+def sight_of(error: UpstreamError) -> ProbeResult:
     """Result of a probe after its exchange failed: `failed` if the upstream caused it, else `unclear`."""
     is_theirs = error.kind.source is Source.UPSTREAM
-    return Sight("failed" if is_theirs else "unclear", error.detail)
+    return ProbeResult("failed" if is_theirs else "unclear", error.detail)
 
 
 async def _read(exchange: Exchange, most: int) -> bytes:

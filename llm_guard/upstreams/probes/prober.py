@@ -1,7 +1,7 @@
 """Probes upstreams repeatedly, beside the calls. Each is probed by its own task, so that a slow one delays no other.
 
-Schedules the probes, keeps their results and notifies subscribers. The requests are in `health.looks`, their evaluation
-in `policy.probing`, and the effect on calls in `gateway.way`.
+Schedules the probes, keeps their results and notifies subscribers. The requests are in `upstreams.probes.probe`, their
+evaluation in `resilience.health.probe_policy`, and the effect on calls in `proxy.attempts.candidate_selection`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deployment import Deployment, Down, Upstream
-from llm_guard.gateway.connections import UpstreamError
-from llm_guard.gateway.counters import Distribution
-from llm_guard.health.looks import Look, sight_of
-from llm_guard.health.signs import Hear, ProbeView
-from llm_guard.health.subjects import Key, Subject, subjects_of
-from llm_guard.policy.breaker import Breaker
-from llm_guard.policy.probing import Finding, Record, Sight, delay_s, first_delay_s, may_end_opening
+from llm_guard.proxy.http_client.connection_pool import UpstreamError
+from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.health.probe_policy import (
+    Finding,
+    ProbeHistory,
+    ProbeResult,
+    delay_s,
+    first_delay_s,
+    may_end_opening,
+)
+from llm_guard.routing.deployment import Deployment, Down, Upstream
+from llm_guard.upstreams.probes.probe import Look, sight_of
+from llm_guard.upstreams.probes.targets import Hear, Key, ProbeView, Subject, subjects_of
 
-_log = structlog.get_logger("llm_guard.health.prober")
+_log = structlog.get_logger("llm_guard.upstreams.probes.prober")
 
 _TOOK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -35,7 +41,7 @@ class _Watched:
 
     subject: Subject
     look: Look
-    record: Record = field(default_factory=Record)
+    history: ProbeHistory = field(default_factory=ProbeHistory)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
     """Callers of `wait_looks` that need a probe that has not started yet."""
@@ -61,7 +67,7 @@ class Prober:
         draw: Callable[[], float],
     ) -> None:
         """`deployments` returns all current deployments; calls read from `down` which of them are down; `end_hints` is
-        called with the deployments that a probe found healthy (`Gateway.end_hints`)."""
+        called with the deployments that a probe found healthy (`Handler.end_hints`)."""
         self._new_look = new_look
         self._deployments = deployments
         self._down = down
@@ -124,7 +130,7 @@ class Prober:
             return None
         for key in _keys(deployment):
             watched = self._watched.get(key)
-            seen = None if watched is None else watched.record.snapshot(self._clock.now())
+            seen = None if watched is None else watched.history.snapshot(self._clock.now())
             if seen is not None and seen.state == "down":
                 return seen.why
         return None
@@ -219,41 +225,41 @@ class Prober:
     async def _look(self, watched: _Watched) -> None:
         subject = watched.subject
         began_at = self._clock.now()
-        sight = await self._sight(watched.look.look(), subject.settings.timeout)
+        result = await self._sight(watched.look.look(), subject.settings.timeout)
         took_s = self._clock.now() - began_at
         upstream = subject.upstream.name
-        self.counts[upstream, subject.kind, sight.finding] += 1
-        watched.last, watched.looked_wall = sight.finding, self._clock.wall()
-        if sight.finding in ("ok", "answered"):
+        self.counts[upstream, subject.kind, result.finding] += 1
+        watched.last, watched.looked_wall = result.finding, self._clock.wall()
+        if result.finding in ("ok", "answered"):
             watched.took_s = took_s
             self.durations.setdefault(upstream, Distribution(_TOOK_S)).note(took_s)
-        if sight.finding == "ok":
+        if result.finding == "ok":
             watched.last_ok_wall = watched.looked_wall
-        self._conclude(watched, sight)
+        self._conclude(watched, result)
 
-    async def _sight(self, looking: Awaitable[Sight], timeout_s: float) -> Sight:
+    async def _sight(self, looking: Awaitable[ProbeResult], timeout_s: float) -> ProbeResult:
         try:
             with self._clock.limit() as limit:
                 limit.set(self._clock.now() + timeout_s, "probe")
                 return await looking
         except TimeoutError:
-            return Sight("failed", f"it did not answer within {timeout_s:g} s")
+            return ProbeResult("failed", f"it did not answer within {timeout_s:g} s")
         except UpstreamError as error:
             return sight_of(error)
 
     # effects of a result
 
-    def _conclude(self, watched: _Watched, sight: Sight) -> None:
-        subject, record = watched.subject, watched.record
-        before = record.snapshot(self._clock.now())
+    def _conclude(self, watched: _Watched, result: ProbeResult) -> None:
+        subject, history = watched.subject, watched.history
+        before = history.snapshot(self._clock.now())
         successes, watched.successes = watched.successes, self._successes(subject)
-        is_news = record.note(
-            sight, subject.settings.max_failures, have_calls_succeeded=successes != watched.successes
+        is_news = history.note(
+            result, subject.settings.max_failures, have_calls_succeeded=successes != watched.successes
         )  # fmt: skip
         view = self._view(watched)
         if view.state != before.state:
             self._tell_calls()
-        self._tell_breakers(subject, sight, before.failures)
+        self._tell_breakers(subject, result, before.failures)
         if is_news:
             _log.warning("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, why=view.why)
             if self.on_change is not None:
@@ -262,20 +268,20 @@ class Prober:
             hear(view)
 
     def _tell_calls(self) -> None:
-        down = {key for key, each in self._watched.items() if each.record.snapshot(self._clock.now()).state == "down"}
+        down = {key for key, each in self._watched.items() if each.history.snapshot(self._clock.now()).state == "down"}
         self._down.keys = frozenset(down | {(name, None) for name in self._failed})
 
-    def _tell_breakers(self, subject: Subject, sight: Sight, failures_before: int) -> None:
+    def _tell_breakers(self, subject: Subject, result: ProbeResult, failures_before: int) -> None:
         """Lets open breakers admit a call early. A host's breaker judges connections, so any response counts; a
         deployment's judges responses."""
-        if sight.finding not in ("ok", "answered"):
+        if result.finding not in ("ok", "answered"):
             return
         for host in {each.host for each in self._deployments() if each.upstream.name == subject.upstream.name}:
             self._half_open(host, upstream=subject.upstream.name)
         deployments = self._of(subject)
-        if sight.finding == "ok":
+        if result.finding == "ok":
             self._end_hints(deployments)
-        if may_end_opening(subject.kind, sight, failures_before):
+        if may_end_opening(subject.kind, result, failures_before):
             for deployment in deployments:
                 self._half_open(deployment.breaker, deployment=deployment.label)
 
@@ -299,7 +305,7 @@ class Prober:
         ]
 
     def _view(self, watched: _Watched) -> ProbeView:
-        subject, seen = watched.subject, watched.record.snapshot(self._clock.now())
+        subject, seen = watched.subject, watched.history.snapshot(self._clock.now())
         return ProbeView(
             subject.upstream.name,
             seen.state,

@@ -1,16 +1,25 @@
-"""The upstreams and single deployments that the config wants probed.
+"""The upstreams and single deployments that the config wants probed, and the result of a probe as other modules see it.
 
-The probes are in `health.looks`, their settings in `policy.probing`.
+The probes are in `upstreams.probes.probe`, their settings in `resilience.health.probe_policy`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from llm_guard.config import Config, is_pattern
-from llm_guard.deployment import Upstream, upstream_of
-from llm_guard.policy.probing import CompletionProbeSettings, ProbeKind, ProbeSettings
+from llm_guard.resilience.health.probe_policy import (
+    CompletionProbeSettings,
+    Finding,
+    ProbeKind,
+    ProbeSettings,
+    ProbeState,
+)
+from llm_guard.routing.deployment import Upstream, upstream_of
+
+__all__ = ["Finding", "Hear", "ProbeKind", "ProbeState", "ProbeView"]
+
 
 Key = tuple[str, str | None]
 """The upstream's name and the model of a single deployment; None: the upstream as a whole."""
@@ -92,3 +101,29 @@ def _deployments(config: Config, upstreams: Mapping[str, Upstream]) -> Iterator[
             if each.probe is not None:
                 sent = each.model or name
                 yield Subject(upstreams[each.upstream], each.probe, sent, f"{each.upstream}/{sent}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeView:
+    """Probe state of one upstream or one deployment."""
+
+    upstream: str
+    state: ProbeState
+    why: str = ""
+    """Problem that the last probe found; empty: none."""
+    failures: int = 0
+    """Failed probes in a row."""
+    last_ok_wall: float | None = None
+    """Time of the last `ok` probe, in seconds since the epoch."""
+    looked_wall: float | None = None
+    took_s: float | None = None
+    """Duration in seconds of the last probe that was answered."""
+    kind: ProbeKind = "health"
+    last: Finding | None = None
+    """Result of the last probe; None: none yet. Both `ok` and `answered` mean that the upstream is reachable."""
+    deployment: str | None = None
+    """Label of the probed deployment; None: the upstream as a whole."""
+
+
+Hear = Callable[[ProbeView], None]
+"""Called synchronously after each probe of an upstream as a whole; must neither block nor raise."""

@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from llm_guard.cli import main
-from llm_guard.explain import evidence_of, explanation, report, report_lines
+from llm_guard.cli.classify_report import evidence_of, explanation, report, report_lines
+from llm_guard.cli.main import main
 from llm_guard.outcome import FailureKind
 
 WALL = 1_800_000_000.0
@@ -131,9 +131,9 @@ def test_explanation_tells_what_the_gateway_does(record: dict[str, object], row:
 
 
 def test_every_kind_can_be_explained() -> None:
-    from llm_guard import explain
+    from llm_guard.cli import classify_report
 
-    assert set(explain._MEANING) == set(FailureKind)
+    assert set(classify_report._MEANING) == set(FailureKind)
 
 
 # the command

@@ -11,10 +11,11 @@ import pytest
 import structlog
 from click.testing import CliRunner
 
-from llm_guard import cli, demo
+from llm_guard.admin.http.operator_token import Generated
 from llm_guard.app import App
+from llm_guard.cli import demo
+from llm_guard.cli import main as cli
 from llm_guard.mock.faults import parse_plan
-from llm_guard.ops.operator_token import Generated
 from tests.chaos.wire import ask
 from tests.tokens import bearer
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.config import Config, ConfigError, WebhookConfig, parse_config
-from llm_guard.policy.alert_rules import LatencySettings, SuccessRateSettings
+from llm_guard.resilience.alerts.rules import LatencySettings, SuccessRateSettings
 
 BASE = """\
 upstreams: {a: {dialect: openai, base_url: "http://a"}}

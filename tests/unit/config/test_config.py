@@ -10,7 +10,7 @@ import pytest
 from llm_guard.config import Config, ConfigError, Ops, Rules, Server, load_config, parse_config
 from llm_guard.outcome import FailureKind
 
-CONFIG_FOLDER = Path(__file__).parents[2] / "config"
+CONFIG_FOLDER = Path(__file__).parents[3] / "config"
 
 BASE = """\
 upstreams:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from llm_guard.cli import main
+from llm_guard.cli.main import main
 from llm_guard.config import try_text
 
 SECRET = "sk-live-7f3a"

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from llm_guard.cli import main
+from llm_guard.cli.main import main
+from llm_guard.cli.restart_summary import schedule
 from llm_guard.config import Config, ConfigError, EngineConfig, parse_config, shown
 from llm_guard.config.engines import CommandConfig, ContainerConfig, RestartConfig, UnitConfig
-from llm_guard.health.schedule import schedule
-from llm_guard.policy.probing import ProbeSettings
-from llm_guard.policy.restarts import PRESETS, RestartSettings, giving_up
+from llm_guard.resilience.health.probe_policy import ProbeSettings
+from llm_guard.resilience.health.restart_policy import PRESETS, RestartSettings, giving_up
 
-ANNOTATED = Path(__file__).parents[2] / "config" / "llm_guard.yaml"
+ANNOTATED = Path(__file__).parents[3] / "config" / "llm_guard.yaml"
 BASE = """\
 upstreams:
   local: {dialect: openai, base_url: "http://127.0.0.1:8000/v1"}

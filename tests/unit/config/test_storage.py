@@ -7,8 +7,8 @@ import base64
 import pytest
 
 from llm_guard.config import parse_config
-from llm_guard.config.lasting import sealing_keys
-from tests.unit.test_config import BASE, MODELS, problem
+from llm_guard.config.storage import sealing_keys
+from tests.unit.config.test_config import BASE, MODELS, problem
 
 KEY = base64.b64encode(bytes(range(32))).decode()
 ASK = "store.key: must be 32 random bytes, as `openssl rand -base64 32` prints them; "
@@ -44,7 +44,7 @@ def test_key_that_is_none_is_told_and_not_quoted(key: str, said: str) -> None:
 
 
 def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_guard.config.lasting.find_spec", lambda name: None)
+    monkeypatch.setattr("llm_guard.config.storage.find_spec", lambda name: None)
     told = problem(MODELS + f"store:\n  key: {KEY}")
     assert told == (
         "6: store.key: needs cryptography, which is not installed: pip install 'llm-guard-proxy[encryption]'"

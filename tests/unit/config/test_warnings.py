@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from llm_guard.cli import main
+from llm_guard.cli.main import main
 from llm_guard.config.warnings import _unrouted_models
 from tests.chaos.stand import config_of
 

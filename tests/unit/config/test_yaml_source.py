@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llm_guard.config import Config, ConfigError, Problem, load_config, parse_config
-from llm_guard.config.text import plain_scalar, read_document
+from llm_guard.config.yaml_source import plain_scalar, read_document
 
 BASE = """\
 upstreams:

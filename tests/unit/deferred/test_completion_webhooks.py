@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from llm_guard.ops.webhook_client import Sent
-from llm_guard.policy.signature import signature
-from llm_guard.store.kept import State, StoreError, Wanted
+from llm_guard.storage.calls.store import State, StoreError, Wanted
+from llm_guard.webhooks.client import Sent
+from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
-from tests.unit.errands.world import OK, WRONG, World, world
+from tests.unit.deferred.world import OK, WRONG, World, world
 
 HOOKS: dict[str, Any] = {
     "store": {
@@ -40,7 +40,7 @@ async def test_answered_call_is_told_once_and_signed() -> None:
         assert (said["id"], said["request_id"], said["url"]) == (kept.id, "lg-1", f"/v1/llm-guard/calls/{kept.id}")
         assert b"good" not in content
         assert it.now(kept).told == "answered"
-        assert it.errands.counts.told == {("team", "taken"): 1}
+        assert it.deferred.counts.told == {("team", "taken"): 1}
 
 
 async def test_failed_call_is_told_with_its_reason() -> None:
@@ -99,7 +99,7 @@ async def test_webhook_that_fails_holds_up_no_other() -> None:
 
 
 async def test_many_that_one_webhook_does_not_take_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_guard.errands.told._MOST", 3)
+    monkeypatch.setattr("llm_guard.deferred.completion_webhooks._MOST", 3)
     async with world(**HOOKS) as it:
         it.hook.sent = REFUSED
         for _ in range(4):
@@ -121,7 +121,7 @@ async def test_slow_webhook_holds_up_no_other() -> None:
             told.append(url)
             return Sent(True)
 
-        it.errands._teller._post = post
+        it.deferred._notifier._post = post
         for _ in range(3):
             await it.promised()
         await it.pass_s(1)
@@ -140,7 +140,7 @@ async def test_call_that_is_answered_after_all_is_told_anew() -> None:
             await it.pass_s(6)
             assert it.now(kept).state == "dead"
             it.store.requeue(Wanted(), it.clock.wall(), 0)
-            it.errands.runner.wake()
+            it.deferred.runner.wake()
         await it.pass_s(6)
         assert [said["status"] for said in it.hook.bodies] == ["failed", "answered"]
         deliveries = [headers["x-llm-guard-delivery"] for _, headers, _ in it.hook.got]
@@ -170,7 +170,7 @@ async def test_webhook_that_the_config_does_not_have_any_more_is_left_alone() ->
         it.hook.sent = REFUSED
         await it.promised()
         await let_run()
-        it.errands.adopt(World(KeptInMemory()).config)
+        it.deferred.adopt(World(KeptInMemory()).config)
         await it.pass_s(600)
         assert len(it.hook.got) == 1
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llm_guard.call import Call
-from llm_guard.errands.credentials import MOST, Credentials, plain_query
+from llm_guard.deferred.credentials import MOST, Credentials, plain_query
+from llm_guard.proxy.call import Call
 
 KEY = (("authorization", "Bearer sk-callers"),)
 

@@ -7,18 +7,18 @@ import io
 
 import pytest
 
-from llm_guard.errands import form
-from llm_guard.gateway.asked import Asked
-from llm_guard.gateway.recording import Recording
-from llm_guard.gateway.request_fields import RequestFields
-from llm_guard.gateway.serving import Serving
-from llm_guard.gateway.spool import Spool
-from llm_guard.gateway.stored_body import StoredBody
+from llm_guard.deferred import serialization
 from llm_guard.outcome import Refusal
-from llm_guard.routes import compile_routes
+from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.request_body.fields import Asked
+from llm_guard.proxy.request_body.spool import Spool
+from llm_guard.proxy.request_body.spooled_body import StoredBody
+from llm_guard.proxy.settings import Serving
+from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
-from tests.unit.errands.world import BUSY, WRONG, World, world
+from tests.unit.deferred.world import BUSY, WRONG, World, world
 
 SECRET = "sk-canary-4711"
 HEADERS = (
@@ -37,13 +37,13 @@ HEADERS = (
 async def test_promise_is_on_the_disk_when_it_is_given() -> None:
     async with world(rules={"answer_later": {"deadline": "10m"}}) as it:
         call = it.call()
-        kept_id = await it.keeper.promise(call, is_at_once=True)
+        kept_id = await it.intake.promise(call, is_at_once=True)
         assert isinstance(kept_id, str)
         kept = it.store.rows[kept_id]
         assert (kept.purpose, kept.request_id, kept.request.model) == ("later", "lg-1", "gpt")
         assert kept.deadline_at == pytest.approx(it.clock.wall() + 600)
-        assert call.beyond is not None
-        assert call.beyond.promise == kept_id
+        assert call.disposition is not None
+        assert call.disposition.deferred_id == kept_id
         assert len(kept_id) == 32
 
 
@@ -60,21 +60,21 @@ async def test_no_credential_is_kept_and_what_changes_the_reading_is() -> None:
 async def test_letter_says_how_the_call_has_failed() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.keeper.bury(call)
+        kept_id = await it.intake.bury(call)
         kept = it.store.rows[str(kept_id)]
         assert (kept.state, kept.deadline_at, kept.webhook) == ("dead", None, None)
         assert kept.ended is not None
         assert (kept.ended.kind, kept.ended.detail, kept.ended.status) == ("overloaded", "answered 503", 502)
         assert kept.first_failed_at == kept.last_failed_at == it.clock.wall()
-        assert call.beyond is not None
-        assert call.beyond.letter == kept_id
+        assert call.disposition is not None
+        assert call.disposition.dead_letter_id == kept_id
         assert it.told == [("letter", {"what": "kept", "count": 1})]
 
 
 async def test_letter_of_a_refusal_has_its_code() -> None:
     async with world() as it:
         refusal = Refusal(503, "breaker_open", "one: failing", by="breaker")
-        kept = it.store.rows[str(await it.keeper.bury(it.call(refusal=refusal)))]
+        kept = it.store.rows[str(await it.intake.bury(it.call(refusal=refusal)))]
         assert kept.ended is not None
         assert (kept.ended.kind, kept.ended.status) == ("breaker_open", 503)
 
@@ -83,54 +83,54 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
     async with world() as it:
         it.store.problem = "database or disk is full"
         call = it.call(failure=BUSY)
-        assert await it.keeper.bury(call) is None
-        assert call.beyond is None
-        assert it.errands.counts.lost == {"disk": 1}
+        assert await it.intake.bury(call) is None
+        assert call.disposition is None
+        assert it.deferred.counts.lost == {"disk": 1}
         assert ("letter", {"what": "lost", "count": 1}) in it.told
 
 
 async def test_hung_disk_is_waited_for_two_seconds() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
         await it.pass_s(1.9)
         assert not burying.done()
         await it.pass_s(0.2)
         assert await burying is None
-        assert it.errands.counts.lost == {"slow": 1}
+        assert it.deferred.counts.lost == {"slow": 1}
 
 
 async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY))) for _ in range(250)]
+        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(250)]
         await let_run()
-        assert sum(each.done() for each in waiting) == it.errands.counts.lost["too_many"] == 50
+        assert sum(each.done() for each in waiting) == it.deferred.counts.lost["too_many"] == 50
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
-        assert it.errands.counts.lost["slow"] == 200
+        assert it.deferred.counts.lost["slow"] == 200
 
 
 async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
-        monkeypatch.setattr("llm_guard.errands.keeper._MOST_WAITING_BYTES", 100)
+        monkeypatch.setattr("llm_guard.deferred.intake._MOST_WAITING_BYTES", 100)
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)]
+        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)]
         await let_run()
-        assert await it.keeper.bury(it.call(failure=BUSY)) is None
-        assert it.errands.counts.lost == {"too_many": 1}
-        promised = await it.keeper.promise(it.call(), is_at_once=True)
+        assert await it.intake.bury(it.call(failure=BUSY)) is None
+        assert it.deferred.counts.lost == {"too_many": 1}
+        promised = await it.intake.promise(it.call(), is_at_once=True)
         assert isinstance(promised, Refusal)
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
         it.disk.go_on()
-        assert await it.keeper.bury(it.call(failure=BUSY)) is not None
+        assert await it.intake.bury(it.call(failure=BUSY)) is not None
 
 
 async def test_what_waits_for_the_disk_is_written_together() -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY))) for _ in range(50)]
+        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(50)]
         await let_run()
         waiting[7].cancel()
         await let_run()
@@ -145,38 +145,38 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
     async with world() as it:
         it.disk.hangs = True
         bodies = (b"{}", it.store.refused, b"{}")
-        waiting = [asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY, body=body))) for body in bodies]
+        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=body))) for body in bodies]
         await let_run()
         it.disk.go_on()
         kept = await asyncio.gather(*waiting)
         assert [each is not None for each in kept] == [True, False, True]
-        assert it.errands.counts.lost == {"disk": 1}
+        assert it.deferred.counts.lost == {"disk": 1}
         assert len(it.store.rows) == 2
 
 
 async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longer() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.keeper.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
         await let_run()
-        (adding,) = it.errands.shelf._adding
+        (adding,) = it.deferred.call_store._adding
         await it.pass_s(2.5)
         assert await burying is None
         assert adding.call is None
-        assert not it.errands.shelf._adding
+        assert not it.deferred.call_store._adding
 
 
 async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
-        monkeypatch.setattr(form, "MOST_BODY_BYTES", 10)
+        monkeypatch.setattr(serialization, "MOST_BODY_BYTES", 10)
         body = b'{"model":"gpt"}'
         stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         for each in (body, stored):
-            refusal = await it.keeper.promise(it.call(body=each), is_at_once=True)
+            refusal = await it.intake.promise(it.call(body=each), is_at_once=True)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (413, "too_large_to_keep")
-            assert await it.keeper.bury(it.call(failure=BUSY, body=each)) is None
-        assert it.errands.counts.lost == {"too_large": 2}
+            assert await it.intake.bury(it.call(failure=BUSY, body=each)) is None
+        assert it.deferred.counts.lost == {"too_large": 2}
         assert not it.store.rows
 
 
@@ -192,16 +192,16 @@ async def test_body_that_is_closed_is_a_counted_loss() -> None:
     async with world() as it:
         stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
         stored.close()
-        assert await it.keeper.bury(it.call(failure=BUSY, body=stored)) is None
-        assert it.errands.counts.lost == {"body": 1}
-        refusal = await it.keeper.promise(it.call(body=stored), is_at_once=True)
+        assert await it.intake.bury(it.call(failure=BUSY, body=stored)) is None
+        assert it.deferred.counts.lost == {"body": 1}
+        refusal = await it.intake.promise(it.call(body=stored), is_at_once=True)
         assert isinstance(refusal, Refusal)
 
 
 async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        refusal = await it.keeper.promise(it.call(), is_at_once=True)
+        refusal = await it.intake.promise(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.should_retry, refusal.retry_after_s) == (503, True, 10.0)
         assert "disk I/O" not in refusal.message
@@ -214,18 +214,18 @@ async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
 async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memory() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        assert isinstance(await it.keeper.promise(it.call(headers=HEADERS), is_at_once=True), Refusal)
-        assert await it.keeper.bury(it.call(headers=HEADERS, failure=BUSY)) is None
-        assert SECRET not in repr(it.keeper._credentials._kept)
-        assert it.errands.counts.waiting == 0
+        assert isinstance(await it.intake.promise(it.call(headers=HEADERS), is_at_once=True), Refusal)
+        assert await it.intake.bury(it.call(headers=HEADERS, failure=BUSY)) is None
+        assert SECRET not in repr(it.intake._credentials._kept)
+        assert it.deferred.counts.waiting == 0
 
 
 async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
-        shelf = it.errands.shelf  # the store's thread is processing it
-        monkeypatch.setattr(shelf, "add", lambda call: shelf.ask(lambda store: store.add(call)))
-        promising = asyncio.ensure_future(it.keeper.promise(it.call(), is_at_once=True))
+        call_store = it.deferred.call_store  # the store's thread is processing it
+        monkeypatch.setattr(call_store, "add", lambda call: call_store.ask(lambda store: store.add(call)))
+        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
         await it.pass_s(1)
         await it.pass_s(1.5)
         assert isinstance(await promising, Refusal)
@@ -239,7 +239,7 @@ async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pyte
 async def test_promise_to_a_client_that_has_left_is_taken_back() -> None:
     async with world() as it:
         it.disk.hangs = True
-        promising = asyncio.ensure_future(it.keeper.promise(it.call(), is_at_once=True))
+        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
         await let_run()
         promising.cancel()
         await let_run()
@@ -247,7 +247,7 @@ async def test_promise_to_a_client_that_has_left_is_taken_back() -> None:
         with pytest.raises(asyncio.CancelledError):
             await promising
         assert "delete" in it.store.done
-        assert it.errands.counts.waiting == 0
+        assert it.deferred.counts.waiting == 0
 
 
 async def test_no_more_are_promised_than_may_wait() -> None:
@@ -255,31 +255,31 @@ async def test_no_more_are_promised_than_may_wait() -> None:
         it.provider.is_silent = True
         for _ in range(2):
             await it.promised()
-        refusal = await it.keeper.promise(it.call(), is_at_once=True)
+        refusal = await it.intake.promise(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_promises", True)
         it.provider.is_silent = False
         await it.pass_s(10)
         assert {each.state for each in it.store.rows.values()} == {"answered"}
-        assert isinstance(await it.keeper.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
 
 
 async def test_reload_changes_how_many_may_wait() -> None:
     async with world(store={"answer_later": {"waiting": 1, "at_once": 1}}) as it:
         it.provider.is_silent = True
         await it.promised()
-        assert isinstance(await it.keeper.promise(it.call(), is_at_once=True), Refusal)
-        it.keeper.adopt(World(KeptInMemory(), store={"answer_later": {"waiting": 2}}).config)
-        assert isinstance(await it.keeper.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), Refusal)
+        it.intake.adopt(World(KeptInMemory(), store={"answer_later": {"waiting": 2}}).config)
+        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
 
 
 async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
     client = {"name": "app", "key": "k-app"}
     async with world(server={"client_keys": [client]}) as it:
         call = it.call(client_key="app")
-        assert it.gateway.take_up(call, Asked(model="gpt")) is None
+        assert it.gateway.restore(call, Asked(model="gpt")) is None
         files = it.call("/v1/files", client_key="app")
-        refusal = it.gateway.take_up(files, Asked())
+        refusal = it.gateway.restore(files, Asked())
         assert refusal is not None
         assert refusal.code == "permission_denied"
 
@@ -299,7 +299,7 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
 async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> None:
     async with world(rules={"capacity": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
-        calls = [asyncio.create_task(it.gateway.ask(it.call(), Recording().reply())) for _ in range(2)]
+        calls = [asyncio.create_task(it.gateway.execute_background(it.call(), Recording().reply())) for _ in range(2)]
         await let_run()
         assert len(it.provider.asked) == 1
         other = World(KeptInMemory(), rules={"capacity": {"concurrency": 2}})
@@ -314,7 +314,7 @@ async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> N
 async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.keeper.promise(call, is_at_once=False)
+        kept_id = await it.intake.promise(call, is_at_once=False)
         kept = it.store.rows[str(kept_id)]
         assert kept.ended is not None
         assert kept.ended.kind == "overloaded"
@@ -324,7 +324,7 @@ async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
 
 async def test_call_that_would_fail_again_is_not_promised_anything() -> None:
     async with world() as it:
-        refusal = await it.keeper.promise(it.call(failure=WRONG), is_at_once=False)
+        refusal = await it.intake.promise(it.call(failure=WRONG), is_at_once=False)
         assert isinstance(refusal, Refusal)
         assert refusal.code == "not_later"
         assert not it.store.rows
@@ -332,14 +332,14 @@ async def test_call_that_would_fail_again_is_not_promised_anything() -> None:
 
 async def test_owner_is_a_client_by_name_or_whoever_has_the_same_key() -> None:
     async with world() as it:
-        assert form.owner_of(it.call(client_key="app")) == "client app"
-        assert form.owner_of(it.call(key_digest="k")) == "key k"
+        assert serialization.owner_of(it.call(client_key="app")) == "client app"
+        assert serialization.owner_of(it.call(key_digest="k")) == "key k"
 
 
 async def test_ten_thousand_letters_are_a_few_events() -> None:
     async with world() as it:
         for _ in range(500):
-            await it.keeper.bury(it.call(failure=BUSY))
+            await it.intake.bury(it.call(failure=BUSY))
         await it.pass_s(20)
         assert sum(facts["count"] for kind, facts in it.told if kind == "letter") == 500
         assert len(it.told) == 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from llm_guard.gateway.recording import Recording
 from llm_guard.outcome import Refusal
+from llm_guard.proxy.cache.response_buffer import Recording
 from tests.fakes.clock import let_run
 from tests.fakes.kept import promise
-from tests.unit.errands.world import BUSY, WRONG, world
+from tests.unit.deferred.world import BUSY, WRONG, world
 
 
 async def test_call_that_waits_is_shown_with_its_state() -> None:
@@ -104,22 +104,22 @@ async def test_call_that_is_asked_for_just_now_can_be_given_up() -> None:
         await let_run()
         assert it.store.rows == {}
         assert it.gateway.running == 0
-        assert it.errands.counts.rounds == {("later", "given_up"): 1}
+        assert it.deferred.counts.rounds == {("later", "given_up"): 1}
 
 
 async def test_call_can_be_given_up_in_the_moment_in_which_it_is_begun() -> None:
     async with world() as it:
         kept = promise(due_at=0.0)
         it.store.rows[kept.id] = kept
-        await it.errands.runner._begin("later", 1)
-        assert it.errands.runner.give_up(kept.id)
+        await it.deferred.runner._begin("later", 1)
+        assert it.deferred.runner.give_up(kept.id)
         await let_run()
-        assert (it.store.rows, it.provider.asked, it.errands.runner.running()) == ({}, [], [])
+        assert (it.store.rows, it.provider.asked, it.deferred.runner.running()) == ({}, [], [])
 
 
 async def test_call_that_another_gateway_asks_for_cannot_be_given_up_here() -> None:
     async with world() as it:
-        it.errands.leave()
+        it.deferred.leave()
         kept = await it.promised()
         it.store.beside("two").begin(it.clock.wall(), 1, 10.0)
         shown = await it.shown(kept.id, method="DELETE")
@@ -150,7 +150,7 @@ async def test_looking_is_no_call_to_a_model() -> None:
     async with world() as it:
         call = it.call("/v1/llm-guard/calls/x", method="GET", route=None)
         recorder = it.gateway.recorder
-        await it.keeper.show(call, Recording().reply("GET"))
+        await it.intake.show(call, Recording().reply("GET"))
         recorder.end(call)
         assert dict(it.counters.models["other"].calls) == {}
         assert recorder.timelines.snapshot().calls == 0

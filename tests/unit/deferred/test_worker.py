@@ -8,13 +8,13 @@ from hashlib import sha256
 import pytest
 from msgspec.structs import replace
 
-from llm_guard.call import Call
-from llm_guard.gateway.reply import Reply
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.store.kept import KeptCall, Wanted
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.storage.calls.store import KeptCall, Wanted
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
-from tests.unit.errands.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
+from tests.unit.deferred.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
 
 
 def kind_of(it: World, kept: KeptCall) -> str | None:
@@ -35,7 +35,7 @@ async def test_promised_call_is_asked_at_once_and_its_answer_is_kept() -> None:
         assert done.answer is not None
         assert (done.answer.status, done.answer.body) == (200, b'{"id":"good"}')
         assert "set-cookie" not in dict(done.answer.headers)
-        assert it.errands.counts.rounds == {("later", "answered"): 1}
+        assert it.deferred.counts.rounds == {("later", "answered"): 1}
 
 
 async def test_answered_call_is_never_asked_again() -> None:
@@ -55,7 +55,7 @@ async def test_failed_round_is_followed_by_another_after_a_backoff() -> None:
         assert (it.now(kept).state, it.now(kept).attempts) == ("queued", 2)
         await it.pass_s(3)
         assert (it.now(kept).state, it.now(kept).attempts, it.now(kept).rounds) == ("answered", 3, 3)
-        assert it.errands.counts.rounds == {("later", "again"): 2, ("later", "answered"): 1}
+        assert it.deferred.counts.rounds == {("later", "again"): 2, ("later", "answered"): 1}
 
 
 async def test_provider_that_asks_for_a_wait_is_not_asked_before() -> None:
@@ -259,7 +259,7 @@ async def test_letter_that_is_over_is_no_promise_that_is_over() -> None:
         promised = []
         for _ in range(8):
             await it.pass_s(0.25)
-            promised.append(it.errands.counts.promised)
+            promised.append(it.deferred.counts.promised)
         assert it.now(kept).state == "answered"
         assert promised == [0] * 8
 
@@ -268,7 +268,7 @@ async def test_promise_that_is_over_is_counted_at_once() -> None:
     async with world() as it:
         await it.promised()
         await let_run()
-        assert it.errands.counts.promised == 0
+        assert it.deferred.counts.promised == 0
 
 
 async def test_call_whose_model_is_gone_is_dead_and_says_so() -> None:
@@ -324,18 +324,18 @@ async def test_what_runs_when_the_gateway_goes_is_put_back_as_it_was() -> None:
         kept = await it.promised()
         await let_run()
         assert it.now(kept).state == "running"
-        it.errands.leave()
+        it.deferred.leave()
         it.gateway.end_running()
-        await it.errands.stop()
+        await it.deferred.stop()
         done = it.now(kept)
         assert (done.state, done.ended, done.attempts) == ("queued", None, 0)
-        assert it.errands.counts.rounds == {("later", "put_back"): 1}
+        assert it.deferred.counts.rounds == {("later", "put_back"): 1}
         assert it.store.done[-1] == "close"
 
 
 async def test_gateway_that_leaves_begins_nothing() -> None:
     async with world() as it:
-        it.errands.leave()
+        it.deferred.leave()
         await it.promised()
         await it.pass_s(5)
         assert it.provider.asked == []
@@ -346,16 +346,16 @@ async def test_call_that_is_being_begun_when_the_gateway_leaves_is_put_back_unas
         it.disk.hangs = True
         promising = asyncio.ensure_future(it.promised())
         await let_run()
-        it.errands.runner.wake()
+        it.deferred.runner.wake()
         await let_run()  # its query waits behind the deferred call
-        stopping = asyncio.ensure_future(it.errands.stop())
+        stopping = asyncio.ensure_future(it.deferred.stop())
         await let_run()
         it.disk.go_on()
         kept = await promising
         await it.pass_s(5)
         await stopping
         assert it.now(kept).state == "queued"
-        assert (it.provider.asked, it.errands.runner.running()) == ([], [])
+        assert (it.provider.asked, it.deferred.runner.running()) == ([], [])
         assert it.store.done[-1] == "close"
 
 
@@ -367,9 +367,9 @@ async def test_call_that_another_gateway_has_taken_over_is_let_go() -> None:
         other = it.store.beside("two")
         it.store.leases[kept.id] = ("two", it.clock.wall() + 100)
         await it.pass_s(3)
-        assert it.errands.runner.running() == []
+        assert it.deferred.runner.running() == []
         assert it.now(kept).state == "running"
-        assert it.errands.counts.rounds == {("later", "lost"): 1}
+        assert it.deferred.counts.rounds == {("later", "lost"): 1}
         assert other.put_back(kept.id, None, it.clock.wall(), it.clock.wall())
 
 
@@ -417,8 +417,8 @@ async def test_answer_that_can_never_be_written_is_given_up_and_counted() -> Non
         it.store.problem = "database or disk is full"
         it.provider.is_silent = False
         await it.pass_s(40)
-        assert it.errands.counts.rounds == {("later", "lost"): 1}
-        assert it.errands.runner.running() == []
+        assert it.deferred.counts.rounds == {("later", "lost"): 1}
+        assert it.deferred.runner.running() == []
         assert it.now(kept).state == "running"
 
 
@@ -453,8 +453,8 @@ async def test_bug_in_one_errand_leaves_the_others() -> None:
 
 
 async def test_answer_too_large_to_keep_is_dead_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_guard.errands.asking.MOST_BYTES", 5)
-    monkeypatch.setattr("llm_guard.gateway.recording.Recording.__init__.__defaults__", (lambda: None, 5))
+    monkeypatch.setattr("llm_guard.deferred.execution.MOST_BYTES", 5)
+    monkeypatch.setattr("llm_guard.proxy.cache.response_buffer.Recording.__init__.__defaults__", (lambda: None, 5))
     async with world() as it:
         kept = await it.promised()
         await let_run()
@@ -464,7 +464,7 @@ async def test_answer_too_large_to_keep_is_dead_and_says_so(monkeypatch: pytest.
 async def test_answer_that_was_broken_off_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         kept = await it.promised(method="POST")
-        monkeypatch.setattr(it.gateway, "ask", _broken_off)
+        monkeypatch.setattr(it.gateway, "execute_background", _broken_off)
         await let_run()
         assert (it.now(kept).state, kind_of(it, kept)) == ("queued", "truncated")
 
@@ -482,8 +482,8 @@ async def test_disk_that_hangs_does_not_hold_up_the_end() -> None:
         it.disk.hangs = True
         it.provider.is_silent = False
         await it.pass_s(2)
-        await asyncio.wait_for(it.errands.runner.stop(0.01), 1)
-        assert it.errands.runner.running() == []
+        await asyncio.wait_for(it.deferred.runner.stop(0.01), 1)
+        assert it.deferred.runner.running() == []
 
 
 async def test_store_that_cannot_be_read_is_tried_again() -> None:
@@ -517,7 +517,7 @@ async def test_reload_changes_how_many_are_asked_at_once() -> None:
         for _ in range(5):
             await it.promised()
         await it.pass_s(1)
-        it.errands.adopt(World(KeptInMemory(), store={"answer_later": {"at_once": 4}}).config)
+        it.deferred.adopt(World(KeptInMemory(), store={"answer_later": {"at_once": 4}}).config)
         await it.pass_s(1)
         assert len(it.provider.asked) == 4
 
@@ -527,10 +527,10 @@ async def test_what_is_kept_is_looked_at_and_old_answers_go() -> None:
         await it.promised()
         await it.buried()
         await it.pass_s(5)
-        assert it.errands.counts.found is not None
-        assert it.errands.counts.found.count == {"later/answered": 1, "letter/dead": 1}
+        assert it.deferred.counts.found is not None
+        assert it.deferred.counts.found.count == {"later/answered": 1, "letter/dead": 1}
         await it.pass_s(130)
-        assert it.errands.counts.found.count == {"letter/dead": 1}
+        assert it.deferred.counts.found.count == {"letter/dead": 1}
         await asyncio.sleep(0)
 
 
@@ -538,16 +538,16 @@ async def test_credentials_are_forgotten_with_the_answer_and_with_a_call_that_it
     async with world(one={}) as it:
         headers = (("content-type", "application/json"), ("authorization", "Bearer sk-callers"))
         await it.promised(headers=headers)
-        assert it.keeper._credentials._kept
+        assert it.intake._credentials._kept
         await let_run()
-        assert not it.keeper._credentials._kept
+        assert not it.intake._credentials._kept
         it.provider.is_silent = True
         kept = await it.promised(headers=headers)
         await let_run()
-        assert it.errands.runner.give_up(kept.id)
+        assert it.deferred.runner.give_up(kept.id)
         await let_run()
         assert kept.id not in it.store.rows
-        assert not it.keeper._credentials._kept
+        assert not it.intake._credentials._kept
 
 
 async def test_pause_saves_up_no_letters() -> None:
@@ -582,6 +582,6 @@ async def test_reload_changes_for_how_long_answers_are_kept() -> None:
     async with world(store={"answer_later": {"keep": "1h"}}) as it:
         kept = await it.promised()
         await it.pass_s(10)
-        it.errands.adopt(World(KeptInMemory(), store={"answer_later": {"keep": "30s"}}).config)
+        it.deferred.adopt(World(KeptInMemory(), store={"answer_later": {"keep": "30s"}}).config)
         await it.pass_s(120)
         assert kept.id not in it.store.rows

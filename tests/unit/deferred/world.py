@@ -12,18 +12,18 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from llm_guard.call import Attempt, Call, Headers, Opened
 from llm_guard.config import parse_config
-from llm_guard.errands.errands import Errands
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.recording import Recording
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.webhook_client import Sent
+from llm_guard.deferred.service import DeferredService
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.routes import compile_routes
-from llm_guard.store.kept import KeptCall
+from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.call import Attempt, Call, Headers, Opened
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.routing.route_table import compile_routes
+from llm_guard.storage.calls.store import KeptCall
+from llm_guard.webhooks.client import Sent
 from tests.chaos.stand import config_text
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -113,15 +113,15 @@ class World:
         self.counters = CallCounters()
         recorder = Recorder(self.counters, self.clock)
         table = compile_routes(self.config, self.clock.now())
-        self.gateway = Gateway(self.config, table, self.provider, recorder, self.clock, Random(1))  # type: ignore[arg-type]
+        self.gateway = Handler(self.config, table, self.provider, recorder, self.clock, Random(1))  # type: ignore[arg-type]
         self.store = kept
         self.disk = AtOnce()
         self.hook = Hook()
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.errands = Errands(self.config, self.gateway, kept, self.hook.post, self.clock, lambda: 0.5)
-        self.errands.shelf._worker = self.disk  # type: ignore[assignment]
-        self.errands.tidings.tell = lambda kind, /, **facts: self.told.append((kind, facts))
-        self.keeper = self.errands.keeper
+        self.deferred = DeferredService(self.config, self.gateway, kept, self.hook.post, self.clock, lambda: 0.5)
+        self.deferred.call_store._worker = self.disk  # type: ignore[assignment]
+        self.deferred.events.tell = lambda kind, /, **facts: self.told.append((kind, facts))
+        self.intake = self.deferred.intake
 
     def _text(self, sections: dict[str, Any]) -> str:
         text = json.loads(config_text("http://127.0.0.1:1", **{k: v for k, v in sections.items() if k == "models"}))
@@ -147,12 +147,12 @@ class World:
 
     async def promised(self, **facts: Any) -> KeptCall:
         """Stores a call that is deferred at once."""
-        kept_id = await self.keeper.promise(self.call(**facts), is_at_once=True)
+        kept_id = await self.intake.promise(self.call(**facts), is_at_once=True)
         assert isinstance(kept_id, str), kept_id
         return self.store.rows[kept_id]
 
     async def buried(self, failure: Failure = BUSY, **facts: Any) -> KeptCall:
-        kept_id = await self.keeper.bury(self.call(failure=failure, **facts))
+        kept_id = await self.intake.bury(self.call(failure=failure, **facts))
         assert kept_id is not None
         return self.store.rows[kept_id]
 
@@ -172,7 +172,7 @@ class World:
         call = self.call(path + kept_id, method=method, body=b"", route=None, **facts)
         reply = recording.reply(method)
         assert isinstance(reply.request, Request)
-        await self.keeper.show(call, reply)
+        await self.intake.show(call, reply)
         return recording
 
 
@@ -188,14 +188,14 @@ async def world(
     with capture_logs():
         it.provider.outcomes = list(outcomes)
         it.clock.advance(late_s)
-        it.errands.start()
+        it.deferred.start()
         await let_run()
         try:
             yield it
         finally:
-            for task in it.errands._tasks:
+            for task in it.deferred._tasks:
                 task.cancel()
-            for begun in list(it.errands.runner._begun.values()):
+            for begun in list(it.deferred.runner._begun.values()):
                 if begun.task is not None:
                     begun.task.cancel()
             await let_run()

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialect import anthropic
-from llm_guard.dialect.anthropic import EventsReader, MessagesReader, stream_reader
-from llm_guard.dialect.sse import (
+from llm_guard.dialects import anthropic
+from llm_guard.dialects.anthropic import EventsReader, MessagesReader, stream_reader
+from llm_guard.dialects.sse import (
     END,
     FILLER,
     MALFORMED,
@@ -17,7 +17,7 @@ from llm_guard.dialect.sse import (
     Event,
     Mark,
     Reader,
-    StreamWatch,
+    StreamObserver,
     Usage,
 )
 from llm_guard.outcome import Refusal
@@ -28,8 +28,8 @@ def read(kind: str, name: str | None = None, **more: Any) -> Mark:
     return MessagesReader().read(Event(kind if name is None else name, data))
 
 
-def watch(reader: Reader, stream: bytes) -> StreamWatch:
-    watched = StreamWatch(reader)
+def watch(reader: Reader, stream: bytes) -> StreamObserver:
+    watched = StreamObserver(reader)
     watched.feed(stream)
     return watched
 

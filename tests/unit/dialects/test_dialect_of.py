@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.dialect import dialect_of
+from llm_guard.dialects import dialect_of
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses/r_1", "/v1/embeddings"])

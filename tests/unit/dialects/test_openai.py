@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialect import openai
-from llm_guard.dialect.openai import ChatReader, ResponsesReader, stream_reader
-from llm_guard.dialect.openai_media import OtherReader
-from llm_guard.dialect.sse import (
+from llm_guard.dialects import openai
+from llm_guard.dialects.openai import ChatReader, ResponsesReader, stream_reader
+from llm_guard.dialects.openai_media import OtherReader
+from llm_guard.dialects.sse import (
     END,
     FILLER,
     FOREIGN,
@@ -19,7 +19,7 @@ from llm_guard.dialect.sse import (
     Event,
     Mark,
     Reader,
-    StreamWatch,
+    StreamObserver,
     Usage,
 )
 from llm_guard.outcome import Refusal
@@ -41,8 +41,8 @@ def chat(data: Event) -> Mark:
     return ChatReader(1).read(data)
 
 
-def watch(reader: Reader, stream: bytes) -> StreamWatch:
-    watched = StreamWatch(reader)
+def watch(reader: Reader, stream: bytes) -> StreamObserver:
+    watched = StreamObserver(reader)
     watched.feed(stream)
     return watched
 

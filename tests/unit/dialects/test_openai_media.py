@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from llm_guard.dialect.anthropic import EventsReader
-from llm_guard.dialect.openai_media import OtherReader
-from llm_guard.dialect.sse import END, FILLER, TOKEN, Event, Reader, StreamWatch, Usage
+from llm_guard.dialects.anthropic import EventsReader
+from llm_guard.dialects.openai_media import OtherReader
+from llm_guard.dialects.sse import END, FILLER, TOKEN, Event, Reader, StreamObserver, Usage
 
 
 def event(data: object, name: str = "") -> Event:
     return Event(name, data if isinstance(data, bytes) else json.dumps(data).encode())
 
 
-def watch(reader: Reader, *events: object) -> StreamWatch:
-    watched = StreamWatch(reader)
+def watch(reader: Reader, *events: object) -> StreamObserver:
+    watched = StreamObserver(reader)
     for data in events:
         watched.feed(b"data: %b\n\n" % (data if isinstance(data, bytes) else json.dumps(data).encode()))
     return watched

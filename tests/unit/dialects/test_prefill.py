@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.dialect.continuation import Prefill
-from llm_guard.dialect.prefill import prefill_of
-from llm_guard.policy.vocabulary.families import family_of_url
+from llm_guard.dialects.prefill import prefill_of
+from llm_guard.dialects.resume.transcript import Prefill
+from llm_guard.resilience.classification.vocabulary.families import family_of_url
 
 
 @pytest.mark.parametrize(

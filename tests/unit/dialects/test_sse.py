@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.dialect.framing import MAX_EVENT_BYTES
-from llm_guard.dialect.sse import (
+from llm_guard.dialects.sse import (  # fmt: skip
     END,
     FILLER,
     MALFORMED,
@@ -12,11 +11,12 @@ from llm_guard.dialect.sse import (
     TOKEN,
     Event,
     Mark,
-    StreamWatch,
+    StreamObserver,
     Usage,
     events_in,
     split_before,
-)  # fmt: skip
+)
+from llm_guard.dialects.sse_framing import MAX_EVENT_BYTES
 
 
 class Notes:
@@ -48,7 +48,7 @@ class Notes:
 def seen(*chunks: bytes) -> list[tuple[str, bytes]]:
     """Returns the name and data of each event."""
     notes = Notes()
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     passed = b"".join(map(watch.feed, chunks))
     assert passed + watch.held == b"".join(chunks)
     return [(event.name, event.data) for event in notes.events]
@@ -97,7 +97,7 @@ def test_field_names_are_matched_whole() -> None:
 
 
 def test_cut_event_is_held_until_its_end() -> None:
-    watch = StreamWatch(Notes())
+    watch = StreamObserver(Notes())
     assert watch.feed(b"data: one\n\ndata: t") == b"data: one\n\n"
     assert watch.held == b"data: t"
     assert watch.feed(b"wo\n") == b""
@@ -106,7 +106,7 @@ def test_cut_event_is_held_until_its_end() -> None:
 
 
 def test_second_half_of_a_cut_line_end_belongs_to_the_event_before() -> None:
-    watch = StreamWatch(Notes())
+    watch = StreamObserver(Notes())
     assert watch.feed(b"data: x\r\n\r") == b"data: x\r\n\r"
     assert watch.feed(b"\n") == b"\n"
     assert watch.feed(b"\n\ndata: y") == b"\n\n"
@@ -115,7 +115,7 @@ def test_second_half_of_a_cut_line_end_belongs_to_the_event_before() -> None:
 
 def test_event_longer_than_the_bound_is_passed_on_as_it_comes() -> None:
     notes = Notes()
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     long = b"data: " + b"x" * MAX_EVENT_BYTES
     assert watch.feed(long) == long[:-3]
     assert watch.feed(b"yyyy") == b"xxxy"
@@ -128,7 +128,7 @@ def test_event_longer_than_the_bound_is_passed_on_as_it_comes() -> None:
 @pytest.mark.parametrize("cut", range(5))
 def test_end_of_a_long_event_is_found_wherever_it_is_cut(cut: int) -> None:
     notes = Notes()
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     watch.feed(b"data: " + b"x" * (MAX_EVENT_BYTES + 10))
     end = b"\r\n\r\n"
     watch.feed(end[:cut])
@@ -140,8 +140,8 @@ def test_end_of_a_long_event_is_found_wherever_it_is_cut(cut: int) -> None:
 def test_long_event_is_the_same_event_when_it_comes_in_one_piece() -> None:
     stream = b"data: " + b"x" * MAX_EVENT_BYTES + b"\n\n"
     whole, cut = Notes(), Notes()
-    StreamWatch(whole).feed(stream)
-    watch = StreamWatch(cut)
+    StreamObserver(whole).feed(stream)
+    watch = StreamObserver(cut)
     watch.feed(stream[:-1])
     watch.feed(stream[-1:])
     assert whole.events == cut.events
@@ -152,7 +152,7 @@ def test_event_of_the_longest_length_is_read_whole_however_it_is_cut() -> None:
     stream = b"data: " + b"x" * (MAX_EVENT_BYTES - 6) + b"\r\n\r\n"
     for cut in (-1, -2, -3, -4, -5):
         notes = Notes()
-        watch = StreamWatch(notes)
+        watch = StreamObserver(notes)
         assert watch.feed(stream[:cut]) + watch.feed(stream[cut:]) == stream
         assert [event.is_whole for event in notes.events] == [True]
 
@@ -161,7 +161,7 @@ def test_event_of_the_longest_length_is_read_whole_however_it_is_cut() -> None:
 
 
 def test_watch_keeps_what_the_reader_marks() -> None:
-    watch = StreamWatch(Notes({b"t": TOKEN, b"e": END, b"bad": Mark(error=b"bad")}))
+    watch = StreamObserver(Notes({b"t": TOKEN, b"e": END, b"bad": Mark(error=b"bad")}))
     watch.feed(b"data: x\n\n")
     assert (watch.has_token, watch.has_ended, watch.may_end, watch.error) == (False, False, False, None)
     watch.feed(b"data: t\n\n")
@@ -173,14 +173,14 @@ def test_watch_keeps_what_the_reader_marks() -> None:
 
 
 def test_first_error_is_kept() -> None:
-    watch = StreamWatch(Notes({b"1": Mark(error=b"first"), b"2": Mark(error=b"second")}))
+    watch = StreamObserver(Notes({b"1": Mark(error=b"first"), b"2": Mark(error=b"second")}))
     watch.feed(b"data: 1\n\ndata: 2\n\n")
     assert watch.error == b"first"
 
 
 def test_later_usage_replaces_what_it_counts_and_keeps_the_rest() -> None:
     marks = {b"1": Mark(usage=Usage(10, 1)), b"2": Mark(usage=Usage(None, 7)), b"3": Mark(usage=Usage(0, None))}
-    watch = StreamWatch(Notes(marks))
+    watch = StreamObserver(Notes(marks))
     watch.feed(b"data: 1\n\ndata: 2\n\n")
     assert watch.usage == Usage(10, 7)
     watch.feed(b"data: 3\n\n")
@@ -188,13 +188,13 @@ def test_later_usage_replaces_what_it_counts_and_keeps_the_rest() -> None:
 
 
 def test_unreadable_events_are_counted_up_to_the_first_token() -> None:
-    watch = StreamWatch(Notes({b"bad": MALFORMED, b"t": TOKEN}))
+    watch = StreamObserver(Notes({b"bad": MALFORMED, b"t": TOKEN}))
     watch.feed(b"data: bad\n\ndata: t\n\ndata: bad\n\n")
     assert watch.malformed == 1
 
 
 def test_tokens_are_waited_for_one_by_one() -> None:
-    watch = StreamWatch(Notes({b"t": TOKEN}, dull=b"dull"), enough=3)
+    watch = StreamObserver(Notes({b"t": TOKEN}, dull=b"dull"), enough=3)
     seen = []
     for data in (b"t", b"dull", b"t", b"x", b"t", b"t"):
         watch.feed(b"data: " + data + b"\n\n")
@@ -203,7 +203,7 @@ def test_tokens_are_waited_for_one_by_one() -> None:
 
 
 def test_tokens_that_come_at_once_are_counted_one_by_one() -> None:
-    watch = StreamWatch(Notes({b"t": TOKEN}), enough=3)
+    watch = StreamObserver(Notes({b"t": TOKEN}), enough=3)
     watch.feed(b"data: t\n\ndata: t\n\n")
     assert not watch.has_enough
     watch.feed(b"data: t\n\n")
@@ -212,7 +212,7 @@ def test_tokens_that_come_at_once_are_counted_one_by_one() -> None:
 
 def test_dull_blocks_are_read_while_tokens_are_waited_for() -> None:
     notes = Notes({b"t": TOKEN, b"dull": TOKEN}, dull=b"dull")
-    watch = StreamWatch(notes, enough=2)
+    watch = StreamObserver(notes, enough=2)
     watch.feed(b"data: t\n\n")
     watch.feed(b"data: dull\n\n")
     assert watch.has_enough
@@ -221,19 +221,19 @@ def test_dull_blocks_are_read_while_tokens_are_waited_for() -> None:
 
 
 def test_stream_that_has_ended_has_enough() -> None:
-    watch = StreamWatch(Notes({b"e": END}), enough=9)
+    watch = StreamObserver(Notes({b"e": END}), enough=9)
     watch.feed(b"data: e\n\n")
     assert (watch.has_token, watch.has_enough) == (True, True)
 
 
 def test_an_end_is_a_token() -> None:
-    watch = StreamWatch(Notes({b"e": Mark(is_end=True)}))
+    watch = StreamObserver(Notes({b"e": Mark(is_end=True)}))
     watch.feed(b"data: e\n\n")
     assert watch.has_token
 
 
 def test_what_is_owed_at_the_end_is_not_owed_after_an_error() -> None:
-    watch = StreamWatch(Notes({b"bad": Mark(error=b"bad")}))
+    watch = StreamObserver(Notes({b"bad": Mark(error=b"bad")}))
     assert watch.missing_end == b"rest"
     watch.feed(b"data: bad\n\n")
     assert watch.missing_end == b""
@@ -255,7 +255,7 @@ def test_event_that_is_no_object_is_counted_behind_the_first_token(
 ) -> None:
     notes = Notes({b"t": TOKEN}, dull=dull)
     notes.expects_json = True
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     event = b"data: " + data.replace(b"\n", end) + end * 2
     watch.feed(event + b"data: t" + end * 2)
     assert watch.garbled == 0
@@ -266,7 +266,7 @@ def test_event_that_is_no_object_is_counted_behind_the_first_token(
 def test_line_that_only_a_carriage_return_ends_may_be_garbled_too() -> None:
     notes = Notes({b"t": TOKEN}, dull=b"")
     notes.expects_json = True
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     watch.feed(b"data: t\n\n")
     watch.feed(b"data: {}\r\rdata: b}\n\n")
     assert watch.garbled == 1
@@ -276,7 +276,7 @@ def test_line_that_only_a_carriage_return_ends_may_be_garbled_too() -> None:
 def test_event_that_is_named_error_is_read_in_any_case(name: bytes) -> None:
     notes = Notes({b"t": TOKEN, b"{}": Mark(error=b"{}"), b"x\n{}": Mark(error=b"x")}, dull=b"")
     notes.expects_json = True
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     watch.feed(b"data: t\n\n")
     watch.feed(name + b"\ndata: {}\n\n")
     assert watch.error is not None
@@ -285,7 +285,7 @@ def test_event_that_is_named_error_is_read_in_any_case(name: bytes) -> None:
 def test_text_of_an_error_is_not_garbled() -> None:
     notes = Notes({b"t": TOKEN, b"boom": Mark(error=b"boom")}, dull=b"")
     notes.expects_json = True
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     watch.feed(b"data: t\n\n")
     watch.feed(b"event: error\ndata: boom\n\n")
     assert (watch.error, watch.garbled) == (b"boom", 0)
@@ -295,7 +295,7 @@ def test_text_of_an_error_is_not_garbled() -> None:
 
 def test_dull_events_are_read_while_progress_is_sought_and_no_longer() -> None:
     notes = Notes({b"t": TOKEN, b"work": PROGRESS}, dull=b"dull")
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     watch.feed(b"data: t\n\n")
     watch.seeks_progress = True
     seeks = []
@@ -314,7 +314,7 @@ def test_filler_may_be_left_out_up_to_the_first_token(size: int, end: bytes) -> 
         b": note", b": note\ndata: head", b"data: ping", b"", b"retry: 3", b"event: more\ndata: head",
         b"data: t", b"data: ping", b": note", b"data: t", b"",
     ])  # fmt: skip
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     watch.drops_filler = True
     passed = b"".join(watch.feed(stream[at : at + size]) for at in range(0, len(stream), size))
     opening, token, rest = passed.partition(b"data: t")
@@ -325,14 +325,14 @@ def test_filler_may_be_left_out_up_to_the_first_token(size: int, end: bytes) -> 
 
 
 def test_nothing_is_garbled_where_no_json_is_expected() -> None:
-    watch = StreamWatch(Notes({b"t": TOKEN}))
+    watch = StreamObserver(Notes({b"t": TOKEN}))
     watch.feed(b"data: t\n\ndata: oops\n\n")
     assert watch.garbled == 0
 
 
 def test_dull_blocks_are_read_only_before_the_first_token() -> None:
     notes = Notes({b"t": TOKEN}, dull=b"dull")
-    watch = StreamWatch(notes)
+    watch = StreamObserver(notes)
     watch.feed(b"data: dull 1\n\n")
     watch.feed(b"data: t\n\n")
     watch.feed(b"data: dull 2\n\n")

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from llm_guard.dialect import framing, sse
-from llm_guard.dialect.anthropic import MessagesReader
-from llm_guard.dialect.framing import MAX_EVENT_BYTES
-from llm_guard.dialect.openai import ChatReader, ResponsesReader
-from llm_guard.dialect.sse import Reader, StreamWatch, Usage
+from llm_guard.dialects import sse, sse_framing
+from llm_guard.dialects.anthropic import MessagesReader
+from llm_guard.dialects.openai import ChatReader, ResponsesReader
+from llm_guard.dialects.sse import Reader, StreamObserver, Usage
+from llm_guard.dialects.sse_framing import MAX_EVENT_BYTES
 from llm_guard.version import is_compiled
 
 MAX_HELD = MAX_EVENT_BYTES + 3
@@ -31,9 +31,9 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
     return [stream[at : at + size] for at in range(0, len(stream), size)]
 
 
-def watched(chunks: Iterable[bytes], reader: Reader | None = None) -> StreamWatch:
+def watched(chunks: Iterable[bytes], reader: Reader | None = None) -> StreamObserver:
     """Returns a watch that was fed these chunks; checks that no byte is lost and few are held."""
-    watch = StreamWatch(reader or ChatReader(1))
+    watch = StreamObserver(reader or ChatReader(1))
     came, passed = bytearray(), bytearray()
     for chunk in chunks:
         came += chunk
@@ -83,7 +83,7 @@ def test_event_that_never_ends_is_passed_on_and_proves_nothing() -> None:
 @pytest.mark.skipif(is_compiled(), reason="compiled, a module calls its own functions without looking them up")
 def test_long_event_in_small_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
-    real = framing.last_boundary
+    real = sse_framing.last_boundary
 
     def last_boundary(block: bytes) -> int:
         looked_at.append(len(block))
@@ -124,7 +124,7 @@ def test_stream_may_be_cut_between_any_two_bytes(end: bytes) -> None:
 def test_chunk_cut_inside_a_character_passes_whole() -> None:
     stream = token("é")
     cut = stream.index(b"\xa9")
-    watch = StreamWatch(ChatReader(1))
+    watch = StreamObserver(ChatReader(1))
     assert watch.feed(stream[:cut]) == b""
     assert watch.feed(stream[cut:]) == stream
     assert (watch.has_token, watch.malformed) == (True, 0)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.canned import Occasion, canned, has_form
-from llm_guard.dialect.sse import Event, events_in
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.sse import Event, events_in
+from llm_guard.dialects.static_answer import Occasion, canned, has_form
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 TEXT = 'Not now.\n"Later" – perhaps \N{GRINNING FACE}'

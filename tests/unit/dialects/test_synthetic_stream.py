@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialect.sse import events_in
-from llm_guard.dialect.whole_as_stream import stream_of
+from llm_guard.dialects.sse import events_in
+from llm_guard.dialects.synthetic_stream import stream_of
 
 CHAT = "/v1/chat/completions"
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from llm_guard.call import Attempt
-from llm_guard.gateway.race import Opener
+from llm_guard.proxy.attempts.hedging import Opener
+from llm_guard.proxy.call import Attempt
 from tests.fakes.clock import let_run
 from tests.fakes.script import OK, SERVER_ERROR, Hang, Script, Slow, TimedScript, new_call, new_target
 

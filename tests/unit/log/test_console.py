@@ -24,10 +24,12 @@ def shown(more: dict[str, Any] | None = None, *, is_coloured: bool = False, **fi
 
 
 def test_time_level_and_event_come_first_then_what_matters() -> None:
-    line = shown(logger="llm_guard.gateway.settle", why="5 in a row", before="closed", after="open", deployment="a/x")
+    line = shown(
+        logger="llm_guard.proxy.attempts.release", why="5 in a row", before="closed", after="open", deployment="a/x"
+    )
     assert line == (
         "23:59:58.123 warning  breaker  deployment=a/x  before=closed  after=open"
-        '  why="5 in a row"  logger=llm_guard.gateway.settle\n'
+        '  why="5 in a row"  logger=llm_guard.proxy.attempts.release\n'
     )
 
 

@@ -12,7 +12,7 @@ import structlog
 
 from llm_guard.log import LEVELS, Levels, configure_logging, is_logger
 
-SETTLE = "llm_guard.gateway.settle"
+SETTLE = "llm_guard.proxy.attempts.release"
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def levels() -> Levels:
 
 
 def test_nearest_name_above_counts(levels: Levels) -> None:
-    levels.adopt("warning", {"llm_guard.gateway": "error", SETTLE: "debug"})
+    levels.adopt("warning", {"llm_guard.proxy": "error", SETTLE: "debug"})
     assert levels.of(SETTLE) == "debug"
-    assert levels.of("llm_guard.gateway.record") == "error"
-    assert levels.of("llm_guard.ops.site") == "warning"
-    assert levels.of("llm_guard.gateways") == "warning"
+    assert levels.of("llm_guard.proxy.telemetry.recorder") == "error"
+    assert levels.of("llm_guard.admin.http.router") == "warning"
+    assert levels.of("llm_guard.proxying") == "warning"
 
 
 def test_operators_word_goes_before_the_configs_on_the_same_name_and_outlives_a_reload(levels: Levels) -> None:
@@ -56,13 +56,14 @@ def test_threshold_follows_every_change(levels: Levels) -> None:
     assert levels.threshold(SETTLE) is threshold
 
 
-@pytest.mark.parametrize("name", ["", "llm_guard", "llm_guard.gateway", SETTLE, "llm_guard.ops", "llm_guard.app"])
+@pytest.mark.parametrize("name", ["", "llm_guard", "llm_guard.proxy", SETTLE, "llm_guard.admin", "llm_guard.app"])
 def test_modules_and_packages_are_loggers(name: str) -> None:
     assert is_logger(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["llm_guard.gatewy", "asyncio", "llm_guard.", ".", "llm_guard..ops", "llm_guard/ops", "llm_guard.py.typed"]
+    "name",
+    ["llm_guard.proxi", "asyncio", "llm_guard.", ".", "llm_guard..admin", "llm_guard/admin", "llm_guard.py.typed"],
 )
 def test_what_is_no_module_is_no_logger(name: str) -> None:
     assert not is_logger(name)

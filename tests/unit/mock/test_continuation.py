@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from llm_guard.mock.content import say
+from llm_guard.mock.continuation import has_prefill, speak, why_refused
 from llm_guard.mock.exchange import Asked, Dialect
-from llm_guard.mock.going_on import has_prefill, speak, why_refused
 
 TOKENS = 30
 TEXT = "".join(say(TOKENS))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from llm_guard.mock.course import Courses
+from llm_guard.mock.fault_state import Courses
 from llm_guard.mock.faults import BadFaultError, parse_fault
 
 LIMIT = parse_fault("limit:1/s")

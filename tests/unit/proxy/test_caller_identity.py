@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.config import parse_config
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.caller import caller_of
-from llm_guard.routes import compile_routes
+from llm_guard.proxy.caller_identity import caller_of
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.route_table import compile_routes
 from tests.fakes.script import new_call
 
 CONFIG = "upstreams:\n  one: {{dialect: openai, base_url: 'https://one.test/v1'{key}}}\n"

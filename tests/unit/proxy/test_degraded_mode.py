@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call
 from llm_guard.config import Config, parse_config
-from llm_guard.gateway.counters import ModelCounts
-from llm_guard.gateway.degraded import Degraded
-from llm_guard.outcome import Beyond
-from llm_guard.routes import compile_routes
+from llm_guard.outcome import Disposition
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.telemetry.counters import ModelCounts
+from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
 
 RULES: dict[str, Any] = {"answer": "later", "min_calls": 10, "calm": "30s", "patience": "10s"}
@@ -79,7 +79,7 @@ class World:
     def patience_s(self, call: Call, *, has_stale: bool = False) -> float | None:
         """Returns the seconds that a call may wait for a real answer, or None if it is not shortened."""
         self.degraded.hurry(call, has_stale=has_stale)
-        return None if call.beyond is None else call.beyond.hurried_by - self.clock.now()
+        return None if call.disposition is None else call.disposition.degraded_deadline - self.clock.now()
 
     @property
     def in_effect(self) -> list[str]:
@@ -206,19 +206,19 @@ def test_call_that_there_is_nothing_lesser_for_waits_as_ever(more: dict[str, Any
 def test_clients_own_patience_is_not_made_longer() -> None:
     world = World()
     world.outage("one")
-    call = world.call(decide_by=world.clock.now() + 3)
+    call = world.call(client_deadline=world.clock.now() + 3)
     assert world.patience_s(call) is None
-    assert call.decide_by == world.clock.now() + 3
+    assert call.client_deadline == world.clock.now() + 3
 
 
 def test_what_is_known_of_a_call_beyond_its_answer_stays() -> None:
     world = World()
     world.outage("one")
-    call = world.call(beyond=Beyond(cache="miss"))
+    call = world.call(disposition=Disposition(cache="miss"))
     world.patience_s(call)
-    assert call.beyond is not None
-    assert call.beyond.cache == "miss"
-    assert call.decide_by == call.beyond.hurried_by == world.clock.now() + 10
+    assert call.disposition is not None
+    assert call.disposition.cache == "miss"
+    assert call.client_deadline == call.disposition.degraded_deadline == world.clock.now() + 10
 
 
 def test_one_in_many_waits_as_ever_where_the_rule_has_to_find_out() -> None:

@@ -7,25 +7,25 @@ from random import Random
 from typing import Any, cast
 
 from llm_guard.config import parse_config
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.server import Gateway
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.bench import deployment_key
-from llm_guard.routes import compile_routes
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.resilience.circuit_breaker.cooldown import deployment_key
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
 
 LIMITED = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=60.0)
 
 
-def gateway(clock: ManualClock) -> tuple[Gateway, Deployment, Deployment]:
+def gateway(clock: ManualClock) -> tuple[Handler, Deployment, Deployment]:
     """Returns a gateway with two deployments of one upstream."""
     upstreams = {"a": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "api_key": "sk-one"}}
     models = {name: {"deployments": [{"upstream": "a"}]} for name in ("x", "y")}
     config = parse_config(json.dumps({"upstreams": upstreams, "models": models}), "test.yaml", {})
     table = compile_routes(config, clock.now())
-    made = Gateway(config, table, cast("Any", None), Recorder(CallCounters(), clock), clock, Random(1))
+    made = Handler(config, table, cast("Any", None), Recorder(CallCounters(), clock), clock, Random(1))
     found = {deployment.model: deployment for deployment in made.deployments()}
     return made, found["x"], found["y"]
 
@@ -37,11 +37,11 @@ def test_probe_ends_the_cooldown_that_a_hint_began_and_no_other_deployments() ->
     for deployment in (x, y):
         assert deployment.credential is not None
         places.append(deployment_key(deployment.credential, deployment.model or ""))
-        made.bench.note_wait(places[-1], LIMITED, 60.0, clock.now())
+        made.cooldowns.note_wait(places[-1], LIMITED, 60.0, clock.now())
     clock.advance(10.0)
     made.end_hints([x])
-    assert made.bench.find_hint(places[0], clock.now()) is None
-    assert made.bench.find_hint(places[1], clock.now()) is not None
+    assert made.cooldowns.find_hint(places[0], clock.now()) is None
+    assert made.cooldowns.find_hint(places[1], clock.now()) is not None
 
 
 def test_probe_ends_the_hold_of_every_gate_and_lets_a_waiting_call_in() -> None:
@@ -50,10 +50,10 @@ def test_probe_ends_the_hold_of_every_gate_and_lets_a_waiting_call_in() -> None:
     turns: list[str] = []
     for deployment in (x, y):
         gate = deployment.gates.of("", clock.now())
-        gate.hold(clock.now() + 60.0)
+        gate.pause_until(clock.now() + 60.0)
         label = deployment.label
-        assert gate.join(1, lambda label=label: turns.append(label)) is not None  # type: ignore[misc]
-    made.let_in()
+        assert gate.enqueue(1, lambda label=label: turns.append(label)) is not None  # type: ignore[misc]
+    made.wake_waiters()
     clock.advance(10.0)
     assert turns == []
     made.end_hints([x])

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from llm_guard.call import Call, Headers
 from llm_guard.config import Auth
-from llm_guard.deployment import Upstream
-from llm_guard.gateway import headers
-from llm_guard.gateway.headers import (
+from llm_guard.proxy import headers
+from llm_guard.proxy.call import Call, Headers
+from llm_guard.proxy.headers import (
     account,
     caller_keys,
     has_rival_keys,
@@ -19,6 +18,7 @@ from llm_guard.gateway.headers import (
     to_upstream,
     value_of,
 )
+from llm_guard.routing.deployment import Upstream
 from tests.fakes.script import new_call
 
 UPSTREAM = Upstream("openai", "openai", "https://api.openai.com/v1", None, "bearer")

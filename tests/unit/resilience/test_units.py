@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from llm_guard.policy import units
+from llm_guard.resilience import units
 
 
 @pytest.mark.parametrize(

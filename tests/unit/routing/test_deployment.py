@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llm_guard.deployment import Gates
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.limiter import RAMP_START
+from llm_guard.resilience.capacity.concurrency_limit import RAMP_START
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.routing.deployment import Gates
 from tests.fakes.script import new_target
 
 FREE = CapacitySettings(pacing=False)
@@ -16,7 +16,7 @@ def test_each_account_has_a_gate_of_its_own_where_calls_at_once_are_not_limited(
     alice, bob = gates.of("alice", 0.0), gates.of("bob", 0.0)
     assert alice is not bob
     assert gates.of("alice", 1.0) is alice
-    alice.hold(10.0)
+    alice.pause_until(10.0)
     assert (alice.try_enter(1.0), bob.try_enter(1.0) is not None) == (None, True)
 
 

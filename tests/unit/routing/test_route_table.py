@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.config import Config, parse_config
-from llm_guard.deployment import Deployment
 from llm_guard.outcome import Signal
-from llm_guard.routes import Route, RouteTable, compile_routes
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.route_table import Route, RouteTable, compile_routes
 
 UPSTREAMS = """\
 upstreams:
@@ -440,7 +440,7 @@ def test_table_that_cannot_be_built_changes_nothing_of_the_one_before() -> None:
     before = table(OLD)
     route(before, "m-1")
     dressed: list[Deployment] = []
-    before.pool.dress = dressed.append
+    before.pool.apply_overrides = dressed.append
     was = settings_of(before)
     with pytest.raises(KeyError):
         compile_routes(new_config(), 100.0, before, no_phase)
@@ -451,7 +451,7 @@ def test_table_changes_what_it_has_carried_over_when_it_takes_over() -> None:
     before = table(OLD)
     route(before, "m-1")
     dressed: list[Deployment] = []
-    before.pool.dress = dressed.append
+    before.pool.apply_overrides = dressed.append
     was = settings_of(before)
     built = compile_routes(new_config(), 100.0, before)
     assert (settings_of(before), dressed) == (was, [])

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.store.audit import FILE, AuditFile, Entry
-from llm_guard.store.errors import StoreError
+from llm_guard.storage.audit_log import FILE, AuditFile, Entry
+from llm_guard.storage.errors import StoreError
 
 
 def entry(why: str = "an outage", **facts: Any) -> Entry:
@@ -239,7 +239,7 @@ def test_broken_file_is_looked_at_by_one_gateway_at_a_time(file_in: FileIn, tmp_
 def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
     file_in: FileIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_guard.store.database._BUSY_S", 0.01)
+    monkeypatch.setattr("llm_guard.storage.sqlite_file._BUSY_S", 0.01)
     other = os.open(tmp_path / "audit.lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
     file = file_in(tmp_path)
@@ -253,7 +253,7 @@ def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
 def test_one_that_waits_too_long_for_another_says_so(
     file_in: FileIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_guard.store.database._BUSY_S", 0.01)
+    monkeypatch.setattr("llm_guard.storage.sqlite_file._BUSY_S", 0.01)
     one = file_in(tmp_path)
     one.append([entry()])
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)

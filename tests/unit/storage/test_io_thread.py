@@ -5,8 +5,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from llm_guard.store.errors import StoreError
-from llm_guard.store.worker import Worker
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.io_thread import Worker
 
 
 def test_work_is_done_in_one_thread_in_the_order_in_which_it_came() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.store.kept_file import KeptFile, TakenOver, file_name
+from llm_guard.storage.snapshot_file import KeptFile, TakenOver, file_name
 
 
 def file_in(folder: Path) -> KeptFile:

@@ -1,6 +1,6 @@
 """The SQLite file that gateways share: versions, transactions, and the files that remain beside it.
 
-`test_audit` tests corruption and concurrent creation of such a file.
+`test_audit_log` tests corruption and concurrent creation of such a file.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.store.database import Database, Form
-from llm_guard.store.errors import DiskFullError, StoreError
+from llm_guard.storage.errors import DiskFullError, StoreError
+from llm_guard.storage.sqlite_file import Database, Form
 
 FIRST = "CREATE TABLE words (word TEXT NOT NULL);"
 SECOND = "ALTER TABLE words ADD COLUMN size INTEGER NOT NULL DEFAULT 0;\nUPDATE words SET size = length(word);"
@@ -120,7 +120,7 @@ def test_whole_file_is_looked_through_once_and_again_when_it_was_broken(
         assert isinstance(connection, sqlite3.Connection)
         return connection
 
-    monkeypatch.setattr("llm_guard.store.database.sqlite3.connect", listening)
+    monkeypatch.setattr("llm_guard.storage.sqlite_file.sqlite3.connect", listening)
     database = opened()
 
     def looked() -> int:
@@ -142,7 +142,7 @@ def test_whole_file_is_looked_through_once_and_again_when_it_was_broken(
 def test_large_file_is_looked_through_when_sqlite_has_met_what_is_broken(
     opened: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_guard.store.database._LARGE_BYTES", 0)
+    monkeypatch.setattr("llm_guard.storage.sqlite_file._LARGE_BYTES", 0)
     first = opened()
     with first.writing() as connection:
         connection.executemany("INSERT INTO words VALUES (?)", [("x" * 1000,) for _ in range(100)])

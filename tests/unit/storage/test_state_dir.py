@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.store.folder import make_private, open_private, state_folder
+from llm_guard.storage.state_dir import make_private, open_private, state_folder
 
 
 def test_folder_is_the_configs_then_the_desktops_then_the_homes(

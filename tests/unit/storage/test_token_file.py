@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.store.errors import StoreError
-from llm_guard.store.token_file import FILE, read_token, shared_token
-from llm_guard.store.used_codes import UsedCodes
+from llm_guard.storage.errors import StoreError
+from llm_guard.storage.token_file import FILE, read_token, shared_token
+from llm_guard.storage.used_login_codes import UsedCodes
 
 NOW = 1_800_000_000.0
 

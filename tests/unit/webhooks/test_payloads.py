@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from llm_guard.config import WebhookConfig
-from llm_guard.ops.payloads import Notice, body, headers, plain, url
-from llm_guard.policy.alert_rules import RULES
-from llm_guard.policy.signature import signature
+from llm_guard.resilience.alerts.rules import RULES
+from llm_guard.webhooks.payloads import Notice, body, headers, plain, url
+from llm_guard.webhooks.signature import signature
 
 WALL = 1_800_000_000.0
 HOSTILE = "<!channel> <https://evil.example|click> &amp; *bold*\r\n\u2028next\x1b[31m\u202e line"

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import WebhookConfig
-from llm_guard.ops.payloads import Notice
-from llm_guard.ops.webhook import GIVE_UP_S, MOST_WAITING, Webhook
-from llm_guard.ops.webhook_client import Sent, WebhookClient
-from llm_guard.ops.webhooks import Webhooks
+from llm_guard.webhooks.client import Sent, WebhookClient
+from llm_guard.webhooks.delivery import GIVE_UP_S, MOST_WAITING, Webhook
+from llm_guard.webhooks.payloads import Notice
+from llm_guard.webhooks.queue import Webhooks
 from tests.fakes.clock import SteppedClock, let_run
 
 DELIVERED = Sent(True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llm_guard.policy.send_rate import BURST, SendRate
+from llm_guard.webhooks.rate_limit import BURST, SendRate
 
 
 def test_burst_goes_at_once_and_then_one_at_a_time() -> None:

@@ -2,8 +2,8 @@
 
 codes      machine-readable words that many providers share
 common     sentences that many providers share
-senses     subjects of sentences, in plain English words, if no other table matches
-server_senses  the same for sentences about servers
+topics     subjects of sentences, in plain English words, if no other table matches
+server_topics  the same for sentences about servers
 openai     OpenAI and Azure OpenAI
 anthropic
 google     Gemini and Vertex AI
@@ -21,8 +21,8 @@ families   finds the family of an upstream
 
 from __future__ import annotations
 
-from llm_guard.policy.error_rules import RuleBook
-from llm_guard.policy.vocabulary import (
+from llm_guard.resilience.classification.rules import RuleBook
+from llm_guard.resilience.classification.vocabulary import (
     amazon,
     anthropic,
     china,
@@ -34,11 +34,11 @@ from llm_guard.policy.vocabulary import (
     google,
     hosts,
     openai,
-    senses,
-    server_senses,
+    server_topics,
+    topics,
 )
 
 RULES = RuleBook((
     *openai.RULES, *anthropic.RULES, *google.RULES, *amazon.RULES, *hosts.RULES, *china.RULES, *engines.RULES,
-    *gateways.RULES, *edges.RULES, *codes.RULES, *common.RULES, *senses.RULES, *server_senses.RULES,
+    *gateways.RULES, *edges.RULES, *codes.RULES, *common.RULES, *topics.RULES, *server_topics.RULES,
 ))  # fmt: skip

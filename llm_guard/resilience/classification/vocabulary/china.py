@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.error_rules import cited, coded, said
+from llm_guard.resilience.classification.rules import cited, coded, said
 
 RULES = (
     *cited(

@@ -1,13 +1,13 @@
 """Finish reasons that are not a proper end.
 
 OpenAI `finish_reason`, Anthropic `stop_reason`, Gemini `finishReason`, Bedrock `stopReason`, Cohere and DeepSeek; the
-words are normalized by `codewords.plain_code`.
+words are normalized by `error_codes.plain_code`.
 """
 
 from __future__ import annotations
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.codewords import plain_code
+from llm_guard.resilience.classification.error_codes import plain_code
 
 _WORDS = {
     Kind.CONTENT_POLICY: (

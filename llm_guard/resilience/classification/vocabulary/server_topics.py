@@ -1,9 +1,9 @@
-"""Senses about servers: full, starting, broken, unreachable. Complements `senses`."""
+"""Senses about servers: full, starting, broken, unreachable. Complements `topics`."""
 
 from __future__ import annotations
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.error_rules import about, cited
+from llm_guard.resilience.classification.rules import about, cited
 
 _NONE_LEFT = """
     full | no | exceeded | exceeds | maximum | limit reached | reached | busy | dropped | rejected | available |

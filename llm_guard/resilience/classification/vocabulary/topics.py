@@ -7,7 +7,7 @@ provider; `benchmarks/left_out.py` measures how well they classify the errors of
 from __future__ import annotations
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.error_rules import about, cited
+from llm_guard.resilience.classification.rules import about, cited
 
 _TOO_MUCH = """
     too long | too large | too big | too many | longer | larger | bigger | exceed | exceeds | exceeded | exceeding |

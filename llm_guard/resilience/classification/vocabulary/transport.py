@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.error_rules import RuleBook, cited, said
+from llm_guard.resilience.classification.rules import RuleBook, cited, said
 
 OF_KIND = {
     "dns": Kind.NETWORK,

@@ -6,18 +6,18 @@ import json
 from random import Random
 from typing import Any, cast
 
+from llm_guard.admin.alerting.alerts import Alerts
+from llm_guard.admin.alerting.signals import Signals
+from llm_guard.admin.events.event_log import Journal
 from llm_guard.config import Config, parse_config
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.alert_signals import Signals
-from llm_guard.ops.alerts import Alerts
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.payloads import Notice
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.policy.breaker import Breaker
-from llm_guard.routes import compile_routes
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.route_table import compile_routes
+from llm_guard.webhooks.payloads import Notice
 from tests.fakes.clock import ManualClock
 
 
@@ -71,7 +71,7 @@ class World:
         table = compile_routes(self.config, self.clock.now())
         self.counters = CallCounters()
         recorder = Recorder(self.counters, self.clock)
-        self.gateway = Gateway(self.config, table, cast("Any", None), recorder, self.clock, Random(1))
+        self.gateway = Handler(self.config, table, cast("Any", None), recorder, self.clock, Random(1))
         self.journal = Journal(self.clock)
         self.told = Told()
         self.lag_s = 0.0
@@ -142,7 +142,7 @@ class World:
 
     def refuse_credential(self, *key: str) -> None:
         for _ in range(2):
-            self.gateway.bench.note_refusal(key, "m", Failure(FailureKind.AUTH, "refused"), self.clock.now())
+            self.gateway.cooldowns.note_refusal(key, "m", Failure(FailureKind.AUTH, "refused"), self.clock.now())
 
 
 def open_breaker(breaker: Breaker, now: float) -> None:

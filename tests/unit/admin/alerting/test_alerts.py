@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from llm_guard.ops.payloads import RESENT_EVERY_S
-from llm_guard.policy.alert import QUIET_S
-from llm_guard.policy.alert_silences import Silence
-from tests.unit.ops.alert_world import World, config_of
+from llm_guard.resilience.alerts.alert import QUIET_S
+from llm_guard.resilience.alerts.silences import Silence
+from llm_guard.webhooks.payloads import RESENT_EVERY_S
+from tests.unit.admin.alerting.alert_world import World, config_of
 
 FIRING, RESOLVED = ("firing", "success_rate", "gpt"), ("resolved", "success_rate", "gpt")
 

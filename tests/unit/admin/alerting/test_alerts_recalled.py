@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llm_guard.policy.alert import QUIET_S
-from llm_guard.policy.alert_silences import Silence
-from tests.unit.ops.alert_world import World
+from llm_guard.resilience.alerts.alert import QUIET_S
+from llm_guard.resilience.alerts.silences import Silence
+from tests.unit.admin.alerting.alert_world import World
 
 OPEN = ("breaker_open", "one/gpt")
 FIRING, RESOLVED = ("firing", *OPEN), ("resolved", *OPEN)

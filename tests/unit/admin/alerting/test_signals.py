@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.alert import QUIET_S
-from llm_guard.policy.retry_budget import BudgetSettings
-from tests.unit.ops.alert_world import World, open_breaker
+from llm_guard.resilience.alerts.alert import QUIET_S
+from llm_guard.resilience.retry.budget import BudgetSettings
+from tests.unit.admin.alerting.alert_world import World, open_breaker
 
 # success rate
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.ops.history import MODELS, OTHERS, STEP_S, STEPS, History
+from llm_guard.admin.api.history import MODELS, OTHERS, STEP_S, STEPS, History
+from llm_guard.proxy.telemetry.counters import CallCounters
 from tests.fakes.clock import ManualClock
 
 

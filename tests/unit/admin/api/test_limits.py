@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_guard.deployment import Deployment
-from llm_guard.ops.changes import Changes
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.limits import LimitPages, Limits, LimitsOf, SetLimits
-from llm_guard.ops.pages import Asked, Refused
+from llm_guard.admin.api.limits import LimitPages, Limits, LimitsOf, SetLimits
+from llm_guard.admin.audit.changes import Changes
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http.endpoint import Asked, Refused
+from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
-from tests.unit.ops.acted_on import ActedOn, config, deployment
-from tests.unit.ops.test_changes import InMemory
+from tests.unit.admin.audit.test_changes import InMemory
+from tests.unit.admin.overrides.acted_on import ActedOn, config, deployment
 
 
 class World(ActedOn):
@@ -78,7 +78,7 @@ async def test_name_that_is_asked_for_later_is_held_to_the_same() -> None:
     world = World()
     await world.set(concurrency=3)
     world.all.append(late := deployment("a/m-*", "m-3"))
-    world.pages.dress(late)
+    world.pages.apply_overrides(late)
     assert settings(late)[2] == 3
     await world.reset()
     assert settings(late)[2] is None

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.ops.labels import check_known, labels_of, left_alone
-from llm_guard.ops.pages import Refused
-from llm_guard.routes import compile_routes
-from tests.unit.ops.acted_on import config
+from llm_guard.admin.api.parameters import check_known, labels_of, left_alone
+from llm_guard.admin.http.endpoint import Refused
+from llm_guard.routing.route_table import compile_routes
+from tests.unit.admin.overrides.acted_on import config
 
 A, B = {"upstream": "a"}, {"upstream": "b"}
 BOTH = config(

@@ -7,11 +7,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.ops.changes import Changes, Done, iso
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.pages import Asked, Change, Refused
-from llm_guard.ops.trail import Trail, Written
-from llm_guard.store.audit import Entry
+from llm_guard.admin.audit.changes import Changes, Done
+from llm_guard.admin.audit.writer import Trail, Written
+from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.http.endpoint import Asked, Change, Refused
+from llm_guard.clock import iso
+from llm_guard.storage.audit_log import Entry
 from tests.fakes.clock import ManualClock
 
 ASKED = Asked("POST", "/admin/x", {}, body=Change(reason="an outage"), who="ann from 127.0.0.1")

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.ops.pages import Refused
-from llm_guard.ops.trail import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, Trail
-from llm_guard.store.audit import AuditFile, Entry
-from llm_guard.store.errors import StoreError
+from llm_guard.admin.audit.writer import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, Trail
+from llm_guard.admin.http.endpoint import Refused
+from llm_guard.storage.audit_log import AuditFile, Entry
+from llm_guard.storage.errors import StoreError
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 

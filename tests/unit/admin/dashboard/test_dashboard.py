@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-import llm_guard.ops.dashboard as served
-from llm_guard.ops.dashboard import Dashboard
-from llm_guard.ops.pages import Answer, Asked, Refused
+import llm_guard.admin.dashboard as served
+from llm_guard.admin.dashboard import Dashboard
+from llm_guard.admin.http.endpoint import Answer, Asked, Refused
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FOLDER = Path(served.__file__).parent
 OURS = sorted(path for path in FOLDER.iterdir() if path.suffix in (".html", ".css", ".js"))
 SCRIPTS = [path for path in OURS if path.suffix == ".js"]

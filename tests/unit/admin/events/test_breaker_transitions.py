@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llm_guard.deployment import Deployment
-from llm_guard.ops.journal import Journal
-from llm_guard.ops.transitions import Transitions
+from llm_guard.admin.events.breaker_transitions import Transitions
+from llm_guard.admin.events.event_log import Journal
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.transition import KEPT
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.history import KEPT
+from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_target
 

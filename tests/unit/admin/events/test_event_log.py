@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llm_guard.ops.journal import KEPT, Event, Journal
+from llm_guard.admin.events.event_log import KEPT, Event, Journal
 from tests.fakes.clock import ManualClock
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-from llm_guard.ops import websocket
-from llm_guard.ops.event_reader import MAX_BYTES, MAX_EVENTS, Reader, ServerSentEvents, Texts, as_json
-from llm_guard.ops.journal import Event
-from llm_guard.ops.views import Hello, Missed
+from llm_guard.admin.events.event_log import Event
+from llm_guard.admin.events.subscriber import MAX_BYTES, MAX_EVENTS, Reader, ServerSentEvents, Texts, as_json
+from llm_guard.admin.http import websocket
+from llm_guard.admin.schemas.models import Hello, Missed
 
 EVENT = Event(7, "2026-01-31T23:59:59.500Z", "breaker", {"deployment": "a/x", "why": "two\nlines"})
 

@@ -4,10 +4,10 @@ import base64
 
 import pytest
 
+from llm_guard.admin.http.auth import Guard, WrongToken, host_name
+from llm_guard.admin.http.credentials import COOKIE_S, credentials_of
+from llm_guard.admin.http.endpoint import Caller, Refused
 from llm_guard.config import Ops
-from llm_guard.ops.credentials import COOKIE_S, credentials_of
-from llm_guard.ops.guard import Guard, WrongToken, host_name
-from llm_guard.ops.pages import Caller, Refused
 
 WALL = 1_800_000_000.0
 HOST = {"host": "127.0.0.1:8080"}

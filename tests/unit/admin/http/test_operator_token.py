@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from llm_guard.admin.http import operator_token
+from llm_guard.admin.http.credentials import credentials_of, needs_generated
+from llm_guard.admin.http.operator_token import Generated, OperatorToken
 from llm_guard.clock import SystemClock
 from llm_guard.config import Ops
-from llm_guard.ops import operator_token
-from llm_guard.ops.credentials import credentials_of, needs_generated
-from llm_guard.ops.operator_token import Generated, OperatorToken
 
 VIC = {"name": "vic", "token": "the-token-of-vic", "role": "viewer"}
 ANN = {"name": "ann", "token": "the-token-of-ann", "role": "operator"}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from llm_guard.ops.penalty import MOST_WAITING, WRONG_TOKEN_S, Penalty
+from llm_guard.admin.http.penalty import MOST_WAITING, WRONG_TOKEN_S, Penalty
 from tests.fakes.clock import SteppedClock, let_run
 
 

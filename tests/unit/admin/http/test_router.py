@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from llm_guard.gateway.recording import Recording
-from llm_guard.gateway.request import Request
-from llm_guard.ops.pages import Change, Refused
-from llm_guard.ops.site import _MAX_BODY_BYTES, _body
+from llm_guard.admin.http.endpoint import Change, Refused
+from llm_guard.admin.http.router import _MAX_BODY_BYTES, _body
+from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.http_server.request import Request
 
 
 class Endless:

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.request_fields import RequestFields
-from llm_guard.ops.pages import Refused
-from llm_guard.ops.websocket import (
+from llm_guard.admin.http.endpoint import Refused
+from llm_guard.admin.http.websocket import (
     BINARY,
     CLOSE,
     INVALID_TEXT,
@@ -24,6 +22,8 @@ from llm_guard.ops.websocket import (
     close_frame,
     frame,
 )
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.request_fields import RequestFields
 
 MASK = b"\x01\x02\x03\xfe"
 UPGRADE = {

@@ -9,21 +9,21 @@ from typing import cast
 import pytest
 from prometheus_client.samples import Sample
 
+from llm_guard.admin.context import Running
+from llm_guard.admin.http.endpoint import Answer, Asked
+from llm_guard.admin.metrics.endpoint import Metrics
+from llm_guard.admin.metrics.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
+from llm_guard.admin.monitor.monitor import Watch
 from llm_guard.config import parse_config
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.connections import Connections
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.record import Recorder
-from llm_guard.gateway.server import Gateway
-from llm_guard.gateway.upstream import Upstreams
-from llm_guard.ops.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
-from llm_guard.ops.metrics import Metrics
-from llm_guard.ops.pages import Answer, Asked
-from llm_guard.ops.running import Running
-from llm_guard.ops.watch import Watch
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.policy.health import HealthState
-from llm_guard.routes import compile_routes
+from llm_guard.proxy.attempts.upstream_attempt import Upstreams
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.resilience.health.status import HealthState
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock, SteppedClock
 from tests.scrape import Scraped
 
@@ -49,7 +49,7 @@ class Stand:
         many = {f"m{number}": {"deployments": [{"upstream": "a"}]} for number in range(models)}
         config = parse_config(json.dumps({**CONFIG, "models": {**CONFIG["models"], **many}}), "test.yaml", {})
         counters = self.counters = CallCounters()
-        self.gateway = Gateway(
+        self.gateway = Handler(
             config,
             compile_routes(config, self.clock.now()),
             Upstreams(Connections(), self.clock),
@@ -165,7 +165,7 @@ async def test_queue_and_exchanges_are_those_of_all_accounts_and_names_of_a_labe
         gates = stand.named(f"gpt-{number}").gates
         gates.in_flight = 2
         for account in ("one", "two"):
-            assert gates.of(account, 1000.0).join(1, lambda: None) is not None
+            assert gates.of(account, 1000.0).enqueue(1, lambda: None) is not None
     found = await stand.scraped()
     assert found("queue_length", deployment="b/gpt-*") == 4
     assert found("in_flight_attempts", deployment="b/gpt-*") == 4
@@ -190,10 +190,12 @@ async def test_credentials_that_rest_are_counted_by_upstream_and_resting_deploym
     refused = Failure(FailureKind.AUTH, "answered 401")
     for key in ("one", "two"):
         for _ in range(2):
-            stand.gateway.bench.note_refusal(("credential", "a", "http://one.test/v1", key, ""), "x", refused, 1000.0)
+            stand.gateway.cooldowns.note_refusal(
+                ("credential", "a", "http://one.test/v1", key, ""), "x", refused, 1000.0
+            )
     limited = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=60.0)
     hinted = ("deployment", "credential", "b", "http://one.test/v1", "", "", "x")
-    stand.gateway.bench.note_wait(hinted, limited, 60.0, 1000.0)
+    stand.gateway.cooldowns.note_wait(hinted, limited, 60.0, 1000.0)
     found = await stand.scraped()
     assert found("benched_credentials", upstream="a") == 2
     assert found("benched_credentials", upstream="b") == found("benched_credentials", upstream="credential") == 0

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from llm_guard.gateway.counters import CallCounters, Distribution
-from llm_guard.ops.call_metrics import call_metrics
-from llm_guard.ops.exposition import PIECE_SAMPLES, Family, Format, Row, pieces, wanted
-from llm_guard.ops.exposition import Histogram as OurHistogram
+from llm_guard.admin.metrics.call_metrics import call_metrics
+from llm_guard.admin.metrics.exposition import PIECE_SAMPLES, Family, Format, Row, pieces, wanted
+from llm_guard.admin.metrics.exposition import Histogram as OurHistogram
+from llm_guard.proxy.telemetry.counters import CallCounters, Distribution
 from tests.scrape import Scraped, scraped
 
 FORMS: tuple[Format, ...] = ("text", "openmetrics")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.ops.watch import PERIOD_S, Watch
+from llm_guard.admin.monitor.monitor import PERIOD_S, Watch
 from tests.fakes.clock import ManualClock
 
 

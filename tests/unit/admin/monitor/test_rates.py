@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.gateway.counters import DeploymentCounts, ModelCounts
-from llm_guard.ops import tally
-from llm_guard.ops.tally import NOTHING, Tally, quantile
+from llm_guard.admin.monitor import rates
+from llm_guard.admin.monitor.rates import NOTHING, Tally, quantile
+from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
 
 BOUNDS = (1.0, 2.0, 4.0)
 
@@ -48,12 +48,12 @@ def test_what_lies_between_two_instants_is_the_difference() -> None:
     counts.calls["ok"] += 3
     counts.call_duration.note(0.07)
     counts.judged, counts.attempts_made, counts.retries_made, counts.limits_hit = 3, 5, 2, 1
-    before = tally.of_model(counts)
+    before = rates.of_model(counts)
     counts.calls["timeout"] += 1
     counts.judged += 1
     counts.call_duration.note(0.07)
     counts.time_to_first_token.note(0.02)
-    news = tally.of_model(counts).since(before)
+    news = rates.of_model(counts).since(before)
     assert (news.calls, news.judged, news.ok, news.attempts) == (1, 1, 0, 0)
     assert sum(news.durations) == sum(news.first_tokens) == 1
     assert news.success_rate == 0.0
@@ -63,12 +63,12 @@ def test_what_has_not_changed_is_the_same_object() -> None:
     model, deployment = ModelCounts(), DeploymentCounts()
     model.calls["ok"] += 1
     deployment.attempts["ok"] += 1
-    of_model, of_deployment = tally.of_model(model), tally.of_deployment(deployment)
-    assert tally.of_model(model, of_model) is of_model
-    assert tally.of_deployment(deployment, of_deployment) is of_deployment
+    of_model, of_deployment = rates.of_model(model), rates.of_deployment(deployment)
+    assert rates.of_model(model, of_model) is of_model
+    assert rates.of_deployment(deployment, of_deployment) is of_deployment
     model.calls["refused"] += 1
     deployment.attempts["timeout"] += 1
-    assert tally.of_model(model, of_model).calls == tally.of_deployment(deployment, of_deployment).attempts == 2
+    assert rates.of_model(model, of_model).calls == rates.of_deployment(deployment, of_deployment).attempts == 2
 
 
 def test_attempts_that_end_for_the_calls_sake_do_not_judge_a_deployment() -> None:
@@ -77,7 +77,7 @@ def test_attempts_that_end_for_the_calls_sake_do_not_judge_a_deployment() -> Non
         counts.attempts[outcome] += 1
     counts.timeouts["idle"] += 1
     counts.retries["rate_limit"] += 2
-    found = tally.of_deployment(counts)
+    found = rates.of_deployment(counts)
     assert (found.calls, found.attempts, found.judged, found.ok) == (7, 7, 4, 3)
     assert (found.timeouts, found.retries) == (1, 2)
     assert found.success_rate == 0.75
@@ -85,13 +85,13 @@ def test_attempts_that_end_for_the_calls_sake_do_not_judge_a_deployment() -> Non
 
 def test_sum_adds_each_number() -> None:
     one = Tally(1, 2, 3, 4, 5, 6, (1, 0), (0, 2))
-    assert tally.total([one, NOTHING, one]) == Tally(2, 4, 6, 8, 10, 12, (2, 0), (0, 4))
-    assert tally.total([]) == NOTHING
+    assert rates.total([one, NOTHING, one]) == Tally(2, 4, 6, 8, 10, 12, (2, 0), (0, 4))
+    assert rates.total([]) == NOTHING
 
 
 def test_nothing_has_no_rate() -> None:
     assert NOTHING.success_rate is None
-    assert tally.share(0, 0) is None
+    assert rates.share(0, 0) is None
 
 
 # calls that the gateway itself refused
@@ -101,16 +101,16 @@ def test_refusals_are_told_by_what_refused() -> None:
     counts = ModelCounts()
     counts.calls["refused"] = 5
     counts.refusals.update(breaker=2, limit=2, auth=1)
-    assert tally.of_model(counts).refused_by == {"breaker": 2, "limit": 2}
+    assert rates.of_model(counts).refused_by == {"breaker": 2, "limit": 2}
     assert NOTHING.refused_by == {}
 
 
 def test_call_that_was_refused_is_a_deployments_call_and_no_attempt() -> None:
     counts = DeploymentCounts()
     counts.attempts["ok"] = 1
-    before = tally.of_deployment(counts)
+    before = rates.of_deployment(counts)
     counts.refusals["cooldown"] = counts.turned_away = 3
-    now = tally.of_deployment(counts, before)
+    now = rates.of_deployment(counts, before)
     assert (now.calls, now.attempts, now.refused_by) == (4, 1, {"cooldown": 3})
     assert now.since(before).refused_by == {"cooldown": 3}
-    assert tally.total([now, before, now]).refused_by == {"cooldown": 6}
+    assert rates.total([now, before, now]).refused_by == {"cooldown": 6}

@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from llm_guard.admin.audit.changes import Changes
 from llm_guard.config import Config, parse_config
-from llm_guard.deployment import Deployment
-from llm_guard.gateway.server import Gateway
-from llm_guard.ops.changes import Changes
-from llm_guard.policy.breaker import BreakerSettings
+from llm_guard.proxy.handler import Handler
+from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
+from llm_guard.routing.deployment import Deployment
 from tests.fakes.script import new_target
 
 
 class ActedOn:
-    """A stand-in for `Gateway` and `Changes`, with what operator actions use of them."""
+    """A stand-in for `Handler` and `Changes`, with what operator actions use of them."""
 
     def __init__(self, *deployments: Deployment) -> None:
         self.all = list(deployments)
@@ -26,15 +26,15 @@ class ActedOn:
     def deployments(self) -> tuple[Deployment, ...]:
         return tuple(self.all)
 
-    def let_in(self) -> None:
+    def wake_waiters(self) -> None:
         self.let_in_count += 1
 
     def note(self, who: str, what: str, target: str, why: str, _detail: Mapping[str, object]) -> None:
         self.notes.append((who, what, target, why))
 
     @property
-    def gateway(self) -> Gateway:
-        return cast("Gateway", self)
+    def gateway(self) -> Handler:
+        return cast("Handler", self)
 
     @property
     def changes(self) -> Changes:

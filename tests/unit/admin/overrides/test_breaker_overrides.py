@@ -5,14 +5,14 @@ from typing import Literal
 
 import pytest
 
-from llm_guard.deployment import Deployment
-from llm_guard.ops.forces import Aim, Force, Forces
-from llm_guard.ops.views import ForceView
+from llm_guard.admin.overrides.breaker_overrides import Aim, Force, Forces
+from llm_guard.admin.schemas.models import ForceView
 from llm_guard.outcome import Signal
-from llm_guard.policy.transition import BreakerState
+from llm_guard.resilience.circuit_breaker.history import BreakerState
+from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_target
-from tests.unit.ops.acted_on import ActedOn, deployment
+from tests.unit.admin.overrides.acted_on import ActedOn, deployment
 
 LABEL = Aim("a/m-*")
 NOW = "2027-01-15T08:00:00.000Z"
@@ -79,8 +79,8 @@ def test_name_that_is_asked_for_later_is_forced_from_its_first_call_on() -> None
     forces.put(force())
     forces.put(force(Aim("a/m-*", "m-2"), "forced_closed"))
     one, two = names("m-1", "m-2")
-    forces.dress(one)
-    forces.dress(two)
+    forces.apply_overrides(one)
+    forces.apply_overrides(two)
     assert states(one, two) == ["forced_open", "forced_closed"]
 
 
@@ -199,7 +199,7 @@ def test_force_lasts_over_a_reload_that_says_nothing_of_it() -> None:
     one.breaker.settings = replace(one.breaker.settings, open_for=5.0)
     world_.all = [replace(one)]
     forces.adopt({"a/x"}, {"a"})
-    forces.dress(world_.all[0])
+    forces.apply_overrides(world_.all[0])
     forces.look(clock.now())
     assert states(*world_.all) == ["forced_open"]
     assert world_.notes == []
@@ -236,7 +236,7 @@ def test_names_that_a_pattern_has_let_go_are_not_kept() -> None:
     clock, world_, forces = world(*names("m-1", "m-2"))
     forces.put(force())
     world_.all = names("m-3")
-    forces.dress(world_.all[0])
+    forces.apply_overrides(world_.all[0])
     forces.look(clock.now())
     assert forces._taken.keys() == {world_.all[0].breaker}
 

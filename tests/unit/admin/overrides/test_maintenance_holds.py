@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from llm_guard.deployment import Hold
-from llm_guard.ops.holds import Holds
+from llm_guard.admin.overrides.maintenance_holds import Holds
+from llm_guard.routing.deployment import Hold
 from tests.fakes.clock import ManualClock
-from tests.unit.ops.acted_on import ActedOn, deployment
+from tests.unit.admin.overrides.acted_on import ActedOn, deployment
 
 
 def world(*labels: str) -> tuple[ManualClock, ActedOn, Holds]:
@@ -62,8 +62,8 @@ def test_name_that_is_asked_for_later_is_held_from_its_first_call_on() -> None:
     _, _, holds = world()
     holds.put("a/m-*", hold())
     new, other = deployment("a/m-*"), deployment("b/x")
-    holds.dress(new)
-    holds.dress(other)
+    holds.apply_overrides(new)
+    holds.apply_overrides(other)
     assert (new.hold, other.hold) == (hold(), None)
 
 
@@ -71,7 +71,7 @@ def test_deployment_that_gets_another_label_is_not_held_for_the_old_one() -> Non
     _, world_, holds = world("a/x")
     holds.put("a/x", hold())
     world_.all[0].label = "a/y"
-    holds.dress(world_.all[0])
+    holds.apply_overrides(world_.all[0])
     assert world_.all[0].hold is None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from llm_guard.deployment import Hold
-from llm_guard.ops.kept import Known, _hold, _kept_hold
-from llm_guard.policy.alert_silences import Silence
-from tests.unit.ops.alert_world import World
+from llm_guard.admin.persistence.operator_state import OperatorState, _hold, _kept_hold
+from llm_guard.resilience.alerts.silences import Silence
+from llm_guard.routing.deployment import Hold
+from tests.unit.admin.alerting.alert_world import World
 
 
-def known(world: World) -> Known:
+def known(world: World) -> OperatorState:
     """Returns the saved state of the world's alerts; all other parts are empty."""
     nothing = SimpleNamespace(all=tuple[object, ...])
     parts: Any = SimpleNamespace(
@@ -19,19 +19,19 @@ def known(world: World) -> Known:
         stopped=list[str],
     )  # fmt: skip
     gateway: Any = SimpleNamespace(is_closed=False, quotas=SimpleNamespace(days=list[object]))
-    return Known(world.alerts, parts, parts, parts, parts, parts, cast("Any", None), gateway, world.clock)
+    return OperatorState(world.alerts, parts, parts, parts, parts, parts, cast("Any", None), gateway, world.clock)
 
 
 def test_end_is_the_same_at_each_look_until_the_clock_is_set() -> None:
     world = World()
     known_ = known(world)
     assert world.alerts.try_silence(Silence("*", None, world.clock.now() + 60, "known", "anna"))
-    first = known_.gather()
+    first = known_.snapshot()
     assert first.silences[0].until == world.clock.wall() + 60
     world.clock._wall_offset_s += 0.4
-    assert known_.gather() == first
+    assert known_.snapshot() == first
     world.clock._wall_offset_s += 3600
-    assert known_.gather().silences[0].until == world.clock.wall() + 60
+    assert known_.snapshot().silences[0].until == world.clock.wall() + 60
 
 
 def test_bench_that_outlives_a_restart_ends_at_the_same_time_of_day() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 from structlog.testing import capture_logs
 
-from llm_guard.ops.keeping import AGAIN_S, PATIENCE_S, Keeping
-from llm_guard.ops.kept import Kept
-from llm_guard.store.kept_file import KeptFile, TakenOver
+from llm_guard.admin.persistence.operator_state import Kept
+from llm_guard.admin.persistence.state_saver import AGAIN_S, PATIENCE_S, Keeping
+from llm_guard.storage.snapshot_file import KeptFile, TakenOver
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 

@@ -9,10 +9,10 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
-from llm_guard.dialect.chat_continuation import ChatTranscript
-from llm_guard.dialect.continuation import MAX_KEPT_BYTES, MAX_TEXT, Manner, Prefill, Splice
-from llm_guard.dialect.seam import anchor, instruction_text
-from llm_guard.dialect.sse import Usage, events_in
+from llm_guard.dialects.resume.chat import ChatTranscript
+from llm_guard.dialects.resume.text_join import anchor, instruction_text
+from llm_guard.dialects.resume.transcript import MAX_KEPT_BYTES, MAX_TEXT, Prefill, ResumeMode, Splice
+from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.content import say
 from llm_guard.mock.exchange import Asked, Script
 from llm_guard.mock.openai_answers import answer_openai
@@ -75,7 +75,7 @@ def sent(*events: bytes) -> ChatTranscript:
     return transcript
 
 
-def spliced(transcript: ChatTranscript, manner: Manner, *events: bytes) -> tuple[Splice, bytes]:
+def spliced(transcript: ChatTranscript, manner: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
     splice = transcript.splice(manner, MARKER)
     return splice, b"".join(splice.feed(one) for one in events)
 
@@ -99,14 +99,14 @@ def content_of(stream: bytes) -> str:
     return "".join(delta.get("content") or delta.get("text") or "" for delta in deltas)
 
 
-def manners(transcript: ChatTranscript, prefill: Prefill = "plain", **request: Any) -> tuple[Manner, ...]:
-    return transcript.manners({**REQUEST, **request}, prefill)
+def manners(transcript: ChatTranscript, prefill: Prefill = "plain", **request: Any) -> tuple[ResumeMode, ...]:
+    return transcript.resume_modes({**REQUEST, **request}, prefill)
 
 
 # whole streams
 
 
-WAYS: list[tuple[Manner, Prefill]] = [
+WAYS: list[tuple[ResumeMode, Prefill]] = [
     ("prefill", "plain"),
     ("prefill", "prefix"),
     ("prefill", "partial"),
@@ -117,11 +117,11 @@ WAYS: list[tuple[Manner, Prefill]] = [
 
 
 @pytest.mark.parametrize(("manner", "prefill"), WAYS)
-def test_chat_cut_anywhere_has_its_whole_text_once(manner: Manner, prefill: Prefill) -> None:
+def test_chat_cut_anywhere_has_its_whole_text_once(manner: ResumeMode, prefill: Prefill) -> None:
     first = mocked(REQUEST)
     for cut in range(3, len(first) - 3):
         transcript = sent(*first[:cut])
-        assert transcript.manners(REQUEST, prefill)[0] == manner or manner == "restart"
+        assert transcript.resume_modes(REQUEST, prefill)[0] == manner or manner == "restart"
         second = mocked(transcript.request(REQUEST, manner, prefill), number=2)
         splice, rest = spliced(transcript, manner, *second)
         completion = read_by_sdk(b"".join(first[:cut]) + rest)
@@ -133,11 +133,11 @@ def test_chat_cut_anywhere_has_its_whole_text_once(manner: Manner, prefill: Pref
 
 
 @pytest.mark.parametrize("manner", ["prefill", "restart"])
-def test_completion_cut_anywhere_has_its_whole_text_once(manner: Manner) -> None:
+def test_completion_cut_anywhere_has_its_whole_text_once(manner: ResumeMode) -> None:
     first = mocked(LEGACY)
     for cut in range(1, len(first) - 3):
         transcript = sent(*first[:cut])
-        assert transcript.manners(LEGACY, "none") == ("prefill",)
+        assert transcript.resume_modes(LEGACY, "none") == ("prefill",)
         second = mocked(transcript.request(LEGACY, manner, "none"), number=2)
         _, rest = spliced(transcript, manner, *second)
         assert content_of(b"".join(first[:cut]) + rest) == WHOLE, cut
@@ -145,7 +145,7 @@ def test_completion_cut_anywhere_has_its_whole_text_once(manner: Manner) -> None
 
 
 @pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
-def test_empty_finish_reason_is_none(manner: Manner) -> None:
+def test_empty_finish_reason_is_none(manner: ResumeMode) -> None:
     """Some servers behind Model Studio send one with each chunk."""
     first = [chunk({"content": piece}, finish="") for piece in ("Once upon ", "a time ")]
     transcript = sent(*first)
@@ -172,7 +172,7 @@ def test_tool_call_that_runs_again_is_compared_and_keeps_its_id() -> None:
     whole = read_by_sdk(b"".join(first)).choices[0].message.tool_calls[0].function
     for cut in range(1, len(first) - 3):
         transcript = sent(*first[:cut])
-        assert transcript.manners(request, "plain") == ()
+        assert transcript.resume_modes(request, "plain") == ()
         assert transcript.can_restart(request)
         _, rest = spliced(transcript, "restart", *second)
         (call,) = read_by_sdk(b"".join(first[:cut]) + rest).choices[0].message.tool_calls
@@ -184,7 +184,7 @@ def test_several_choices_run_again_side_by_side() -> None:
     first, second = mocked(request), mocked(request, number=2)
     for cut in range(2, len(first) - 3):
         transcript = sent(*first[:cut])
-        assert transcript.manners(request, "plain") == ()
+        assert transcript.resume_modes(request, "plain") == ()
         splice, rest = spliced(transcript, "restart", *second)
         assert not splice.has_diverged
         completion = read_by_sdk(b"".join(first[:cut]) + rest)
@@ -277,8 +277,8 @@ def test_beginning_too_short_to_be_known_again_is_no_prefix() -> None:
 @pytest.mark.parametrize("wish", [{"suffix": "end"}, {"echo": True}, {"best_of": 2}, {"n": 2}, {"prompt": [[1, 2]]}])
 def test_completion_that_is_no_plain_text_is_not_gone_on_with(wish: Body) -> None:
     transcript = sent(event(id="cmpl-1", choices=[{"index": 0, "text": "one two", "finish_reason": None}]))
-    assert transcript.manners(LEGACY, "none") == ("prefill",)
-    assert transcript.manners({**LEGACY, **wish}, "none") == ()
+    assert transcript.resume_modes(LEGACY, "none") == ("prefill",)
+    assert transcript.resume_modes({**LEGACY, **wish}, "none") == ()
 
 
 # the resume request
@@ -444,7 +444,7 @@ def test_logprobs_of_a_text_that_was_cut_are_dropped() -> None:
         b'data: {"choices":[{"delta":{"tool_calls":[{}]}}]}\n\n',
     ],
 )  # fmt: skip
-def test_events_that_are_no_chunks_are_dropped(manner: Manner, junk: bytes) -> None:
+def test_events_that_are_no_chunks_are_dropped(manner: ResumeMode, junk: bytes) -> None:
     splice, rest = spliced(sent(ROLE, *said("one two three")), manner, junk, *said("one two three four"), junk)
     assert content_of(rest) in (" four", "one two three four")
     assert not splice.has_diverged
@@ -554,7 +554,7 @@ def test_usage_is_the_sum_of_all_streams() -> None:
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (22, 5, 27)
     assert usage["prompt_tokens_details"] == {"cached_tokens": 4}
     assert transcript.usage == Usage(22, 5)
-    assert transcript.thrown_away == 0
+    assert transcript.wasted_tokens == 0
 
 
 def test_usage_that_is_counted_on_the_way_is_summed_too() -> None:
@@ -584,13 +584,13 @@ def test_what_came_twice_was_thrown_away() -> None:
     transcript = sent(ROLE, *said("one", " two"))
     spliced(transcript, "restart", *said("one", " two", " three"), END, counted(10, 3), DONE)
     assert transcript.usage == Usage(20, 5)
-    assert transcript.thrown_away == 2
+    assert transcript.wasted_tokens == 2
 
 
 def test_what_was_held_when_a_stream_died_was_thrown_away() -> None:
     transcript = sent(ROLE, *said("one two three", " four"))
     spliced(transcript, "instruction", *said("one two", " three"))
-    assert transcript.thrown_away == 2
+    assert transcript.wasted_tokens == 2
     assert transcript.usage == Usage(None, 4)
     assert transcript.text == "one two three four"
 

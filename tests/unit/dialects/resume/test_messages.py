@@ -7,9 +7,9 @@ import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message
 
-from llm_guard.dialect.continuation import MAX_TEXT, Manner, Prefill, Splice
-from llm_guard.dialect.messages_continuation import MessagesTranscript
-from llm_guard.dialect.sse import Usage, events_in
+from llm_guard.dialects.resume.messages import MessagesTranscript
+from llm_guard.dialects.resume.transcript import MAX_TEXT, Prefill, ResumeMode, Splice
+from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.anthropic_answers import answer_anthropic
 from llm_guard.mock.content import say
 from llm_guard.mock.exchange import Asked, Script
@@ -80,7 +80,7 @@ def sent(*events: bytes) -> MessagesTranscript:
     return transcript
 
 
-def spliced(transcript: MessagesTranscript, manner: Manner, *events: bytes) -> tuple[Splice, bytes]:
+def spliced(transcript: MessagesTranscript, manner: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
     splice = transcript.splice(manner, MARKER)
     return splice, b"".join(splice.feed(one) for one in events)
 
@@ -123,7 +123,7 @@ def text_of(message: Message) -> str:
 
 
 @pytest.mark.parametrize(("manner", "prefill"), [("prefill", "plain"), ("instruction", "none"), ("restart", "none")])
-def test_message_cut_anywhere_has_its_whole_text_once(manner: Manner, prefill: Prefill) -> None:
+def test_message_cut_anywhere_has_its_whole_text_once(manner: ResumeMode, prefill: Prefill) -> None:
     first = mocked(REQUEST)
     for cut in range(4, len(first) - 2):
         transcript = sent(*first[:cut])
@@ -140,7 +140,7 @@ def test_second_stream_may_die_as_well() -> None:
     first = mocked(REQUEST)
     transcript = sent(*first[:6])
     stream = b"".join(first[:6])
-    manners: list[Manner] = ["prefill", "instruction", "prefill"]
+    manners: list[ResumeMode] = ["prefill", "instruction", "prefill"]
     for number, manner in enumerate(manners, 2):
         events = mocked(transcript.request(REQUEST, manner, "plain"), number)
         _, told = spliced(transcript, manner, *events[:6])
@@ -181,7 +181,7 @@ def test_ping_passes_once_the_streams_are_joined() -> None:
     ],
 )
 def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_: Body) -> None:
-    assert sent(opening(), *begun).manners({**REQUEST, **request_}, "plain") == ()
+    assert sent(opening(), *begun).resume_modes({**REQUEST, **request_}, "plain") == ()
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_:
     ],
 )
 def test_text_is_gone_on_with_by_prefill_where_that_is_allowed(
-    begun: list[bytes], more: Body, prefill: Prefill, manners: tuple[Manner, ...]
+    begun: list[bytes], more: Body, prefill: Prefill, manners: tuple[ResumeMode, ...]
 ) -> None:
-    assert sent(opening(), *begun).manners({**REQUEST, **more}, prefill) == manners
+    assert sent(opening(), *begun).resume_modes({**REQUEST, **more}, prefill) == manners
 
 
 def test_request_for_the_rest_ends_in_the_text_so_far() -> None:
@@ -255,7 +255,7 @@ def test_thinking_without_text_is_thought_anew_and_only_once_shown() -> None:
     assert [block.type for block in message.content] == ["thinking", "text"]
     assert text_of(message) == "one"
     assert message.content[0].to_dict()["signature"] == "sig"
-    assert transcript.thrown_away == 1
+    assert transcript.wasted_tokens == 1
     assert splice.is_joined
 
 
@@ -287,7 +287,7 @@ def test_tool_that_the_second_stream_uses_follows_the_text() -> None:
 def test_answer_of_whitespace_begins_anew() -> None:
     first = [opening(), *text(0, "\n\n")]
     transcript = sent(*first)
-    assert transcript.manners(REQUEST, "plain") == ("instruction",)
+    assert transcript.resume_modes(REQUEST, "plain") == ("instruction",)
     assert transcript.request(REQUEST, "instruction", "plain") == REQUEST
     again = [opening(2), *text(0, "\n", "\none"), stop(0), *closing()]
     assert text_of(read_by_sdk(b"".join(first) + spliced(transcript, "instruction", *again)[1])) == "\n\none"
@@ -327,7 +327,7 @@ def test_usage_of_all_streams_is_summed() -> None:
     assert (usage.input_tokens, usage.output_tokens, usage.cache_read_input_tokens) == (22, 4, 4)
     assert bodies(told)[-2]["usage"]["cache_creation"] == {"ephemeral_1h": 8}
     assert transcript.usage == Usage(22, 4)
-    assert transcript.thrown_away == 0
+    assert transcript.wasted_tokens == 0
 
 
 def test_nothing_is_told_behind_the_end() -> None:
@@ -361,7 +361,7 @@ def test_run_from_scratch_passes_what_is_new_and_keeps_what_was_sent() -> None:
     assert message.content[0].to_dict()["signature"] == "sig"
     assert {"id": "toolu_1", "input": {"a": 1}}.items() <= message.content[2].to_dict().items()
     assert splice.is_joined
-    assert transcript.thrown_away == 5
+    assert transcript.wasted_tokens == 5
 
 
 def test_signature_that_was_not_sent_comes_from_the_second_run() -> None:
@@ -450,12 +450,12 @@ CONFUSED: list[Body] = [
 
 
 @pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(manner: Manner) -> None:
+def test_whatever_a_provider_sends_raises_nothing(manner: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(event("x", **body) for body in CONFUSED)]
     odd += [b"data: " + json.dumps(body).encode() + b"\n\n" for body in CONFUSED]
     for first in ([], [opening(), *text(0, "one ")]):
         transcript = sent(*first, *odd)
-        transcript.manners({"messages": 3, "thinking": 3, "output_config": 3, "tool_choice": "x"}, "plain")
+        transcript.resume_modes({"messages": 3, "thinking": 3, "output_config": 3, "tool_choice": "x"}, "plain")
         transcript.request({"messages": 3, "max_tokens": "x"}, manner, "plain")
         for one in odd:
             _, told = spliced(sent(*first), manner, one, *text(0, "one two "), one, *closing(), one)

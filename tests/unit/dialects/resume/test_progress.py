@@ -13,9 +13,9 @@ from openai.types.audio import TranscriptionStreamEvent
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel
 
-from llm_guard.dialect import DIALECTS, DialectName
-from llm_guard.dialect.sse import Event, Mark
-from tests.unit.dialect.test_openai import event
+from llm_guard.dialects import DIALECTS, DialectName
+from llm_guard.dialects.sse import Event, Mark
+from tests.unit.dialects.test_openai import event
 
 OPENING = {"response.created", "response.queued", "response.in_progress", "message_start"}
 """Event types that open a stream, and show only that the request was accepted."""

@@ -10,9 +10,9 @@ from openai._models import construct_type_unchecked
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 
-from llm_guard.dialect.continuation import MAX_TEXT, Manner, Splice
-from llm_guard.dialect.responses_continuation import ResponsesTranscript
-from llm_guard.dialect.sse import Usage, events_in
+from llm_guard.dialects.resume.responses import ResponsesTranscript
+from llm_guard.dialects.resume.transcript import MAX_TEXT, ResumeMode, Splice
+from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.content import say
 from llm_guard.mock.exchange import Asked, Script
 from llm_guard.mock.openai_responses import respond
@@ -118,12 +118,12 @@ def sent(*events: bytes) -> ResponsesTranscript:
     return transcript
 
 
-def spliced(transcript: ResponsesTranscript, manner: Manner, *events: bytes) -> tuple[Splice, bytes]:
+def spliced(transcript: ResponsesTranscript, manner: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
     splice = transcript.splice(manner, MARKER)
     return splice, b"".join(splice.feed(one) for one in events)
 
 
-def joined(manner: Manner, first: list[bytes], second: list[bytes]) -> Response:
+def joined(manner: ResumeMode, first: list[bytes], second: list[bytes]) -> Response:
     """Returns what the SDK makes of a stream and the part that the second one adds."""
     first = numbered(first)
     return read_by_sdk(b"".join(first) + spliced(sent(*first), manner, *numbered(second))[1])
@@ -161,7 +161,7 @@ def read_by_sdk(stream: bytes) -> Response:
 
 
 @pytest.mark.parametrize("manner", ["instruction", "restart"])
-def test_response_cut_anywhere_has_its_whole_text_once(manner: Manner) -> None:
+def test_response_cut_anywhere_has_its_whole_text_once(manner: ResumeMode) -> None:
     first = mocked(REQUEST)
     for cut in range(5, len(first) - 1):
         transcript = sent(*first[:cut])
@@ -233,7 +233,7 @@ NOTED = event("output_text.annotation.added", item_id="message_1", output_index=
     ],
 )
 def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_: Body) -> None:
-    assert sent(*opening(), *begun).manners({**REQUEST, **request_}, "plain") == ()
+    assert sent(*opening(), *begun).resume_modes({**REQUEST, **request_}, "plain") == ()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_:
     ],
 )
 def test_text_is_gone_on_with_by_an_instruction(begun: list[bytes], more: Body) -> None:
-    assert sent(*opening(), *begun).manners({**REQUEST, **more}, "plain") == ("instruction",)
+    assert sent(*opening(), *begun).resume_modes({**REQUEST, **more}, "plain") == ("instruction",)
 
 
 @pytest.mark.parametrize("own", ["tell me", [{"role": "user", "content": "tell me"}]])
@@ -423,7 +423,7 @@ def test_usage_of_all_streams_is_summed() -> None:
     assert transcript.usage == Usage(None, 2)
     spliced(transcript, "restart", *second)
     assert transcript.usage == Usage(20, 9)
-    assert transcript.thrown_away == 1
+    assert transcript.wasted_tokens == 1
 
 
 def test_prompt_of_a_stream_that_died_is_estimated_by_that_of_another() -> None:
@@ -551,11 +551,11 @@ CONFUSED: list[Body] = [
 
 
 @pytest.mark.parametrize("manner", ["instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(manner: Manner) -> None:
+def test_whatever_a_provider_sends_raises_nothing(manner: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(f"data: {json.dumps(body)}\n\n".encode() for body in CONFUSED)]
     for first in ([], [*opening(), *message(0, 1, "beginning ")]):
         transcript = sent(*first, *odd)
-        transcript.manners({"input": 3, "text": 3, "tool_choice": 3}, "none")
+        transcript.resume_modes({"input": 3, "text": 3, "tool_choice": 3}, "none")
         transcript.request({"input": 3, "max_output_tokens": "x"}, manner, "none")
         spliced(sent(*first), manner, *odd)
         for one in odd:

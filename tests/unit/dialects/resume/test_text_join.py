@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from llm_guard.dialect.continuation import Manner
-from llm_guard.dialect.instructed import MOST_HEAD
-from llm_guard.dialect.seam import Seam, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.instructed_join import MOST_HEAD
+from llm_guard.dialects.resume.text_join import Seam, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.transcript import ResumeMode
 
 SENT = "The breaker opens when a provider fails, and calls go elsewhere until it is incred"
 LONG = SENT + "ibly patient. " + "Nothing else happens in this story, which is a long one. " * 18 + "It was"
 
 
-def joined(manner: Manner, sent: str, new: str) -> str:
+def joined(manner: ResumeMode, sent: str, new: str) -> str:
     joint = seam(manner, sent)
     passed = joint.feed(new) + joint.end()
     assert not joint.has_diverged
@@ -45,7 +45,7 @@ def test_second_run_that_differs_or_ends_early_diverges(new: str) -> None:
 
 
 @pytest.mark.parametrize("manner", ["restart", "prefill", "instruction"])
-def test_nothing_is_held_where_nothing_was_sent(manner: Manner) -> None:
+def test_nothing_is_held_where_nothing_was_sent(manner: ResumeMode) -> None:
     joint = seam(manner, "")
     assert joint.is_settled
     assert joint.feed(" new") == " new"

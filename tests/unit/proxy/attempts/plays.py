@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_guard.call import Call, Served
-from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Failure, FailureKind, GaveUp, Signal
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.latency import ENOUGH, Latency
-from llm_guard.routes import Route, Target
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
+from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.call import Call, Delivered
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.resilience.routing.latency import ENOUGH, Latency
+from llm_guard.routing.route_table import Route, Target
 from tests.fakes.script import Outcome, Script, TimedScript, new_call, new_route, new_target
 
 
@@ -30,26 +30,26 @@ class Play:
     script: Script
     call: Call = field(init=False)
     deadline_at: float = float("inf")
-    bench: Bench = field(default_factory=Bench)
+    cooldowns: Cooldowns = field(default_factory=Cooldowns)
     facts: dict[str, Any] = field(default_factory=dict)
     """Further fields of the call."""
 
     def __post_init__(self) -> None:
         self.call = new_call(*self.targets, deadline_at=self.deadline_at, **self.facts)
 
-    async def run(self) -> Served | GaveUp:
-        loop = AttemptLoop(self.script, self.bench, self.script.clock, lambda: 0.0)
+    async def run(self) -> Delivered | Exhausted:
+        loop = AttemptLoop(self.script, self.cooldowns, self.script.clock, lambda: 0.0)
         assert self.call.route is not None
         return await loop.run(self.call, self.call.route)
 
-    async def gives_up(self) -> GaveUp:
+    async def gives_up(self) -> Exhausted:
         result = await self.run()
-        assert isinstance(result, GaveUp)
+        assert isinstance(result, Exhausted)
         return result
 
-    async def serves(self) -> Served:
+    async def serves(self) -> Delivered:
         result = await self.run()
-        assert isinstance(result, Served)
+        assert isinstance(result, Delivered)
         return result
 
 
@@ -57,10 +57,10 @@ def play(
     *outcomes: Outcome,
     targets: tuple[Target, ...] | None = None,
     deadline_at: float = float("inf"),
-    bench: Bench | None = None,
+    cooldowns: Cooldowns | None = None,
     **facts: Any,
 ) -> Play:
-    return Play(targets or (new_target("a/x"),), Script(*outcomes), deadline_at, bench or Bench(), facts)
+    return Play(targets or (new_target("a/x"),), Script(*outcomes), deadline_at, cooldowns or Cooldowns(), facts)
 
 
 class Stage:
@@ -78,9 +78,9 @@ class Stage:
         self.route = route or new_route(*targets)
         self.script = TimedScript(**outcomes)
         self.clock = self.script.clock
-        self.bench = Bench()
-        self.loop = AttemptLoop(self.script, self.bench, self.clock, draw)
-        self._running: dict[str, asyncio.Task[Served | GaveUp]] = {}
+        self.cooldowns = Cooldowns()
+        self.loop = AttemptLoop(self.script, self.cooldowns, self.clock, draw)
+        self._running: dict[str, asyncio.Task[Delivered | Exhausted]] = {}
 
     async def start(self, **facts: Any) -> Call:
         """Starts a call now and runs it until it waits for something."""
@@ -103,22 +103,22 @@ class Stage:
     def was_cancelled(self, call: Call) -> bool:
         return self._running[call.id].cancelled()
 
-    def served(self, call: Call) -> Served:
+    def served(self, call: Call) -> Delivered:
         result = self._running[call.id].result()
-        assert isinstance(result, Served)
+        assert isinstance(result, Delivered)
         return result
 
-    def gave_up(self, call: Call) -> GaveUp:
+    def gave_up(self, call: Call) -> Exhausted:
         result = self._running[call.id].result()
-        assert isinstance(result, GaveUp)
+        assert isinstance(result, Exhausted)
         return result
 
     def end_streams(self) -> None:
         """Ends the relays of all responses that were served."""
         for task in self._running.values():
             result = task.result() if task.done() and not task.cancelled() else None
-            if isinstance(result, Served):
-                settle(result.attempt, result.leave, Signal.HEALTHY, self.clock)
+            if isinstance(result, Delivered):
+                settle(result.attempt, result.lease, Signal.HEALTHY, self.clock)
 
     def assert_nothing_is_held(self) -> None:
         """Checks that no slot, queue place, breaker lease or alarm is held."""

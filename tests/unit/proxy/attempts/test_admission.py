@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call
-from llm_guard.gateway.entrance import Entrance, Full, Turn
-from llm_guard.gateway.settle import settle
-from llm_guard.leave import Leave
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.breaker import BreakerSettings
-from llm_guard.policy.gate import CapacitySettings, Gate
-from llm_guard.policy.rate_hints import RateHint, Window
-from llm_guard.routes import Target
+from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, QueueGrant
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.call import Call
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.routing.lease import Lease
+from llm_guard.routing.route_table import Target
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.script import NETWORK_ERROR, OK, SERVER_ERROR, Hang, Outcome, Slow, new_call, new_target, open_stream
-from tests.unit.gateway.plays import Stage, learn, open_breaker, open_this
+from tests.unit.proxy.attempts.plays import Stage, learn, open_breaker, open_this
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
@@ -121,7 +121,7 @@ async def test_headers_of_a_stream_that_allow_more_let_those_who_wait_in_at_once
 async def test_gate_that_is_held_opens_by_itself_at_its_instant() -> None:
     stage = Stage(new_target("a/x"), a=[OK, OK])
     gate_of_caller = stage.targets[0].deployment.gates.of(" ", 1000.0)
-    gate_of_caller.hold(1005.0)
+    gate_of_caller.pause_until(1005.0)
     calls = [await stage.start(), await stage.start()]
     await stage.pass_s(4.9)
     assert stage.script.transcript == []
@@ -133,10 +133,10 @@ async def test_gate_that_is_held_opens_by_itself_at_its_instant() -> None:
 async def test_hold_that_is_longer_than_expected_is_waited_for_again() -> None:
     stage = Stage(new_target("a/x"), a=[OK])
     gate = stage.targets[0].deployment.gates.of(" ", 1000.0)
-    gate.hold(1005.0)
+    gate.pause_until(1005.0)
     call = await stage.start()
     await stage.pass_s(1.0)
-    gate.hold(1009.0)
+    gate.pause_until(1009.0)
     await stage.pass_s(6.0)
     assert stage.is_running(call)
     await stage.pass_s(2.0)
@@ -162,7 +162,7 @@ async def test_slot_goes_back_to_the_gate_that_gave_it_though_a_reload_sends_oth
 ) -> None:
     stage = Stage(narrow(concurrency=before), a=[Slow(1.0, OK), OK])
     gates = stage.targets[0].deployment.gates
-    gates.of(" ", 1000.0).hold(1005.0)
+    gates.of(" ", 1000.0).pause_until(1005.0)
     call = await stage.start()
     gates.adopt(CapacitySettings(pacing=False, concurrency=after))
     gates.of(" ", 1000.0)
@@ -176,7 +176,7 @@ async def test_slot_goes_back_to_the_gate_that_gave_it_though_a_reload_sends_oth
 async def test_gate_that_was_forgotten_meanwhile_still_lets_its_callers_in() -> None:
     stage = Stage(new_target("a/x"), a=[OK])
     gates = stage.targets[0].deployment.gates
-    gates.of("mallory ", 1000.0).hold(1005.0)
+    gates.of("mallory ", 1000.0).pause_until(1005.0)
     call = await stage.start(key_digest="mallory")
     for number in range(1024):
         gates.of(f"{number} ", 1000.0)
@@ -206,7 +206,7 @@ async def test_wait_that_is_sure_to_be_longer_than_allowed_is_not_begun() -> Non
     assert gate_of(stage.targets[0]).snapshot(1000.0).waiting == {}
 
 
-@pytest.mark.parametrize("patience", ["deadline_at", "decide_by"])
+@pytest.mark.parametrize("patience", ["deadline_at", "client_deadline"])
 async def test_wait_that_is_sure_to_outlast_the_call_is_not_begun(patience: str) -> None:
     stage = Stage(narrow(), a=[Hang()])
     await stage.start()
@@ -272,7 +272,7 @@ async def test_retry_that_finds_its_place_taken_goes_where_there_is_room() -> No
     stage = Stage(narrow("a/x"), narrow("b/y"), a=[Slow(1.0, NETWORK_ERROR), Hang()], b=[OK])
     first = await stage.start()
     await stage.pass_s(0.5)
-    second = await stage.start(is_bound=True)
+    second = await stage.start(is_sticky=True)
     await stage.pass_s(0.7)
     assert stage.served(first).attempt.target is stage.targets[1]
     assert stage.is_running(second)
@@ -331,7 +331,7 @@ async def test_slot_of_a_stream_comes_back_at_its_end_and_once() -> None:
     second = await stage.start()
     assert stage.is_running(second)
     for _ in range(2):
-        settle(stream.attempt, stream.leave, Signal.HEALTHY, stage.clock)
+        settle(stream.attempt, stream.lease, Signal.HEALTHY, stage.clock)
     await stage.pass_s(0.0)
     stage.served(second)
     stage.assert_nothing_is_held()
@@ -393,18 +393,18 @@ class Waiting:
     def __init__(self) -> None:
         self.clock = SteppedClock()
         self.target = narrow()
-        self.entrance = Entrance(Bench(), self.clock)
+        self.admission = AdmissionControl(Cooldowns(), self.clock)
         self.gate = gate_of(self.target)
         slot = self.gate.try_enter(1000.0)
         assert slot is not None
         self._slot = slot
-        self.task: asyncio.Task[Turn | Full] = asyncio.ensure_future(
-            self.entrance.wait_turn(new_call(), self.target, 1010.0)
+        self.task: asyncio.Task[QueueGrant | AtCapacity] = asyncio.ensure_future(
+            self.admission.wait_turn(new_call(), self.target, 1010.0)
         )
 
     def let_in(self) -> None:
         self.gate.exit(self._slot, self.clock.now(), "ignored", None)
-        self.entrance.advance(self.gate)
+        self.admission.advance(self.gate)
         assert self.gate.snapshot(self.clock.now()).in_flight == 1
 
     def assert_free(self) -> None:
@@ -433,43 +433,43 @@ async def test_turn_that_comes_just_as_the_wait_ends_is_not_lost(comes_first: bo
         this.let_in()
     await let_run()
     result = this.task.result()
-    if isinstance(result, Turn):
-        this.entrance.give_back(result)
+    if isinstance(result, QueueGrant):
+        this.admission.give_back(result)
     this.assert_free()
 
 
 async def test_turn_that_is_given_back_goes_to_the_next_in_line() -> None:
     this = Waiting()
     await let_run()
-    following = asyncio.ensure_future(this.entrance.wait_turn(new_call(), this.target, 1010.0))
+    following = asyncio.ensure_future(this.admission.wait_turn(new_call(), this.target, 1010.0))
     await let_run()
     this.let_in()
     this.task.cancel()
     await let_run()
     turn = following.result()
-    assert isinstance(turn, Turn)
-    this.entrance.give_back(turn)
+    assert isinstance(turn, QueueGrant)
+    this.admission.give_back(turn)
     this.assert_free()
 
 
 async def test_who_finds_the_line_full_does_not_wait() -> None:
     clock, target = SteppedClock(), narrow(queue=1)
-    entrance, gate = Entrance(Bench(), clock), gate_of(target)
+    admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
-    assert gate.join(1, lambda: None) is not None
-    assert await entrance.wait_turn(new_call(), target, 1010.0) == Full(2.0, has_place=False)
+    assert gate.enqueue(1, lambda: None) is not None
+    assert await admission.wait_turn(new_call(), target, 1010.0) == AtCapacity(2.0, has_place=False)
 
 
 async def test_who_loses_its_place_to_one_in_a_hurry_waits_no_longer() -> None:
     clock, target = SteppedClock(), narrow(queue=1)
-    entrance, gate = Entrance(Bench(), clock), gate_of(target)
+    admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
-    waiting = asyncio.ensure_future(entrance.wait_turn(new_call(priority=2), target, 1010.0))
+    waiting = asyncio.ensure_future(admission.wait_turn(new_call(priority=2), target, 1010.0))
     await let_run()
-    hurried = gate.join(0, lambda: None)
+    hurried = gate.enqueue(0, lambda: None)
     assert hurried is not None
     await let_run()
-    assert waiting.result() == Full(2.0, has_place=False)
+    assert waiting.result() == AtCapacity(2.0, has_place=False)
     assert gate.snapshot(1000.0).waiting == {0: 1}
 
 
@@ -498,7 +498,7 @@ async def test_probe_of_a_host_that_finds_no_room_leaves_the_host_to_the_next() 
 
 async def test_one_alarm_is_set_for_all_who_wait_at_a_gate() -> None:
     stage = Stage(new_target("a/x"), a=[OK] * 50)
-    stage.targets[0].deployment.gates.of(" ", 1000.0).hold(1005.0)
+    stage.targets[0].deployment.gates.of(" ", 1000.0).pause_until(1005.0)
     for _ in range(50):
         await stage.start()
     assert [each.at for each in stage.clock.alarms if not each.is_cancelled].count(1005.0) == 1
@@ -508,7 +508,7 @@ async def test_one_alarm_is_set_for_all_who_wait_at_a_gate() -> None:
 
 async def test_last_to_leave_a_line_takes_its_alarm_along() -> None:
     stage = Stage(new_target("a/x"))
-    stage.targets[0].deployment.gates.of(" ", 1000.0).hold(1005.0)
+    stage.targets[0].deployment.gates.of(" ", 1000.0).pause_until(1005.0)
     for call in [await stage.start() for _ in range(3)]:
         stage.cancel(call)
     await stage.pass_s(0.0)
@@ -557,11 +557,11 @@ async def test_waits_for_two_deployments_one_after_the_other_count_together() ->
 
 
 def test_accounts_that_callers_name_have_gates_of_their_own_though_the_key_is_ours() -> None:
-    entrance, target = Entrance(Bench(), SteppedClock()), new_target("a/x", api_key="sk-1")
+    admission, target = AdmissionControl(Cooldowns(), SteppedClock()), new_target("a/x", api_key="sk-1")
     gates = []
     for account in ("", "p", "q", ""):
-        found = entrance.try_enter(new_call(account_digest=account), target, hint_patience_s=30.0)
-        assert isinstance(found, Leave)
+        found = admission.try_enter(new_call(account_digest=account), target, hint_patience_s=30.0)
+        assert isinstance(found, Lease)
         gates.append(found.gate)
     assert gates[0] is gates[3]
     assert len(set(gates)) == 3

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Failure, FailureKind, GaveUp, Signal
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.breaker import BreakerSettings
-from llm_guard.policy.retry_budget import BudgetSettings
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import BudgetSettings
 from tests.fakes.script import (
     NETWORK_ERROR,
     OK,
@@ -21,7 +21,7 @@ from tests.fakes.script import (
     new_target,
     open_stream,
 )
-from tests.unit.gateway.plays import Play, evidence, limited, open_breaker, play, skipped, two
+from tests.unit.proxy.attempts.plays import Play, evidence, limited, open_breaker, play, skipped, two
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
@@ -75,7 +75,7 @@ async def test_another_free_deployment_serves_before_a_wait_is_over() -> None:
 
 async def test_final_error_is_asked_of_nobody_else() -> None:
     this = play(BAD, targets=two())
-    assert await this.gives_up() == GaveUp(BAD, None, "final error")
+    assert await this.gives_up() == Exhausted(BAD, None, "final error")
     assert this.script.transcript == ["asked a/x"]
 
 
@@ -275,7 +275,7 @@ async def test_stream_is_a_success_from_its_first_token_until_it_dies() -> None:
     assert served.attempt.ended_at is None
     assert evidence(this.targets[0]) == (1, 0)
     assert this.targets[0].deployment.gates.in_flight == 1
-    settle(served.attempt, served.leave, Signal.UNHEALTHY, this.script.clock)
+    settle(served.attempt, served.lease, Signal.UNHEALTHY, this.script.clock)
     assert evidence(this.targets[0]) == (1, 1)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from llm_guard.outcome import Answer, Failure, FailureKind
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.bench import CREDENTIAL_S, Bench
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.routes import Target
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.cooldown import CREDENTIAL_S, Cooldowns
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.routing.route_table import Target
 from tests.fakes.script import OK, SERVER_ERROR, Hang, Outcome, Slow, new_target
-from tests.unit.gateway.plays import Play, Stage, evidence, limited, open_breaker, open_this, play, skipped
+from tests.unit.proxy.attempts.plays import Play, Stage, evidence, limited, open_breaker, open_this, play, skipped
 
 SPENT = Failure(
     FailureKind.QUOTA_EXHAUSTED, "answered 429 (code insufficient_quota)", answer=Answer(429, "", (), b"spent")
@@ -31,16 +31,16 @@ def later(this: Play, seconds: float) -> Play:
     return this
 
 
-async def fail(bench: Bench, target: Target, *outcomes: Outcome, **facts: Any) -> None:
+async def fail(cooldowns: Cooldowns, target: Target, *outcomes: Outcome, **facts: Any) -> None:
     """Plays one call to one target, which fails with these outcomes."""
-    this = play(*outcomes, targets=(target,), bench=bench, **facts)
+    this = play(*outcomes, targets=(target,), cooldowns=cooldowns, **facts)
     await this.gives_up()
     assert len(this.call.attempts) == len(outcomes)
 
 
-async def fail_at(after_s: float, bench: Bench, target: Target, outcome: Outcome) -> None:
+async def fail_at(after_s: float, cooldowns: Cooldowns, target: Target, outcome: Outcome) -> None:
     """Plays a call that fails this long after the beginning."""
-    this = later(play(outcome, targets=(target,), bench=bench), after_s)
+    this = later(play(outcome, targets=(target,), cooldowns=cooldowns), after_s)
     await this.gives_up()
     assert len(this.call.attempts) == 1
 
@@ -49,22 +49,22 @@ async def fail_at(after_s: float, bench: Bench, target: Target, outcome: Outcome
 
 
 async def test_spent_credential_takes_all_its_deployments_out_without_an_attempt() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     shared = [new_target(f"a/{model}", api_key="k") for model in ("x", "y", "z")]
-    await fail(bench, shared[0], SPENT)
-    await fail(bench, shared[1], SPENT)
-    third = play(OK, targets=(shared[2], new_target("b/z", api_key="other")), bench=bench)
+    await fail(cooldowns, shared[0], SPENT)
+    await fail(cooldowns, shared[1], SPENT)
+    third = play(OK, targets=(shared[2], new_target("b/z", api_key="other")), cooldowns=cooldowns)
     await third.serves()
     assert third.script.transcript == ["asked b/z"]
     assert skipped(third) == ["a/z"]
 
 
 async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_the_wait_that_is_left() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     targets = (new_target("a/x", api_key="k"), new_target("a/y", api_key="k"))
     for target in targets:
-        await fail(bench, target, SPENT)
-    this = later(play(targets=targets, bench=bench), 2.5)
+        await fail(cooldowns, target, SPENT)
+    this = later(play(targets=targets, cooldowns=cooldowns), 2.5)
     result = await this.gives_up()
     assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 2.5)
     assert (result.refusal, result.why) == (None, "benched")
@@ -72,128 +72,128 @@ async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_th
 
 
 async def test_credential_is_asked_again_after_its_rest_and_serves_as_before() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     for _ in range(2):
-        await fail(bench, target, SPENT)
+        await fail(cooldowns, target, SPENT)
     for after_s in (CREDENTIAL_S, CREDENTIAL_S + 1):
-        await later(play(OK, targets=(target,), bench=bench), after_s).serves()
-    again = later(play(SPENT, targets=(target,), bench=bench), CREDENTIAL_S + 2)
+        await later(play(OK, targets=(target,), cooldowns=cooldowns), after_s).serves()
+    again = later(play(SPENT, targets=(target,), cooldowns=cooldowns), CREDENTIAL_S + 2)
     assert (await again.gives_up()).failure is SPENT
-    await later(play(OK, targets=(target,), bench=bench), CREDENTIAL_S + 3).serves()
+    await later(play(OK, targets=(target,), cooldowns=cooldowns), CREDENTIAL_S + 3).serves()
 
 
 async def test_success_between_two_refusals_keeps_a_credential_in_play() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
-    await fail(bench, target, SPENT)
-    await play(OK, targets=(target,), bench=bench).serves()
-    await fail(bench, target, SPENT)
-    await play(OK, targets=(target,), bench=bench).serves()
+    await fail(cooldowns, target, SPENT)
+    await play(OK, targets=(target,), cooldowns=cooldowns).serves()
+    await fail(cooldowns, target, SPENT)
+    await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
 async def test_callers_own_keys_are_benched_each_for_itself() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x")
     for _ in range(2):
-        await fail(bench, target, WRONG_KEY, key_digest="mallory")
-    assert (await play(targets=(target,), bench=bench, key_digest="mallory").gives_up()).why == "benched"
-    await play(OK, targets=(target,), bench=bench, key_digest="alice").serves()
+        await fail(cooldowns, target, WRONG_KEY, key_digest="mallory")
+    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="mallory").gives_up()).why == "benched"
+    await play(OK, targets=(target,), cooldowns=cooldowns, key_digest="alice").serves()
 
 
 async def test_upstreams_own_key_is_the_same_for_all_callers() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
-    await fail(bench, target, SPENT, key_digest="alice")
-    await fail(bench, target, SPENT, key_digest="bob")
-    assert (await play(targets=(target,), bench=bench, key_digest="carol").gives_up()).why == "benched"
+    await fail(cooldowns, target, SPENT, key_digest="alice")
+    await fail(cooldowns, target, SPENT, key_digest="bob")
+    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="carol").gives_up()).why == "benched"
 
 
 async def test_account_that_a_caller_chooses_is_benched_alone() -> None:
     """A nonexistent organization is answered with 401, which proves nothing about the key that others share."""
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     for _ in range(2):
-        await fail(bench, target, WRONG_KEY, account_digest="nowhere")
-    assert (await play(targets=(target,), bench=bench, account_digest="nowhere").gives_up()).why == "benched"
-    await play(OK, targets=(target,), bench=bench).serves()
+        await fail(cooldowns, target, WRONG_KEY, account_digest="nowhere")
+    assert (await play(targets=(target,), cooldowns=cooldowns, account_digest="nowhere").gives_up()).why == "benched"
+    await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
 async def test_key_that_a_reload_puts_in_place_of_a_spent_one_is_asked_at_once() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     for _ in range(2):
-        await fail(bench, new_target("a/x", api_key="old"), SPENT)
-    await play(OK, targets=(new_target("a/x", api_key="new"),), bench=bench).serves()
+        await fail(cooldowns, new_target("a/x", api_key="old"), SPENT)
+    await play(OK, targets=(new_target("a/x", api_key="new"),), cooldowns=cooldowns).serves()
 
 
 async def test_missing_permission_burns_an_attempt_of_its_own_call_only() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     for _ in range(5):
-        await fail(bench, target, Failure(FailureKind.PERMISSION, "answered 403"))
-    await play(OK, targets=(target,), bench=bench).serves()
+        await fail(cooldowns, target, Failure(FailureKind.PERMISSION, "answered 403"))
+    await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
 async def test_calls_that_name_no_model_bench_nobody_and_are_never_benched() -> None:
     """A model key is refused where an administrator's key is required, and lists files even without balance."""
-    bench = Bench()
+    cooldowns = Cooldowns()
     files, model = new_target("a", api_key="k"), new_target("a/x", api_key="k")
     for _ in range(5):
-        await fail(bench, files, WRONG_KEY)
-        await fail(bench, files, replace(limited(3600.0), kind=FailureKind.QUOTA_EXHAUSTED))
-    await play(OK, targets=(model,), bench=bench).serves()
+        await fail(cooldowns, files, WRONG_KEY)
+        await fail(cooldowns, files, replace(limited(3600.0), kind=FailureKind.QUOTA_EXHAUSTED))
+    await play(OK, targets=(model,), cooldowns=cooldowns).serves()
     for _ in range(2):
-        await fail(bench, model, SPENT)
-    await play(OK, targets=(files,), bench=bench).serves()
-    assert (await play(targets=(model,), bench=bench).gives_up()).why == "benched"
+        await fail(cooldowns, model, SPENT)
+    await play(OK, targets=(files,), cooldowns=cooldowns).serves()
+    assert (await play(targets=(model,), cooldowns=cooldowns).gives_up()).why == "benched"
 
 
 # deployments with a Retry-After
 
 
 async def test_deployment_that_asked_for_a_minute_is_left_alone_for_that_long() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
-    await fail(bench, target, limited(60.0))
-    benched = later(play(targets=(target,), bench=bench), 59.0)
+    await fail(cooldowns, target, limited(60.0))
+    benched = later(play(targets=(target,), cooldowns=cooldowns), 59.0)
     assert (await benched.gives_up()).failure == limited(1.0)
-    await later(play(OK, targets=(target,), bench=bench), 60.0).serves()
+    await later(play(OK, targets=(target,), cooldowns=cooldowns), 60.0).serves()
 
 
 async def test_other_deployments_of_the_same_credential_are_not_left_alone_with_it() -> None:
-    bench = Bench()
-    await fail(bench, new_target("a/x", api_key="k"), limited(60.0))
-    await play(OK, targets=(new_target("a/y", api_key="k"),), bench=bench).serves()
+    cooldowns = Cooldowns()
+    await fail(cooldowns, new_target("a/x", api_key="k"), limited(60.0))
+    await play(OK, targets=(new_target("a/y", api_key="k"),), cooldowns=cooldowns).serves()
 
 
 async def test_caller_with_a_key_of_its_own_is_limited_alone() -> None:
     """Otherwise a caller without quota at the provider would block the model for all callers."""
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x")
-    await fail(bench, target, limited(3600.0), key_digest="mallory")
-    await play(OK, targets=(target,), bench=bench, key_digest="alice").serves()
-    assert (await play(targets=(target,), bench=bench, key_digest="mallory").gives_up()).why == "benched"
+    await fail(cooldowns, target, limited(3600.0), key_digest="mallory")
+    await play(OK, targets=(target,), cooldowns=cooldowns, key_digest="alice").serves()
+    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="mallory").gives_up()).why == "benched"
 
 
 async def test_quota_that_names_a_time_stops_its_model_up_to_the_cap_and_no_other() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     day = Failure(FailureKind.QUOTA_EXHAUSTED, "per day and model", 39_043.0)
     targets = [new_target(f"a/{model}", api_key="k") for model in ("x", "y")]
-    await fail(bench, targets[0], day)
-    stopped = later(play(targets=(targets[0],), bench=bench), 59.0)
+    await fail(cooldowns, targets[0], day)
+    stopped = later(play(targets=(targets[0],), cooldowns=cooldowns), 59.0)
     assert (await stopped.gives_up()).failure == replace(day, retry_after_s=1.0)
-    await play(OK, targets=(targets[1],), bench=bench).serves()
-    await later(play(OK, targets=(targets[0],), bench=bench), 60.0).serves()
+    await play(OK, targets=(targets[1],), cooldowns=cooldowns).serves()
+    await later(play(OK, targets=(targets[0],), cooldowns=cooldowns), 60.0).serves()
 
 
 async def test_spent_quota_of_one_model_stops_no_other_model_of_the_credential() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     spent, other = (new_target(f"a/{model}", api_key="k") for model in ("x", "y"))
     for _ in range(2):
-        await fail(bench, spent, SPENT)
+        await fail(cooldowns, spent, SPENT)
     for _ in range(20):
-        await play(OK, targets=(other,), bench=bench).serves()
-    assert (await play(targets=(spent,), bench=bench).gives_up()).why == "benched"
+        await play(OK, targets=(other,), cooldowns=cooldowns).serves()
+    assert (await play(targets=(spent,), cooldowns=cooldowns).gives_up()).why == "benched"
 
 
 async def test_after_a_cooldown_one_call_goes_first_and_the_others_follow_it() -> None:
@@ -221,76 +221,76 @@ async def test_call_that_is_not_refused_soon_after_a_cooldown_does_not_keep_the_
 
 
 async def test_hint_that_comes_again_after_a_cooldown_is_obeyed_again() -> None:
-    bench, target = Bench(), new_target("a/x", api_key="k")
+    cooldowns, target = Cooldowns(), new_target("a/x", api_key="k")
     for after_s in (0.0, 60.0, 120.0):
-        await fail_at(after_s, bench, target, limited(86_400.0))
-        stopped = later(play(targets=(target,), bench=bench), after_s + 59.9)
+        await fail_at(after_s, cooldowns, target, limited(86_400.0))
+        stopped = later(play(targets=(target,), cooldowns=cooldowns), after_s + 59.9)
         assert (await stopped.gives_up()).why == "benched"
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INVALID_REQUEST, FailureKind.CONTENT_POLICY, FailureKind.NOT_FOUND])
 async def test_wait_that_comes_with_a_bad_request_benches_nobody(kind: FailureKind) -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
-    await fail(bench, target, Failure(kind, "answered 400", 3600.0))
-    await play(OK, targets=(target,), bench=bench).serves()
+    await fail(cooldowns, target, Failure(kind, "answered 400", 3600.0))
+    await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
 async def test_deployment_that_was_left_for_its_fallback_is_skipped_until_it_said() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     targets = (new_target("a/x", api_key="k"), new_target("b/y", api_key="k"))
-    first = play(limited(5.0), OK, targets=targets, bench=bench)
+    first = play(limited(5.0), OK, targets=targets, cooldowns=cooldowns)
     await first.serves()
-    second = later(play(OK, targets=targets, bench=bench), 4.9)
+    second = later(play(OK, targets=targets, cooldowns=cooldowns), 4.9)
     await second.serves()
     assert second.script.transcript == ["asked b/y"]
-    third = later(play(OK, targets=targets, bench=bench), 5.0)
+    third = later(play(OK, targets=targets, cooldowns=cooldowns), 5.0)
     await third.serves()
     assert third.script.transcript == ["asked a/x"]
 
 
 async def test_short_rest_does_not_cost_a_call_that_has_nobody_else_its_answer() -> None:
     """Without the cooldown the call would have received Retry-After: 5 and waited."""
-    bench = Bench()
+    cooldowns = Cooldowns()
     shared = new_target("a/x", api_key="k")
-    await play(limited(5.0), OK, targets=(shared, new_target("b/y", api_key="k")), bench=bench).serves()
-    alone = play(limited(5.0), OK, targets=(shared,), bench=bench)
+    await play(limited(5.0), OK, targets=(shared, new_target("b/y", api_key="k")), cooldowns=cooldowns).serves()
+    alone = play(limited(5.0), OK, targets=(shared,), cooldowns=cooldowns)
     await alone.serves()
     assert alone.script.transcript == ["asked a/x", "slept 5", "asked a/x"]
 
 
 async def test_wait_that_is_slept_out_benches_nobody() -> None:
-    bench = Bench()
-    await play(limited(5.0), OK, targets=(new_target("a/x", api_key="k"),), bench=bench).serves()
-    assert bench.snapshot(1000.0) == {}
+    cooldowns = Cooldowns()
+    await play(limited(5.0), OK, targets=(new_target("a/x", api_key="k"),), cooldowns=cooldowns).serves()
+    assert cooldowns.snapshot(1000.0) == {}
 
 
 # no deployment available
 
 
 async def test_of_a_rest_and_an_open_breaker_the_one_that_ends_sooner_is_told() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     resting = new_target("a/x", api_key="k")
     failing = new_target("b/y", breaker=BreakerSettings(early_probes=False, open_for=7.0))
-    await fail(bench, resting, limited(60.0))
+    await fail(cooldowns, resting, limited(60.0))
     open_breaker(failing)
-    result = await play(targets=(resting, failing), bench=bench).gives_up()
+    result = await play(targets=(resting, failing), cooldowns=cooldowns).gives_up()
     assert result.refusal is not None
     assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
     failed_later = new_target("b/y", breaker=BreakerSettings(early_probes=False, open_for=7.0))
     open_breaker(failed_later, now=1058.0)
-    later_on = later(play(targets=(resting, failed_later), bench=bench), 58.0)
+    later_on = later(play(targets=(resting, failed_later), cooldowns=cooldowns), 58.0)
     assert (await later_on.gives_up()).failure == limited(2.0)
 
 
 async def test_wait_of_one_that_rests_and_whose_breaker_is_open_is_the_longer() -> None:
-    bench = Bench()
+    cooldowns = Cooldowns()
     target = new_target(
         "a/x", api_key="k", breaker=BreakerSettings(early_probes=False, open_for=100.0, max_open_for=100.0)
     )
-    await fail(bench, target, limited(60.0))
+    await fail(cooldowns, target, limited(60.0))
     open_breaker(target)
-    result = await play(targets=(target,), bench=bench).gives_up()
+    result = await play(targets=(target,), cooldowns=cooldowns).gives_up()
     assert result.refusal is not None
     assert result.refusal.retry_after_s == 100.0
 
@@ -309,8 +309,8 @@ def host_of(target: Target) -> Breaker:
 
 async def test_host_that_refuses_connections_takes_its_other_deployments_out() -> None:
     x, y, z = on_one_host("a/x", "a/y", "a/z")
-    await fail(Bench(), x, REFUSED)
-    await fail(Bench(), y, REFUSED)
+    await fail(Cooldowns(), x, REFUSED)
+    await fail(Cooldowns(), y, REFUSED)
     this = play(OK, targets=(z, new_target("b/z")))
     await this.serves()
     assert this.script.transcript == ["asked b/z"]
@@ -326,14 +326,14 @@ async def test_host_that_refuses_connections_takes_its_other_deployments_out() -
 async def test_host_is_not_blamed_for_what_one_of_its_models_answers(failure: Failure) -> None:
     x, y = on_one_host("a/x", "a/y")
     for _ in range(4):
-        await fail(Bench(), x, failure)
+        await fail(Cooldowns(), x, failure)
     assert host_of(y).snapshot(1000.0).failures == 0
     await play(OK, targets=(y,)).serves()
 
 
 async def test_failure_to_connect_counts_against_the_deployment_as_well() -> None:
     (x,) = on_one_host("a/x")
-    await fail(Bench(), x, REFUSED)
+    await fail(Cooldowns(), x, REFUSED)
     assert evidence(x) == (1, 1)
     assert host_of(x).snapshot(1000.0).failures == 1
 
@@ -341,13 +341,13 @@ async def test_failure_to_connect_counts_against_the_deployment_as_well() -> Non
 async def test_connection_that_was_accepted_ends_a_row_of_refused_ones() -> None:
     x, y = on_one_host("a/x", "a/y")
     for failure in (REFUSED, RESET, REFUSED, SERVER_ERROR):
-        await fail(Bench(), x, failure)
+        await fail(Cooldowns(), x, failure)
     assert host_of(y).snapshot(1000.0).state == "closed"
 
 
 async def test_host_that_is_down_is_refused_with_its_own_wait() -> None:
     x, y = on_one_host("a/x", "a/y", host=BreakerSettings(early_probes=False, consecutive_failures=1, open_for=9.0))
-    await fail(Bench(), x, REFUSED)
+    await fail(Cooldowns(), x, REFUSED)
     result = await later(play(targets=(y,)), 2.0).gives_up()
     assert result.refusal is not None
     assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
@@ -431,7 +431,7 @@ async def test_impatient_caller_opens_no_breaker() -> None:
     for is_before_sending in (True, False):
         for _ in range(20):
             late = Failure(FailureKind.TIMEOUT, "late", limit="total", is_before_sending=is_before_sending)
-            this = play(Slow(0.01, late), targets=(x,), decide_by=1000.01, deadline_at=1600.0)
+            this = play(Slow(0.01, late), targets=(x,), client_deadline=1000.01, deadline_at=1600.0)
             assert (await this.gives_up()).why == "deadline"
     assert evidence(x) == (0, 0)
     assert host_of(y).snapshot(1000.0).failures == 0
@@ -442,19 +442,19 @@ async def test_deployment_that_uses_up_the_time_of_the_whole_call_is_still_blame
     target = new_target("a/x", retry=ONCE)
     late = Failure(FailureKind.TIMEOUT, "late", limit="total")
     await play(Slow(600.0, late), targets=(target,), deadline_at=1600.0).gives_up()
-    await play(Slow(600.0, late), targets=(target,), deadline_at=1600.0, decide_by=1700.0).gives_up()
+    await play(Slow(600.0, late), targets=(target,), deadline_at=1600.0, client_deadline=1700.0).gives_up()
     assert evidence(target) == (2, 2)
 
 
 async def test_limit_of_an_attempt_that_ends_before_the_clients_patience_is_evidence() -> None:
     target = new_target("a/x", retry=ONCE)
     late = Failure(FailureKind.TIMEOUT, "late", limit="attempt")
-    await play(Slow(5.0, late), targets=(target,), decide_by=1010.0, deadline_at=1600.0).gives_up()
+    await play(Slow(5.0, late), targets=(target,), client_deadline=1010.0, deadline_at=1600.0).gives_up()
     assert evidence(target) == (1, 1)
 
 
 async def test_wait_that_would_outlast_the_clients_patience_is_not_begun() -> None:
-    this = play(SERVER_ERROR, decide_by=1000.2, deadline_at=1600.0)
+    this = play(SERVER_ERROR, client_deadline=1000.2, deadline_at=1600.0)
     assert (await this.gives_up()).why == "deadline"
     assert this.script.transcript == ["asked a/x"]
 
@@ -469,13 +469,13 @@ async def test_clients_own_retry_brings_the_budget_nothing() -> None:
 @pytest.mark.parametrize("failure", [SERVER_ERROR, REFUSED, limited(7.0), SPENT])
 async def test_call_that_is_bound_to_a_provider_never_falls_back(failure: Failure) -> None:
     targets = (new_target("a/x", retry=ONCE), new_target("b/y"))
-    this = play(failure, targets=targets, is_bound=True)
+    this = play(failure, targets=targets, is_sticky=True)
     await this.gives_up()
     assert this.script.transcript == ["asked a/x"]
 
 
 async def test_call_that_is_bound_to_a_provider_waits_for_it_instead_of_asking_the_next() -> None:
-    this = play(limited(7.0), OK, targets=(new_target("a/x"), new_target("b/y")), is_bound=True)
+    this = play(limited(7.0), OK, targets=(new_target("a/x"), new_target("b/y")), is_sticky=True)
     await this.serves()
     assert this.script.transcript == ["asked a/x", "slept 7", "asked a/x"]
 
@@ -483,13 +483,13 @@ async def test_call_that_is_bound_to_a_provider_waits_for_it_instead_of_asking_t
 async def test_bound_call_is_refused_when_its_provider_cannot_be_asked() -> None:
     targets = (new_target("a/x"), new_target("b/y"))
     open_breaker(targets[0])
-    result = await play(targets=targets, is_bound=True).gives_up()
+    result = await play(targets=targets, is_sticky=True).gives_up()
     assert result.refusal is not None
     assert result.refusal.message.startswith("a/x: ")
-    bench = Bench()
+    cooldowns = Cooldowns()
     benched = (new_target("a/x", api_key="k"), new_target("b/y"))
-    await fail(bench, benched[0], limited(60.0))
-    assert (await play(targets=benched, bench=bench, is_bound=True).gives_up()).why == "benched"
+    await fail(cooldowns, benched[0], limited(60.0))
+    assert (await play(targets=benched, cooldowns=cooldowns, is_sticky=True).gives_up()).why == "benched"
 
 
 # fallback to another model

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Attempt
-from llm_guard.gateway.record import overhead_s
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.balance import Balance
-from llm_guard.policy.deadline import LearnedSettings, TimeoutSettings
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
-from llm_guard.routes import Target
+from llm_guard.proxy.call import Attempt
+from llm_guard.proxy.telemetry.recorder import overhead_s
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.deadline import LearnedSettings, TimeoutSettings
+from llm_guard.resilience.routing.load_balancing import Balance
+from llm_guard.routing.route_table import Target
 from tests.fakes.script import NETWORK_ERROR, OK, SERVER_ERROR, UNAVAILABLE, Hang, Outcome, Slow, new_route, new_target
-from tests.unit.gateway.plays import Play, Stage, evidence, learn, limited, open_breaker, play, skipped, two
+from tests.unit.proxy.attempts.plays import Play, Stage, evidence, learn, limited, open_breaker, play, skipped, two
 
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
@@ -239,7 +239,7 @@ async def test_streams_are_judged_by_their_first_tokens() -> None:
 
 
 async def test_clients_own_patience_counts_as_the_deadline() -> None:
-    this = play(SERVER_ERROR, deadline_at=1600.0, decide_by=1000.2)
+    this = play(SERVER_ERROR, deadline_at=1600.0, client_deadline=1000.2)
     assert (await this.gives_up()).why == "deadline"
     assert this.script.transcript == ["asked a/x"]
 
@@ -255,7 +255,7 @@ async def test_attempt_leaves_time_for_one_more_where_its_limit_would_not(deadli
     this = play(OK, targets=eight_seconds("a/x", "b/y"), deadline_at=deadline_at)
     learn(this.targets[1].deployment.latency, 1.0)
     await this.serves()
-    assert this.call.attempts[0].ends_by == pytest.approx(ends_by)
+    assert this.call.attempts[0].must_end_by == pytest.approx(ends_by)
 
 
 async def test_stream_that_has_time_for_two_first_tokens_keeps_nothing() -> None:
@@ -265,27 +265,27 @@ async def test_stream_that_has_time_for_two_first_tokens_keeps_nothing() -> None
     for target in targets:
         learn(target.deployment.first_tokens, 1.0)
     await this.serves()
-    assert this.call.attempts[0].ends_by == 1010.0
+    assert this.call.attempts[0].must_end_by == 1010.0
 
 
 async def test_time_is_kept_for_the_same_one_where_there_is_no_other() -> None:
     this = play(OK, targets=eight_seconds("a/x"), deadline_at=1010.0)
     learn(this.targets[0].deployment.latency, 1.0)
     await this.serves()
-    assert this.call.attempts[0].ends_by == pytest.approx(1008.98)
+    assert this.call.attempts[0].must_end_by == pytest.approx(1008.98)
 
 
 async def test_last_attempt_may_take_all_the_time_there_is() -> None:
     this = play(OK, targets=eight_seconds("a/x", retry=ONCE), deadline_at=1010.0)
     learn(this.targets[0].deployment.latency, 1.0)
     await this.serves()
-    assert this.call.attempts[0].ends_by == 1010.0
+    assert this.call.attempts[0].must_end_by == 1010.0
 
 
 async def test_nothing_is_kept_for_one_of_which_nothing_is_known() -> None:
     this = play(OK, targets=eight_seconds("a/x", "b/y"), deadline_at=1010.0)
     await this.serves()
-    assert this.call.attempts[0].ends_by == 1010.0
+    assert this.call.attempts[0].must_end_by == 1010.0
 
 
 @pytest.mark.parametrize(("is_early", "counted"), [(True, (0, 0)), (False, (1, 1))])
@@ -301,7 +301,7 @@ async def test_attempt_that_was_cut_short_for_the_deadline_is_no_evidence(
 @pytest.mark.parametrize(("decide_by", "counted"), [(1001.0, (0, 0)), (float("inf"), (1, 1))])
 async def test_client_that_is_impatient_opens_no_breaker(decide_by: float, counted: tuple[int, int]) -> None:
     cut = Failure(FailureKind.TIMEOUT, "the time of the whole call is used up", limit="total")
-    this = play(Slow(1.0, cut), deadline_at=1001.5, decide_by=decide_by)
+    this = play(Slow(1.0, cut), deadline_at=1001.5, client_deadline=decide_by)
     await this.gives_up()
     assert evidence(this.targets[0]) == counted
 
@@ -334,7 +334,7 @@ async def test_answers_are_learned_from_and_so_are_cuts() -> None:
 
 @pytest.mark.parametrize("balance", ["order", "weighted"])
 async def test_bound_call_is_sent_to_the_first_deployment_alone(balance: Balance) -> None:
-    this = play(AUTH, targets=two(), is_bound=True)
+    this = play(AUTH, targets=two(), is_sticky=True)
     assert this.call.route is not None
     this.call.route = replace(this.call.route, balance=balance)
     assert (await this.gives_up()).failure is AUTH
@@ -342,7 +342,7 @@ async def test_bound_call_is_sent_to_the_first_deployment_alone(balance: Balance
 
 
 async def test_bound_call_is_retried_where_it_is_bound_to() -> None:
-    this = play(timed_out(), OK, targets=two(), is_bound=True)
+    this = play(timed_out(), OK, targets=two(), is_sticky=True)
     await this.serves()
     assert [target.deployment.label for target in this.script.asked] == ["a/x", "a/x"]
 

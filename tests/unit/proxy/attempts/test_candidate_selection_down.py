@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from llm_guard.deployment import Down
-from llm_guard.gateway.way import order_of
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.routes import Target
+from llm_guard.proxy.attempts.candidate_selection import order_of
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.routing.deployment import Down
+from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import OK, SERVER_ERROR, new_route, new_target
-from tests.unit.gateway.plays import play
+from tests.unit.proxy.attempts.plays import play
 
 A, B, C = new_target("a/x"), new_target("b/x"), new_target("c/x", group=1)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.breaker import BreakerSettings
-from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.routes import Target
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.routing.route_table import Target
 from tests.fakes.script import OK, SERVER_ERROR, Outcome, Slow, new_target
-from tests.unit.gateway.plays import Play, Stage, limited, open_breaker, play, skipped
+from tests.unit.proxy.attempts.plays import Play, Stage, limited, open_breaker, play, skipped
 
 OVERLOADED = Failure(FailureKind.OVERLOADED, "answered 529")
 TIMED_OUT = Failure(FailureKind.TIMEOUT, "no complete answer within 120 s", limit="attempt")
@@ -113,7 +113,7 @@ async def test_calls_of_a_model_whose_deployments_all_sent_short_hints_wait_for_
 
 def again(this: Play, *outcomes: Outcome) -> Play:
     """Plays another call with the state that `this` left behind."""
-    return play(*outcomes, targets=this.targets, bench=this.bench, deadline_at=1600.0)
+    return play(*outcomes, targets=this.targets, cooldowns=this.cooldowns, deadline_at=1600.0)
 
 
 # wait queue of the requested model

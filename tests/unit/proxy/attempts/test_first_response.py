@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from llm_guard.call import Attempt, Call, Opened
-from llm_guard.gateway.connections import UpstreamError
-from llm_guard.gateway.opening import Limits, read_to_commit
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.answer_memory import AnswerMemory
+from llm_guard.proxy.attempts.first_response import Limits, read_to_commit
+from llm_guard.proxy.call import Attempt, Call, Opened
+from llm_guard.proxy.http_client.connection_pool import UpstreamError
+from llm_guard.resilience.capacity.response_memory import AnswerMemory
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import OpenExchange, new_call, new_target
 

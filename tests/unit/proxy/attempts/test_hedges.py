@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
-from llm_guard.routes import Hedging, Target
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
+from llm_guard.routing.route_table import Hedging, Target
 from tests.fakes.script import (
     NETWORK_ERROR,
     OK,
@@ -25,7 +25,7 @@ from tests.fakes.script import (
     new_target,
     open_stream,
 )
-from tests.unit.gateway.plays import Stage, evidence, learn, limited, open_breaker, open_this, two
+from tests.unit.proxy.attempts.plays import Stage, evidence, learn, limited, open_breaker, open_this, two
 
 BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400 (status 400)")
 AUTH = Failure(FailureKind.AUTH, "answered 401 (status 401)")
@@ -297,7 +297,7 @@ async def test_wait_that_a_hedge_was_told_of_benches_its_own_deployment() -> Non
     stage = hedged(*two(), a=[Slow(1.0, SERVER_ERROR), OK], b=[Slow(0.2, limited(20.0))])
     await stage.start()
     await stage.pass_s(1.2)
-    assert [key[-1] for key in stage.bench.snapshot(stage.clock.now())] == ["y"]
+    assert [key[-1] for key in stage.cooldowns.snapshot(stage.clock.now())] == ["y"]
 
 
 @pytest.mark.parametrize("final_one", ["first", "hedge"])

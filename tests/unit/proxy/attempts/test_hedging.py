@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 
-from llm_guard.call import Attempt, Call, Opened, Served
 from llm_guard.clock import SystemClock
-from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.settle import settle
-from llm_guard.outcome import Failure, GaveUp, Signal
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
-from llm_guard.routes import Hedging
+from llm_guard.outcome import Exhausted, Failure, Signal
+from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
+from llm_guard.routing.route_table import Hedging
 from tests.fakes.script import OpenExchange, new_call, new_route, new_target
 from tests.fakes.waiting import eventually
 
@@ -61,7 +61,7 @@ async def test_client_that_leaves_while_a_race_ends_leaves_nothing_behind(
     upstreams, settings = Upstreams(), HedgeSettings(after=0.0005, max_extra=1.0)
     targets = (new_target("a/x"), new_target("b/x"))
     route = new_route(*targets, hedging=Hedging(settings, HedgeBudget(settings)))
-    loop = AttemptLoop(upstreams, Bench(), SystemClock(), lambda: 0.0)
+    loop = AttemptLoop(upstreams, Cooldowns(), SystemClock(), lambda: 0.0)
     call = new_call(is_stream=True)
     running = asyncio.ensure_future(loop.run(call, route))
     await eventually(lambda: upstreams.asked == 2)
@@ -70,14 +70,14 @@ async def test_client_that_leaves_while_a_race_ends_leaves_nothing_behind(
         upstreams.may_answer[number].set()
     await turns(turn)
     running.cancel()
-    result: Served | GaveUp | None = None
+    result: Delivered | Exhausted | None = None
     with suppress(asyncio.CancelledError):
         result = await running
     await turns(TURNS)
-    if isinstance(result, Served):
+    if isinstance(result, Delivered):
         kept = result.opened.exchange
         assert kept is not None
-        settle(result.attempt, result.leave, Signal.HEALTHY, SystemClock())
+        settle(result.attempt, result.lease, Signal.HEALTHY, SystemClock())
     else:
         kept = None
     assert [each for each in upstreams.exchanges if not each.is_aborted] == ([kept] if kept is not None else [])

@@ -10,20 +10,20 @@ from typing import Any, Literal
 
 import pytest
 
-from llm_guard.call import Attempt, Call, Opened, Served
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.sse import Usage
-from llm_guard.gateway.attempt_loop import AttemptLoop
-from llm_guard.gateway.call_line import tokens_of
-from llm_guard.gateway.settle import settle
-from llm_guard.gateway.stream_view import view_of
-from llm_guard.outcome import Failure, FailureKind, GaveUp, Signal
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
-from llm_guard.policy.hedge import HedgeBudget, HedgeSettings
-from llm_guard.policy.transition import Transition
-from llm_guard.routes import Hedging
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.sse import Usage
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
+from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
+from llm_guard.proxy.streams.decoder import view_of
+from llm_guard.proxy.telemetry.access_log import tokens_of
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
+from llm_guard.routing.route_table import Hedging
 from tests.fakes.clock import ManualClock, ManualLimit, let_run
 from tests.fakes.script import OK, UNAVAILABLE, new_call, new_route, new_target, open_stream
 
@@ -78,7 +78,7 @@ class Side:
             self.told.set_result(outcome_of(what))
 
     async def run(self) -> Opened | Failure:
-        """Waits for the outcome as `gateway.upstream` does."""
+        """Waits for the outcome as `proxy.attempts.upstream_attempt` does."""
         try:
             with self.limit:
                 self.limit.set(2000.0, "first_token")
@@ -134,7 +134,7 @@ class Race:
         """Value of `Task.cancelling()` of the call's task at the end of the call."""
         self.unsettled: list[Attempt] = []
         """Attempts that had not ended by then."""
-        self.task: asyncio.Task[Served | GaveUp] = asyncio.ensure_future(self._run())
+        self.task: asyncio.Task[Delivered | Exhausted] = asyncio.ensure_future(self._run())
 
     async def open(self, _call: Call, _attempt: Attempt) -> Opened | Failure:
         side = Side(self.clock.limit())
@@ -159,7 +159,7 @@ class Race:
         elif len(self.sides) > event[0]:
             self.sides[event[0]].hear(event[1])
 
-    async def play(self, events: Iterable[tuple[int, Event]]) -> Served | GaveUp | BaseException:
+    async def play(self, events: Iterable[tuple[int, Event]]) -> Delivered | Exhausted | BaseException:
         """Delivers each event the given number of iterations after the one before; returns the result of the call."""
         for turns, event in events:
             await let_run(turns)
@@ -167,7 +167,7 @@ class Race:
         await let_run(2 * LATER)
         for side in self.sides:
             side.hear("answers")
-        result: Served | GaveUp | BaseException
+        result: Delivered | Exhausted | BaseException
         try:
             result = await self.task
         except (asyncio.CancelledError, RuntimeError) as error:
@@ -175,24 +175,24 @@ class Race:
         self._check(result)
         return result
 
-    async def _run(self) -> Served | GaveUp:
+    async def _run(self) -> Delivered | Exhausted:
         task = asyncio.current_task()
         assert task is not None
         try:
-            return await AttemptLoop(self, Bench(), self.clock, lambda: 0.0).run(self.call, self.route)
+            return await AttemptLoop(self, Cooldowns(), self.clock, lambda: 0.0).run(self.call, self.route)
         finally:
             self.is_over = True
             self.cancelling = task.cancelling()
             self.unsettled = [each for each in self.call.attempts if each.ended_at is None]
             await let_run(3)  # a late cancellation would arrive here
 
-    def _check(self, result: Served | GaveUp | BaseException) -> None:
+    def _check(self, result: Delivered | Exhausted | BaseException) -> None:
         # A cancellation by the client persists, and there is no other one.
         assert isinstance(result, asyncio.CancelledError) == (self.left > 0)
         assert self.cancelling == self.left
-        kept = result.opened if isinstance(result, Served) else None
+        kept = result.opened if isinstance(result, Delivered) else None
         if self.left < 2:  # after a second disconnect the hedge's end is not awaited
-            assert self.unsettled == ([result.attempt] if isinstance(result, Served) else [])
+            assert self.unsettled == ([result.attempt] if isinstance(result, Delivered) else [])
         closed = [
             attempt.outcome
             for side, attempt in zip(self.sides, self.call.attempts, strict=True)
@@ -204,9 +204,9 @@ class Race:
         assert [each for each in streams if not each.exchange.is_aborted] == ([kept] if kept is not None else [])
         assert tokens_of(self.call).get("wasted", 0) == TOKENS * sum(each.exchange.is_aborted for each in streams)
         answered = [each for each in self.call.attempts if each.outcome == "ok"]
-        assert answered == ([result.attempt] if isinstance(result, Served) else [])
-        if isinstance(result, Served):
-            settle(result.attempt, result.leave, Signal.HEALTHY, self.clock)
+        assert answered == ([result.attempt] if isinstance(result, Delivered) else [])
+        if isinstance(result, Delivered):
+            settle(result.attempt, result.lease, Signal.HEALTHY, self.clock)
         self._check_all_is_given_back()
 
     def _check_all_is_given_back(self) -> None:
@@ -228,7 +228,7 @@ def orders(events: Iterable[Event], gaps: Iterable[int] = GAPS) -> Iterator[list
             yield list(zip((LATER, *turns), order, strict=True))
 
 
-async def hedged(events: list[tuple[int, Event]]) -> tuple[Race, Served | GaveUp | BaseException]:
+async def hedged(events: list[tuple[int, Event]]) -> tuple[Race, Delivered | Exhausted | BaseException]:
     race = Race()
     result = await race.play([(LATER, SLOW), *events])
     assert len(race.sides) == 2
@@ -242,11 +242,11 @@ def _nothing_is_lost() -> Iterator[None]:
     assert not UNHEARD
 
 
-def told(result: Served | GaveUp | BaseException, race: Race) -> int | Failure | None:
+def told(result: Delivered | Exhausted | BaseException, race: Race) -> int | Failure | None:
     """Returns the index of the attempt that was served, or the failure that the client gets; None for a bug."""
-    if isinstance(result, Served):
+    if isinstance(result, Delivered):
         return race.call.attempts.index(result.attempt)
-    return result.failure if isinstance(result, GaveUp) else None
+    return result.failure if isinstance(result, Exhausted) else None
 
 
 def word_of(side: int, what: What) -> int | Failure | None:
@@ -292,7 +292,7 @@ async def test_limit_and_answer_at_one_instant_end_an_attempt_once(first: What, 
         race, result = await hedged(events)
         assert told(result, race) in (word_of(0, first), word_of(1, second), OUT_OF_TIME)
         if first == second == "answers":
-            assert isinstance(result, Served)
+            assert isinstance(result, Delivered)
     for events in orders([(0, first), (0, "is out of time"), (1, second), LEAVES], (0, 1, 2)):
         await hedged(events)
 
@@ -343,7 +343,7 @@ async def test_output_of_a_whole_answer_that_came_too_late_is_wasted(
     await let_run(LATER)
     for side in reversed(race.sides):
         side.told.set_result(replace(OK, usage=usage))
-    assert isinstance(await race.task, Served)
+    assert isinstance(await race.task, Delivered)
     assert tokens_of(race.call) == wasted
 
 

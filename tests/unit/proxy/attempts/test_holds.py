@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from llm_guard.deployment import Hold
-from llm_guard.gateway.entrance import Entrance
-from llm_guard.leave import Leave
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.routes import Target
+from llm_guard.proxy.attempts.admission import AdmissionControl
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.routing.deployment import Hold
+from llm_guard.routing.lease import Lease
+from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import OK, SERVER_ERROR, Slow, new_call, new_target
-from tests.unit.gateway.plays import Stage, play
+from tests.unit.proxy.attempts.plays import Stage, play
 
 
 def held(target: Target, kind: Literal["drained", "benched"] = "drained", until: float | None = None) -> Target:
@@ -45,11 +45,11 @@ async def test_hold_without_an_end_is_asked_about_again_as_a_forced_breaker_is()
 
 async def test_held_deployment_is_not_free_and_takes_nothing_of_anybody() -> None:
     target, clock = held(new_target("a/x", capacity=CapacitySettings(concurrency=1))), ManualClock()
-    entrance = Entrance(Bench(), clock)
-    assert not entrance.is_free(new_call(target), target)
-    assert not isinstance(entrance.try_enter(new_call(target), target, hint_patience_s=30.0), Leave)
+    admission = AdmissionControl(Cooldowns(), clock)
+    assert not admission.is_free(new_call(target), target)
+    assert not isinstance(admission.try_enter(new_call(target), target, hint_patience_s=30.0), Lease)
     target.deployment.hold = None
-    assert entrance.is_free(new_call(target), target)
+    assert admission.is_free(new_call(target), target)
     assert target.deployment.gates.in_flight == 0
 
 

@@ -6,20 +6,20 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from llm_guard.api_keys import ApiKey
-from llm_guard.call import Attempt
-from llm_guard.gateway.entrance import Entrance
-from llm_guard.gateway.settle import settle, settle_begun, settle_host
-from llm_guard.leave import Leave
 from llm_guard.outcome import Answer, Failure, FailureKind, Signal
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.bench import Bench
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.breaker_settings import BreakerFailure
-from llm_guard.policy.callers import Suspect
-from llm_guard.policy.gate import CapacitySettings
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
-from llm_guard.routes import Target
+from llm_guard.proxy.attempts.admission import AdmissionControl
+from llm_guard.proxy.attempts.release import settle, settle_begun, settle_host
+from llm_guard.proxy.call import Attempt
+from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.callers import Suspect
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
+from llm_guard.resilience.circuit_breaker.settings import BreakerFailure
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.routing.api_keys import ApiKey
+from llm_guard.routing.lease import Lease
+from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_route, new_target
 
@@ -30,7 +30,7 @@ TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="
 def log(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
     """Captures the log."""
     log = LogCapture()
-    monkeypatch.setattr("llm_guard.gateway.settle._log", structlog.wrap_logger(None, processors=[log]))
+    monkeypatch.setattr("llm_guard.proxy.attempts.release._log", structlog.wrap_logger(None, processors=[log]))
     return log
 
 
@@ -43,10 +43,10 @@ def begun(target: Target) -> Attempt:
     return Attempt(target, 1000.0)
 
 
-def leave_for(target: Target) -> Leave:
+def leave_for(target: Target) -> Lease:
     """Returns a lease, as admission grants it."""
-    found = Entrance(Bench(), ManualClock()).try_enter(new_call(), target, hint_patience_s=30.0)
-    assert isinstance(found, Leave)
+    found = AdmissionControl(Cooldowns(), ManualClock()).try_enter(new_call(), target, hint_patience_s=30.0)
+    assert isinstance(found, Lease)
     return found
 
 
@@ -56,10 +56,10 @@ def leave_for(target: Target) -> Leave:
 def test_settled_permit_ends_its_attempt_and_counts_once(log: LogCapture, clock: ManualClock) -> None:
     target = new_target("a/x", breaker=BreakerSettings(early_probes=False, consecutive_failures=1))
     breaker = target.deployment.breaker
-    attempt, leave = begun(target), leave_for(target)
+    attempt, lease = begun(target), leave_for(target)
     clock.advance(2.0)
-    settle(attempt, leave, Signal.UNHEALTHY, clock)
-    settle(attempt, leave, Signal.HEALTHY, clock)
+    settle(attempt, lease, Signal.UNHEALTHY, clock)
+    settle(attempt, lease, Signal.HEALTHY, clock)
     assert attempt.ended_at == 1002.0
     assert breaker.snapshot(1002.0).state == "open"
     assert [(line["event"], line["deployment"], line["before"], line["after"]) for line in log.entries] == [
@@ -72,10 +72,10 @@ def test_settled_permit_ends_its_attempt_and_counts_once(log: LogCapture, clock:
 def test_failure_of_an_ignored_kind_is_no_evidence(clock: ManualClock, failure: Failure, state: str) -> None:
     settings = BreakerSettings(early_probes=False, consecutive_failures=1, ignore=("server_error",))
     target = new_target("a/x", breaker=settings)
-    attempt, leave = begun(target), leave_for(target)
+    attempt, lease = begun(target), leave_for(target)
     attempt.failure = failure
-    settle(attempt, leave, Signal.UNHEALTHY, clock)
-    settle_host(attempt, leave, Signal.UNHEALTHY, clock)
+    settle(attempt, lease, Signal.UNHEALTHY, clock)
+    settle_host(attempt, lease, Signal.UNHEALTHY, clock)
     assert (target.deployment.breaker.state, target.deployment.host.state) == (state, state)
 
 
@@ -121,12 +121,12 @@ def settled(
     **facts: Any,
 ) -> Attempt:
     """Settles an attempt that took two seconds; the signal defaults to that of its failure's kind."""
-    leave, clock = leave_for(target), clock or ManualClock()
+    lease, clock = leave_for(target), clock or ManualClock()
     attempt = Attempt(target, clock.now(), budgets=(target.deployment.budget,), failure=failure, **facts)
     clock.advance(2.0)
     if failure is None and attempt.answered_at is None:
         attempt.answered_at = clock.now()
-    settle(attempt, leave, signal or (failure.kind.signal if failure else Signal.HEALTHY), clock)
+    settle(attempt, lease, signal or (failure.kind.signal if failure else Signal.HEALTHY), clock)
     return attempt
 
 
@@ -152,8 +152,8 @@ def test_probe_that_closes_a_breaker_lets_calls_return_by_and_by() -> None:
     target = new_target("a/x", breaker=once)
     settled(target, SERVER_ERROR, clock=clock)
     clock.advance(40.0)
-    probe = Entrance(Bench(), clock).try_enter(new_call(), target, hint_patience_s=30.0)
-    assert isinstance(probe, Leave)
+    probe = AdmissionControl(Cooldowns(), clock).try_enter(new_call(), target, hint_patience_s=30.0)
+    assert isinstance(probe, Lease)
     gate = probe.gate
     assert gate.snapshot(clock.now()).limit is None
     attempt = Attempt(target, clock.now())
@@ -217,11 +217,11 @@ def test_stream_that_dies_is_a_failure_of_the_retry_budgets() -> None:
     target, clock = new_target("a/x"), ManualClock()
     budgets = (target.deployment.budget, new_route(target).budget)
     attempt = Attempt(target, clock.now(), budgets=budgets, is_stream=True)
-    leave = leave_for(target)
-    settle_begun(attempt, leave, clock)
+    lease = leave_for(target)
+    settle_begun(attempt, lease, clock)
     assert [budget.recent.snapshot(clock.now()).failure_share for budget in budgets] == [0.0, 0.0]
     attempt.failure = Failure(FailureKind.NETWORK, "the connection was reset")
-    settle(attempt, leave, Signal.UNHEALTHY, clock)
+    settle(attempt, lease, Signal.UNHEALTHY, clock)
     for budget in budgets:
         recent = budget.recent.snapshot(clock.now())
         assert recent.attempts == 1.0
@@ -230,10 +230,10 @@ def test_stream_that_dies_is_a_failure_of_the_retry_budgets() -> None:
 
 def test_key_of_a_pool_is_free_again() -> None:
     target, key = new_target("a/x"), ApiKey("first", "sk-1")
-    leave = leave_for(target)
-    leave.key = key
+    lease = leave_for(target)
+    lease.key = key
     key.in_flight = 1
-    settle(begun(target), leave, Signal.HEALTHY, ManualClock())
+    settle(begun(target), lease, Signal.HEALTHY, ManualClock())
     assert key.in_flight == 0
 
 
@@ -254,11 +254,11 @@ def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
 @pytest.mark.parametrize(("fails_alone", "limit"), [(True, 20), (False, 19)])
 def test_failures_of_one_caller_alone_do_not_lower_the_limit_of_all(fails_alone: bool, limit: int) -> None:
     target, clock = new_target("a/x", capacity=CapacitySettings(concurrency="adaptive")), ManualClock()
-    leave = leave_for(target)
+    lease = leave_for(target)
     if fails_alone:
-        leave.suspect = Suspect(Breaker(BreakerSettings()), RetryBudget(BudgetSettings(), clock.now()))
-    settle(Attempt(target, clock.now(), failure=TIMEOUT), leave, Signal.UNHEALTHY, clock)
-    assert leave.gate.snapshot(clock.now()).limit == limit
+        lease.suspect = Suspect(Breaker(BreakerSettings()), RetryBudget(BudgetSettings(), clock.now()))
+    settle(Attempt(target, clock.now(), failure=TIMEOUT), lease, Signal.UNHEALTHY, clock)
+    assert lease.gate.snapshot(clock.now()).limit == limit
 
 
 def test_hint_of_rate_limits_holds_the_gate_no_longer_than_max_retry_after() -> None:
@@ -322,9 +322,9 @@ def test_wait_that_rate_limits_ask_for_twice_in_a_row_holds_the_gate(
 ) -> None:
     target = new_target()
     for kind in kinds:
-        attempt, leave = begun(target), leave_for(target)
+        attempt, lease = begun(target), leave_for(target)
         attempt.failure = Failure(kind, "answered 429", 20.0) if kind else None
-        settle(attempt, leave, Signal.NO_EVIDENCE if kind else Signal.HEALTHY, clock)
+        settle(attempt, lease, Signal.NO_EVIDENCE if kind else Signal.HEALTHY, clock)
     (gate,) = target.deployment.gates.all()
     assert gate.snapshot(1000.0).held_until == (1020.0 if held else None)
 
@@ -333,8 +333,8 @@ def test_day_that_is_used_up_holds_nobody_after_two_rate_limits(clock: ManualClo
     """The wait may be a day: the deployment gets a cooldown, and calls go to the other ones."""
     target = new_target()
     for kind, wait_s in ((FailureKind.RATE_LIMIT, 1.0), (FailureKind.RATE_LIMIT, 1.0), (FailureKind.SERVER_ERROR, 9e4)):
-        attempt, leave = begun(target), leave_for(target)
+        attempt, lease = begun(target), leave_for(target)
         attempt.failure = Failure(kind, "answered", wait_s)
-        settle(attempt, leave, kind.signal, clock)
+        settle(attempt, lease, kind.signal, clock)
     (gate,) = target.deployment.gates.all()
     assert gate.snapshot(1000.0).held_until is None

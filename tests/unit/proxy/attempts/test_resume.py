@@ -5,32 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llm_guard.call import Attempt, Served
-from llm_guard.dialect import DIALECTS
-from llm_guard.dialect.continuation import Manner
-from llm_guard.gateway.settle import settle
-from llm_guard.gateway.stream_view import StreamView
-from llm_guard.outcome import Answer, Failure, FailureKind, GaveUp, Signal
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.retry_budget import BudgetSettings
-from llm_guard.routes import Target
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.resume.transcript import ResumeMode
+from llm_guard.outcome import Answer, Exhausted, Failure, FailureKind, Signal
+from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.call import Attempt, Delivered
+from llm_guard.proxy.streams.decoder import StreamView
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.routing.route_table import Target
 from tests.fakes.script import SERVER_ERROR, Outcome, new_target, open_stream
-from tests.unit.gateway.plays import Play, open_breaker, play, two
+from tests.unit.proxy.attempts.plays import Play, open_breaker, play, two
 
 CUT = Failure(FailureKind.TRUNCATED, "the stream ended without its terminal event")
 BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400", answer=Answer(400, "", (), b"{}"))
 
 
 class FakeRecovery:
-    """A stand-in for `call.Recovery` that resumes by prefill unless a test sets another mode."""
+    """A stand-in for `proxy.call.Recovery` that resumes by prefill unless a test sets another mode."""
 
     def __init__(self) -> None:
-        self.manners: dict[str, Manner] = {}
+        self.manners: dict[str, ResumeMode] = {}
 
-    def manner(self, target: Target) -> Manner:
+    def resume_mode(self, target: Target) -> ResumeMode:
         return self.manners.get(target.deployment.label, "prefill")
 
-    def body(self, target: Target, manner: Manner) -> bytes:
+    def body(self, target: Target, manner: ResumeMode) -> bytes:
         raise AssertionError("nothing is sent by a script")
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
@@ -41,7 +41,7 @@ class FakeRecovery:
         return True
 
 
-async def dead(*outcomes: Outcome, **facts: Any) -> tuple[Play, Served]:
+async def dead(*outcomes: Outcome, **facts: Any) -> tuple[Play, Delivered]:
     """Returns a call with a stream that was cut after its first token."""
     this = play(*outcomes, **facts)
     served = await this.serves()
@@ -50,12 +50,12 @@ async def dead(*outcomes: Outcome, **facts: Any) -> tuple[Play, Served]:
     return this, served
 
 
-def die(this: Play, served: Served) -> None:
+def die(this: Play, served: Delivered) -> None:
     served.attempt.failure = CUT
-    settle(served.attempt, served.leave, Signal.UNHEALTHY, this.script.clock)
+    settle(served.attempt, served.lease, Signal.UNHEALTHY, this.script.clock)
 
 
-async def resumed(served: Served, failure: Failure = CUT) -> Served | GaveUp:
+async def resumed(served: Delivered, failure: Failure = CUT) -> Delivered | Exhausted:
     assert served.resume is not None
     return await served.resume(failure)
 
@@ -63,16 +63,16 @@ async def resumed(served: Served, failure: Failure = CUT) -> Served | GaveUp:
 async def test_another_deployment_is_asked_first() -> None:
     this, served = await dead(open_stream(), open_stream(), targets=two())
     after = await resumed(served)
-    assert isinstance(after, Served)
+    assert isinstance(after, Delivered)
     assert this.script.transcript == ["asked a/x", "asked b/y"]
-    assert [(each.manner, each.is_fallback, each.outcome) for each in this.call.attempts] == [
+    assert [(each.resume_mode, each.is_fallback, each.outcome) for each in this.call.attempts] == [
         (None, False, "truncated"), ("prefill", True, "ok"),
     ]  # fmt: skip
 
 
 async def test_the_same_one_is_asked_again_where_there_is_no_other() -> None:
     this, served = await dead(open_stream(), open_stream())
-    assert isinstance(await resumed(served), Served)
+    assert isinstance(await resumed(served), Delivered)
     assert this.script.transcript == ["asked a/x", "asked a/x"]
     assert this.call.attempts[1].is_retry
 
@@ -82,7 +82,7 @@ async def test_the_same_one_is_asked_again_after_the_others_have_failed() -> Non
     targets = new_target("a/x", retry=retry), new_target("b/y", retry=retry)
     this, served = await dead(open_stream(), SERVER_ERROR, SERVER_ERROR, open_stream(), targets=targets)
     after = await resumed(served)
-    assert isinstance(after, Served)
+    assert isinstance(after, Delivered)
     assert [each for each in this.script.transcript if each.startswith("asked")] == [
         "asked a/x", "asked b/y", "asked a/x", "asked b/y",
     ]  # fmt: skip
@@ -92,11 +92,11 @@ async def test_deaths_count_as_attempts() -> None:
     this, served = await dead(*[open_stream()] * 3)
     for _ in range(2):
         after = await resumed(served)
-        assert isinstance(after, Served)
+        assert isinstance(after, Delivered)
         served = after
         die(this, served)
     end = await resumed(served)
-    assert isinstance(end, GaveUp)
+    assert isinstance(end, Exhausted)
     assert (end.failure, end.why) == (CUT, "attempts used up")
 
 
@@ -104,7 +104,7 @@ async def test_nobody_is_asked_who_is_failing() -> None:
     front, back = two()
     open_breaker(back)
     this, served = await dead(open_stream(), open_stream(), targets=(front, back))
-    assert isinstance(await resumed(served), Served)
+    assert isinstance(await resumed(served), Delivered)
     assert [each for each in this.script.transcript if each.startswith("asked")] == ["asked a/x", "asked a/x"]
     assert [each.deployment for each in this.call.skipped] == ["b/y"]
 
@@ -116,7 +116,7 @@ async def test_first_token_is_that_of_the_stream_that_died() -> None:
     ]
     this, served = await dead(*streams, targets=two())
     this.script.clock.advance(5.0)
-    assert isinstance(await resumed(served), Served)
+    assert isinstance(await resumed(served), Delivered)
     assert this.call.first_token_at == 1000.0
 
 
@@ -124,7 +124,7 @@ async def test_no_retry_is_made_without_a_token() -> None:
     poor = RetrySettings(jitter=0.0, adaptive=False, budget=BudgetSettings(ratio=0.0, min_per_second=0.0))
     _, served = await dead(open_stream(), targets=(new_target("a/x", retry=poor),))
     end = await resumed(served)
-    assert isinstance(end, GaveUp)
+    assert isinstance(end, Exhausted)
     assert end.why == "retry budget empty"
 
 
@@ -132,26 +132,26 @@ async def test_deadline_ends_it() -> None:
     this, served = await dead(open_stream(), targets=two(), deadline_at=1010.0)
     this.script.clock.advance(11.0)
     end = await resumed(served)
-    assert isinstance(end, GaveUp)
+    assert isinstance(end, Exhausted)
     assert end.why == "deadline"
 
 
 async def test_call_that_may_have_been_executed_is_not_sent_again() -> None:
     _, served = await dead(open_stream(), targets=two(), is_repeatable=False)
     end = await resumed(served)
-    assert isinstance(end, GaveUp)
+    assert isinstance(end, Exhausted)
     assert end.why == "it may have been executed"
 
 
 async def test_refused_manner_leads_to_the_next_one_at_once() -> None:
     this, served = await dead(open_stream(), BAD, open_stream(), targets=two())
-    assert isinstance(await resumed(served), Served)
+    assert isinstance(await resumed(served), Delivered)
     assert this.script.transcript == ["asked a/x", "asked b/y", "asked b/y"]
-    assert [each.manner for each in this.call.attempts] == [None, "prefill", "instruction"]
+    assert [each.resume_mode for each in this.call.attempts] == [None, "prefill", "instruction"]
 
 
 async def test_what_is_refused_in_every_manner_is_the_end() -> None:
     _, served = await dead(open_stream(), BAD, BAD, targets=two())
     end = await resumed(served)
-    assert isinstance(end, GaveUp)
+    assert isinstance(end, Exhausted)
     assert (end.failure, end.why) == (BAD, "final error")

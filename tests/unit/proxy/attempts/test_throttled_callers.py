@@ -9,7 +9,13 @@ from benchmarks.virtual.answers import ErrorName
 from benchmarks.virtual.clients import Load
 from benchmarks.virtual.provider import Answer, Request
 from benchmarks.virtual.world import Played, play
-from tests.unit.gateway.test_callers import BY_CLIENT_KEY, BY_MANY_CLIENT_KEYS, BY_OWN_KEY, CROWD, served
+from tests.unit.proxy.attempts.test_isolated_callers import (
+    BY_CLIENT_KEY,
+    BY_MANY_CLIENT_KEYS,
+    BY_OWN_KEY,
+    CROWD,
+    served,
+)
 
 FEW_AT_ONCE = "\ndefaults: {capacity: {concurrency: 20}}\n"
 

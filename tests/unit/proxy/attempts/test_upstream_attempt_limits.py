@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from llm_guard.call import Attempt, Call
-from llm_guard.gateway.sending import Sending
-from llm_guard.gateway.upstream import _Limits, _weighed, timeout_failure
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.request_body import FileBody
+from llm_guard.proxy.attempts.upstream_attempt import _Limits, _weighed, timeout_failure
+from llm_guard.proxy.call import Attempt, Call
+from llm_guard.proxy.request_body.forwarding import Sending
+from llm_guard.proxy.request_body.interfaces import FileBody
+from llm_guard.resilience.retry.deadline import TimeoutSettings
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call, new_target
 
@@ -25,7 +25,7 @@ def limits_of(*, is_stream: bool = True, ends_by: float = inf, deadline_at: floa
     target, clock = new_target(timeouts=TIMEOUTS), ManualClock()
     call: Call = new_call(target, deadline_at=deadline_at)
     call.is_stream = is_stream
-    attempt = Attempt(target, clock.now(), is_stream=is_stream, first_token_s=10.0, ends_by=ends_by)
+    attempt = Attempt(target, clock.now(), is_stream=is_stream, first_token_s=10.0, must_end_by=ends_by)
     return _Limits(call, attempt, clock), clock
 
 

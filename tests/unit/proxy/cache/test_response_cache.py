@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call
 from llm_guard.config import parse_config
-from llm_guard.gateway.answer_cache import AnswerCache, may_stand_in_later
-from llm_guard.routes import compile_routes
-from llm_guard.store.cache import CachedAnswer, MemoryCache
+from llm_guard.proxy.cache.response_cache import AnswerCache, may_stand_in_later
+from llm_guard.proxy.call import Call
+from llm_guard.routing.route_table import compile_routes
+from llm_guard.storage.cache.response_store import CachedAnswer, MemoryCache
 from tests.fakes.clock import ManualClock
 
 ANSWER = CachedAnswer(route="gpt", status=200, reason="OK", headers=(), body=b"{}", is_stream=False, deployment="a/gpt")
@@ -40,6 +40,6 @@ async def test_response_that_is_still_stored_is_served_after_a_failure_only_with
     clock.advance(age_s)
     lookup = await cache.look_up(call)
     assert lookup is not None and lookup.found is not None  # noqa: PT018
-    assert lookup.age == "miss"
+    assert lookup.result == "miss"
     assert may_stand_in_later(lookup) is is_served
     assert (await cache.find_stand_in(call) is not None) is is_served

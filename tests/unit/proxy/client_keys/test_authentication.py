@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.call import Call
 from llm_guard.config import parse_config
-from llm_guard.gateway.asked import NOTHING
-from llm_guard.gateway.clients import Clients, check_model
-from llm_guard.gateway.noting import note_asked
-from llm_guard.gateway.request_fields import RequestFields
-from llm_guard.policy.caller import PRIORITIES
-from llm_guard.policy.repeat import Repeatable
-from llm_guard.routes import compile_routes
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.client_keys.authentication import Clients, check_model
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.request_annotations import note_asked
+from llm_guard.proxy.request_body.fields import NOTHING
+from llm_guard.resilience.retry.idempotency import Repeatable
+from llm_guard.resilience.routing.client_hints import PRIORITIES
+from llm_guard.routing.route_table import compile_routes
 
 UPSTREAMS = """upstreams: {one: {dialect: openai, base_url: "http://127.0.0.1:1/v1", api_key: sk-one}}
 models: {gpt: {deployments: [{upstream: one}]}}

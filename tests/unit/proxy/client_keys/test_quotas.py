@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Attempt, Call
 from llm_guard.config.clients import ClientKey
-from llm_guard.dialect.sse import Usage
-from llm_guard.gateway.client_quotas import ClientQuotas, estimated_tokens, used_tokens
+from llm_guard.dialects.sse import Usage
 from llm_guard.outcome import Failure, FailureKind, Refusal
-from llm_guard.policy.client_limits import Reservation
+from llm_guard.proxy.call import Attempt, Call
+from llm_guard.proxy.client_keys.quotas import ClientQuotas, estimated_tokens, used_tokens
+from llm_guard.resilience.client_keys.limits import Reservation
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_target
 

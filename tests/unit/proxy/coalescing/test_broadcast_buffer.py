@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from llm_guard.gateway.tape import WINDOW_BYTES, Reader, Tape
+from llm_guard.proxy.coalescing.broadcast_buffer import WINDOW_BYTES, Reader, Tape
 from tests.fakes.clock import let_run
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-A: b: c\r\n\r\n"

@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from llm_guard.call import Attempt, Call
-from llm_guard.dialect.sse import Usage
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.flight import Flight, errand_for
-from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Failure, FailureKind, GaveUp
-from llm_guard.policy.client_limits import ClientLimits, ClientLimitSettings, Reservation
+from llm_guard.dialects.sse import Usage
+from llm_guard.outcome import Exhausted, Failure, FailureKind
+from llm_guard.proxy.call import Attempt, Call
+from llm_guard.proxy.coalescing.single_flight import Flight, errand_for
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.resilience.client_keys.limits import ClientLimits, ClientLimitSettings, Reservation
 from tests.fakes.clock import let_run
 from tests.fakes.script import new_call, new_target
 
 
 def call(*, decide_by: float = 10.0, deadline_at: float = 100.0) -> Call:
     made = Call("lg-1", "openai", "POST", "/v1/chat/completions", "", (), 0.0)
-    made.decide_by, made.deadline_at = decide_by, deadline_at
+    made.client_deadline, made.deadline_at = decide_by, deadline_at
     return made
 
 
@@ -28,12 +28,12 @@ class World:
 
     def __init__(self, own: Call | None = None, *, is_errand: bool = False) -> None:
         self.flight = Flight(own or call(), 1000, is_errand=is_errand)
-        self.result: asyncio.Future[GaveUp | None] = asyncio.get_running_loop().create_future()
+        self.result: asyncio.Future[Exhausted | None] = asyncio.get_running_loop().create_future()
         self.is_kept = asyncio.Event()
         self.ended = 0
         self.flight.begin(self.fetch, self.keep)
 
-    async def fetch(self, own: Call, reply: Reply) -> GaveUp | None:
+    async def fetch(self, own: Call, reply: Reply) -> Exhausted | None:
         gave_up = await self.result
         if gave_up is None:
             await reply.send(200, "OK", [], b"answer")
@@ -87,7 +87,7 @@ async def test_answer_can_be_had_until_it_is_kept() -> None:
 async def test_failure_is_not_joined() -> None:
     world = World()
     world.flight.follow(call(), is_own=True)
-    world.result.set_result(GaveUp(Failure(FailureKind.NETWORK, "x"), None, "y"))
+    world.result.set_result(Exhausted(Failure(FailureKind.NETWORK, "x"), None, "y"))
     await let_run()
     assert not world.flight.task.done()
     assert not world.flight.can_be_joined
@@ -121,14 +121,15 @@ async def test_bug_of_ours_is_a_failure_and_no_silence() -> None:
 async def test_it_waits_as_long_as_the_most_patient() -> None:
     world = World(call(decide_by=10, deadline_at=100))
     renewed = []
-    attempt = Attempt(None, 0.0, ends_by=5.0, on_patience=lambda: renewed.append(world.flight.call.commit_by))  # type: ignore[arg-type]
+    attempt = Attempt(None, 0.0, must_end_by=5.0)  # type: ignore[arg-type]
+    attempt.on_deadline_extended = lambda: renewed.append(world.flight.call.commit_by)
     world.flight.call.attempts.append(attempt)
     world.flight.follow(call(decide_by=10, deadline_at=100), is_own=True)
     assert not renewed
     world.flight.follow(call(decide_by=50, deadline_at=40), is_own=False)
-    assert (renewed, attempt.ends_by) == ([50], 50)
+    assert (renewed, attempt.must_end_by) == ([50], 50)
     world.flight.follow(call(decide_by=20, deadline_at=200), is_own=False)
-    assert (world.flight.call.decide_by, world.flight.call.deadline_at) == (50, 200)
+    assert (world.flight.call.client_deadline, world.flight.call.deadline_at) == (50, 200)
     world.flight.task.cancel()
 
 
@@ -185,12 +186,12 @@ async def test_call_that_leaves_last_has_the_tokens_of_the_request_in_its_record
     world = World()
     own = call()
     follower = world.flight.follow(own, is_own=True)
-    world.flight.call.usage, world.flight.call.thrown_away = Usage(7, 3), 2
+    world.flight.call.usage, world.flight.call.wasted_tokens = Usage(7, 3), 2
     world.result.set_result(None)
     world.is_kept.set()
     await let_run()
     await world.flight.leave(follower)
-    assert (own.usage, own.thrown_away) == (Usage(7, 3), 2)
+    assert (own.usage, own.wasted_tokens) == (Usage(7, 3), 2)
 
 
 def test_refresh_in_the_background_takes_nothing_from_its_call() -> None:

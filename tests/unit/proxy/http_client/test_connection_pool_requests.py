@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.deployment import Upstream
-from llm_guard.gateway import request_head as module
-from llm_guard.gateway.proxied import _readable, proxy_for
-from llm_guard.gateway.request_head import request_head
-from llm_guard.gateway.upstream_error import UpstreamError
 from llm_guard.outcome import FailureKind
+from llm_guard.proxy.http_client import request_writer as module
+from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.http_client.forward_proxy import _readable, proxy_for
+from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.routing.deployment import Upstream
 
 
 def head(

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from llm_guard.gateway.client_connection import ClientConnection
-from llm_guard.gateway.listener import Listener, ListenerSettings
-from llm_guard.gateway.model_field import BadRequest
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
+from llm_guard.proxy.http_server.connection import ClientConnection
+from llm_guard.proxy.http_server.listener import Listener, ListenerSettings
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.request_body.model_field import BadRequest
 from tests.fakes.clock import ManualClock
 
 HOST = b"Host: gateway.test\r\n"

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from llm_guard.gateway.model_field import BadRequest
-from llm_guard.gateway.reply import Connection, Reply, bare_answer
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.response_writer import Connection, Reply, bare_answer
+from llm_guard.proxy.request_body.model_field import BadRequest
 
 TYPE = ("Content-Type", "text/plain")
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.call import Call
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.doubled import check_single_model
-from llm_guard.gateway.model_field import inspect
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.request_body.duplicate_models import check_single_model
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.proxy.request_body.model_field import inspect
 
 
 def check(document: bytes) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from llm_guard.gateway.body_store import MEMORY_BYTES, BodyStore
-from llm_guard.gateway.sending import Sending
-from llm_guard.gateway.spool import Spool
-from llm_guard.gateway.stored_body import Renamed
-from llm_guard.request_body import Block
+from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES, BodyStore
+from llm_guard.proxy.request_body.forwarding import Sending
+from llm_guard.proxy.request_body.interfaces import Block
+from llm_guard.proxy.request_body.spool import Spool
+from llm_guard.proxy.request_body.spooled_body import Renamed
 
 PIECE = bytes(range(256)) * 1024
 MANY = 2 * MEMORY_BYTES // len(PIECE)

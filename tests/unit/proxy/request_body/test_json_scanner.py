@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.gateway import json_scan
-from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.gateway.doubled import names_more_models
-from llm_guard.gateway.json_scan import JsonScan
-from llm_guard.gateway.model_field import inspect
+from llm_guard.proxy.request_body import json_scanner
+from llm_guard.proxy.request_body.duplicate_models import names_more_models
+from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.json_scanner import JsonScan
+from llm_guard.proxy.request_body.model_field import inspect
 
 LONG = b"x" * 70_000
 CLOSINGS = ["}", "]", "]}", "}}", "", "]]", "}.5", "}e5", "},", "} 1", '}"', "}{}", "}\x00", "},{}", ".5]", ".5]}"]
@@ -14,7 +14,7 @@ CLOSINGS = ["}", "]", "]}", "}}", "", "]]", "}.5", "}e5", "},", "} 1", '}"', "}{
 
 @pytest.fixture(params=[1, 1 << 14], ids=["every byte", "16 KiB"], autouse=True)
 def read_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(json_scan, "_READ_BYTES", request.param)
+    monkeypatch.setattr(json_scanner, "_READ_BYTES", request.param)
     return int(request.param)
 
 
@@ -98,7 +98,7 @@ def test_large_document_asks_for_what_it_would_as_a_whole(document: bytes, piece
 def test_what_a_provider_keeps_is_found_in_parts() -> None:
     conversation = b'{"id": "c", "x": "' + LONG + b'"}'
     asked, _ = scanned(b'{"model": "a", "conversation": ' + conversation + b', "store": false}')
-    assert (asked.is_bound, asked.is_stateful) == (True, True)
+    assert (asked.is_sticky, asked.is_stateful) == (True, True)
 
 
 @pytest.mark.parametrize("name", [b"model", b'"model'])

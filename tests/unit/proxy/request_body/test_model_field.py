@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from llm_guard.gateway import model_field
-from llm_guard.gateway.model_field import (
+from llm_guard.proxy.request_body import model_field
+from llm_guard.proxy.request_body.model_field import (
     MAX_MODEL_CHARS,
     Asked,
     BadRequest,
@@ -122,7 +122,7 @@ def test_list_or_scalar_asks_for_nothing(body: str) -> None:
 @pytest.mark.parametrize("more", ["", ', "text": "cut \\ud83d"'], ids=["fast", "slow"])
 def test_what_a_provider_keeps_or_has_kept_is_found(fields: str, is_bound: bool, is_stateful: bool, more: str) -> None:
     what = asked(f'{{"model": "a", {fields}{more}}}')
-    assert (what.model, what.is_bound, what.is_stateful) == ("a", is_bound, is_stateful)
+    assert (what.model, what.is_sticky, what.is_stateful) == ("a", is_bound, is_stateful)
 
 
 def test_json_is_found_under_other_names_too() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from llm_guard.gateway.asked import Asked, BadRequest
-from llm_guard.gateway.body import receive
-from llm_guard.gateway.body_limit import BodyLimit
-from llm_guard.gateway.body_store import MEMORY_BYTES
-from llm_guard.gateway.model_field import inflate, rename
-from llm_guard.gateway.spool import Spool
-from llm_guard.gateway.stored_body import StoredBody, patched
-from llm_guard.request_body import FileBody
+from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES
+from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.interfaces import FileBody
+from llm_guard.proxy.request_body.model_field import inflate, rename
+from llm_guard.proxy.request_body.reader import receive
+from llm_guard.proxy.request_body.size_limit import BodyLimit
+from llm_guard.proxy.request_body.spool import Spool
+from llm_guard.proxy.request_body.spooled_body import StoredBody, patched
 from tests.fakes.clock import ManualClock
 
 JSON = "application/json"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.gateway.asked import BadRequest
-from llm_guard.gateway.spool import Spool, default_max_bytes
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
 
 GIB = 1 << 30
 

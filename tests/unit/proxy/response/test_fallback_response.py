@@ -6,22 +6,22 @@ from typing import Any, cast
 
 import pytest
 
-from llm_guard.call import Attempt, Call
 from llm_guard.config import parse_config
-from llm_guard.gateway.answer_cache import AnswerCache
-from llm_guard.gateway.last_resort import LastResort
-from llm_guard.gateway.recording import Recording
-from llm_guard.gateway.reply import Reply
-from llm_guard.outcome import Beyond, Failure, FailureKind, GaveUp, Refusal
-from llm_guard.routes import compile_routes
+from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Refusal
+from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.call import Attempt, Call
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.response.fallback_response import FallbackResponder
+from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
-from tests.unit.gateway.plays import open_breaker
+from tests.unit.proxy.attempts.plays import open_breaker
 
-DOWN = GaveUp(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "attempts used up")
-SHUT = GaveUp(None, Refusal(503, "breaker_open", "failing", by="breaker"), "breakers open")
-HELD = GaveUp(None, Refusal(503, "deployment_held", "held", by="drain"), "held by an operator")
-OWN_DOING = GaveUp(Failure(FailureKind.CONTEXT_LENGTH, "too long"), None, "final error")
-LATE = GaveUp(Failure(FailureKind.TIMEOUT, "no answer", limit="total"), None, "deadline")
+DOWN = Exhausted(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "attempts used up")
+SHUT = Exhausted(None, Refusal(503, "breaker_open", "failing", by="breaker"), "breakers open")
+HELD = Exhausted(None, Refusal(503, "deployment_held", "held", by="drain"), "held by an operator")
+OWN_DOING = Exhausted(Failure(FailureKind.CONTEXT_LENGTH, "too long"), None, "final error")
+LATE = Exhausted(Failure(FailureKind.TIMEOUT, "no answer", limit="total"), None, "deadline")
 FULL = Refusal(503, "too_many_promises", "enough", by="limit")
 
 
@@ -42,8 +42,8 @@ class Desk:
     async def bury(self, call: Call) -> str:
         assert call.failure or call.refusal
         self.done.append("bury")
-        call.beyond = call.beyond or Beyond()
-        call.beyond.letter = "l-1"
+        call.disposition = call.disposition or Disposition()
+        call.disposition.dead_letter_id = "l-1"
         return "l-1"
 
     async def find_stand_in(self, _call: Call) -> str | None:
@@ -74,12 +74,12 @@ class Play:
         self.recording = Recording()
         self.reply = self.recording.reply()
         self.reply.request.names = headers or {}
-        self.last_resort = LastResort(self.clock)
-        self.last_resort.keeper = self.desk
-        self.last_resort.cache = cast("AnswerCache", self.desk)
+        self.fallback = FallbackResponder(self.clock)
+        self.fallback.deferred_store = self.desk
+        self.fallback.cache = cast("AnswerCache", self.desk)
 
-    async def give(self, result: GaveUp = DOWN) -> tuple[int, list[str]]:
-        await self.last_resort.give(self.call, result, self.reply)
+    async def give(self, result: Exhausted = DOWN) -> tuple[int, list[str]]:
+        await self.fallback.respond(self.call, result, self.reply)
         return self.recording.status, self.desk.done
 
     @property
@@ -135,7 +135,7 @@ async def test_only_where_the_rules_say_so_a_failure_becomes_a_promise(when: str
 
 async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
     play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
-    play.last_resort.keeper = play.last_resort.cache = None
+    play.fallback.deferred_store = play.fallback.cache = None
     assert await play.give() == (200, [])
 
 
@@ -143,7 +143,7 @@ async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
 
 
 @pytest.mark.parametrize("result", [DOWN, SHUT, HELD, LATE], ids=lambda result: result.why)
-async def test_call_is_a_failure_whatever_it_gets(result: GaveUp) -> None:
+async def test_call_is_a_failure_whatever_it_gets(result: Exhausted) -> None:
     play = Play(degraded=STATIC, dead_letter="always")
     assert await play.give(result) == (200, ["look", "bury"])
     assert play.call.outcome == (result.failure.kind.label if result.failure else "refused")
@@ -158,7 +158,7 @@ async def test_clients_own_mistake_is_told_as_it_is() -> None:
 
 
 async def test_callers_own_key_that_was_refused_is_no_outage() -> None:
-    refused = GaveUp(Failure(FailureKind.AUTH, "no such key"), None, "final error")
+    refused = Exhausted(Failure(FailureKind.AUTH, "no such key"), None, "final error")
     play = Play(degraded=STATIC)
     assert (await play.give(refused))[1] == []
     play = Play(degraded=STATIC)
@@ -191,7 +191,7 @@ async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:
 async def test_wrong_request_that_fails_in_its_stream_leaves_no_letter() -> None:
     play = Play(dead_letter="always")
     play.call.give_up(OWN_DOING)
-    await play.last_resort.bury(play.call, play.reply)
+    await play.fallback.dead_letter(play.call, play.reply)
     assert play.desk.done == []
 
 
@@ -200,7 +200,7 @@ async def test_wrong_request_that_fails_in_its_stream_leaves_no_letter() -> None
 
 @pytest.mark.parametrize(("end", "retry_after"), [(DOWN, "30"), (OWN_DOING, None)], ids=["failing", "wrong request"])
 async def test_failure_of_a_deployment_with_an_open_breaker_says_when_it_takes_calls_again(
-    end: GaveUp, retry_after: str | None
+    end: Exhausted, retry_after: str | None
 ) -> None:
     play = Play(breaker={"open_for": "30s", "open_jitter": 0, "early_probes": False})
     assert play.call.route is not None
@@ -274,14 +274,14 @@ async def test_what_the_gateway_had_no_patience_for_is_noted(
 ) -> None:
     play = Play(degraded=STATIC)
     play.call.deadline_at = 600.0
-    play.call.beyond = Beyond(hurried_by=hurried_by)
-    await play.give(GaveUp(failure, None, "deadline"))
-    assert play.call.beyond.is_cut_short == is_cut_short
+    play.call.disposition = Disposition(degraded_deadline=hurried_by)
+    await play.give(Exhausted(failure, None, "deadline"))
+    assert play.call.disposition.was_cut_short == is_cut_short
 
 
 async def test_early_head_does_not_make_a_hurried_call_wait() -> None:
     play = Play(degraded=STATIC)
-    play.call.beyond = Beyond(hurried_by=10.0)
-    play.call.decide_by = 10.0
+    play.call.disposition = Disposition(degraded_deadline=10.0)
+    play.call.client_deadline = 10.0
     await play.reply.keep_waiting(play.call, [])
-    assert play.call.decide_by == 10.0
+    assert play.call.client_deadline == 10.0

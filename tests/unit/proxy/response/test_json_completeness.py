@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.gateway import json_end
-from llm_guard.gateway.json_end import JsonEnd
+from llm_guard.proxy.response import json_completeness
+from llm_guard.proxy.response.json_completeness import JsonEnd
 
 TEXTS = ("", 'a"b', "\\", 'x\\"}]{', "\\\\", "é中", "\ud83d", "{[", "]}")
 
@@ -71,7 +71,7 @@ def test_nothing_is_not_whole() -> None:
 
 
 def test_decompression_bomb_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_end, "_MOST_INFLATED_BYTES", 100_000)
+    monkeypatch.setattr(json_completeness, "_MOST_INFLATED_BYTES", 100_000)
     end = JsonEnd("gzip")
     end.feed(gzip.compress(b"[" + b" " * 10_000_000))
     assert end.is_whole

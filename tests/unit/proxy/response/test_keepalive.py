@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from llm_guard.call import Call
-from llm_guard.gateway.reply import Reply
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.request_fields import RequestFields
-from llm_guard.gateway.waiting import Waiting
-from llm_guard.policy.stream import WaitingSettings
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.response.keepalive import KeepAlive
+from llm_guard.resilience.streams.settings import WaitingSettings
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call
 
@@ -20,7 +20,7 @@ SOON = WaitingSettings(after=10.0)
 
 
 class FakeReply(Reply):
-    """A `Reply` without a connection, with what `Waiting` needs."""
+    """A `Reply` without a connection, with what `KeepAlive` needs."""
 
     def __init__(
         self, error: Exception | None = None, *, is_stuck: bool = False, has_arrived: bool = True
@@ -47,9 +47,9 @@ class FakeReply(Reply):
             raise
 
 
-def waiting(reply: FakeReply, clock: ManualClock, settings: WaitingSettings | None = SOON, **facts: Any) -> Waiting:
+def waiting(reply: FakeReply, clock: ManualClock, settings: WaitingSettings | None = SOON, **facts: Any) -> KeepAlive:
     call = new_call(**{"is_stream": True, "stream_head": "plain", **facts})
-    return Waiting(call, reply, settings, clock)
+    return KeepAlive(call, reply, settings, clock)
 
 
 async def pass_s(clock: ManualClock, seconds: float) -> None:
@@ -127,7 +127,7 @@ async def test_client_that_still_sends_its_body_is_not_told_that_it_waits() -> N
 async def test_it_is_looked_again_every_second_until_a_word_may_be_said() -> None:
     clock, reply = ManualClock(), FakeReply()
     call = new_call(is_stream=True)
-    with Waiting(call, reply, SOON, clock):
+    with KeepAlive(call, reply, SOON, clock):
         await pass_s(clock, 10.0)
         assert alarms(clock) == [11.0]
         call.stream_head = "plain"

@@ -8,20 +8,20 @@ from typing import cast
 
 import pytest
 
-from llm_guard.call import Attempt, Call, Opened, Served
-from llm_guard.dialect import DIALECTS
-from llm_guard.gateway.relay import relay
-from llm_guard.gateway.reply import Connection, Reply
-from llm_guard.gateway.request import Request
-from llm_guard.gateway.request_fields import RequestFields
-from llm_guard.gateway.stream_view import view_of
-from llm_guard.policy.deadline import TimeoutSettings
-from llm_guard.policy.stream import ENDING_S
+from llm_guard.dialects import DIALECTS
+from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.response_writer import Connection, Reply
+from llm_guard.proxy.response.relay import relay
+from llm_guard.proxy.streams.decoder import view_of
+from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.resilience.streams.settings import ENDING_S
 from tests.chaos.forms import CHAT, STREAMS, Form, name_of
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.script import OpenExchange, new_call, new_target
-from tests.unit.gateway.test_reply import FakeConnection
-from tests.unit.gateway.test_settle import leave_for
+from tests.unit.proxy.attempts.test_release import leave_for
+from tests.unit.proxy.http_server.test_response_writer import FakeConnection
 
 PING = b": keep-alive\n\n"
 STALL_S = 180.0
@@ -79,7 +79,7 @@ async def relayed(
     request = Request("POST", form.path, "1.1", RequestFields((("Host", "a"),), {"host": "a"}))
     request.complete()
     reply = Reply(request, cast("Connection", connection))
-    served = Served(opened, Attempt(target, clock.now()), leave_for(target))
+    served = Delivered(opened, Attempt(target, clock.now()), leave_for(target))
     task = asyncio.ensure_future(relay(call, served, reply, clock))
     began_at, left_s = clock.now(), None
     while clock.now() < began_at + for_s and left_s is None:

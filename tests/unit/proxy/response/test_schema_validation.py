@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.dialect.anthropic import ANSWERS as ANTHROPIC
-from llm_guard.dialect.openai import ANSWERS as OPENAI
-from llm_guard.gateway.answer_shape import Fields, Reader
+from llm_guard.dialects.anthropic import ANSWERS as ANTHROPIC
+from llm_guard.dialects.openai import ANSWERS as OPENAI
+from llm_guard.proxy.response.schema_validation import Fields, Reader
 
 CHAT = Reader(OPENAI["POST", "/v1/chat/completions"])
 EMBEDDINGS = Reader(OPENAI["POST", "/v1/embeddings"])
@@ -123,7 +123,7 @@ def test_other_endpoints(reader: Reader, body: bytes, expected: str) -> None:
 
 def recorded_errors() -> list[dict[str, object]]:
     """Returns every recorded error that is a JSON object with a member `error`, regardless of its status."""
-    folder = Path(__file__).parents[2] / "data"
+    folder = Path(__file__).parents[3] / "data"
     lines = [line for name in ("corpus.jsonl", "errors.jsonl") for line in (folder / name).read_text().splitlines()]
     found: list[dict[str, object]] = []
     for record in map(json.loads, lines):

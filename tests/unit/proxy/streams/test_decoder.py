@@ -7,11 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from llm_guard.dialect.openai import ChatReader
-from llm_guard.gateway import answer_coding, stream_view
-from llm_guard.gateway.answer_coding import unreadable
-from llm_guard.gateway.stream_view import InflatedView, InflatingView, StreamView, view_of
+from llm_guard.dialects.openai import ChatReader
 from llm_guard.outcome import FailureKind
+from llm_guard.proxy.response import content_decoding
+from llm_guard.proxy.response.content_decoding import unreadable
+from llm_guard.proxy.streams import decoder
+from llm_guard.proxy.streams.decoder import InflatedView, InflatingView, StreamView, view_of
 
 STREAM = (
     b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
@@ -48,7 +49,7 @@ def test_encoding_says_how_a_stream_is_seen(encoding: str, kind: type) -> None:
 def test_plain_stream_passes_event_by_event_and_gives_its_rest_at_the_end() -> None:
     view = new_view("")
     assert view.feed(STREAM[:-3]) == STREAM[: STREAM.index(b"\n\n") + 2]
-    assert view.rest() == STREAM[STREAM.index(b"\n\n") + 2 : -3]
+    assert view.trailing_bytes() == STREAM[STREAM.index(b"\n\n") + 2 : -3]
     assert view.takes_events
 
 
@@ -56,7 +57,7 @@ def test_plain_stream_passes_event_by_event_and_gives_its_rest_at_the_end() -> N
 def test_compressed_stream_passes_as_it_came_and_is_watched(encoding: str, packed: bytes) -> None:
     view = new_view(encoding)
     assert [view.feed(packed[at : at + 1]) for at in range(len(packed))] == [bytes([each]) for each in packed]
-    assert view.rest() == b""
+    assert view.trailing_bytes() == b""
     assert (view.watch.has_token, view.watch.has_ended) == (True, True)
     assert not view.takes_events
 
@@ -71,22 +72,22 @@ def test_compressed_stream_that_was_cut_has_not_ended() -> None:
 def test_stream_that_is_not_in_its_encoding_fails(encoding: str) -> None:
     view = new_view(encoding)
     assert view.feed(STREAM) + view.feed(STREAM) == b""
-    assert (view.is_cut, failure_kind(view)) == (True, FailureKind.MALFORMED)
+    assert (view.is_closed, failure_kind(view)) == (True, FailureKind.MALFORMED)
 
 
 def test_garbage_behind_a_compressed_stream_that_has_ended_passes_as_it_came() -> None:
     view, packed = new_view("gzip"), gzip.compress(STREAM) + b"\x00\x00trailing"
     assert view.feed(packed) + view.feed(b"more") == packed + b"more"
-    assert (view.is_cut, view.failure) == (False, None)
+    assert (view.is_closed, view.failure) == (False, None)
 
 
 def test_decompression_bomb_is_cut_off_where_a_copy_is_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_view, "MAX_INFLATED_BYTES", 300_000)
+    monkeypatch.setattr(decoder, "MAX_INFLATED_BYTES", 300_000)
     first, second, _ = flushed(STREAM[: STREAM.index(b"\n\n") + 2], b": bomb\n\n" * 50_000)
     view = new_view("gzip")
     assert view.feed(first) == first
     assert view.feed(second) == b""
-    assert (view.is_cut, failure_kind(view)) == (True, FailureKind.MALFORMED)
+    assert (view.is_closed, failure_kind(view)) == (True, FailureKind.MALFORMED)
 
 
 def test_chunk_that_inflates_to_much_is_watched_to_its_end() -> None:
@@ -130,7 +131,7 @@ def test_inflated_events_are_passed_on_at_once_and_whole(wbits: int) -> None:
     passed = [view.feed(chunk) for chunk in flushed(head, first, second[:-1], wbits=wbits)]
     end = STREAM.index(b"\n\n") + 2
     assert passed == [b"", STREAM[:end], b"", b""]
-    assert view.rest() == STREAM[end:-1]
+    assert view.trailing_bytes() == STREAM[end:-1]
     assert (view.watch.has_token, view.watch.has_ended, view.failure) == (True, False, None)
 
 
@@ -142,7 +143,7 @@ def test_inflated_stream_is_the_same_however_its_chunks_are_cut() -> None:
         cuts = sorted(dice.sample(range(len(packed)), 8))
         view = new_view("gzip", is_plain_wanted=True)
         assert b"".join(view.feed(packed[at:to]) for at, to in pairwise([0, *cuts, len(packed)])) == stream
-        assert view.rest() == b"data: [DONE]\n\n"
+        assert view.trailing_bytes() == b"data: [DONE]\n\n"
 
 
 @pytest.mark.parametrize("is_plain_wanted", [True, False])
@@ -156,7 +157,7 @@ def test_each_event_may_be_compressed_on_its_own(is_plain_wanted: bool) -> None:
 
 def test_nothing_that_has_come_is_left_behind_in_the_inflater(monkeypatch: pytest.MonkeyPatch) -> None:
     # A piece may be full just when all input was consumed, with more output pending.
-    monkeypatch.setattr(answer_coding, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(content_decoding, "_PIECE_BYTES", 64)
     view, whole = new_view("gzip", is_plain_wanted=True), zlib.decompressobj(wbits=31)
     passed, came = b"", b""
     for byte in gzip.compress(b": " + b"x" * 3000 + b"\n\n" + STREAM * 20):
@@ -169,9 +170,9 @@ def test_broken_compression_fails_a_stream_that_has_not_ended() -> None:
     end = STREAM.index(b"\n\n") + 2
     view = new_view("gzip", is_plain_wanted=True)
     assert view.feed(flushed(STREAM[:end])[0]) == STREAM[:end]
-    assert (view.is_cut, view.failure) == (False, None)
+    assert (view.is_closed, view.failure) == (False, None)
     assert view.feed(b"\xff" * 9) == b""
-    assert (view.is_cut, failure_kind(view)) == (True, FailureKind.MALFORMED)
+    assert (view.is_closed, failure_kind(view)) == (True, FailureKind.MALFORMED)
     assert view.feed(flushed(STREAM[end:])[0]) == b""
     assert (view.watch.has_token, view.watch.has_ended) == (True, False)
 
@@ -180,7 +181,7 @@ def test_garbage_behind_a_compressed_stream_that_has_ended_is_dropped() -> None:
     view = new_view("gzip", is_plain_wanted=True)
     assert view.feed(gzip.compress(STREAM) + b"\x00\x00trailing") == STREAM
     assert view.feed(b"trailing") == b""
-    assert (view.is_cut, view.failure) == (True, None)
+    assert (view.is_closed, view.failure) == (True, None)
 
 
 def test_stream_that_is_not_in_its_encoding_fails_where_it_must_be_plain() -> None:
@@ -190,22 +191,22 @@ def test_stream_that_is_not_in_its_encoding_fails_where_it_must_be_plain() -> No
 
 
 def test_decompression_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_view, "MAX_INFLATED_BYTES", 300_000)
+    monkeypatch.setattr(decoder, "MAX_INFLATED_BYTES", 300_000)
     view = new_view("gzip", is_plain_wanted=True)
     token, bomb, end = STREAM[: STREAM.index(b"\n\n") + 2], b": bomb\n\n" * 38_000, STREAM
     first, second, _ = flushed(token + bomb, end)
     passed = view.feed(first)
     assert 200_000 < len(passed) <= 300_000
-    assert (view.is_cut, failure_kind(view)) == (True, FailureKind.MALFORMED)
+    assert (view.is_closed, failure_kind(view)) == (True, FailureKind.MALFORMED)
     assert view.feed(second) == b""
 
 
 def test_much_that_comes_bit_by_bit_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_view, "MAX_INFLATED_BYTES", 100_000)
+    monkeypatch.setattr(decoder, "MAX_INFLATED_BYTES", 100_000)
     view = new_view("gzip", is_plain_wanted=True)
     parts = [b": note\n\n" * 10_000] * 5
     assert [view.feed(chunk) for chunk in flushed(*parts)] == [*parts, b""]
-    assert not view.is_cut
+    assert not view.is_closed
 
 
 @pytest.mark.parametrize(("encoding", "is_plain_wanted"), [("", False), ("gzip", False), ("gzip", True)])

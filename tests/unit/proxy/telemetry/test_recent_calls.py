@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.gateway.timelines import _BESIDE_BYTES as BESIDE
-from llm_guard.gateway.timelines import Fate, Kept, Timelines
+from llm_guard.proxy.telemetry.recent_calls import _BESIDE_BYTES as BESIDE
+from llm_guard.proxy.telemetry.recent_calls import Fate, Kept, Timelines
 
 MEMORY = 1 << 20
 

@@ -10,18 +10,18 @@ import structlog
 from prometheus_client.samples import Timestamp
 from structlog.testing import LogCapture
 
-from llm_guard.call import Attempt, Call, Skipped
-from llm_guard.dialect.openai import ChatReader
-from llm_guard.dialect.sse import StreamWatch, Usage
-from llm_guard.gateway.call_line import Timestamps
-from llm_guard.gateway.counters import CallCounters
-from llm_guard.gateway.record import Recorder, overhead_s
+from llm_guard.admin.metrics.call_metrics import call_metrics
+from llm_guard.admin.metrics.exposition import Format
+from llm_guard.dialects.openai import ChatReader
+from llm_guard.dialects.sse import StreamObserver, Usage
 from llm_guard.log import LEVELS
-from llm_guard.ops.call_metrics import call_metrics
-from llm_guard.ops.exposition import Format
-from llm_guard.outcome import GATEWAYS_DOING, Answer, Failure, FailureKind, GaveUp, Refusal, RefusedBy
-from llm_guard.policy.trace_context import TraceContext
-from llm_guard.routes import Target
+from llm_guard.outcome import GATEWAYS_DOING, Answer, Exhausted, Failure, FailureKind, Refusal, RefusedBy
+from llm_guard.proxy.call import Attempt, Call, Skipped
+from llm_guard.proxy.telemetry.access_log import Timestamps
+from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import Recorder, overhead_s
+from llm_guard.routing.route_table import Target
+from llm_guard.trace_context import TraceContext
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_target
 from tests.scrape import Scraped, scraped
@@ -58,7 +58,9 @@ class Records:
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> Records:
     records = Records()
-    monkeypatch.setattr("llm_guard.gateway.record._log", structlog.wrap_logger(None, processors=[records.log]))
+    monkeypatch.setattr(
+        "llm_guard.proxy.telemetry.recorder._log", structlog.wrap_logger(None, processors=[records.log])
+    )
     return records
 
 
@@ -199,14 +201,14 @@ def test_refusal_is_counted_by_who_refused(records: Records) -> None:
 @pytest.mark.parametrize(
     ("end", "by", "outcome"),
     [
-        (GaveUp(SERVER_ERROR, None, "benched", is_cooldown=True), "cooldown", "server_error"),
-        (GaveUp(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"), "deadline", "timeout"),
-        (GaveUp(Failure(FailureKind.TIMEOUT, "slow", limit="attempt"), None, "no retry"), None, "timeout"),
-        (GaveUp(SERVER_ERROR, None, "no retry"), None, "server_error"),
+        (Exhausted(SERVER_ERROR, None, "benched", is_cooldown=True), "cooldown", "server_error"),
+        (Exhausted(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"), "deadline", "timeout"),
+        (Exhausted(Failure(FailureKind.TIMEOUT, "slow", limit="attempt"), None, "no retry"), None, "timeout"),
+        (Exhausted(SERVER_ERROR, None, "no retry"), None, "server_error"),
     ],
 )
 def test_failure_that_the_gateway_has_decided_on_is_a_refusal_too(
-    records: Records, end: GaveUp, by: str | None, outcome: str
+    records: Records, end: Exhausted, by: str | None, outcome: str
 ) -> None:
     call = new_call(new_target())
     call.give_up(end)
@@ -225,7 +227,7 @@ def test_refused_call_is_counted_on_every_deployment_that_could_have_served_it(r
     late = new_call(first, second)
     late.attempts = [tried(first, 1000.0, 1001.0, SERVER_ERROR)]
     late.skipped = [Skipped("b/y", "deadline")]
-    late.give_up(GaveUp(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"))
+    late.give_up(Exhausted(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"))
     records.whole_call(late, at=1001.0)
     served = new_call(first, second)
     served.skipped = [Skipped("a/x", "breaker open")]
@@ -444,12 +446,12 @@ def test_call_for_which_nobody_was_asked_pushes_out_none_that_failed(records: Re
 
 
 def test_quiet_log_has_no_calls_and_the_timelines_have(records: Records) -> None:
-    LEVELS.override("llm_guard.gateway.record", "warning")
+    LEVELS.override("llm_guard.proxy.telemetry.recorder", "warning")
     try:
         records.recorder.end(new_call(new_target("a/x")))
         assert records.log.entries == []
     finally:
-        LEVELS.override("llm_guard.gateway.record", None)
+        LEVELS.override("llm_guard.proxy.telemetry.recorder", None)
     assert len(kept(records)) == 1
     records.recorder.end(new_call(new_target("a/x")))
     assert len(records.log.entries) == 1
@@ -478,8 +480,8 @@ def test_line_of_a_stream_says_when_each_attempt_was_answered(records: Records) 
 # wasted tokens and malformed events
 
 
-def watched(tokens: int = 0, garbled: int = 0) -> StreamWatch:
-    watch = StreamWatch(ChatReader(1))
+def watched(tokens: int = 0, garbled: int = 0) -> StreamObserver:
+    watch = StreamObserver(ChatReader(1))
     watch.tokens, watch.garbled = tokens, garbled
     return watch
 
@@ -487,7 +489,7 @@ def watched(tokens: int = 0, garbled: int = 0) -> StreamWatch:
 def test_tokens_of_a_stream_that_died_while_it_was_held_back_are_thrown_away(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
-    call.thrown_away = 3
+    call.wasted_tokens = 3
     call.attempts = [
         tried(target, 1000.0, 1001.0, SERVER_ERROR, watch=watched(tokens=4)),
         tried(target, 1001.0, 1002.0, SERVER_ERROR, watch=watched(tokens=20), answered_at=1001.5),
@@ -523,8 +525,8 @@ def test_recoveries_are_counted_by_how_they_were_asked_and_how_they_ended(record
     call = new_call(first, second)
     call.attempts = [
         tried(first, 1000.0, 1001.0, SERVER_ERROR),
-        tried(second, 1001.0, 1002.0, TIMEOUT, manner="instruction"),
-        tried(first, 1002.0, 1003.0, manner="prefill"),
+        tried(second, 1001.0, 1002.0, TIMEOUT, resume_mode="instruction"),
+        tried(first, 1002.0, 1003.0, resume_mode="prefill"),
     ]
     line = records.whole_call(call)
     assert records("recoveries_total", model="gpt-4", manner="instruction", outcome="timeout") == 1
@@ -621,14 +623,14 @@ class Lines:
 def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
     """Collects the lines of recorders that are created from now on."""
     lines = Lines()
-    monkeypatch.setattr("llm_guard.gateway.record.direct_writer", lambda: lines)
+    monkeypatch.setattr("llm_guard.proxy.telemetry.recorder.direct_writer", lambda: lines)
     return lines
 
 
 def call_with_everything() -> Call:
     target = new_target("a/x")
     call = new_call(target)
-    failed = tried(target, 1000.0, 1001.0, TIMEOUT, breaker="half_open", next_step="retry", manner="instruction")
+    failed = tried(target, 1000.0, 1001.0, TIMEOUT, breaker="half_open", next_step="retry", resume_mode="instruction")
     call.attempts = [failed, tried(target, 1001.2, None, waited=0.2, waited_for="backoff", is_hedge=True)]
     call.skipped = [Skipped("b/y", "breaker open")]
     call.client_key, call.first_token_at = "app-1", 1001.23456

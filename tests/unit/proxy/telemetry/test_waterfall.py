@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.gateway.call_line import AttemptLine, CallLine, SkippedLine
-from llm_guard.ops.waterfall import PLAIN, UNICODE, table, took, waterfall
+from llm_guard.proxy.telemetry.access_log import AttemptLine, CallLine, SkippedLine
+from llm_guard.proxy.telemetry.waterfall import PLAIN, UNICODE, table, took, waterfall
 
 
 def attempt(start: float, length: float, *, label: str = "a/x", outcome: str = "ok", **facts: Any) -> AttemptLine:

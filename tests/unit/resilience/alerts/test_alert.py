@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.alert import QUIET_S, Alert, Finding, RuleSettings, Verdict, rank
+from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Verdict, rank
 
 SETTINGS = RuleSettings(after=10.0, calm=60.0)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from llm_guard.policy.alert_trend import Gains, Trend
+from llm_guard.resilience.alerts.baseline import Gains, Trend
 
 
 def fed(trend: Trend, mean: float, begin: float, end: float, sums: tuple[float, float] = (0, 0)) -> tuple[float, float]:

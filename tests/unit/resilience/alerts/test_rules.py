@@ -2,26 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.alert_rules import (
+from llm_guard.resilience.alerts.baseline import Mean
+from llm_guard.resilience.alerts.rules import (
     CallsRefusedSettings,
     FailureSpikeSettings,
     LatencySettings,
     LoopLagSettings,
     SuccessRateSettings,
-    judge_breaker,
-    judge_budget,
-    judge_credential,
-    judge_engine,
-    judge_failures,
-    judge_lag,
-    judge_latency,
-    judge_refusals,
-    judge_reload,
-    judge_success,
+    evaluate_breaker,
+    evaluate_budget,
+    evaluate_credential,
+    evaluate_engine,
+    evaluate_failures,
+    evaluate_lag,
+    evaluate_latency,
+    evaluate_refusals,
+    evaluate_reload,
+    evaluate_success,
     percent,
     seconds,
 )
-from llm_guard.policy.alert_trend import Mean
 
 
 def outcomes(good: int, bad: int) -> list[bool]:
@@ -33,26 +33,26 @@ def outcomes(good: int, bad: int) -> list[bool]:
     [(94, 6, "bad"), (95, 5, "between"), (96, 4, "good"), (100, 0, "good"), (18, 2, "bad"), (0, 20, "bad")],
 )
 def test_success_rate_fires_below_its_threshold_and_resolves_a_fifth_above(good: int, bad: int, verdict: str) -> None:
-    finding = judge_success("gpt", outcomes(good, bad), SuccessRateSettings())
+    finding = evaluate_success("gpt", outcomes(good, bad), SuccessRateSettings())
     assert finding is not None
     assert (finding.verdict, finding.threshold) == (verdict, 0.95)
 
 
 def test_few_calls_say_nothing_of_the_success_rate() -> None:
-    assert judge_success("gpt", outcomes(0, 19), SuccessRateSettings()) is None
-    assert judge_success("gpt", outcomes(0, 5), SuccessRateSettings(min_calls=5)) is not None
+    assert evaluate_success("gpt", outcomes(0, 19), SuccessRateSettings()) is None
+    assert evaluate_success("gpt", outcomes(0, 5), SuccessRateSettings(min_calls=5)) is not None
 
 
 @pytest.mark.parametrize(("model", "verdict"), [("gpt", "bad"), ("llama", "good"), ("wild", "between")])
 def test_model_may_have_a_success_rate_of_its_own(model: str, verdict: str) -> None:
     settings = SuccessRateSettings(models={"llama": 0.5, "wild": 0.8})
-    finding = judge_success(model, outcomes(83, 17), settings)
+    finding = evaluate_success(model, outcomes(83, 17), settings)
     assert finding is not None
     assert finding.verdict == verdict
 
 
 def test_success_rate_of_zero_is_never_too_low() -> None:
-    finding = judge_success("gpt", outcomes(0, 100), SuccessRateSettings(models={"gpt": 0.0}))
+    finding = evaluate_success("gpt", outcomes(0, 100), SuccessRateSettings(models={"gpt": 0.0}))
     assert finding is not None
     assert finding.verdict != "bad"
 
@@ -65,12 +65,12 @@ def test_success_rate_of_zero_is_never_too_low() -> None:
     ],
 )  # fmt: skip
 def test_refusals_fire_at_half_of_the_calls_and_resolve_at_a_quarter(calls: int, refused: int, verdict: str) -> None:
-    finding = judge_refusals("gpt", calls, {"breaker": refused, "limit": 0}, CallsRefusedSettings(), 10.0)
+    finding = evaluate_refusals("gpt", calls, {"breaker": refused, "limit": 0}, CallsRefusedSettings(), 10.0)
     assert (finding.verdict, finding.threshold) == (verdict, 0.5)
 
 
 def test_refusals_are_told_with_what_refuses_most_first() -> None:
-    finding = judge_refusals("gpt", 80, {"breaker": 10, "limit": 0, "cooldown": 50}, CallsRefusedSettings(), 10.0)
+    finding = evaluate_refusals("gpt", 80, {"breaker": 10, "limit": 0, "cooldown": 50}, CallsRefusedSettings(), 10.0)
     assert finding.summary == (
         "gpt: the gateway refused 60 of 80 calls within 10 s: 50 by cooldown, 10 by breaker (alarming from 50 %)"
     )
@@ -79,7 +79,7 @@ def test_refusals_are_told_with_what_refuses_most_first() -> None:
 
 @pytest.mark.parametrize(("recent_s", "verdict"), [(1.51, "bad"), (1.5, "between"), (1.26, "between"), (1.25, "good")])
 def test_latency_fires_at_half_as_much_again_and_resolves_halfway_back(recent_s: float, verdict: str) -> None:
-    finding = judge_latency("gpt", "first token", Mean(recent_s * 100, 100), Mean(1000, 1000), LatencySettings())
+    finding = evaluate_latency("gpt", "first token", Mean(recent_s * 100, 100), Mean(1000, 1000), LatencySettings())
     assert finding is not None
     assert (finding.verdict, finding.threshold) == (verdict, 1.5)
     assert finding.value == pytest.approx(recent_s)
@@ -87,16 +87,16 @@ def test_latency_fires_at_half_as_much_again_and_resolves_halfway_back(recent_s:
 
 @pytest.mark.parametrize(("recent", "usual"), [(49, 1000), (1000, 49), (0, 0)])
 def test_few_answers_now_or_before_say_nothing_of_the_latency(recent: int, usual: int) -> None:
-    assert judge_latency("gpt", "", Mean(9.0 * recent, recent), Mean(1.0 * usual, usual), LatencySettings()) is None
+    assert evaluate_latency("gpt", "", Mean(9.0 * recent, recent), Mean(1.0 * usual, usual), LatencySettings()) is None
 
 
 def test_answers_that_took_no_time_are_no_usual() -> None:
-    assert judge_latency("gpt", "", Mean(100, 100), Mean(0.0, 100), LatencySettings()) is None
+    assert evaluate_latency("gpt", "", Mean(100, 100), Mean(0.0, 100), LatencySettings()) is None
 
 
 def test_model_may_have_a_latency_of_its_own() -> None:
     settings = LatencySettings(models={"slow": 2.0})
-    both = [judge_latency(name, "", Mean(200, 100), Mean(100, 100), settings) for name in ("gpt", "slow")]
+    both = [evaluate_latency(name, "", Mean(200, 100), Mean(100, 100), settings) for name in ("gpt", "slow")]
     assert [each.verdict for each in both if each is not None] == ["bad", "good"]
 
 
@@ -104,7 +104,7 @@ def test_model_may_have_a_latency_of_its_own() -> None:
     ("open_count", "has_opened", "verdict"), [(1, False, "bad"), (0, True, "bad"), (0, False, "good"), (2, True, "bad")]
 )
 def test_breaker_is_bad_while_it_is_open_or_has_just_been(open_count: int, has_opened: bool, verdict: str) -> None:
-    assert judge_breaker("a/x", open_count, 2, has_opened).verdict == verdict
+    assert evaluate_breaker("a/x", open_count, 2, has_opened).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_breaker_is_bad_while_it_is_open_or_has_just_been(open_count: int, has_o
     ],
 )
 def test_failures_spike_at_three_times_the_usual_and_twenty_a_minute(failures: int, usual: Mean, verdict: str) -> None:
-    assert judge_failures("a/x", Mean(failures, 60), usual, FailureSpikeSettings()).verdict == verdict
+    assert evaluate_failures("a/x", Mean(failures, 60), usual, FailureSpikeSettings()).verdict == verdict
 
 
 def test_short_past_does_not_make_failures_usual() -> None:
     few_minutes = Mean(60, 60)  # one call per second for a minute
-    assert judge_failures("a/x", Mean(60, 60), few_minutes, FailureSpikeSettings()).verdict == "bad"
+    assert evaluate_failures("a/x", Mean(60, 60), few_minutes, FailureSpikeSettings()).verdict == "bad"
 
 
 @pytest.mark.parametrize(
@@ -133,20 +133,20 @@ def test_short_past_does_not_make_failures_usual() -> None:
     [(0.9, 1.0, "bad"), (1.0, 1.0, "good"), (0.0, 0.0, "good"), (0, 0.001, "good")],
 )
 def test_budget_is_exhausted_only_while_retries_are_wanted(tokens: float, failure_share: float, verdict: str) -> None:
-    assert judge_budget("a/x", tokens, failure_share).verdict == verdict
+    assert evaluate_budget("a/x", tokens, failure_share).verdict == verdict
 
 
 def test_credential_engine_and_reload_are_bad_or_good() -> None:
-    assert judge_credential("openai", 30.0, "auth").verdict == "bad"
-    assert "auth" in judge_credential("openai", 30.0, "auth").summary
-    assert judge_credential("openai", 0.0, "").verdict == "good"
-    assert [judge_engine("vllm", each).verdict for each in (True, False)] == ["bad", "good"]
-    assert [judge_reload(each).verdict for each in (False, True)] == ["bad", "good"]
+    assert evaluate_credential("openai", 30.0, "auth").verdict == "bad"
+    assert "auth" in evaluate_credential("openai", 30.0, "auth").summary
+    assert evaluate_credential("openai", 0.0, "").verdict == "good"
+    assert [evaluate_engine("vllm", each).verdict for each in (True, False)] == ["bad", "good"]
+    assert [evaluate_reload(each).verdict for each in (False, True)] == ["bad", "good"]
 
 
 @pytest.mark.parametrize(("lag_s", "verdict"), [(0.51, "bad"), (0.5, "between"), (0.25, "good"), (0.0, "good")])
 def test_lag_resolves_at_half_of_what_it_fires_at(lag_s: float, verdict: str) -> None:
-    assert judge_lag(lag_s, LoopLagSettings()).verdict == verdict
+    assert evaluate_lag(lag_s, LoopLagSettings()).verdict == verdict
 
 
 def test_numbers_are_written_for_people() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llm_guard.policy.alert_silences import MOST, Silence, Silences
+from llm_guard.resilience.alerts.silences import MOST, Silence, Silences
 
 
 def silence(alert: str = "latency", subject: str | None = None, until: float = 100.0) -> Silence:

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from llm_guard.policy.cacheable import ANSWERS, SAME_FOR_ALL, forbids_keeping, is_filtered, may_be_asked_of_cache
-from llm_guard.policy.repeat import Repeatable
+from llm_guard.resilience.caching.cacheability import (
+    ANSWERS,
+    SAME_FOR_ALL,
+    forbids_keeping,
+    is_filtered,
+    may_be_asked_of_cache,
+)
+from llm_guard.resilience.retry.idempotency import Repeatable
 
 
 @pytest.mark.parametrize(

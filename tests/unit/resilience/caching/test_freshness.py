@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.freshness import CacheSettings, Wishes, judge, lasts_s, may_stand_in, wishes_of
+from llm_guard.resilience.caching.freshness import (
+    CacheControl,
+    CacheSettings,
+    judge,
+    lasts_s,
+    may_stand_in,
+    parse_cache_control,
+)
 
 RULES = CacheSettings(ttl=10.0, stale_while_revalidate=5.0, stale_if_error=20.0)
 
@@ -10,25 +17,25 @@ RULES = CacheSettings(ttl=10.0, stale_while_revalidate=5.0, stale_if_error=20.0)
 @pytest.mark.parametrize(
     ("said", "wishes"),
     [
-        ("", Wishes()),
-        ("private, max-stale=9", Wishes()),
-        ("no-store", Wishes(is_stored=False)),
-        ("No-Cache", Wishes(is_new=True)),
-        ("max-age=0", Wishes(is_new=True, max_age=0.0)),
-        ("max-age=30", Wishes(max_age=30.0)),
-        ('max-age="30"', Wishes(max_age=30.0)),
-        ("max-age=soon", Wishes(is_new=True, max_age=0.0)),
-        ("max-age", Wishes(is_new=True, max_age=0.0)),
-        ("max-age=-1", Wishes(is_new=True, max_age=0.0)),
-        ("max-age=" + "9" * 5000, Wishes(max_age=float("9" * 15))),
-        ("min-fresh=5, only-if-cached", Wishes(min_fresh=5.0, is_old=True)),
-        ("min-fresh=soon", Wishes(min_fresh=float("inf"))),
-        (" no-store ,, no-cache", Wishes(is_stored=False, is_new=True)),
-        ("max-age=\u0663", Wishes(is_new=True, max_age=0.0)),
+        ("", CacheControl()),
+        ("private, max-stale=9", CacheControl()),
+        ("no-store", CacheControl(is_stored=False)),
+        ("No-Cache", CacheControl(no_cache=True)),
+        ("max-age=0", CacheControl(no_cache=True, max_age=0.0)),
+        ("max-age=30", CacheControl(max_age=30.0)),
+        ('max-age="30"', CacheControl(max_age=30.0)),
+        ("max-age=soon", CacheControl(no_cache=True, max_age=0.0)),
+        ("max-age", CacheControl(no_cache=True, max_age=0.0)),
+        ("max-age=-1", CacheControl(no_cache=True, max_age=0.0)),
+        ("max-age=" + "9" * 5000, CacheControl(max_age=float("9" * 15))),
+        ("min-fresh=5, only-if-cached", CacheControl(min_fresh=5.0, only_if_cached=True)),
+        ("min-fresh=soon", CacheControl(min_fresh=float("inf"))),
+        (" no-store ,, no-cache", CacheControl(is_stored=False, no_cache=True)),
+        ("max-age=\u0663", CacheControl(no_cache=True, max_age=0.0)),
     ],
 )
-def test_request_says_what_it_wants(said: str, wishes: Wishes) -> None:
-    assert wishes_of(said) == wishes
+def test_request_says_what_it_wants(said: str, wishes: CacheControl) -> None:
+    assert parse_cache_control(said) == wishes
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,7 @@ def test_request_says_what_it_wants(said: str, wishes: Wishes) -> None:
     ],
 )
 def test_age_says_what_an_answer_is(age_s: float, said: str, verdict: str) -> None:
-    assert judge(age_s, RULES, wishes_of(said)) == verdict
+    assert judge(age_s, RULES, parse_cache_control(said)) == verdict
 
 
 def test_answer_stands_in_as_long_as_its_route_says() -> None:

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from llm_guard.policy.cache_key import MOST_CANONICAL_BYTES, Question, canonical, key_of, media_type, telling
+from llm_guard.resilience.caching.key import MOST_CANONICAL_BYTES, Question, canonical, key_of, media_type, telling
 
 
 @pytest.mark.parametrize(

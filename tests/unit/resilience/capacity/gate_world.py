@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 
-from llm_guard.policy.gate import CapacitySettings, Gate, Slot, Ticket
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot, Ticket
 
 MAX_ATTEMPTS = 4
 
@@ -91,7 +91,7 @@ class World:
             self.waits.append((joined_at, self.now - joined_at))
             self.send(call, slot)
 
-        ticket = self.gate.join(1, granted)
+        ticket = self.gate.enqueue(1, granted)
         assert ticket is not None
         tickets.append(ticket)
         self.advance()
@@ -116,7 +116,7 @@ class World:
         self.advance()
 
     def advance(self) -> None:
-        again_at = self.gate.advance(self.now)
+        again_at = self.gate.dispatch(self.now)
         if again_at is not None and not self.now < self._timer_at <= again_at:
             self._timer_at = again_at
             self.at(again_at, self.advance)

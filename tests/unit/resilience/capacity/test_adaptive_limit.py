@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from llm_guard.policy.adaptive_limit import AdaptiveLimit
+from llm_guard.resilience.capacity.adaptive_limit import AdaptiveLimit
 
 
 class World:

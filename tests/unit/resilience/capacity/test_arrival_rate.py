@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.arrivals import DeniedCalls
+from llm_guard.resilience.capacity.arrival_rate import DeniedCalls
 
 
 def deny(denied: DeniedCalls, begin: float, end: float, per_s: float) -> None:

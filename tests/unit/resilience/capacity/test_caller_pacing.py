@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from random import Random
 
-from llm_guard.policy.apart import MOST_CALLERS, Apart
-from llm_guard.policy.capacity_settings import CapacitySettings
-from llm_guard.policy.fair_queue import Ticket
-from llm_guard.policy.pace import Pace
-from llm_guard.policy.paces import Paces
+from llm_guard.resilience.capacity.caller_pacing import Paces
+from llm_guard.resilience.capacity.fair_queue import Ticket
+from llm_guard.resilience.capacity.pacing import Pace
+from llm_guard.resilience.capacity.settings import CapacitySettings
+from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, Apart
 
 SETTINGS = CapacitySettings()
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from llm_guard.policy.limiter import RAMP_START, Ending, Limiter, LimiterSettings
+from llm_guard.resilience.capacity.concurrency_limit import RAMP_START, Ending, Limiter, LimiterSettings
 
 ADAPTIVE = LimiterSettings(concurrency="adaptive")
 

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from llm_guard.policy.fair_queue import Caller, FairQueue, Ticket
-from llm_guard.policy.line import Line, Only
+from llm_guard.resilience.capacity.fair_queue import Caller, FairQueue, Ticket
+from llm_guard.resilience.capacity.wait_queue import Only, WaitQueue
 
 HOG, VICTIM = Caller("hog"), Caller("victim")
 
@@ -101,12 +101,12 @@ def test_newest_call_of_a_caller_takes_its_next_turn() -> None:
 
 
 def test_newest_first_displaces_the_oldest_of_the_same_caller() -> None:
-    line, tickets = Line(), [ticket(HOG) for _ in range(10)]
+    queue, tickets = WaitQueue(), [ticket(HOG) for _ in range(10)]
     for one in tickets:
-        line.add(one)
-    assert line.displaced_by(1, HOG, 10) is None
-    assert line.displaced_by(1, HOG, 10, newest_first=True) is tickets[0]
-    assert line.displaced_by(1, VICTIM, 10, newest_first=True) is tickets[0]
+        queue.add(one)
+    assert queue.displaced_by(1, HOG, 10) is None
+    assert queue.displaced_by(1, HOG, 10, newest_first=True) is tickets[0]
+    assert queue.displaced_by(1, VICTIM, 10, newest_first=True) is tickets[0]
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -134,73 +134,73 @@ def test_thousand_callers_wait_for_one_turn_of_each() -> None:
 # priorities
 
 
-def line_of(*waiting: tuple[Caller, int]) -> Line:
-    line = Line()
+def line_of(*waiting: tuple[Caller, int]) -> WaitQueue:
+    queue = WaitQueue()
     for caller, priority in waiting:
-        line.add(ticket(caller, priority))
-    return line
+        queue.add(ticket(caller, priority))
+    return queue
 
 
 def test_hog_of_high_priority_leaves_a_quarter_of_the_turns() -> None:
-    line = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000)
-    assert Counter(line.take().caller.name for _ in range(400)) == {"hog": 300, "victim": 100}
+    queue = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000)
+    assert Counter(queue.take().caller.name for _ in range(400)) == {"hog": 300, "victim": 100}
 
 
 def test_every_priority_that_waits_has_its_share() -> None:
-    line = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000, *[(VICTIM, 2)] * 1000)
-    assert Counter(line.take().priority for _ in range(402)) == {0: 202, 1: 100, 2: 100}
+    queue = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000, *[(VICTIM, 2)] * 1000)
+    assert Counter(queue.take().priority for _ in range(402)) == {0: 202, 1: 100, 2: 100}
 
 
 def test_lower_priority_that_comes_back_after_each_turn_has_its_share() -> None:
     """One call at a time beside a hog: it does not wait for three turns each time if it was passed over meanwhile."""
-    line = line_of(*[(HOG, 0)] * 1000)
+    queue = line_of(*[(HOG, 0)] * 1000)
     taken: Counter[int] = Counter()
     for turn in range(1000):
         if turn % 4 == 0:
-            line.add(ticket(VICTIM, 1))
-        taken[line.take().priority] += 1
+            queue.add(ticket(VICTIM, 1))
+        taken[queue.take().priority] += 1
     assert taken == {0: 750, 1: 250}
 
 
 def test_of_two_that_were_passed_equally_often_the_higher_priority_goes_first() -> None:
-    line = line_of((Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 2))
-    line.add(Ticket(1, lambda: None, Caller("a", 1.0)))
-    assert [line.take().priority for _ in range(5)] == [0, 0, 0, 1, 2]
+    queue = line_of((Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 2))
+    queue.add(Ticket(1, lambda: None, Caller("a", 1.0)))
+    assert [queue.take().priority for _ in range(5)] == [0, 0, 0, 1, 2]
 
 
 def test_calls_that_take_equally_long_share_one_slot_by_turns() -> None:
     """Earlier calls have shown how long calls of each priority take."""
-    line = line_of(*[(HOG, 0)] * 50, *[(HOG, 1)] * 50, *[(HOG, 2)] * 50)
+    queue = line_of(*[(HOG, 0)] * 50, *[(HOG, 1)] * 50, *[(HOG, 2)] * 50)
     priorities = []
     for now in range(60):
-        taken = line.take(1, now=float(now))
-        line.release(line.hold(taken.priority, now=float(now)), now + 1.0)
+        taken = queue.take(1, now=float(now))
+        queue.release(queue.hold(taken.priority, now=float(now)), now + 1.0)
         priorities.append(taken.priority)
     assert priorities[:6] == [0, 0, 0, 1, 2, 0]
     assert Counter(priorities[20:]) == {0: 20, 1: 10, 2: 10}
 
 
 def test_priority_that_may_not_go_takes_no_turn_from_those_that_may() -> None:
-    line = line_of(*[(HOG, 0)] * 40)
-    line.add(Ticket(2, lambda: None, VICTIM, source="limited"))
+    queue = line_of(*[(HOG, 0)] * 40)
+    queue.add(Ticket(2, lambda: None, VICTIM, source="limited"))
     for _ in range(10):
-        line.note_turn(0)
+        queue.note_turn(0)
     for _ in range(10):
-        line.add(ticket(VICTIM, 1))
+        queue.add(ticket(VICTIM, 1))
     others = Only(("limited",), is_among=False)
-    assert Counter(line.take_selected(others).priority for _ in range(20)) == {0: 15, 1: 5}
+    assert Counter(queue.take_selected(others).priority for _ in range(20)) == {0: 15, 1: 5}
 
 
 def test_newcomer_of_high_priority_may_not_pass_one_that_was_passed_too_often() -> None:
-    line = line_of((VICTIM, 1))
+    queue = line_of((VICTIM, 1))
     for _ in range(3):
-        assert line.may_pass(0)
-        line.note_turn(0)
-    assert not line.may_pass(0)
-    assert not line.may_pass(1)
-    line.take()
-    assert line.may_pass(0)
-    assert line.may_pass(2)
+        assert queue.may_pass(0)
+        queue.note_turn(0)
+    assert not queue.may_pass(0)
+    assert not queue.may_pass(1)
+    queue.take()
+    assert queue.may_pass(0)
+    assert queue.may_pass(2)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -208,66 +208,66 @@ def test_count_ahead_over_two_priorities_is_what_is_served_before(seed: int) -> 
     dice = random.Random(seed)
     for _ in range(100):
         waiting = [(dice.choice((HOG, VICTIM)), dice.choice((0, 1))) for _ in range(dice.randrange(40))]
-        line = line_of(*waiting)
-        for _ in range(dice.randrange(line.length + 1)):
-            line.take()
+        queue = line_of(*waiting)
+        for _ in range(dice.randrange(queue.length + 1)):
+            queue.take()
         newcomer = ticket(dice.choice((HOG, VICTIM)), dice.choice((0, 1)))
-        ahead = line.count_ahead(newcomer.priority, newcomer.caller)
-        line.add(newcomer)
-        assert [line.take() for _ in range(line.length)].index(newcomer) == ahead
+        ahead = queue.count_ahead(newcomer.priority, newcomer.caller)
+        queue.add(newcomer)
+        assert [queue.take() for _ in range(queue.length)].index(newcomer) == ahead
 
 
 def test_victim_behind_a_hog_expects_its_own_wait() -> None:
-    line = line_of(*[(HOG, 1)] * 900)
-    assert (line.count_ahead(1, VICTIM), line.count_ahead(1, HOG)) == (1, 900)
-    line = line_of(*[(HOG, 0)] * 900)
-    assert (line.count_ahead(1, VICTIM), line.count_ahead(0, HOG)) == (3, 900)
+    queue = line_of(*[(HOG, 1)] * 900)
+    assert (queue.count_ahead(1, VICTIM), queue.count_ahead(1, HOG)) == (1, 900)
+    queue = line_of(*[(HOG, 0)] * 900)
+    assert (queue.count_ahead(1, VICTIM), queue.count_ahead(0, HOG)) == (3, 900)
 
 
 # full queue
 
 
 def test_hog_that_fills_the_line_gives_its_newest_place_to_a_victim() -> None:
-    line = Line()
+    queue = WaitQueue()
     tickets = [ticket(HOG) for _ in range(10)]
     for one in tickets:
-        line.add(one)
-    assert line.displaced_by(1, VICTIM, 10) is tickets[-1]
-    assert line.displaced_by(1, HOG, 10) is None
+        queue.add(one)
+    assert queue.displaced_by(1, VICTIM, 10) is tickets[-1]
+    assert queue.displaced_by(1, HOG, 10) is None
 
 
 def test_two_callers_do_not_displace_each_other_in_turn() -> None:
-    line = line_of(*[(HOG, 1)] * 10)
+    queue = line_of(*[(HOG, 1)] * 10)
     swaps = 0
     for _ in range(100):
         for caller in (VICTIM, HOG):
-            displaced = line.displaced_by(1, caller, 10)
+            displaced = queue.displaced_by(1, caller, 10)
             if displaced is not None:
-                assert line.remove(displaced)
-                line.add(ticket(caller))
+                assert queue.remove(displaced)
+                queue.add(ticket(caller))
                 swaps += 1
     assert swaps <= 5
 
 
 def test_hog_of_high_priority_leaves_a_fifth_of_the_places() -> None:
-    line = line_of(*[(HOG, 0)] * 10)
+    queue = line_of(*[(HOG, 0)] * 10)
     for _ in range(2):
-        displaced = line.displaced_by(1, VICTIM, 10)
+        displaced = queue.displaced_by(1, VICTIM, 10)
         assert displaced is not None
         assert displaced.priority == 0
-        line.remove(displaced)
-        line.add(ticket(VICTIM))
-    assert line.displaced_by(1, VICTIM, 10) is None
-    assert line.displaced_by(0, HOG, 10) is None
+        queue.remove(displaced)
+        queue.add(ticket(VICTIM))
+    assert queue.displaced_by(1, VICTIM, 10) is None
+    assert queue.displaced_by(0, HOG, 10) is None
 
 
 def test_high_priority_displaces_what_is_above_the_lower_ones_fifth() -> None:
-    line = line_of(*[(HOG, 1)] * 10)
+    queue = line_of(*[(HOG, 1)] * 10)
     for left in range(9, 1, -1):
-        displaced = line.displaced_by(0, VICTIM, 10)
+        displaced = queue.displaced_by(0, VICTIM, 10)
         assert displaced is not None
         assert displaced.priority == 1
-        line.remove(displaced)
-        line.add(ticket(VICTIM, 0))
-        assert line.counts()[1] == left
-    assert line.displaced_by(0, VICTIM, 10) is None
+        queue.remove(displaced)
+        queue.add(ticket(VICTIM, 0))
+        assert queue.counts()[1] == left
+    assert queue.displaced_by(0, VICTIM, 10) is None

@@ -10,8 +10,8 @@ from itertools import count
 
 import pytest
 
-from llm_guard.policy.fair_queue import Caller
-from llm_guard.policy.gate import CapacitySettings, Gate, Slot, Ticket
+from llm_guard.resilience.capacity.fair_queue import Caller
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot, Ticket
 
 ANSWER_S = 1.0
 LASTS_S = {"slow hog": 20.0, "very slow": 200.0}
@@ -47,7 +47,7 @@ class Crowd:
             self.now, _, caller, priority, slot = heapq.heappop(self._events)
             self.served[caller.name] += 1
             self.gate.exit(slot, self.now, "ok", ANSWER_S)
-            self.gate.advance(self.now)
+            self.gate.dispatch(self.now)
             if caller.name not in self._stopped:
                 self._send(caller, priority)
 
@@ -63,7 +63,7 @@ class Crowd:
             self._begin(caller, priority, slot)
             return
         number = next(self._numbers)
-        ticket = self.gate.join(priority, partial(self._told, number, caller, priority), caller)
+        ticket = self.gate.enqueue(priority, partial(self._told, number, caller, priority), caller)
         if ticket is None:
             self.refused[caller.name] += 1
         else:
@@ -141,7 +141,7 @@ def test_slots_that_are_given_back_are_forgotten() -> None:
     for name in ("hog", "victim"):
         crowd.stop(name)
     crowd.run(100)
-    assert not any(crowd.gate._line._held.values())
+    assert not any(crowd.gate._queue._held.values())
 
 
 def test_victim_of_one_call_at_a_time_has_nearly_a_fifth_beside_a_hog_of_high_priority() -> None:

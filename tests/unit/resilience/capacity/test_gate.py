@@ -6,10 +6,10 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.fair_queue import Caller
-from llm_guard.policy.gate import CapacitySettings, Ending, Gate, Slot, Ticket
-from llm_guard.policy.rate_hints import RateHint, Window
-from tests.unit.policy.gate_world import Provider, World, at_random, evenly
+from llm_guard.resilience.capacity.fair_queue import Caller
+from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, Slot, Ticket
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from tests.unit.resilience.capacity.gate_world import Provider, World, at_random, evenly
 
 
 def gate(**changes: object) -> Gate:
@@ -38,7 +38,7 @@ class Told:
         self.order: list[str] = []
 
     def join(self, name: str, priority: int = 1, now: float = 0.0) -> bool:
-        ticket = self.gate.join(priority, lambda: self.order.append(name))
+        ticket = self.gate.enqueue(priority, lambda: self.order.append(name))
         if ticket is not None:
             self.tickets[name] = ticket
         return ticket is not None
@@ -105,7 +105,7 @@ def test_line_is_served_by_priority_and_then_in_order() -> None:
         assert told.join(name, priority)
     for name in "ceabd":  # after three turns of higher priorities the lowest one gets a turn
         of.exit(slot, 1.0, "ok", 1.0)
-        assert of.advance(1.0) is None
+        assert of.dispatch(1.0) is None
         assert told.order[-1] == name
         slot = told.slot(name)
     assert told.order == list("ceabd")
@@ -131,7 +131,7 @@ def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> N
     for slot in slots:
         of.exit(slot, 1.0, "ok", 1.0)
     assert [of.try_enter(1.0, 0) is not None for _ in range(4)] == [True, True, True, False]
-    of.advance(1.0)
+    of.dispatch(1.0)
     assert told.order == ["waiting"]
 
 
@@ -165,7 +165,7 @@ def test_evicted_ticket_may_still_leave() -> None:
     told = Told(of)
     told.join("a", 2)
     told.join("b", 1)
-    of.leave(told.tickets["a"], 0.0)
+    of.dequeue(told.tickets["a"], 0.0)
     assert of.snapshot(0.0).waiting == {1: 1}
     assert of.snapshot(0.0).in_flight == 1
 
@@ -176,10 +176,10 @@ def test_who_leaves_the_line_is_not_called() -> None:
     told = Told(of)
     told.join("a")
     told.join("b")
-    of.leave(told.tickets["a"], 0.0)
-    of.leave(told.tickets["a"], 0.0)
+    of.dequeue(told.tickets["a"], 0.0)
+    of.dequeue(told.tickets["a"], 0.0)
     of.exit(slot, 1.0, "ok", 1.0)
-    of.advance(1.0)
+    of.dispatch(1.0)
     assert told.order == ["b"]
 
 
@@ -189,10 +189,10 @@ def test_who_leaves_with_a_slot_returns_it_unused() -> None:
     told = Told(of)
     told.join("a")
     of.exit(slot, 1.0, "ok", 1.0)
-    of.advance(1.0)
+    of.dispatch(1.0)
     assert of.snapshot(1.0).in_flight == 1
-    of.leave(told.tickets["a"], 1.0)
-    of.leave(told.tickets["a"], 1.0)
+    of.dequeue(told.tickets["a"], 1.0)
+    of.dequeue(told.tickets["a"], 1.0)
     of.exit(told.slot("a"), 1.0, "overloaded", None)
     assert of.snapshot(1.0).in_flight == 0
 
@@ -204,11 +204,11 @@ def test_turn_that_was_not_used_goes_to_the_next() -> None:
     told = Told(of)
     told.join("a")
     told.join("b")
-    turn_at = of.advance(0.0) or 0.0
-    assert (of.advance(turn_at) or 0.0) > turn_at + 1
+    turn_at = of.dispatch(0.0) or 0.0
+    assert (of.dispatch(turn_at) or 0.0) > turn_at + 1
     assert told.order == ["a"]
-    of.leave(told.tickets["a"], turn_at)
-    assert of.advance(turn_at) is None
+    of.dequeue(told.tickets["a"], turn_at)
+    assert of.dispatch(turn_at) is None
     assert told.order == ["a", "b"]
 
 
@@ -218,9 +218,9 @@ def test_leave_after_the_exit_does_nothing() -> None:
     told = Told(of)
     told.join("a")
     of.exit(slot, 1.0, "ok", 1.0)
-    of.advance(1.0)
+    of.dispatch(1.0)
     of.exit(told.slot("a"), 2.0, "ok", 1.0)
-    of.leave(told.tickets["a"], 2.0)
+    of.dequeue(told.tickets["a"], 2.0)
     assert of.snapshot(2.0).in_flight == 0
 
 
@@ -238,28 +238,28 @@ def test_thousand_random_disconnects_leak_no_slot() -> None:
         if dice.random() < 0.5 and slots:
             of.exit(slots.pop(dice.randrange(len(slots))), i / 100, "ignored", None)
         if dice.random() < 0.5 and told.tickets:
-            of.leave(told.tickets.pop(dice.choice(list(told.tickets))), i / 100)
-        of.advance(i / 100)
+            of.dequeue(told.tickets.pop(dice.choice(list(told.tickets))), i / 100)
+        of.dispatch(i / 100)
     for slot in slots:
         of.exit(slot, 20.0, "ignored", None)
     for ticket in told.tickets.values():
-        of.leave(ticket, 20.0)
-    assert of.advance(20.0) is None
+        of.dequeue(ticket, 20.0)
+    assert of.dispatch(20.0) is None
     seen = of.snapshot(20.0)
     assert (seen.in_flight, seen.waiting) == (0, {})
 
 
 def test_hold_keeps_the_line_until_its_end() -> None:
     of = gate()
-    of.hold(5.0)
+    of.pause_until(5.0)
     assert of.try_enter(0.0) is None
     assert of.wait_s(0.0) == 5.0
     told = Told(of)
     told.join("a")
-    assert of.advance(0.0) == 5.0
-    assert of.advance(4.9) == 5.0
+    assert of.dispatch(0.0) == 5.0
+    assert of.dispatch(4.9) == 5.0
     assert told.order == []
-    assert of.advance(5.0) is None
+    assert of.dispatch(5.0) is None
     assert told.order == ["a"]
 
 
@@ -271,11 +271,11 @@ def test_ramp_lets_four_in_and_says_when_it_ends() -> None:
     told = Told(of)
     for name in "abc":
         told.join(name)
-    assert of.advance(0.0) == 10.0
+    assert of.dispatch(0.0) == 10.0
     of.exit(first, 1.0, "ok", 1.0)
-    assert of.advance(1.0) == 10.0
+    assert of.dispatch(1.0) == 10.0
     assert told.order == ["a", "b"]
-    assert of.advance(10.0) is None
+    assert of.dispatch(10.0) is None
     assert told.order == ["a", "b", "c"]
 
 
@@ -291,7 +291,7 @@ def test_rate_limit_paces_the_line() -> None:
         told.join(name, now=1.0)
     now = 1.0
     instants = []
-    while (again_at := of.advance(now)) is not None:
+    while (again_at := of.dispatch(now)) is not None:
         assert again_at > now
         now = again_at
         instants.append(now)
@@ -304,7 +304,7 @@ def test_without_pacing_429s_and_headers_say_nothing_but_a_hold_holds() -> None:
     limit(of, 1.0)
     of.note_hint(RateHint((Window("x", False, 60.0, 0.0, 0.1),)), 1.0, 1.0)
     assert of.snapshot(1.0).rate is None
-    of.hold(3.0)
+    of.pause_until(3.0)
     assert of.try_enter(1.0) is None
 
 
@@ -350,7 +350,7 @@ def test_reload_may_free_everybody() -> None:
         told.join(name)
     of.settings = CapacitySettings()
     assert of.settings.concurrency is None
-    of.advance(0.0)
+    of.dispatch(0.0)
     assert told.order == ["a", "b", "c"]
 
 
@@ -361,7 +361,7 @@ def test_smaller_queue_evicts_nobody() -> None:
     for name in "abc":
         told.join(name)
     of.settings = CapacitySettings(concurrency=1, queue=1)
-    of.advance(0.0)
+    of.dispatch(0.0)
     assert of.snapshot(0.0).waiting == {1: 3}
     assert not told.join("d")
     assert told.join("e", 0)
@@ -495,7 +495,7 @@ def test_slot_that_comes_back_says_whether_anybody_waits_for_it() -> None:
     assert told.join("a")
     assert narrow.exit(slots[0], 1.0, "ok", 1.0)
     assert narrow.exit(slots[0], 1.0, "ok", 1.0)
-    narrow.advance(1.0)
+    narrow.dispatch(1.0)
     assert told.order == ["a"]
     assert not narrow.exit(slots[1], 1.0, "ignored", None)
     assert not narrow.exit(told.slot("a"), 2.0, "ok", 1.0)
@@ -509,13 +509,13 @@ def test_newest_call_goes_first_while_the_load_is_too_high() -> None:
     throttle._try(0.5, 10.0, 0.0)
     enter(busy, 0.0)
     assert [told.join(name) for name in "abc"] == [True] * 3
-    busy.advance(0.2)
+    busy.dispatch(0.2)
     assert told.order == ["a"]
-    assert busy.drain_s(0.2) > 0.2
+    assert busy.estimated_wait_s(0.2) > 0.2
     throttle._keep(0.2)
-    assert busy.drain_s(0.2) < 0.2
+    assert busy.estimated_wait_s(0.2) < 0.2
     for at in (0.4, 0.6):
-        busy.advance(at)
+        busy.dispatch(at)
     assert told.order == ["a", "c", "b"]
 
 
@@ -530,15 +530,15 @@ def test_calls_that_are_held_for_their_caller_alone_are_not_before_those_of_othe
     slot = of.try_enter(1.0, source="victim")
     assert slot is not None
     for _ in range(100):
-        of.join(1, lambda: None, Caller("limited"), "limited")
+        of.enqueue(1, lambda: None, Caller("limited"), "limited")
     for turn in range(50):
         now = 1.5 + turn / 2
         wait_s = of.wait_s(now, 1, Caller("victim"), "victim")
         assert wait_s is not None
         assert 0 < wait_s <= 1.0
-        ticket = of.join(1, lambda: None, Caller("victim"), "victim")
+        ticket = of.enqueue(1, lambda: None, Caller("victim"), "victim")
         of.exit(slot, now, "ok", 0.5)
-        of.advance(now)
+        of.dispatch(now)
         assert ticket is not None
         slot = ticket.slot
         assert slot is not None

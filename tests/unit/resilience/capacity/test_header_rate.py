@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.header_rate import HeaderRate
-from llm_guard.policy.rate_hints import RateHint, rate_hint
+from llm_guard.resilience.capacity.header_rate import HeaderRate
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, rate_hint
 
 DAY = {
     "x-ratelimit-limit-requests": "100",

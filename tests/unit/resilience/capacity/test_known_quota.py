@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llm_guard.policy.known_quota import KnownQuota
-from llm_guard.policy.pacer import Pacer
+from llm_guard.resilience.capacity.known_quota import KnownQuota
+from llm_guard.resilience.capacity.pacer import Pacer
 
 QUOTA = 3 / 60
 

@@ -5,10 +5,10 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.gcra import BURST_S
-from llm_guard.policy.pacer import Pacer
-from llm_guard.policy.rate_growth import PROBE_RATE, RateGrowth
-from llm_guard.policy.rate_hints import RateHint, Window
+from llm_guard.resilience.capacity.pacer import Pacer
+from llm_guard.resilience.capacity.rate_growth import PROBE_RATE, RateGrowth
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.throttling.gcra import BURST_S
 
 
 def rate(pacer: Pacer, now: float) -> float:

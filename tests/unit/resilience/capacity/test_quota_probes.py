@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_guard.policy.quota_probes import QuotaProbes
+from llm_guard.resilience.capacity.quota_probes import QuotaProbes
 
 
 def test_calls_of_a_probe_are_counted_from_its_beginning() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.rate_hints import RateHint, Window, rate_hint
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window, rate_hint
 
 WALL = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 MINUTE = "2026-01-01T00:01:00Z"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_guard.policy.answer_memory import AnswerMemory, MemoryLease
+from llm_guard.resilience.capacity.response_memory import AnswerMemory, MemoryLease
 
 
 def test_leases_share_one_bound() -> None:

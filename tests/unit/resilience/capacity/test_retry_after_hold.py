@@ -4,15 +4,15 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.gate import CapacitySettings, Gate, Slot
-from llm_guard.policy.hold import LOOK_S, Hold, RetryAfterEvidence
-from llm_guard.policy.limiter import Ending
+from llm_guard.resilience.capacity.concurrency_limit import Ending
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot
+from llm_guard.resilience.capacity.retry_after_hold import LOOK_S, Hold, RetryAfterEvidence
 
 
 def looking(now: float = 10.0) -> tuple[Gate, Slot]:
     """Returns a gate at the end of a pause, and the slot of the trial call."""
     gate = Gate(CapacitySettings(), 0.0)
-    gate.hold(now)
+    gate.pause_until(now)
     slot = gate.try_enter(now)
     assert slot is not None
     return gate, slot
@@ -44,7 +44,7 @@ def test_any_answer_but_a_429_opens_the_gate(outcome: Ending) -> None:
 def test_429_with_a_hint_holds_again_and_its_beginning_stays() -> None:
     gate, slot = looking()
     gate.exit(slot, 10.5, "rate_limited", None)
-    gate.hold(20.0)
+    gate.pause_until(20.0)
     assert gate.wait_s(10.5) == 9.5
     assert gate.snapshot(10.5).held_since == 0.0
 
@@ -66,15 +66,15 @@ def test_ignored_look_is_followed_by_another_at_once() -> None:
 
 def test_look_that_is_left_unused_is_followed_by_another_at_once() -> None:
     gate = Gate(CapacitySettings(), 0.0)
-    gate.hold(10.0)
+    gate.pause_until(10.0)
     told: list[str] = []
-    first = gate.join(1, lambda: told.append("first"))
-    gate.join(1, lambda: told.append("second"))
+    first = gate.enqueue(1, lambda: told.append("first"))
+    gate.enqueue(1, lambda: told.append("second"))
     assert first is not None
-    assert gate.advance(10.0) == 10.0 + LOOK_S
+    assert gate.dispatch(10.0) == 10.0 + LOOK_S
     assert told == ["first"]
-    gate.leave(first, 10.1)
-    gate.advance(10.1)
+    gate.dequeue(first, 10.1)
+    gate.dispatch(10.1)
     assert told == ["first", "second"]
 
 
@@ -93,7 +93,7 @@ def test_wait_that_a_light_probe_ends_is_followed_by_one_look() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.end_hold(1.0)
     assert gate.snapshot(1.0).held_since is None
-    gate.hold(60.0)
+    gate.pause_until(60.0)
     gate.end_hold(10.0)
     assert gate.try_enter(10.0) is not None
     assert gate.try_enter(10.0) is None
@@ -105,23 +105,23 @@ def test_answer_of_a_call_from_before_the_hold_shows_nothing() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     before = gate.try_enter(0.0)
     assert before is not None
-    gate.hold(10.0)
+    gate.pause_until(10.0)
     gate.exit(before, 1.0, "ok", 1.0)
     assert gate.try_enter(9.9) is None
 
 
 def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
     gate = Gate(CapacitySettings(), 0.0)
-    gate.hold(10.0)
+    gate.pause_until(10.0)
     told: list[float] = []
-    tickets = [gate.join(1, lambda: told.append(1.0)) for _ in range(500)]
-    gate.advance(10.0)
+    tickets = [gate.enqueue(1, lambda: told.append(1.0)) for _ in range(500)]
+    gate.dispatch(10.0)
     looker = tickets[0]
     assert looker is not None
     assert looker.slot is not None
     gate.exit(looker.slot, 10.2, "ok", 0.2)
     now = 10.2
-    while (next_at := gate.advance(now)) is not None:
+    while (next_at := gate.dispatch(now)) is not None:
         now = next_at
     assert 17 < now < 20  # they arrived at 50 a second, and are sent a quarter faster
     assert len(told) == 500
@@ -130,21 +130,21 @@ def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
 def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
     """The number of arrivals is unknown then."""
     gate = Gate(CapacitySettings(queue=100), 0.0)
-    gate.hold(10.0)
-    tickets = [gate.join(1, lambda: None) for _ in range(100)]
-    gate.advance(10.0)
+    gate.pause_until(10.0)
+    tickets = [gate.enqueue(1, lambda: None) for _ in range(100)]
+    gate.dispatch(10.0)
     assert tickets[0] is not None
     assert tickets[0].slot is not None
     gate.exit(tickets[0].slot, 10.2, "ok", 0.2)
     now = 10.2
-    while (next_at := gate.advance(now)) is not None:
+    while (next_at := gate.dispatch(now)) is not None:
         now = next_at
     assert now < 15
 
 
 def test_reset_forgets_a_hold_and_its_look() -> None:
     gate = Gate(CapacitySettings(), 0.0)
-    gate.hold(inf)
+    gate.pause_until(inf)
     gate.reset_pace(1.0)
     assert gate.wait_s(1.0) == 0.0
     gate, _ = looking()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.slot_time import SlotTime
+from llm_guard.resilience.capacity.slot_usage import SlotTime
 
 
 def test_uses_that_go_on_count() -> None:

@@ -7,7 +7,7 @@ no opening by chance at 10 to 60 % random failures         `test_random_failures
 an outage that turns into a brownout ends with the first   `test_outage_may_end_...`, `test_outage_is_forgotten_...`,
 successful probe                                           `test_call_of_the_outage_...`
 one probe at a time, the next one in bounded time          `test_open_refuses_...`, leases, stragglers, permits;
-                                                           test_opening.py has the intervals
+                                                           test_open_duration.py has the intervals
 a slow deployment counts as failing, if configured         `test_slow_...`
 operator overrides persist, reloads apply settings         `test_forced_...`, `test_operators_...`, reloads
 `literal` opens at its configured numbers, at 60 %         `test_literal_...`
@@ -22,8 +22,8 @@ from dataclasses import replace
 import pytest
 
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
-from llm_guard.policy.transition import BreakerMode, BreakerState, Transition
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
+from llm_guard.resilience.circuit_breaker.history import BreakerMode, BreakerState, Transition
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
 

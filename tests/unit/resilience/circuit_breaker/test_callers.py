@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from llm_guard.policy.breaker import Breaker, BreakerSettings
-from llm_guard.policy.callers import MOST_CALLERS, Callers, Suspect
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.callers import MOST_CALLERS, Callers, Suspect
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 
 
 def suspect() -> Suspect:

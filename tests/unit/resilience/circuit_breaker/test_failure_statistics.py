@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from llm_guard.policy.evidence import Run, Window, is_run_evidence, is_share_significant
+from llm_guard.resilience.circuit_breaker.failure_statistics import Run, Window, is_run_evidence, is_share_significant
 
 
 def window_of(calls: int, failures: int, over_s: float = 60.0) -> Window:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from llm_guard.outcome import Signal
-from llm_guard.policy.breaker import Breaker, BreakerSettings, Permit
-from llm_guard.policy.opening import Opening
-from llm_guard.policy.transition import BreakerMode, Transition
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
+from llm_guard.resilience.circuit_breaker.history import BreakerMode, Transition
+from llm_guard.resilience.circuit_breaker.open_duration import Opening
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
 EARLY = BreakerSettings(open_jitter=0.0)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from llm_guard.explain import report
-from llm_guard.policy.classify import MAX_BODY_BYTES, classify_answer, classify_event
+from llm_guard.cli.classify_report import report
+from llm_guard.resilience.classification.classify import MAX_BODY_BYTES, classify_answer, classify_event
 
 WALL = 1_800_000_000.0
-DATA = Path(__file__).parent.parent.parent / "data"
+DATA = Path(__file__).parents[3] / "data"
 NAMES = ("corpus", "errors", "unseen")
 NEEDED = {
     "retriable": 0.99,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.classify import (
+from llm_guard.resilience.classification.classify import (
     MAX_BODY_BYTES,
     Evidence,
     classify,
@@ -14,7 +14,7 @@ from llm_guard.policy.classify import (
     classify_event,
     retry_after,
 )
-from llm_guard.policy.error_rules import user_rule
+from llm_guard.resilience.classification.rules import user_rule
 
 WALL = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from llm_guard.policy.codewords import plain_code
-from llm_guard.policy.envelope import MAX_BODY_BYTES, read_body
-from llm_guard.policy.loose_json import embedded, loads
+from llm_guard.resilience.classification.error_body import MAX_BODY_BYTES, read_body
+from llm_guard.resilience.classification.error_codes import plain_code
+from llm_guard.resilience.classification.lenient_json import embedded, loads
 
 INNER = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.in_band import error_in, error_in_answer, error_in_events
+from llm_guard.resilience.classification.in_band_errors import error_in, error_in_answer, error_in_events
 
 TEXT = 'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}'
 END = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.wrong_answer import Fault, Seen, media_type, page_in, wrong_answer
+from llm_guard.resilience.classification.invalid_response import Fault, Seen, media_type, page_in, wrong_answer
 
 PAGE = b"\n<!-- x --><!doctype HTML><html><head><title>\n Log  in &amp; go\x07</title></head>secret"
 

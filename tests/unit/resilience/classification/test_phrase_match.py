@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.phrases import MAX_MESSAGE_CHARS, Phrase, words_of
+from llm_guard.resilience.classification.phrase_match import MAX_MESSAGE_CHARS, Phrase, words_of
 
 
 @pytest.mark.parametrize(

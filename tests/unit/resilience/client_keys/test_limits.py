@@ -5,7 +5,14 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.client_limits import DAY_S, ClientLimits, ClientLimitSettings, Exceeded, Refusing, Reservation
+from llm_guard.resilience.client_keys.limits import (
+    DAY_S,
+    ClientLimits,
+    ClientLimitSettings,
+    Exceeded,
+    Refusing,
+    Reservation,
+)
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import GATEWAYS_DOING, Answer, Failure, FailureKind, Refusal, RefusedBy
-from llm_guard.policy.later import Again, LaterSettings, Over, after_round
+from llm_guard.resilience.degradation.deferred import Again, LaterSettings, Over, after_round
 
 BUSY = Failure(FailureKind.OVERLOADED, "busy")
 

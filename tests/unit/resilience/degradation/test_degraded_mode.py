@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.degraded import (
+from llm_guard.resilience.degradation.degraded_mode import (
     MOST_CHARS,
     Degradation,
     DegradedSettings,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from llm_guard.policy.engine import Engine, Turn
-from llm_guard.policy.restarts import HOUR_S, RestartSettings
+from llm_guard.resilience.health.engine_state import Engine, Turn
+from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings
 
 SETTINGS = RestartSettings(
     base_delay=2.0, max_delay=100.0, jitter=0.0, max_attempts=3, max_per_hour=100, steady=60.0

@@ -2,23 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.probing import (
+from llm_guard.resilience.health.probe_policy import (
     Finding,
+    ProbeHistory,
     ProbeKind,
-    Record,
+    ProbeResult,
     RecordSnapshot,
-    Sight,
     delay_s,
+    evaluate_completion,
+    evaluate_health,
+    evaluate_models,
     first_delay_s,
-    judge_completion,
-    judge_health,
-    judge_models,
     may_end_opening,
     parse_path,
 )
 
-OK, FAILED, UNCLEAR = Sight("ok"), Sight("failed", "it answered 503"), Sight("unclear", "no descriptors")
-ANSWERED = Sight("answered", "it answered 404")
+OK, FAILED, UNCLEAR = (
+    ProbeResult("ok"),
+    ProbeResult("failed", "it answered 503"),
+    ProbeResult("unclear", "no descriptors"),
+)
+ANSWERED = ProbeResult("answered", "it answered 404")
 
 
 @pytest.mark.parametrize(
@@ -51,55 +55,58 @@ ANSWERED = Sight("answered", "it answered 404")
     ],
 )
 def test_health_page_is_judged_by_its_status_and_by_what_it_says(status: int, said: object, finding: Finding) -> None:
-    assert judge_health(status, said).finding == finding
+    assert evaluate_health(status, said).finding == finding
 
 
 def test_finding_that_is_not_all_well_says_why() -> None:
-    assert judge_health(503, None).why == "it answered 503 to the health page"
-    assert judge_health(200, "loading model").why == "its health page says 'loading model'"
-    assert judge_health(200, "x" * 500).why == "its health page says 'xxxxx" + "x" * 54
-    assert judge_health(200, None).why == ""
-    assert judge_models(404, None, ()).why == "it answered 404 to the list of models"
-    assert judge_completion(502, False).why == "it answered 502 to a call for one token"
+    assert evaluate_health(503, None).why == "it answered 503 to the health page"
+    assert evaluate_health(200, "loading model").why == "its health page says 'loading model'"
+    assert evaluate_health(200, "x" * 500).why == "its health page says 'xxxxx" + "x" * 54
+    assert evaluate_health(200, None).why == ""
+    assert evaluate_models(404, None, ()).why == "it answered 404 to the list of models"
+    assert evaluate_completion(502, False).why == "it answered 502 to a call for one token"
 
 
 @pytest.mark.parametrize(
     ("listed", "wanted", "sight"),
     [
-        ({"a", "b"}, ("a", "b"), Sight("ok")),
-        ({"llama3:latest"}, ("llama3",), Sight("ok")),
-        ({"a"}, (), Sight("ok")),
-        (None, (), Sight("ok")),
-        (None, ("a",), Sight("answered", "its list of models cannot be read")),
-        ({"a"}, ("a", "b"), Sight("ok", "it does not list b")),
-        ({"llama3:8b"}, ("llama3",), Sight("answered", "it does not list llama3")),
-        (set(), ("a", "b"), Sight("answered", "it does not list a, b")),
-        ({"a"}, ("a", "b", "c", "d", "e", "f"), Sight("ok", "it does not list b, c, d and 2 more")),
+        ({"a", "b"}, ("a", "b"), ProbeResult("ok")),
+        ({"llama3:latest"}, ("llama3",), ProbeResult("ok")),
+        ({"a"}, (), ProbeResult("ok")),
+        (None, (), ProbeResult("ok")),
+        (None, ("a",), ProbeResult("answered", "its list of models cannot be read")),
+        ({"a"}, ("a", "b"), ProbeResult("ok", "it does not list b")),
+        ({"llama3:8b"}, ("llama3",), ProbeResult("answered", "it does not list llama3")),
+        (set(), ("a", "b"), ProbeResult("answered", "it does not list a, b")),
+        ({"a"}, ("a", "b", "c", "d", "e", "f"), ProbeResult("ok", "it does not list b, c, d and 2 more")),
     ],
 )
 def test_list_of_models_proves_something_where_one_that_is_wanted_stands_in_it(
-    listed: set[str] | None, wanted: tuple[str, ...], sight: Sight
+    listed: set[str] | None, wanted: tuple[str, ...], sight: ProbeResult
 ) -> None:
-    assert judge_models(200, listed, wanted) == sight
-    assert judge_models(500, listed, wanted).finding == "failed"
+    assert evaluate_models(200, listed, wanted) == sight
+    assert evaluate_models(500, listed, wanted).finding == "failed"
 
 
 def test_completion_must_be_one() -> None:
-    assert judge_completion(200, True) == Sight("ok")
-    assert judge_completion(200, False).finding == "failed"
-    assert judge_completion(400, False).finding == "answered"
+    assert evaluate_completion(200, True) == ProbeResult("ok")
+    assert evaluate_completion(200, False).finding == "failed"
+    assert evaluate_completion(400, False).finding == "answered"
 
 
 # history
 
 
-def noted(*sights: Sight, succeeded: tuple[int, ...] = (), max_failures: int = 3) -> tuple[list[bool], RecordSnapshot]:
+def noted(
+    *sights: ProbeResult, succeeded: tuple[int, ...] = (), max_failures: int = 3
+) -> tuple[list[bool], RecordSnapshot]:
     """Returns the news of each probe and the final snapshot. Calls succeeded before the probes in `succeeded`."""
-    record = Record()
+    history = ProbeHistory()
     news = [
-        record.note(sight, max_failures, have_calls_succeeded=place in succeeded) for place, sight in enumerate(sights)
+        history.note(result, max_failures, have_calls_succeeded=place in succeeded)
+        for place, result in enumerate(sights)
     ]
-    return news, record.snapshot(0.0)
+    return news, history.snapshot(0.0)
 
 
 def test_nothing_is_known_before_the_first_look() -> None:
@@ -125,7 +132,7 @@ def test_failures_that_are_not_in_a_row_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("sight", [OK, ANSWERED])
-def test_it_is_up_again_after_one_answer(sight: Sight) -> None:
+def test_it_is_up_again_after_one_answer(sight: ProbeResult) -> None:
     news, seen = noted(FAILED, FAILED, FAILED, sight)
     assert news == [False, False, True, True]
     assert seen == RecordSnapshot("up", 0, sight.why)
@@ -167,7 +174,7 @@ def test_calls_that_succeed_bring_back_what_was_down() -> None:
     ],
 )
 def test_opening_ends_early_for_a_look_that_shows_that_calls_may_succeed(
-    kind: ProbeKind, sight: Sight, failures_before: int, may: bool
+    kind: ProbeKind, sight: ProbeResult, failures_before: int, may: bool
 ) -> None:
     assert may_end_opening(kind, sight, failures_before) is may
 

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from llm_guard.policy.restarts import HOUR_S, PRESETS, GivingUp, RestartSettings, delay_s, giving_up, opens_at
+from llm_guard.resilience.health.restart_policy import (
+    HOUR_S,
+    PRESETS,
+    GivingUp,
+    RestartSettings,
+    delay_s,
+    giving_up,
+    opens_at,
+)
 
 PLAIN = RestartSettings(base_delay=2.0, max_delay=10.0, jitter=0.0, max_attempts=4, max_per_hour=100)
 

@@ -4,15 +4,15 @@ from math import inf
 
 import pytest
 
-from llm_guard.policy.health import (
+from llm_guard.resilience.health.status import (
     ENOUGH,
     NONE_OF,
     HealthSettings,
+    HealthSignals,
     HealthState,
-    Signs,
     Verdict,
+    evaluate_refusals,
     judge,
-    judge_refusals,
     sum_up,
     with_refusals,
 )
@@ -21,31 +21,31 @@ SETTINGS = HealthSettings(p95=10.0, first_token_p95=1.0, failure_share=0.1)
 
 
 def test_deployment_that_nobody_asks_is_healthy() -> None:
-    assert judge(Signs(), SETTINGS).health == "healthy"
-    assert judge(Signs(), SETTINGS).why == ()
+    assert judge(HealthSignals(), SETTINGS).health == "healthy"
+    assert judge(HealthSignals(), SETTINGS).why == ()
 
 
 @pytest.mark.parametrize(
     ("signs", "why"),
     [
-        (Signs(state="open"), "its breaker is open"),
-        (Signs(state="forced_open"), "its breaker is forced open"),
-        (Signs(host="open"), "its upstream's breaker is open"),
-        (Signs(host="forced_open"), "its upstream's breaker is forced open"),
-        (Signs(attempts=NONE_OF, failures=NONE_OF), f"none of {NONE_OF} attempts within a minute succeeded"),
+        (HealthSignals(state="open"), "its breaker is open"),
+        (HealthSignals(state="forced_open"), "its breaker is forced open"),
+        (HealthSignals(host="open"), "its upstream's breaker is open"),
+        (HealthSignals(host="forced_open"), "its upstream's breaker is forced open"),
+        (HealthSignals(attempts=NONE_OF, failures=NONE_OF), f"none of {NONE_OF} attempts within a minute succeeded"),
         (
-            Signs(calls=20, refused={"cooldown": 18}),
+            HealthSignals(calls=20, refused={"cooldown": 18}),
             "the gateway refused 18 of 20 calls within a minute: 18 by cooldown",
         ),
-        (Signs(looks="it answered 503"), "its probes find it down: it answered 503"),
+        (HealthSignals(looks="it answered 503"), "its probes find it down: it answered 503"),
     ],
 )
-def test_outages_are_unhealthy(signs: Signs, why: str) -> None:
+def test_outages_are_unhealthy(signs: HealthSignals, why: str) -> None:
     assert (judge(signs, SETTINGS).health, judge(signs, SETTINGS).why) == ("unhealthy", (why,))
 
 
 def test_engine_that_was_given_up_is_failed_whatever_else_is_wrong() -> None:
-    verdict = judge(Signs(state="open", given_up="it did not start"), SETTINGS)
+    verdict = judge(HealthSignals(state="open", given_up="it did not start"), SETTINGS)
     assert verdict.health == "failed"
     assert verdict.why == ("its engine was given up: it did not start", "its breaker is open")
 
@@ -53,55 +53,57 @@ def test_engine_that_was_given_up_is_failed_whatever_else_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("signs", "why"),
     [
-        (Signs(state="half_open"), "its breaker is half-open"),
-        (Signs(host="half_open"), "its upstream's breaker is half-open"),
-        (Signs(attempts=ENOUGH, failures=2), "2 of 20 attempts within a minute failed"),
-        (Signs(held_s=11.6), "its provider takes nothing for another 12 s"),
-        (Signs(rests_s=29.9), "its credential is benched for another 30 s"),
-        (Signs(quota_s=29.9), "its quota is spent, and it rests for another 30 s"),
-        (Signs(named_wait_s=59.9), "its provider has named a wait: it rests for another 60 s"),
+        (HealthSignals(state="half_open"), "its breaker is half-open"),
+        (HealthSignals(host="half_open"), "its upstream's breaker is half-open"),
+        (HealthSignals(attempts=ENOUGH, failures=2), "2 of 20 attempts within a minute failed"),
+        (HealthSignals(held_s=11.6), "its provider takes nothing for another 12 s"),
+        (HealthSignals(rests_s=29.9), "its credential is benched for another 30 s"),
+        (HealthSignals(quota_s=29.9), "its quota is spent, and it rests for another 30 s"),
+        (HealthSignals(named_wait_s=59.9), "its provider has named a wait: it rests for another 60 s"),
         (
-            Signs(calls=20, refused={"limit": 4, "breaker": 6}),
+            HealthSignals(calls=20, refused={"limit": 4, "breaker": 6}),
             "the gateway refused 10 of 20 calls within a minute: 6 by breaker, 4 by limit",
         ),
-        (Signs(p95_s=10.01), "p95 is 10 s, above its budget of 10 s"),
-        (Signs(p95_s=12.34), "p95 is 12.3 s, above its budget of 10 s"),
-        (Signs(p95_s=inf), "p95 is longer than its limits, above its budget of 10 s"),
-        (Signs(first_token_p95_s=1.5), "p95 to the first token is 1.5 s, above its budget of 1 s"),
-        (Signs(hold="drained by an operator"), "drained by an operator"),
+        (HealthSignals(p95_s=10.01), "p95 is 10 s, above its budget of 10 s"),
+        (HealthSignals(p95_s=12.34), "p95 is 12.3 s, above its budget of 10 s"),
+        (HealthSignals(p95_s=inf), "p95 is longer than its limits, above its budget of 10 s"),
+        (HealthSignals(first_token_p95_s=1.5), "p95 to the first token is 1.5 s, above its budget of 1 s"),
+        (HealthSignals(hold="drained by an operator"), "drained by an operator"),
     ],
 )
-def test_weaknesses_are_degraded(signs: Signs, why: str) -> None:
+def test_weaknesses_are_degraded(signs: HealthSignals, why: str) -> None:
     assert (judge(signs, SETTINGS).health, judge(signs, SETTINGS).why) == ("degraded", (why,))
 
 
 @pytest.mark.parametrize(
     "signs",
     [
-        Signs(state="forced_closed"),
-        Signs(state="metrics_only"),
-        Signs(state="disabled"),
-        Signs(attempts=ENOUGH - 1, failures=ENOUGH - 3),
-        Signs(attempts=NONE_OF - 1, failures=NONE_OF - 1),
-        Signs(attempts=100, failures=9),
-        Signs(p95_s=10.0, first_token_p95_s=1.0),
+        HealthSignals(state="forced_closed"),
+        HealthSignals(state="metrics_only"),
+        HealthSignals(state="disabled"),
+        HealthSignals(attempts=ENOUGH - 1, failures=ENOUGH - 3),
+        HealthSignals(attempts=NONE_OF - 1, failures=NONE_OF - 1),
+        HealthSignals(attempts=100, failures=9),
+        HealthSignals(p95_s=10.0, first_token_p95_s=1.0),
     ],
 )
-def test_what_says_little_is_healthy(signs: Signs) -> None:
+def test_what_says_little_is_healthy(signs: HealthSignals) -> None:
     assert judge(signs, SETTINGS).health == "healthy"
 
 
 def test_without_a_budget_no_latency_is_too_long() -> None:
-    assert judge(Signs(p95_s=inf, first_token_p95_s=inf), HealthSettings()).health == "healthy"
+    assert judge(HealthSignals(p95_s=inf, first_token_p95_s=inf), HealthSettings()).health == "healthy"
 
 
 def test_share_of_nothing_allowed_is_not_reached_by_no_failure() -> None:
-    assert judge(Signs(attempts=100), HealthSettings(failure_share=0.0)).health == "healthy"
-    assert judge(Signs(attempts=100, failures=1), HealthSettings(failure_share=0.0)).health == "degraded"
+    assert judge(HealthSignals(attempts=100), HealthSettings(failure_share=0.0)).health == "healthy"
+    assert judge(HealthSignals(attempts=100, failures=1), HealthSettings(failure_share=0.0)).health == "degraded"
 
 
 def test_worst_reasons_come_first_and_none_is_left_out() -> None:
-    verdict = judge(Signs(state="open", host="open", attempts=50, failures=10, hold="benched by an operator"), SETTINGS)
+    verdict = judge(
+        HealthSignals(state="open", host="open", attempts=50, failures=10, hold="benched by an operator"), SETTINGS
+    )
     assert verdict.why == (
         "its breaker is open",
         "its upstream's breaker is open",
@@ -166,7 +168,7 @@ def test_long_list_of_names_is_cut() -> None:
 def test_half_of_the_calls_refused_is_degraded_and_nearly_all_unhealthy(
     calls: int, refused: int, health: HealthState
 ) -> None:
-    verdict = judge_refusals(calls, {"hold": refused} if refused else {})
+    verdict = evaluate_refusals(calls, {"hold": refused} if refused else {})
     assert (verdict.health, bool(verdict.why)) == (health, health != "healthy")
 
 

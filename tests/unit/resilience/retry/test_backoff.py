@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.backoff import BaseDelays, RetrySettings, delay_s
-from llm_guard.policy.recent import Recent
+from llm_guard.resilience.retry.backoff import BaseDelays, RetrySettings, delay_s
+from llm_guard.resilience.retry.failure_rate import FailureRate
 
 PLAIN = RetrySettings(jitter=0.0, adaptive=False)
 LAST = 1 - 2**-53
@@ -171,7 +171,7 @@ def test_retry_of_something_that_is_no_call_waits_the_base() -> None:
 def test_four_attempts_in_a_brownout_wait_less_than_2300_ms_in_99_of_100_calls() -> None:
     """40 % of attempts fail with 503. The waits of each call are summed, including calls that fail in the end."""
     dice = random.Random(7)
-    recent = Recent(0.0)
+    recent = FailureRate(0.0)
     sums = []
     for i in range(20_000):
         waited_s, retry, now = 0.0, 0, i / 100

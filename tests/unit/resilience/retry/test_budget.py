@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from llm_guard.policy.retry_budget import BudgetSettings, RetryBudget, try_spend_all
-from llm_guard.policy.retry_yield import RetryYield
+from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget, try_spend_all
+from llm_guard.resilience.retry.retry_yield import RetryYield
 
 FIXED = BudgetSettings(adaptive=False)
 

@@ -18,7 +18,7 @@ from benchmarks.storm.frontier import (
     measure,
     run,
 )
-from llm_guard.policy.retry_budget import BudgetSettings
+from llm_guard.resilience.retry.budget import BudgetSettings
 
 POINTS = {(point.scheme, point.failure_rate): point for point in run(calls=1500)}
 

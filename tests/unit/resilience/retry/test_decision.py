@@ -6,8 +6,8 @@ from math import inf
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind, Limit
-from llm_guard.policy.backoff import RetrySettings
-from llm_guard.policy.next_step import FallBack, GiveUp, Retry, Step, next_step
+from llm_guard.resilience.retry.backoff import RetrySettings
+from llm_guard.resilience.retry.decision import FallBack, GiveUp, Retry, Step, next_step
 
 FINAL = [kind for kind in FailureKind if not kind.is_retriable and not kind.can_fall_back]
 ELSEWHERE = [kind for kind in FailureKind if not kind.is_retriable and kind.can_fall_back]

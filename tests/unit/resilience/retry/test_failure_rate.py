@@ -4,20 +4,20 @@ import random
 
 import pytest
 
-from llm_guard.policy.recent import MEMORY, Recent
+from llm_guard.resilience.retry.failure_rate import MEMORY, FailureRate
 
 
-def after(outcomes: str, *, every_s: float = 0.0) -> Recent:
+def after(outcomes: str, *, every_s: float = 0.0) -> FailureRate:
     """Notes outcomes, F(ailure) or S(uccess), the last one at instant 0."""
-    recent = Recent(-every_s * len(outcomes))
+    recent = FailureRate(-every_s * len(outcomes))
     for place, outcome in enumerate(outcomes, 1):
         recent.note(outcome == "F", every_s * (place - len(outcomes)))
     return recent
 
 
 def test_nothing_known_is_no_failure() -> None:
-    assert Recent(5.0).failure_share(5.0) == 0
-    assert Recent(5.0).failure_share(500.0) == 0
+    assert FailureRate(5.0).failure_share(5.0) == 0
+    assert FailureRate(5.0).failure_share(500.0) == 0
 
 
 def test_first_failures_count_a_tenth_each() -> None:
@@ -35,7 +35,7 @@ def test_nothing_but_failures_is_one_and_nothing_but_successes_is_nothing() -> N
 @pytest.mark.parametrize("every_s", [0.0, 0.01, 1.0])
 def test_share_is_on_average_what_fails(rate: float, every_s: float) -> None:
     dice = random.Random(7)
-    recent = Recent(0.0)
+    recent = FailureRate(0.0)
     shares = []
     for i in range(20_000):
         recent.note(dice.random() < rate, i * every_s)

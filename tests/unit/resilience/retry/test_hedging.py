@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from llm_guard.policy.hedge import (
+from llm_guard.resilience.retry.hedging import (
     RESERVE,
     HedgeBudget,
     HedgeBudgetSnapshot,
@@ -14,7 +14,7 @@ from llm_guard.policy.hedge import (
     hedge_delay_s,
     parse_after,
 )
-from llm_guard.policy.latency import Latency
+from llm_guard.resilience.routing.latency import Latency
 
 
 def noted(*durations_s: float, cut: int = 0) -> Latency:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Answer, Failure, FailureKind
-from llm_guard.policy.repeat import Repeatable, may_have_executed
+from llm_guard.resilience.retry.idempotency import Repeatable, may_have_executed
 
 BUILT_IN = Repeatable({})
 

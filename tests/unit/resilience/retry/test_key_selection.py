@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.key_choice import KeyState, choose, gives_way, is_free_of_charge
+from llm_guard.resilience.retry.key_selection import KeyState, choose, gives_way, is_free_of_charge
 
 FREE = KeyState(has_failed=False, rests_until=0.0, wait_s=0.0, in_flight=0, last_use=0)
 FAILED = replace(FREE, has_failed=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.storm.spread import Spread, rows, run
-from llm_guard.policy.hedge import RESERVE
+from llm_guard.resilience.retry.hedging import RESERVE
 
 CALLS = 16_000
 

@@ -17,7 +17,7 @@ from benchmarks.storm.report import page
 from benchmarks.storm.row import Row
 from benchmarks.storm.simulate import Provider, Request, Timeline
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SCHEMES = {scheme.name: scheme for scheme in metastable.SCHEMES}
 
 

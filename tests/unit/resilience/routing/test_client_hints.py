@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.caller import decide_within_s, is_local, is_loopback, patience_s, retry_count
+from llm_guard.resilience.routing.client_hints import decide_within_s, is_local, is_loopback, patience_s, retry_count
 
 READ, WHOLE, RETRY = "x-stainless-read-timeout", "x-stainless-timeout", "x-stainless-retry-count"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.policy.stream import Recover, effective_recover, may_recover, parse_recover
+from llm_guard.resilience.streams.settings import Recover, effective_recover, may_recover, parse_recover
 
 
 @pytest.mark.parametrize(

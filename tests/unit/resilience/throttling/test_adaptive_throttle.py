@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from llm_guard.policy.epoch import Before, FailureShare
-from llm_guard.policy.throttle import Throttle
-from llm_guard.policy.trial import at_least, differs, judge
+from llm_guard.resilience.throttling.adaptive_throttle import Throttle
+from llm_guard.resilience.throttling.observation_window import Before, FailureShare
+from llm_guard.resilience.throttling.rate_trial import at_least, differs, judge
 
 ANSWER_S, ERROR_S = 0.2, 0.05
 

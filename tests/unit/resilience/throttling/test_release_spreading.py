@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.policy.returns import Returns
+from llm_guard.resilience.throttling.release_spreading import Returns
 
 
 def backlog(refused_per_s: float, arrived_per_s: float = 10.0, seconds: int = 20) -> tuple[Returns, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_guard.store.cache import CachedAnswer, MemoryCache, cost_of
+from llm_guard.storage.cache.response_store import CachedAnswer, MemoryCache, cost_of
 from tests.fakes.clock import ManualClock
 
 ANSWER = CachedAnswer(route="a", status=200, reason="", headers=(), body=b"x" * 100, is_stream=False, deployment="")

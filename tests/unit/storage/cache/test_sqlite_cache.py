@@ -12,11 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.clock import SystemClock
-from llm_guard.store import sqlite_cache
-from llm_guard.store.cache import CachedAnswer, cost_of
-from llm_guard.store.cache_file import FILE, CacheFile
-from llm_guard.store.sqlite_cache import REST_S, SqliteCache
-from llm_guard.store.worker import MOST_WAITING
+from llm_guard.storage.cache import sqlite_cache
+from llm_guard.storage.cache.response_store import CachedAnswer, cost_of
+from llm_guard.storage.cache.sqlite_cache import REST_S, SqliteCache
+from llm_guard.storage.cache.sqlite_cache_file import FILE, CacheFile
+from llm_guard.storage.io_thread import MOST_WAITING
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.waiting import eventually
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.store.sealing import _NONCE_BYTES, _TAG_BYTES, Sealing
+from llm_guard.storage.calls.encryption import _NONCE_BYTES, _TAG_BYTES, Sealing
 
 ONE, OTHER = b"1" * 32, b"2" * 32
 CONTENT = b"why is the sky blue?"
@@ -10,7 +10,7 @@ CONTENT = b"why is the sky blue?"
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_guard.store.sealing._PIECE_BYTES", 8)
+    monkeypatch.setattr("llm_guard.storage.calls.encryption._PIECE_BYTES", 8)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"x" * 8, b"x" * 9, CONTENT * 10])

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.store.errors import DiskFullError, StoreError
-from llm_guard.store.kept import KeptCall, Wanted
-from llm_guard.store.kept_bodies import Bodies
-from llm_guard.store.kept_calls import KeptCallsFile
+from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.sqlite_store import KeptCallsFile
+from llm_guard.storage.calls.store import KeptCall, Wanted
+from llm_guard.storage.errors import DiskFullError, StoreError
 from tests.fakes.kept import ANSWER, BODY, letter, promise, stored_request
 from tests.fakes.small_disk import fill, small_disk
 
@@ -87,7 +87,7 @@ def test_without_its_reserve_a_full_disk_says_so_when_something_is_deleted(small
 def test_lock_that_another_process_holds_is_waited_for_and_then_told(
     store: KeptCallsFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_guard.store.database._BUSY_S", 0.01)
+    monkeypatch.setattr("llm_guard.storage.sqlite_file._BUSY_S", 0.01)
     store.add(promise())
     other = sqlite3.connect(tmp_path / "calls.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

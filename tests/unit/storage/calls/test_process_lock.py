@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.store.runner_lock import RunnerLock
+from llm_guard.storage.calls.process_lock import RunnerLock
 
 HOLD = """
 import pathlib, sys
-from llm_guard.store.runner_lock import RunnerLock
+from llm_guard.storage.calls.process_lock import RunnerLock
 held = RunnerLock(lambda: pathlib.Path(sys.argv[1]), "gateway-a", "1")
 held.hold()
 print()
@@ -107,7 +107,7 @@ def test_file_system_without_locks_leaves_no_file(tmp_path: Path, monkeypatch: p
     def refuse(*_: object) -> None:
         raise OSError("no locks available")
 
-    monkeypatch.setattr("llm_guard.store.runner_lock.fcntl.flock", refuse)
+    monkeypatch.setattr("llm_guard.storage.calls.process_lock.fcntl.flock", refuse)
     held = lock(tmp_path, "1")
     held.hold()
     assert held.ended() == []

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_guard.store.errors import StoreError
-from llm_guard.store.kept import Ended, Found, KeptCall, Wanted
-from llm_guard.store.kept_bodies import Bodies, BodyRule, Unreadable
-from llm_guard.store.kept_calls import INTERRUPTED, KeptCallsFile
-from llm_guard.store.runner_lock import RunnerLock
-from llm_guard.store.sealing import Sealing
+from llm_guard.storage.calls.bodies import Bodies, BodyRule, Unreadable
+from llm_guard.storage.calls.encryption import Sealing
+from llm_guard.storage.calls.process_lock import RunnerLock
+from llm_guard.storage.calls.sqlite_store import INTERRUPTED, KeptCallsFile
+from llm_guard.storage.calls.store import Ended, Found, KeptCall, Wanted
+from llm_guard.storage.errors import StoreError
 from tests.fakes.kept import ANSWER, BODY, FAILED, letter, promise, stored_request
 
 PLAIN = Bodies("plain", None)
@@ -516,7 +516,7 @@ def test_sweep_deletes_the_oldest_letters_until_the_rest_fits(store: KeptCallsFi
 
 
 def test_sweep_takes_turns_with_others(store: KeptCallsFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_guard.store.kept_calls._AT_ONCE", 3)
+    monkeypatch.setattr("llm_guard.storage.calls.sqlite_store._AT_ONCE", 3)
     for number in range(5):
         store.add(letter(str(number), 1000.0 + number))
     assert [store.sweep(9999, 60, 60, 1) for _ in range(3)] == [3, 2, 0]

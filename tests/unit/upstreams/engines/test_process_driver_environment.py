@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llm_guard.health.environment import environment
+from llm_guard.upstreams.engines.process_driver import environment
 
 OWN = {
     "PATH": "/bin",

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llm_guard.health.tail import CHARS, LINES, Tail
+from llm_guard.upstreams.engines.process_driver import CHARS, LINES, Tail
 
 
 def test_lines_are_whole_however_they_arrive() -> None:

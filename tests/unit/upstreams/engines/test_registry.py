@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from llm_guard.config import EngineConfig
-from llm_guard.health.command_engine import CommandEngine
-from llm_guard.health.docker_engine import ContainerEngine
-from llm_guard.health.engines import Engines, strategy_of
-from llm_guard.health.systemd_engine import UnitEngine
-from llm_guard.policy.engine import Turn
+from llm_guard.resilience.health.engine_state import Turn
+from llm_guard.upstreams.engines.docker_driver import ContainerEngine
+from llm_guard.upstreams.engines.process_driver import CommandEngine
+from llm_guard.upstreams.engines.registry import Engines, strategy_of
+from llm_guard.upstreams.engines.systemd_driver import UnitEngine
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.engine import FakeEngine, FakeProbing
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from llm_guard.config import Auth
-from llm_guard.deployment import Upstream
-from llm_guard.gateway.connections import Connections, UpstreamError
-from llm_guard.health.looks import look_at, sight_of
-from llm_guard.health.subjects import Subject
 from llm_guard.outcome import FailureKind
-from llm_guard.policy.probing import CompletionProbeSettings, ProbeSettings, Sight
+from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeResult, ProbeSettings
+from llm_guard.routing.deployment import Upstream
+from llm_guard.upstreams.probes.probe import look_at, sight_of
+from llm_guard.upstreams.probes.targets import Subject
 from tests.fakes.provider import END, Close, Hold, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 
@@ -45,7 +45,7 @@ async def looks(
     base_path: str = "/v1",
     api_key: str | None = None,
     family: str = "",
-) -> tuple[list[Sight], list[bytes]]:
+) -> tuple[list[ProbeResult], list[bytes]]:
     """Returns the results of `count` probes, and the requests that they sent."""
     connections = Connections()
     async with ScriptedProvider(*scripts) as provider:
@@ -59,13 +59,13 @@ async def looks(
             await connections.close()
 
 
-async def _seen(looking: Any) -> Sight:
+async def _seen(looking: Any) -> ProbeResult:
     async with asyncio.timeout(5):
         try:
-            sight: Sight = await looking
+            result: ProbeResult = await looking
         except UpstreamError as error:
-            sight = sight_of(error)
-        return sight
+            result = sight_of(error)
+        return result
 
 
 def lines(requests: list[bytes]) -> list[str]:
@@ -77,26 +77,26 @@ def lines(requests: list[bytes]) -> list[str]:
 
 async def test_head_is_enough_where_there_is_nothing_to_read() -> None:
     sights, requests = await looks(2, NO_BODY)
-    assert sights == [Sight("ok"), Sight("ok")]
+    assert sights == [ProbeResult("ok"), ProbeResult("ok")]
     assert lines(requests) == ["HEAD /health", "HEAD /health"]
 
 
 async def test_page_is_read_where_there_is_json_and_from_then_on_at_once() -> None:
     sights, requests = await looks(2, HAS_JSON, said("ok"), said("loading model"))
-    assert sights == [Sight("ok"), Sight("failed", "its health page says 'loading model'")]
+    assert sights == [ProbeResult("ok"), ProbeResult("failed", "its health page says 'loading model'")]
     assert lines(requests) == ["HEAD /health", "GET /health", "GET /health"]
 
 
 @pytest.mark.parametrize("refusal", [NO_HEAD, NOT_THERE_AT_HEAD])
 async def test_head_that_is_refused_is_not_asked_again(refusal: Sequence[Step]) -> None:
     sights, requests = await looks(2, refusal, NO_BODY, NO_BODY)
-    assert sights == [Sight("ok"), Sight("ok")]
+    assert sights == [ProbeResult("ok"), ProbeResult("ok")]
     assert lines(requests) == ["HEAD /health", "GET /health", "GET /health"]
 
 
 async def test_what_is_not_there_by_either_way_does_no_harm() -> None:
     sights, requests = await looks(1, NOT_THERE_AT_HEAD, [whole(404, b'{"detail":"Not Found"}')])
-    assert sights == [Sight("answered", "it answered 404 to the health page")]
+    assert sights == [ProbeResult("answered", "it answered 404 to the health page")]
     assert len(requests) == 2
 
 
@@ -112,19 +112,19 @@ async def test_page_that_is_not_well_is_no_reason_to_give_up_head() -> None:
 )
 async def test_page_that_is_no_json_object_is_judged_by_its_status(body: bytes) -> None:
     sights, _ = await looks(1, NO_HEAD, [whole(200, body)])
-    assert sights == [Sight("ok")]
+    assert sights == [ProbeResult("ok")]
 
 
 async def test_page_without_an_end_is_not_read_on() -> None:
     endless: list[Step] = [stream_head(200, {"content-type": "application/json"}), *[chunk(b"x" * 30_000)] * 4, Hold()]
     sights, _ = await looks(1, NO_HEAD, endless)
-    assert sights == [Sight("ok")]
+    assert sights == [ProbeResult("ok")]
 
 
 async def test_page_that_is_cut_is_a_failure() -> None:
     cut: list[Step] = [stream_head(200), chunk(b"{"), Close()]
     sights, _ = await looks(1, NO_HEAD, cut)
-    assert sights == [Sight("failed", "the answer was cut")]
+    assert sights == [ProbeResult("failed", "the answer was cut")]
 
 
 async def test_path_is_from_the_root_of_the_host() -> None:
@@ -134,16 +134,16 @@ async def test_path_is_from_the_root_of_the_host() -> None:
 
 async def test_connection_that_had_been_closed_is_no_failure() -> None:
     sights, requests = await looks(2, NO_HEAD, NO_BODY, [Close()], NO_BODY)
-    assert sights == [Sight("ok"), Sight("ok")]
+    assert sights == [ProbeResult("ok"), ProbeResult("ok")]
     assert lines(requests) == ["HEAD /health", "GET /health", "GET /health", "GET /health"]
 
 
 async def test_connection_that_is_refused_is_a_failure() -> None:
     connections = Connections()
     upstream = Upstream("a", "openai", "http://127.0.0.1:1/v1", None, "bearer")
-    sight = await _seen(look_at(Subject(upstream, HEALTH), connections).look())
-    assert sight.finding == "failed"
-    assert sight.why.startswith("connecting failed: ")
+    result = await _seen(look_at(Subject(upstream, HEALTH), connections).look())
+    assert result.finding == "failed"
+    assert result.why.startswith("connecting failed: ")
     await connections.close()
 
 
@@ -152,7 +152,7 @@ async def test_connection_that_is_refused_is_a_failure() -> None:
 
 async def test_list_of_models_is_asked_for_with_the_upstreams_key() -> None:
     sights, requests = await looks(1, listing("m"), settings=MODELS, wanted=("m",), api_key="sk-1")
-    assert sights == [Sight("ok")]
+    assert sights == [ProbeResult("ok")]
     assert lines(requests) == ["GET /v1/models"]
     assert b"\r\nAuthorization: Bearer sk-1\r\n" in requests[0]
 
@@ -160,7 +160,7 @@ async def test_list_of_models_is_asked_for_with_the_upstreams_key() -> None:
 async def test_anthropics_list_is_asked_for_in_its_dialect() -> None:
     facts: dict[str, Any] = {"dialect": "anthropic", "base_path": "", "api_key": "sk-1"}
     sights, requests = await looks(1, listing("m"), settings=MODELS, wanted=("m",), **facts)
-    assert sights == [Sight("ok")]
+    assert sights == [ProbeResult("ok")]
     assert lines(requests) == ["GET /v1/models"]
     assert b"\r\nx-api-key: sk-1\r\n" in requests[0]
     assert b"\r\nanthropic-version: 2023-06-01\r\n" in requests[0]
@@ -185,7 +185,7 @@ async def test_list_of_models_without_ours(script: Sequence[Step], finding: str)
 async def test_list_may_be_longer_than_a_page() -> None:
     many = listing(*(f"model-{number}" for number in range(5000)), "m")
     sights, _ = await looks(1, many, settings=MODELS, wanted=("m",))
-    assert sights == [Sight("ok")]
+    assert sights == [ProbeResult("ok")]
 
 
 # a call for one token
@@ -193,7 +193,7 @@ async def test_list_may_be_longer_than_a_page() -> None:
 
 async def test_call_for_one_token_is_a_call_of_the_dialect() -> None:
     sights, requests = await looks(1, [whole(200, b'{"choices":[{}]}')], settings=COMPLETION, api_key="sk-1")
-    assert sights == [Sight("ok")]
+    assert sights == [ProbeResult("ok")]
     assert lines(requests) == ["POST /v1/chat/completions"]
     body = json.loads(requests[0].partition(b"\r\n\r\n")[2])
     assert body == {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
@@ -203,7 +203,7 @@ async def test_call_for_one_token_is_a_call_of_the_dialect() -> None:
 async def test_anthropics_call_for_one_token() -> None:
     facts: dict[str, Any] = {"dialect": "anthropic", "base_path": "", "api_key": "sk-1"}
     sights, requests = await looks(1, [whole(200, b'{"type":"message"}')], settings=COMPLETION, **facts)
-    assert sights == [Sight("ok")]
+    assert sights == [ProbeResult("ok")]
     assert lines(requests) == ["POST /v1/messages"]
     assert json.loads(requests[0].partition(b"\r\n\r\n")[2])["max_tokens"] == 1
 
@@ -262,5 +262,7 @@ async def test_look_that_is_broken_off_leaves_no_connection() -> None:
 
 
 def test_faults_of_our_own_say_nothing() -> None:
-    assert sight_of(UpstreamError(FailureKind.OWN_RESOURCES, "no descriptors")) == Sight("unclear", "no descriptors")
-    assert sight_of(UpstreamError(FailureKind.NETWORK, "reset")) == Sight("failed", "reset")
+    assert sight_of(UpstreamError(FailureKind.OWN_RESOURCES, "no descriptors")) == ProbeResult(
+        "unclear", "no descriptors"
+    )
+    assert sight_of(UpstreamError(FailureKind.NETWORK, "reset")) == ProbeResult("failed", "reset")

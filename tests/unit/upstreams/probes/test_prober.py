@@ -12,16 +12,19 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import Config, parse_config
-from llm_guard.gateway.connections import UpstreamError
-from llm_guard.health.prober import Prober
-from llm_guard.health.signs import ProbeView
-from llm_guard.health.subjects import Subject
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.policy.probing import Sight
-from llm_guard.routes import RouteTable, compile_routes
+from llm_guard.proxy.http_client.connection_pool import UpstreamError
+from llm_guard.resilience.health.probe_policy import ProbeResult
+from llm_guard.routing.route_table import RouteTable, compile_routes
+from llm_guard.upstreams.probes.prober import Prober
+from llm_guard.upstreams.probes.targets import ProbeView, Subject
 from tests.fakes.clock import SteppedClock, let_run
 
-OK, FAILED, ANSWERED = Sight("ok"), Sight("failed", "it answered 503"), Sight("answered", "it answered 404")
+OK, FAILED, ANSWERED = (
+    ProbeResult("ok"),
+    ProbeResult("failed", "it answered 503"),
+    ProbeResult("answered", "it answered 404"),
+)
 TWO = """\
 upstreams:
   a: {dialect: openai, base_url: "http://a/v1", probe: {interval: 10s, timeout: 5s, jitter: 0}}
@@ -36,7 +39,7 @@ class Slow:
     """A probe result that arrives after a delay."""
 
     seconds: float
-    sight: Sight = OK
+    result: ProbeResult = OK
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Stand:
     """Plays scripted probes, and records when each was made, in seconds since the beginning."""
 
     config: Config
-    sights: dict[str, Sight | Slow | Exception] = field(default_factory=dict)
+    sights: dict[str, ProbeResult | Slow | Exception] = field(default_factory=dict)
     """Results by upstream or `upstream/model`; OK for all others."""
     looked: list[tuple[float, str]] = field(default_factory=list)
     under_way: set[str] = field(default_factory=set)
@@ -98,20 +101,20 @@ class _Played:
         self._stand = stand
         self._name = subject.label or subject.upstream.name
 
-    async def look(self) -> Sight:
+    async def look(self) -> ProbeResult:
         stand = self._stand
         stand.looked.append((round(stand.clock.now() - stand.began_at, 6), self._name))
         assert self._name not in stand.under_way, "two looks at one at the same time"
         stand.under_way.add(self._name)
         stand.most_at_once = max(stand.most_at_once, len(stand.under_way))
         try:
-            sight = stand.sights.get(self._name, OK)
-            if isinstance(sight, Slow):
-                await stand.clock.sleep(sight.seconds)
-                sight = sight.sight
-            if isinstance(sight, Exception):
-                raise sight
-            return sight
+            result = stand.sights.get(self._name, OK)
+            if isinstance(result, Slow):
+                await stand.clock.sleep(result.seconds)
+                result = result.result
+            if isinstance(result, Exception):
+                raise result
+            return result
         finally:
             stand.under_way.discard(self._name)
 

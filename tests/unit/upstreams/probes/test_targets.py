@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from llm_guard.config import Config, ConfigError, load_config, parse_config
-from llm_guard.health.subjects import Subject, health_path, subjects_of, told
-from llm_guard.policy.probing import CompletionProbeSettings, ProbeSettings
-from llm_guard.routes import compile_routes
+from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
+from llm_guard.routing.route_table import compile_routes
+from llm_guard.upstreams.probes.targets import Subject, health_path, subjects_of, told
 
 UPSTREAMS = """\
 upstreams:
@@ -24,7 +24,7 @@ models:
   o: {deployments: [{upstream: b}]}
   "p-*": {deployments: [{upstream: b}, {upstream: b, model: q}]}
 """
-ANNOTATED = Path(__file__).parents[3] / "config" / "llm_guard.yaml"
+ANNOTATED = Path(__file__).parents[4] / "config" / "llm_guard.yaml"
 
 
 def parse(text: str) -> Config:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.classify import Evidence, Verdict, classify, classify_answer
-from llm_guard.policy.envelope import Layer
-from llm_guard.policy.error_rules import RuleBook, about, said
-from llm_guard.policy.phrases import words_of
-from llm_guard.policy.senses import MAX_WORDS, sense, wordings
-from llm_guard.policy.sizes import is_over_limit
+from llm_guard.resilience.classification.classify import Evidence, Verdict, classify, classify_answer
+from llm_guard.resilience.classification.error_body import Layer
+from llm_guard.resilience.classification.phrase_match import words_of
+from llm_guard.resilience.classification.rules import RuleBook, about, said
+from llm_guard.resilience.classification.topic_match import MAX_WORDS, sense, wordings
+from llm_guard.resilience.classification.unsatisfiable_limit import is_over_limit
 
 WALL = 1_800_000_000.0
 

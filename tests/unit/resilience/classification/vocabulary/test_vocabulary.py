@@ -5,14 +5,14 @@ from collections import defaultdict
 import pytest
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.policy.codewords import plain_code
-from llm_guard.policy.envelope import Layer
-from llm_guard.policy.error_rules import Rule, RuleBook, cited, coded, exactly, said, user_rule
-from llm_guard.policy.phrases import words_of
-from llm_guard.policy.vocabulary import RULES
-from llm_guard.policy.vocabulary.families import family_of_headers, family_of_name, family_of_url
-from llm_guard.policy.vocabulary.finishes import KIND_OF_FINISH
-from llm_guard.policy.vocabulary.statuses import OF_STATUS, STATUS_OF
+from llm_guard.resilience.classification.error_body import Layer
+from llm_guard.resilience.classification.error_codes import plain_code
+from llm_guard.resilience.classification.phrase_match import words_of
+from llm_guard.resilience.classification.rules import Rule, RuleBook, cited, coded, exactly, said, user_rule
+from llm_guard.resilience.classification.vocabulary import RULES
+from llm_guard.resilience.classification.vocabulary.families import family_of_headers, family_of_name, family_of_url
+from llm_guard.resilience.classification.vocabulary.finishes import KIND_OF_FINISH
+from llm_guard.resilience.classification.vocabulary.statuses import OF_STATUS, STATUS_OF
 
 BUILT_IN = list(RULES)
 

@@ -1,0 +1,1 @@
+"""Fires and resolves alerts (alerts) by what has been measured (signals)."""

@@ -1,0 +1,1 @@
+"""Carries out changes (changes), and writes the audit trail (writer)."""

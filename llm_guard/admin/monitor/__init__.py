@@ -1,0 +1,1 @@
+"""Calls the parts' `look` four times a second (monitor), and computes rates of the last minutes (rates)."""

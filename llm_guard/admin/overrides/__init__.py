@@ -1,0 +1,1 @@
+"""Overrides by operators: of breakers (breaker_overrides), and holds of deployments (maintenance_holds)."""

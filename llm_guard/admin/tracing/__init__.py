@@ -1,0 +1,1 @@
+"""Calls as OpenTelemetry spans (spans), and their export (exporter)."""

@@ -1,0 +1,10 @@
+"""The command line. The only package that prints.
+
+main             the commands; starts the gateway
+classify_report  `llm-guard classify`: explains provider errors
+explain_command  `llm-guard explain`: shows what happened to a call
+login_command    `llm-guard login`: prints a login link for the dashboard
+admin_access     finds the address and the token of a config's gateway, for these commands
+restart_summary  how an engine is restarted, for `llm-guard check`
+demo             gateway and mock together, as a demonstration
+"""

@@ -1,0 +1,8 @@
+"""The HTTP client: connections to upstreams.
+
+connection_pool  how each origin is reached; origin_pool: the connections to one origin
+connection       one connection: writes with request_writer, reads with response_parser
+exchange         one request and its response
+forward_proxy    through an HTTP proxy, by aiohttp
+errors           errors of the connection to an upstream
+"""

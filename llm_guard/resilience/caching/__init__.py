@@ -1,0 +1,1 @@
+"""Which responses are cached (cacheability), under which key, and how long they stay fresh (freshness)."""

@@ -1,0 +1,1 @@
+"""Degraded mode (degraded_mode), and deferred calls and dead letters (deferred)."""

@@ -1,0 +1,8 @@
+"""Which deployments a call may go to, and the state that is kept of each.
+
+route_table          compiles the config: model name -> route -> deployments
+deployment           upstreams and deployments, with the state kept of each
+deployment_registry  deployments and budgets, kept over reloads
+api_keys             the keys of an upstream that has several; key_files: keys in files
+lease                the lease that an attempt holds
+"""

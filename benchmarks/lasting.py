@@ -25,14 +25,14 @@ OFF, ELSEWHERE, HITS = "all off", "on for other models", "cached answers"
 PROMISED_CPU = 1.02
 """For calls that use none of it while others do; relative to the CPU time with all of it off."""
 
-NONE = '  dead_letter: "off"\n  answer_later: {when: "off"}\n'
+NONE = '  dead_letter: "off"\n  deferred: {mode: "off"}\n'
 OTHERS = """
   kept:
     deployments: [{upstream: probed}]
     cache: {ttl: 5m, stale_while_revalidate: 1m, stale_if_error: 1h}
     dead_letter: always
-    answer_later: {when: on_failure}
-    degraded: {answer: "Please come back later."}
+    deferred: {mode: on_failure}
+    degraded: {static_response: "Please come back later."}
 """
 PROBED = '\n  probed: {dialect: openai, base_url: "{provider}/v1", probe: {path: /health, interval: 1s}}'
 CACHED = "    cache: {ttl: 1h}\n"

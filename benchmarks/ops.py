@@ -24,13 +24,13 @@ PROMISED_SHARE = 0.95
 
 RULES = (
     "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
-    "credential_benched", "engine_gave_up", "reload_failed", "loop_lag",
+    "credential_cooldown", "engine_gave_up", "reload_failed", "loop_lag",
 )  # fmt: skip
 TOKEN = "benchmark"  # for both gateways of this run
 OFF = f"""
 ops:
   token: {TOKEN}
-  timelines: {{calls: 0}}
+  recent_calls: {{calls: 0}}
   alerts: {{{", ".join(f'{rule}: "off"' for rule in RULES)}}}
 """
 ON = f"""

@@ -325,5 +325,5 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def _bodies(config: Config) -> Bodies:
-    key = config.store.key
+    key = config.store.encryption_key
     return Bodies(config.store.dead_letters.bodies, None if key is None else Sealing(sealing_keys(key)))

@@ -96,7 +96,7 @@ def _keys_of(config: Config) -> list[str | None]:
     operators = [config.ops.token, *(each.token for each in config.ops.tokens)]
     upstreams = config.upstreams.values()
     pools = [key.key for each in upstreams for key in each.api_keys]
-    return [*clients, *operators, config.store.key, *(each.api_key for each in upstreams), *pools]
+    return [*clients, *operators, config.store.encryption_key, *(each.api_key for each in upstreams), *pools]
 
 
 def _shown(line: MutableMapping[str, Any]) -> str:

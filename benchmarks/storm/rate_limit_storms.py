@@ -214,14 +214,14 @@ class Run:
             self._send(call, slot)
             return
         wait_s = gate.wait_s(now)
-        if wait_s is None or wait_s > self.settings.queue_wait:
+        if wait_s is None or wait_s > self.settings.queue_timeout:
             return
         tickets = deque[Ticket]()
         ticket = gate.enqueue(1, lambda: self._granted(call, tickets[0]))
         if ticket is None:
             return
         tickets.append(ticket)
-        self.timeline.at(now + self.settings.queue_wait, partial(self._leave, ticket))
+        self.timeline.at(now + self.settings.queue_timeout, partial(self._leave, ticket))
         self._advance()
 
     def _granted(self, call: _Call, ticket: Ticket) -> None:
@@ -264,7 +264,7 @@ class Run:
         self._note_hint(slot, hint)
         if hint_s is not None and hint_s >= _HELD_FROM_S:
             self.gate.note_retry_after(now + min(hint_s, _MOST_HINT_S), now)
-        if call.attempts < _ATTEMPTS and (hint_s or 0.0) <= self.settings.queue_wait:
+        if call.attempts < _ATTEMPTS and (hint_s or 0.0) <= self.settings.queue_timeout:
             wait_s = hint_s or _FIRST_BACKOFF_S * 2 ** (call.attempts - 1) * self._dice.uniform(0.7, 1.3)
             self.timeline.at(now + wait_s, partial(self._attempt, call))
         self._advance()

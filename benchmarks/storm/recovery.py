@@ -178,10 +178,10 @@ class _Recovery:
     def _wait(self, call: _Call) -> None:
         now = self._timeline.now
         wait_s = self._gate.wait_s(now)
-        if wait_s is None or wait_s > self._capacity.queue_wait:
+        if wait_s is None or wait_s > self._capacity.queue_timeout:
             return
         call.ticket = self._gate.enqueue(1, lambda: self._timeline.at(now, partial(self._turn, call)))
-        self._timeline.after(self._capacity.queue_wait, partial(self._leave, call))
+        self._timeline.after(self._capacity.queue_timeout, partial(self._leave, call))
         self._advance()
 
     def _leave(self, call: _Call) -> None:

@@ -27,7 +27,7 @@ def lasted(elsewhere_us: float, errors: tuple[str, ...] = ()) -> Lasted:
 
 def test_measured_model_uses_none_of_it_in_either() -> None:
     off, on = config(OFF).models["gpt-4o"], config(ELSEWHERE).models["gpt-4o"]
-    assert (off.cache, off.degraded, off.dead_letter, off.answer_later.when) == (None, None, "off", "off")
+    assert (off.cache, off.degraded, off.dead_letter, off.deferred.mode) == (None, None, "off", "off")
     assert (on.cache, on.degraded) == (None, None)
     assert (on.deployments, on.retry, on.hedge) == (off.deployments, off.retry, off.hedge)
 
@@ -37,7 +37,7 @@ def test_another_model_uses_all_of_it() -> None:
     kept = on.models["kept"]
     assert kept.cache is not None
     assert kept.degraded is not None
-    assert (kept.dead_letter, kept.answer_later.when) == ("always", "on_failure")
+    assert (kept.dead_letter, kept.deferred.mode) == ("always", "on_failure")
     assert on.upstreams["probed"].probe is not None
 
 

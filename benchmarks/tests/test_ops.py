@@ -43,8 +43,8 @@ def test_configs_differ_in_the_operators_part_alone() -> None:
     off, on = config(OFF), config(ON)
     assert (off.server, off.upstreams, off.defaults, off.models) == (on.server, on.upstreams, on.defaults, on.models)
     assert on.ops.webhooks
-    assert on.ops.timelines.calls > 0
-    assert off.ops.timelines.calls == 0
+    assert on.ops.recent_calls.calls > 0
+    assert off.ops.recent_calls.calls == 0
 
 
 def test_every_alert_is_on_in_one_and_off_in_the_other() -> None:

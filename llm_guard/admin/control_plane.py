@@ -128,7 +128,7 @@ class OperatorSide:
         )
         self._metrics = Metrics(running, self._watch, self._health.states, self._alerts.counts, others)
         self.state = self._metrics.state
-        self._calls = CallPages(running.gateway, running.clock, config.ops.timelines)
+        self._calls = CallPages(running.gateway, running.clock, config.ops.recent_calls)
         self._logins = LoginPages(lambda: self._site.guard, UsedCodes(folder), running.clock)
         self._site = Site(with_description(self._pages()), self._guard(config), running.clock)
 
@@ -156,7 +156,7 @@ class OperatorSide:
         self._limits.adopt(config)
         self._degraded.adopt(config)
         self._restrictions.adopt(config)
-        self._calls.adopt(config.ops.timelines)
+        self._calls.adopt(config.ops.recent_calls)
         self._letters.adopt(config)
         self._cache.adopt(config)
         self._clients.adopt(config)

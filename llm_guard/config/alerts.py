@@ -58,7 +58,7 @@ class AlertRules(Strict):
     breaker_open: Rule[BreakerOpenSettings] = BreakerOpenSettings()
     failure_spike: Rule[FailureSpikeSettings] = FailureSpikeSettings()
     budget_exhausted: Rule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
-    credential_benched: Rule[CredentialBenchedSettings] = CredentialBenchedSettings()
+    credential_cooldown: Rule[CredentialBenchedSettings] = CredentialBenchedSettings()
     engine_gave_up: Rule[EngineGaveUpSettings] = EngineGaveUpSettings()
     reload_failed: Rule[ReloadFailedSettings] = ReloadFailedSettings()
     loop_lag: Rule[LoopLagSettings] = LoopLagSettings()

@@ -103,8 +103,8 @@ def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -
 
 def check_store(document: Document, store: StoreConfig | None) -> None:
     """Checks that there is a key if something is to be encrypted."""
-    if store is not None and store.dead_letters.bodies == "encrypted" and store.key is None:
-        remedy = "set store.key to what `openssl rand -base64 32` prints, by a variable"
+    if store is not None and store.dead_letters.bodies == "encrypted" and store.encryption_key is None:
+        remedy = "set store.encryption_key to what `openssl rand -base64 32` prints, by a variable"
         document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {remedy}")
 
 
@@ -114,9 +114,9 @@ def check_completion_webhooks(
     """Checks that the completion webhook of each model exists."""
     known = [each.name for each in store.webhooks] if store is not None else []
     for name, model in models.items():
-        webhook = model.answer_later.webhook if model is not None else None
+        webhook = model.deferred.webhook if model is not None else None
         if store is not None and webhook is not None and webhook not in known:
-            place: Path = ("models", name, "answer_later", "webhook")
+            place: Path = ("models", name, "deferred", "webhook")
             place = place if place in document.lines else ("defaults", *place[2:])
             reason = f"no webhook in store.webhooks is called {webhook}{did_you_mean(webhook, known)}"
             document.report(place, reason)

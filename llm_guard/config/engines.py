@@ -94,7 +94,7 @@ class RestartConfig(Strict):
     jitter: Annotated[float | None, Unit(or_none(parse_ratio))] = None
     max_attempts: _Times | None = None
     max_per_hour: _Times | None = None
-    steady: OptionalSeconds = None
+    reset_after: OptionalSeconds = None
 
     @property
     def settings(self) -> RestartSettings:
@@ -114,12 +114,12 @@ class EngineConfig(Strict):
     docker: ContainerConfig | None = None
     podman: ContainerConfig | None = None
     systemd: UnitConfig | None = None
-    boot: Seconds = 120.0
+    start_timeout: Seconds = 120.0
     """Maximum duration of its start."""
-    grace: Seconds = 20.0
+    stop_timeout: Seconds = 20.0
     """How long it may take to end by itself before it is killed."""
     restart: RestartConfig = RestartConfig()
-    spare: bool = False
+    standby: bool = False
     """A standby engine: not started with the gateway."""
     auto_provision: Annotated[bool | Literal["on_get"], BeforeValidator(_provision)] = False
     """A standby engine: POST /admin/admit starts it; on_get: GET /admin/admit?auto_provision=true does too."""
@@ -133,8 +133,8 @@ class EngineConfig(Strict):
     def _check(self) -> Self:
         if sum(each is not None for each in (self.command, self.docker, self.podman, self.systemd)) != 1:
             raise wrong("needs exactly one of command, docker, podman and systemd: how it is started")
-        if self.auto_provision and not self.spare:
-            raise wrong("auto_provision is for spare engines: set spare: true as well")
+        if self.auto_provision and not self.standby:
+            raise wrong("auto_provision is for standby engines: set standby: true as well")
         return self
 
     @property

@@ -70,12 +70,12 @@ class ErrorWhen(Strict):
 
 
 class ErrorRule(Strict):
-    when: ErrorWhen
-    means: Annotated[FailureKind, BeforeValidator(_meaning)]
+    match: ErrorWhen
+    kind: Annotated[FailureKind, BeforeValidator(_meaning)]
 
     def compiled(self) -> UserRule:
         """The rule in the classifier's form."""
-        return _rule(self.when, self.means)
+        return _rule(self.match, self.kind)
 
 
 def _rule(when: ErrorWhen, kind: FailureKind) -> UserRule:

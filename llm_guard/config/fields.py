@@ -9,6 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 
+def key_of(field: str) -> str:
+    """The key in the file of a field, which ends with an underscore if the key is a keyword of Python."""
+    return field.removesuffix("_")
+
+
 def wrong(reason: str) -> PydanticCustomError:
     """Creates an error with a reason that does not quote the value, which may be a secret."""
     return PydanticCustomError("config", "{reason}", {"reason": reason})

@@ -26,10 +26,10 @@ from llm_guard.config.checks import (
     check_ways,
 )
 from llm_guard.config.engines import EngineConfig
-from llm_guard.config.fields import Strict
-from llm_guard.config.models import Config, ModelConfig, Probing, Rules, Server, UpstreamConfig, Way
-from llm_guard.config.names import did_you_mean
+from llm_guard.config.fields import Strict, key_of
+from llm_guard.config.models import Config, ModelConfig, ProbesConfig, Rules, Server, UpstreamConfig, Way
 from llm_guard.config.operator import Ops
+from llm_guard.config.renamed_keys import unknown_key
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.yaml_source import (
     ConfigError,
@@ -112,7 +112,7 @@ def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.en
     server = _read(document, Server, ("server",), top.get("server", {}))
     ops = _read(document, Ops, ("ops",), top.get("ops", {}))
     store = _read(document, StoreConfig, ("store",), top.get("store", {}))
-    probing = _read(document, Probing, ("probing",), top.get("probing", {}))
+    probes = _read(document, ProbesConfig, ("probes",), top.get("probes", {}))
     defaults = _read(document, Rules, ("defaults",), top.get("defaults", {}))
     engines = {
         key: _read(document, EngineConfig, ("engines", key), data)
@@ -136,7 +136,7 @@ def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.en
     check_engines(document, engines, upstreams)
     document.raise_problems()
     parts = {
-        "server": server, "ops": ops, "store": store, "probing": probing, "upstreams": upstreams, "engines": engines,
+        "server": server, "ops": ops, "store": store, "probes": probes, "upstreams": upstreams, "engines": engines,
         "defaults": defaults, "models": models,
     }  # fmt: skip
     return Config.model_validate(parts)
@@ -154,7 +154,7 @@ def _top(document: Document) -> dict[str, Any]:
         return {}
     for key in document.data:
         if key not in Config.model_fields:
-            document.report((key,), f"unknown key{did_you_mean(key, Config.model_fields)}")
+            document.report((key,), unknown_key((key,), Config.model_fields))
     return document.data
 
 
@@ -205,7 +205,7 @@ def _read(
         for detail in error.errors(include_url=False):
             if not _is_echo(detail):
                 place = _origin(document, (*path, *detail["loc"]), path, inherited)
-                document.report(place, _reason(part, data, detail))
+                document.report(place, _reason(part, data, detail, place))
     return None
 
 
@@ -240,14 +240,14 @@ def _raw(data: object) -> object:
     return data.raw if isinstance(data, Interpolated) else data
 
 
-def _reason(part: type[Strict], data: object, detail: ErrorDetails) -> str:
+def _reason(part: type[Strict], data: object, detail: ErrorDetails, place: Path) -> str:
     """The reason in this project's wording; quotes only values that the file itself shows."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
             return "is missing"
         case "extra_forbidden" | "unexpected_keyword_argument":
-            return f"unknown key{did_you_mean(str(detail['loc'][-1]), _keys_beside(part, detail['loc']))}"
+            return unknown_key(place, _keys_beside(part, detail["loc"]))
         case "model_type" | "dataclass_type":
             return f"must be a mapping of keys, not {_kind(detail['input'])}"
         case "tuple_type":
@@ -292,7 +292,7 @@ def _keys_beside(part: type, loc: _Loc) -> list[str]:
 def _fields(part: type) -> dict[str, Any]:
     if issubclass(part, BaseModel):
         return {name: field.annotation for name, field in part.model_fields.items()}
-    return {name: kind for name, kind in get_type_hints(part).items() if dataclasses.is_dataclass(part)}
+    return {key_of(name): kind for name, kind in get_type_hints(part).items() if dataclasses.is_dataclass(part)}
 
 
 def _kind(value: object) -> str:

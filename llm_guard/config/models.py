@@ -71,16 +71,16 @@ class Server(Strict):
     isolate_objects: bool = False
     """True: objects that a provider keeps (files, batches, responses, ...) belong to the client key that created them.
     """
-    repeat: dict[str, bool] = Field(default_factory=dict)
+    idempotency: dict[str, bool] = Field(default_factory=dict)
     """By path: whether a call that may have been executed may be sent again. Overrides the built-in rules."""
 
-    @field_validator("repeat")
+    @field_validator("idempotency")
     @classmethod
-    def _check_repeat(cls, repeat: dict[str, bool]) -> dict[str, bool]:
-        for path in repeat:
+    def _check_idempotency(cls, idempotency: dict[str, bool]) -> dict[str, bool]:
+        for path in idempotency:
             if not path.startswith("/v1/") or "*" in path[:-1]:
                 raise wrong(f"{path}: write a path below /v1/, with * at its end for all below it")
-        return repeat
+        return idempotency
 
 
 def _usual_auth(data: dict[str, Any]) -> Auth:
@@ -181,7 +181,7 @@ class Rules(Strict):
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
     dead_letter: Letters = "on_request"
-    answer_later: LaterSettings = LaterSettings()
+    deferred: LaterSettings = LaterSettings()
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""
 
@@ -217,7 +217,7 @@ class ModelConfig(Way, Rules):
     """One entry of `models`, merged with the defaults."""
 
 
-class Probing(Strict):
+class ProbesConfig(Strict):
     """Settings of all probes together."""
 
     concurrency: Count = 50
@@ -228,7 +228,7 @@ class Config(Strict):
     server: Server
     ops: Ops
     store: StoreConfig
-    probing: Probing
+    probes: ProbesConfig
     upstreams: dict[str, UpstreamConfig]
     engines: dict[str, EngineConfig] = Field(default_factory=dict)
     defaults: Rules

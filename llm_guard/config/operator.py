@@ -100,7 +100,7 @@ class Ops(Strict):
     """Host names accepted for /admin, besides localhost, the listeners' own and IP addresses; `*`: any."""
     store: Text | None = None
     """The state folder; None: XDG_STATE_HOME/llm-guard, and memory if that is not available."""
-    timelines: TimelineSettings = TimelineSettings()
+    recent_calls: TimelineSettings = TimelineSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()

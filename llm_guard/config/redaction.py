@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from llm_guard.config.fields import key_of
 from llm_guard.config.models import Config
 from llm_guard.config.yaml_source import Path, dotted
 from llm_guard.outcome import FailureKind
@@ -80,7 +81,8 @@ def _tree(value: object, *, is_secret: bool = False) -> Any:
         fields = type(value).model_fields.items()
         return {name: _tree(getattr(value, name), is_secret=field.repr is False) for name, field in fields}
     if dataclasses.is_dataclass(value):
-        return {each.name: _tree(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        fields_of = dataclasses.fields(value)
+        return {key_of(field.name): _tree(getattr(value, field.name)) for field in fields_of}
     if isinstance(value, tuple | list | frozenset | set):
         members = sorted(value) if isinstance(value, frozenset | set) else value
         return [_tree(each) for each in members]

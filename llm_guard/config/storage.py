@@ -37,19 +37,19 @@ class LetterStore(Strict):
     size: Size = 256 * 1024**2
     """Maximum size in bytes of all dead letters together; the oldest are deleted first."""
     bodies: Literal["plain", "encrypted", "none"] = "plain"
-    """none: requests are not stored, and cannot be requeued. encrypted: with `store.key`."""
-    pace: Pace = 2.0
+    """none: requests are not stored, and cannot be requeued. encrypted: with `store.encryption_key`."""
+    requeue_rate: Pace = 2.0
     """Maximum number of requeued calls started in a second."""
 
 
 class LaterStore(Strict):
     """The store of deferred calls."""
 
-    waiting: Count = 1000
+    max_pending: Count = 1000
     """Maximum number of pending calls; more are refused."""
-    at_once: Count = 8
+    concurrency: Count = 8
     """Maximum number of calls processed at the same time."""
-    keep: Seconds = 24 * 3600.0
+    result_ttl: Seconds = 24 * 3600.0
     """How long a response can be fetched."""
 
 
@@ -60,16 +60,16 @@ class CompletionWebhook(WebhookTarget):
 class StoreConfig(Strict):
     """Settings of what outlives a call; the files are in `ops.store`."""
 
-    key: OptionalSecret = Field(default=None, repr=False)
+    encryption_key: OptionalSecret = Field(default=None, repr=False)
     """Encrypts the bodies of deferred calls, and of dead letters if `bodies` says so: 32 random bytes in base64.
     Several keys are separated by commas: the first encrypts, all decrypt."""
     cache: CacheStore = CacheStore()
     dead_letters: LetterStore = LetterStore()
-    answer_later: LaterStore = LaterStore()
+    deferred: LaterStore = LaterStore()
     webhooks: Annotated[tuple[CompletionWebhook, ...], AfterValidator(check_webhook_names)] = ()
-    """Webhooks that a model's `answer_later.webhook` can name."""
+    """Webhooks that the `webhook` of a model's `deferred` can name."""
 
-    @field_validator("key")
+    @field_validator("encryption_key")
     @classmethod
     def _check_key(cls, key: str | None) -> str | None:
         if key is None:
@@ -84,7 +84,7 @@ class StoreConfig(Strict):
 
 
 def sealing_keys(key: str) -> tuple[bytes, ...]:
-    """Returns the keys in `store.key`, of 32 bytes each. Raises ValueError, with a text that does not quote it."""
+    """Returns the keys in `store.encryption_key`, of 32 bytes each. Raises ValueError, with a text that quotes none."""
     keys = key.split(",")
     found = tuple(_decoded(each) for each in keys)
     for number, each in enumerate(found, 1):

@@ -32,7 +32,9 @@ from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer
 _log = structlog.get_logger("llm_guard.deferred.execution")
 
 _LEFT_OUT = frozenset({"connection", "content-length", "set-cookie", "transfer-encoding"})
-_NO_BODY = Ended(kind="no_body", detail="what it asked for was not kept, or cannot be read with this store.key")
+_NO_BODY = Ended(
+    kind="no_body", detail="its request is not stored, or cannot be decrypted with this store.encryption_key"
+)
 _LATE = Ended(kind="deadline", detail="its deadline has passed before anybody could be asked")
 _LOST_KEY = (
     "; its caller's own key was kept in memory alone, and is gone: give the upstream an api_key, and requeue the call"

@@ -75,7 +75,7 @@ class CallIntake:
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config."""
-        self._most_waiting = config.store.answer_later.waiting
+        self._most_waiting = config.store.deferred.max_pending
 
     async def show(self, call: Call, reply: Reply) -> None:
         await self._status_api.show(call, reply)

@@ -81,6 +81,6 @@ class Upkeep:
 
     def _sweep(self, store: KeptCalls) -> None:
         letters = self._store.dead_letters
-        count = store.sweep(self._clock.wall(), self._store.answer_later.keep, letters.max_age, letters.size)
+        count = store.sweep(self._clock.wall(), self._store.deferred.result_ttl, letters.max_age, letters.size)
         if count:
             _log.info("kept calls have had their time", count=count)

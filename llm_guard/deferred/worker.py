@@ -80,8 +80,8 @@ class Runner:
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config."""
-        self._at_once = config.store.answer_later.at_once
-        self._pace = config.store.dead_letters.pace
+        self._at_once = config.store.deferred.concurrency
+        self._pace = config.store.dead_letters.requeue_rate
 
     async def run(self) -> None:
         """Begins due calls every second, and whenever it is woken."""

@@ -268,8 +268,8 @@ class Call:
             return self.sent_status is not None
         rules = self.route.stream
         if not self.is_stream:
-            return rules.waiting is not None and rules.waiting.unary
-        is_early = rules.waiting is not None and rules.waiting.before_head
+            return rules.keepalive is not None and rules.keepalive.unary
+        is_early = rules.keepalive is not None and rules.keepalive.before_headers
         return is_early or rules.recover != "off" or self.stream_head == "plain"
 
     @property

@@ -108,7 +108,7 @@ class Degraded:
         mode, now = self._routes[route.alias], self._clock.now()
         if mode.is_degraded and route.alias not in self._words and mode.may_wait(now):
             return
-        hurried_by = now + mode.settings.patience
+        hurried_by = now + mode.settings.max_wait
         if hurried_by < call.client_deadline:
             call.disposition = call.disposition or Disposition()
             call.disposition.degraded_deadline = call.client_deadline = hurried_by

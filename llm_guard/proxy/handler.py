@@ -202,7 +202,7 @@ class Handler:
             if await self.cache_stage.try_respond(call, reply):
                 return
             self.degraded.hurry(call, has_stale=False)
-        waiting = call.route.stream.waiting
+        waiting = call.route.stream.keepalive
         if waiting is not None and waiting.applies_to(is_stream=call.is_stream):
             with KeepAlive(call, reply, waiting, self._clock):
                 result = await self._loop.run(call, call.route)

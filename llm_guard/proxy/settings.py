@@ -15,6 +15,6 @@ class Serving:
     def __init__(self, config: Config, table: RouteTable) -> None:
         self.config = config
         self.table = table
-        self.repeatable = Repeatable(config.server.repeat)
+        self.repeatable = Repeatable(config.server.idempotency)
         self.body_limits = BodyLimits(config)
         self.clients = Clients(config)

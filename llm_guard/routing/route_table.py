@@ -51,7 +51,7 @@ class Lasting:
     """True if there is something to do before a provider is tried."""
 
     def __post_init__(self) -> None:
-        does = self.cache is not None or self.later.when == "always" or self.degraded is not None
+        does = self.cache is not None or self.later.mode == "always" or self.degraded is not None
         object.__setattr__(self, "comes_first", does)
 
 
@@ -239,7 +239,7 @@ class RouteTable:
     def _route_to(self, alias: str, rules: Rules, targets: tuple[Target, ...]) -> Route:
         budget, hedge = self.pool.budget(alias, rules.retry.budget), rules.hedge
         hedging = Hedging(hedge, self.pool.hedge_budget(alias, hedge)) if hedge is not None else None
-        lasting = Lasting(rules.cache, rules.dead_letter, rules.answer_later, rules.degraded)
+        lasting = Lasting(rules.cache, rules.dead_letter, rules.deferred, rules.degraded)
         takes_prefill = any(target.prefill != "none" for target in targets)
         recover = effective_recover(rules.stream.recover, takes_prefill=takes_prefill)
         stream = replace(rules.stream, recover=recover)
@@ -253,7 +253,7 @@ class RouteTable:
             config.model or name,
             model.timeout,
             model.retry,
-            model.capacity.queue_wait,
+            model.capacity.queue_timeout,
             config.weight,
             group,
             config.prefill or self.upstreams[config.upstream].prefill,
@@ -291,7 +291,7 @@ class RouteTable:
             None,
             rules.timeout,
             rules.retry,
-            rules.capacity.queue_wait,
+            rules.capacity.queue_timeout,
             prefill=self.upstreams[name].prefill,
             max_buffered_answer=rules.max_buffered_answer,
         )

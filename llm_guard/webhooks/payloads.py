@@ -40,7 +40,7 @@ _LABELS = {
     "breaker_open": "deployment",
     "failure_spike": "deployment",
     "budget_exhausted": "deployment",
-    "credential_benched": "upstream",
+    "credential_cooldown": "upstream",
 }
 _ENDINGS = {" (first token)": "model", " (whole answer)": "model", " (model)": "model", " (host)": "upstream"}
 """Labels of subjects with a suffix (`admin.alerting.signals`)."""
@@ -51,7 +51,7 @@ _ACTIONS = {
     "breaker_open": "None, if it closes again. GET /admin/breakers says when the next call is let through.",
     "failure_spike": "The outcomes of its attempts in /admin/metrics say how it fails; drain it if it only costs time.",
     "budget_exhausted": "Retries bring nothing now: look for what fails, before retry.budget is raised.",
-    "credential_benched": "Renew the upstream's api_key or its quota, and reload.",
+    "credential_cooldown": "Renew the upstream's api_key or its quota, and reload.",
     "engine_gave_up": "Start it by hand, and look at its own log.",
     "reload_failed": "llm-guard check -c FILE names file, line and key; a restart now would fail.",
     "loop_lag": "Is the machine short of CPU, or does it swap? Add a replica.",

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 import llm_guard
 from llm_guard.cli.main import main
 from llm_guard.config.alerts import WebhookConfig
+from llm_guard.config.fields import key_of
 from llm_guard.config.models import Config, Rules
 from llm_guard.config.operator import OperatorTokenConfig
 from llm_guard.config.storage import CompletionWebhook
@@ -84,7 +85,7 @@ def config_keys(kind: object, prefix: str = "") -> Iterator[str]:
         for name, inner in typing.get_type_hints(kind).items():
             if typing.get_origin(inner) is not typing.ClassVar:
                 nested = list(config_keys(inner, f"{prefix}{name}."))
-                yield from nested or [prefix + name]
+                yield from nested or [prefix + key_of(name)]
 
 
 def keys_of(value: object, prefix: str = "") -> Iterator[str]:
@@ -166,7 +167,7 @@ def test_annotated_config_shows_every_key() -> None:
     in_comments = {
         *(key for key in shown_once if key.startswith("server.client_keys.")), "defaults.hedge.after",
         "defaults.hedge.max_extra", "defaults.timeout.learned.factor", "defaults.timeout.learned.min",
-            "defaults.stream.hold_back.tokens", "defaults.stream.hold_back.time", "models.*.deployments.prefill",
+        "defaults.stream.prebuffer.tokens", "defaults.stream.prebuffer.time", "models.*.deployments.prefill",
         *(f"server.tls.{key}" for key in ServerTls.model_fields),
         *(f"upstreams.*.tls.{key}" for key in UpstreamTls.model_fields),
         *(f"upstreams.*.{key}" for key in ("api_key_file", "api_keys", "api_keys.name", "api_keys.key")),

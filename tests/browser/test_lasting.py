@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
 LOUD = f"print({HOSTILE!r}, flush=True)\n{LIGHT}"
 PARTS = ("engines", "probes", "modes", "cache", "kept")
-SORRY = {"answer": "We are sorry.", "patience": "1s"}
+SORRY = {"static_response": "We are sorry.", "max_wait": "1s"}
 
 
 async def call(stand: Stand, text: str = "hello") -> Reply:
@@ -51,7 +51,7 @@ async def gateway(provider: MockProvider, folder: Path, **more: Any) -> AsyncIte
 
 def engine(argv: Sequence[str]) -> dict[str, Any]:
     restart = {"preset": "demo", "base_delay": "100ms", "max_delay": "200ms", "max_attempts": 2}
-    return {"e": {"upstreams": ["near"], "command": {"argv": list(argv)}, "grace": "1s", "restart": restart}}
+    return {"e": {"upstreams": ["near"], "command": {"argv": list(argv)}, "stop_timeout": "1s", "restart": restart}}
 
 
 def light(port: int) -> list[str]:
@@ -346,7 +346,7 @@ async def test_one_line_tells_of_all_letters_between_two_other_events(opens: Ope
 
 
 async def test_promised_calls_have_a_list_of_their_own(opens: Opens, tmp_path: Path) -> None:
-    rules = {"answer_later": {"when": "always"}}
+    rules = {"deferred": {"mode": "always"}}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         assert (await call(stand)).status == 202
         page = await window.open(stand.url)

@@ -92,7 +92,7 @@ async def test_thousand_disconnects_leave_every_place_free(form: Form, is_hedged
             "one-back": {"dialect": "openai", "base_url": f"{back.url}/v1"},
             "two-back": {"dialect": "anthropic", "base_url": back.url},
         }
-        rules = {"capacity": {"concurrency": LIMIT, "queue": 40}, "balance": "least_loaded"}
+        rules = {"capacity": {"concurrency": LIMIT, "max_queue": 40}, "balance": "least_loaded"}
         if is_hedged:
             rules["hedge"] = {"after": "5ms", "max_extra": 1}
         models = {

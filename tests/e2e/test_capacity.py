@@ -63,7 +63,7 @@ def waiting(app: App) -> int:
 @sdks
 async def test_sdk_that_is_turned_away_comes_back_when_it_was_told_to_and_is_served(sdk: Any, form: Form) -> None:
     provider = ManualProvider()
-    rules = "capacity: {concurrency: 2, queue: 1}"
+    rules = "capacity: {concurrency: 2, max_queue: 1}"
     async with before(provider, rules) as app, sdk(app.addresses[0], max_retries=0) as hold:
         held = [asyncio.ensure_future(hold()) for _ in range(2)]
         await eventually(lambda: len(provider.open) == 2)

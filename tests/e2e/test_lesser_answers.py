@@ -22,12 +22,12 @@ server: {port: 0, drain: 1s}
 upstreams:
   openai: {dialect: openai, base_url: "http://127.0.0.1:9/v1"}
   anthropic: {dialect: anthropic, base_url: "http://127.0.0.1:9"}
-defaults: {retry: {max_attempts: 1}, degraded: {answer: "We cannot answer now."}}
+defaults: {retry: {max_attempts: 1}, degraded: {static_response: "We cannot answer now."}}
 models:
   gpt: {deployments: [{upstream: openai}]}
-  gpt-json: {deployments: [{upstream: openai}], degraded: {answer: '{"name": "nobody"}'}}
+  gpt-json: {deployments: [{upstream: openai}], degraded: {static_response: '{"name": "nobody"}'}}
   claude: {deployments: [{upstream: anthropic}]}
-  claude-json: {deployments: [{upstream: anthropic}], degraded: {answer: '{"name": "nobody"}'}}
+  claude-json: {deployments: [{upstream: anthropic}], degraded: {static_response: '{"name": "nobody"}'}}
 """
 """All models have upstreams that refuse connections."""
 

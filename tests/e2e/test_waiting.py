@@ -10,7 +10,7 @@ from tests.chaos.stand import facing
 from tests.e2e.stand import SAID
 from tests.fakes.provider import Pause, Step, stream_head
 
-WAITING = {"waiting": {"after": "50ms"}}
+WAITING = {"keepalive": {"interval": "50ms"}}
 
 
 async def test_openai_reads_on_behind_comments() -> None:

@@ -180,7 +180,7 @@ def new_target(
     breaker = breaker or BreakerSettings(early_probes=False)
     deployment = Deployment(label, upstream, model, Breaker(breaker), budget, host or Breaker(breaker), Gates(capacity))
     return Target(
-        deployment, alias, model, timeouts or CHOSEN_TIMEOUTS, retry, capacity.queue_wait, weight=weight, group=group
+        deployment, alias, model, timeouts or CHOSEN_TIMEOUTS, retry, capacity.queue_timeout, weight=weight, group=group
     )
 
 

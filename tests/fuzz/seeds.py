@@ -78,14 +78,14 @@ upstreams:
   u: &u
     dialect: anthropic
     base_url: "https://${HOST}/"
-    errors: [{when: {status: [5xx], message: "*${KEY}*"}, means: auth}]
+    errors: [{match: {status: [5xx], message: "*${KEY}*"}, kind: auth}]
   v: *u
 defaults: {timeout: {idle: "${TIME}"}, retry: {max_attempts: "${NUMBER}", budget: {ratio: 0.5}}, hedge: {after: p95}}
 models:
   m:
     deployments: [{upstream: u, model: "${OTHER}"}, {upstream: v, weight: 2}]
     fallbacks: [n]
-    stream: {waiting: null}
+    stream: {keepalive: null}
   n: {deployments: [{upstream: "${KEY:-u}"}], breaker: {state: "${KEY}"}, capacity: {concurrency: "${NUMBER}"}}
   "*": {deployments: [{upstream: u}], fallbacks: ["${OTHER}", m]}
 """,

@@ -281,7 +281,7 @@ async def test_impatience_of_the_only_call_ends_its_request_as_ever() -> None:
 
 async def test_each_is_told_to_wait() -> None:
     go_on = asyncio.Event()
-    waiting = {"waiting": {"after": "50ms", "before_head": True}}
+    waiting = {"keepalive": {"interval": "50ms", "before_headers": True}}
     async with cached([Pause(go_on), *CHAT.good_stream], stream=waiting) as (stand, provider):
         calls = [asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(stream=True), patient(0.5))) for _ in range(3)]
         await asyncio.sleep(0.6)  # longer than any of them would wait in silence

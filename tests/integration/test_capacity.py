@@ -234,7 +234,7 @@ async def test_wait_is_logged_and_counted() -> None:
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
 @pytest.mark.parametrize("is_stream", [False, True], ids=name_of)
 async def test_full_line_refuses_at_once_and_says_when_to_come_back(form: Form, is_stream: bool) -> None:
-    async with before(concurrency=1, queue=2) as (stand, provider):
+    async with before(concurrency=1, max_queue=2) as (stand, provider):
         calls = [begin(stand, "first", form=form)]
         await eventually(lambda: provider.open)
         calls += [begin(stand, "waits", form=form) for _ in range(2)]
@@ -255,7 +255,7 @@ async def test_full_line_refuses_at_once_and_says_when_to_come_back(form: Form, 
 
 
 async def test_call_in_a_hurry_takes_the_last_place_of_one_that_can_wait() -> None:
-    async with before(concurrency=1, queue=1) as (stand, provider):
+    async with before(concurrency=1, max_queue=1) as (stand, provider):
         calls = [await first(stand, provider)]
         (low,) = await queued(stand, "low", priority="low")
         calls.append(begin(stand, "high", "high"))
@@ -266,7 +266,7 @@ async def test_call_in_a_hurry_takes_the_last_place_of_one_that_can_wait() -> No
 
 
 async def test_call_waits_no_longer_than_it_may() -> None:
-    async with before(concurrency=1, queue_wait="1200ms") as (stand, provider):
+    async with before(concurrency=1, queue_timeout="1200ms") as (stand, provider):
         call = await first(stand, provider)
         lag_s = stand.lag_s
         reply = await begin(stand, "late")
@@ -279,7 +279,7 @@ async def test_call_waits_no_longer_than_it_may() -> None:
 
 async def test_wait_that_is_sure_to_be_in_vain_is_not_begun() -> None:
     """One call is in flight, at an estimated duration of a second."""
-    async with before(concurrency=1, queue_wait="300ms") as (stand, provider):
+    async with before(concurrency=1, queue_timeout="300ms") as (stand, provider):
         call = await first(stand, provider)
         reply = await begin(stand, "late")
         assert refusal(reply) == (429, "limit", "true")
@@ -332,7 +332,7 @@ async def test_retry_whose_place_is_taken_meanwhile_goes_where_there_is_room() -
 
 @pytest.mark.parametrize("how", ["reset", "close"])
 async def test_client_that_leaves_the_line_frees_its_place(how: str) -> None:
-    async with before(concurrency=1, queue=1) as (stand, provider):
+    async with before(concurrency=1, max_queue=1) as (stand, provider):
         call = await first(stand, provider)
         async with Connection(stand.url) as client:
             client.writer.write(CHAT.request(user="leaves"))
@@ -400,7 +400,7 @@ async def test_reload_with_less_room_evicts_nobody(tmp_path: Path) -> None:
         calls = [asyncio.create_task(CHAT.ask(served.url)) for _ in range(6)]
         await eventually(lambda: len(provider.open) == 3)
         await until_in_flight(served, 6)
-        write(path, config_text(provider.url, models=models(concurrency=1, queue=1)))
+        write(path, config_text(provider.url, models=models(concurrency=1, max_queue=1)))
         served.signal(signal.SIGHUP)
         await served.logged("reloaded")
         for _ in range(6):

@@ -62,7 +62,9 @@ def text_of(far: str, port: int, engine: Mapping[str, Any], **sections: Any) -> 
     near = {**here, "probe": {"interval": "200ms", "timeout": "1s", "max_failures": 2}}
     models = {"gpt": {"deployments": [{"upstream": "near"}, {"upstream": "one"}]}, "solo": {"deployments": [NEAR]}}
     text = json.loads(config_text(far, models=models, upstreams={"near": near}, **sections))
-    text["engines"] = {"e": {"upstreams": ["near"], "boot": "20s", "grace": "2s", "restart": QUICK, **engine}}
+    text["engines"] = {
+        "e": {"upstreams": ["near"], "start_timeout": "20s", "stop_timeout": "2s", "restart": QUICK, **engine}
+    }
     return json.dumps(text)
 
 
@@ -207,7 +209,7 @@ async def test_operator_stops_starts_and_restarts_an_engine() -> None:
 
 
 async def test_engine_that_there_is_not_is_told() -> None:
-    async with engine_behind(spare=True) as stand:
+    async with engine_behind(standby=True) as stand:
         reply = await post(stand.url, "engines/start", engine="f")
         assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_engine")
         assert "no engine is named 'f'" in reply.json["error"]["message"]
@@ -215,7 +217,7 @@ async def test_engine_that_there_is_not_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["; touch pwned", "../e", "$(id)", "e\n", "E" * 64])
 async def test_name_from_outside_reaches_no_command(name: str) -> None:
-    async with engine_behind(spare=True) as stand:
+    async with engine_behind(standby=True) as stand:
         assert (await post(stand.url, "engines/start", engine=name)).status == 404
         assert (await post(stand.url, "engines/start", engine="e", command=["/bin/sh"])).status == 422
         assert (await engine_of(stand))["state"] == "stopped"
@@ -225,7 +227,7 @@ async def test_name_from_outside_reaches_no_command(name: str) -> None:
 
 
 async def test_admission_says_why_not() -> None:
-    async with engine_behind(spare=True) as stand:
+    async with engine_behind(standby=True) as stand:
         found = await admission(stand, "model=nobody")
         assert (found["admitted"], found["why"], found["deployment"]) == (False, "unknown_model", None)
         found = await admission(stand, "model=gpt")
@@ -244,10 +246,10 @@ async def test_admission_says_why_not() -> None:
 
 
 async def test_post_starts_a_spare_engine_where_the_config_allows_it() -> None:
-    async with engine_behind(is_light=True, spare=True, auto_provision=True) as stand:
+    async with engine_behind(is_light=True, standby=True, auto_provision=True) as stand:
         for query in ("model=solo", "model=solo&auto_provision=true"):
             found = await admission(stand, query)
-            assert (found["admitted"], found["spare"], found["provisioned"]) == (False, "e", None)
+            assert (found["admitted"], found["standby"], found["provisioned"]) == (False, "e", None)
         assert (await engine_of(stand))["state"] == "stopped"
         assert events(stand) == []
         answer = await change(stand.url, "admit", model="solo", reason="more load")
@@ -261,15 +263,15 @@ async def test_post_starts_a_spare_engine_where_the_config_allows_it() -> None:
 
 
 async def test_spare_engine_that_the_config_does_not_name_for_it_is_not_started() -> None:
-    async with engine_behind(spare=True) as stand:
+    async with engine_behind(standby=True) as stand:
         answer = await change(stand.url, "admit", model="solo")
-        assert answer["warnings"] == ["nothing was started: no spare engine of this model waits to be started"]
+        assert answer["warnings"] == ["nothing was started: no standby engine of this model waits to be started"]
         assert (await engine_of(stand))["state"] == "stopped"
 
 
 async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so() -> None:
-    async with engine_behind(is_light=True, spare=True, auto_provision="on_get") as stand:
-        assert (await admission(stand, "model=solo"))["spare"] == "e"
+    async with engine_behind(is_light=True, standby=True, auto_provision="on_get") as stand:
+        assert (await admission(stand, "model=solo"))["standby"] == "e"
         head = await ask(stand.url, "/admin/admit?model=solo&auto_provision=true", headers=HERE, method="HEAD")
         assert head.status == 200
         assert (await engine_of(stand))["state"] == "stopped"
@@ -283,7 +285,7 @@ async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so()
 async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:
     """A viewer may not change anything, and any page on this host can make a browser send a GET with its cookie."""
     cookie = Credential.of("operator", "operator", SHARED)
-    async with engine_behind(is_light=True, spare=True, auto_provision="on_get") as stand:
+    async with engine_behind(is_light=True, standby=True, auto_provision="on_get") as stand:
         strangers: tuple[dict[str, str], ...] = (
             bearer(VIEWER),
             {"cookie": f"{cookie.cookie_name}={cookie.new_cookie(time.time())}"},
@@ -292,14 +294,14 @@ async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:
             headers = {"host": "localhost", **who}
             path = "/admin/admit?model=solo&auto_provision=true"
             found = await ask(stand.url, path, headers=headers, method="GET")
-            assert (found.status, found.json["spare"], found.json["provisioned"]) == (200, "e", None)
+            assert (found.status, found.json["standby"], found.json["provisioned"]) == (200, "e", None)
         assert (await engine_of(stand))["state"] == "stopped"
 
 
 async def test_spare_engine_stays_where_a_deployment_of_the_model_itself_can_be_asked() -> None:
-    async with engine_behind(is_light=True, spare=True, auto_provision=True) as stand:
+    async with engine_behind(is_light=True, standby=True, auto_provision=True) as stand:
         found = await admission(stand, "model=gpt")
-        assert (found["admitted"], found["spare"]) == (True, None)
+        assert (found["admitted"], found["standby"]) == (True, None)
 
 
 # the process as a whole

@@ -90,7 +90,7 @@ async def test_engine_that_died_is_asked_again_though_its_event_says_bad_request
     assert (requests, status) == (2, 500)
 
 
-RULE = "[{when: {status: 400, message: '*pool is draining*'}, means: overloaded}]"
+RULE = "[{match: {status: 400, message: '*pool is draining*'}, kind: overloaded}]"
 
 
 @pytest.mark.parametrize(("errors", "requests"), [(RULE, 2), ("[]", 1)])

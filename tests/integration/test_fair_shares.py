@@ -28,7 +28,7 @@ async def sharing(queue: int = 1000, **hog: Any) -> AsyncIterator[Stand]:
     models = {
         "gpt": {
             "deployments": [{"upstream": "one"}],
-            "capacity": {"concurrency": CAPACITY, "queue": queue},
+            "capacity": {"concurrency": CAPACITY, "max_queue": queue},
         }
     }
     async with (

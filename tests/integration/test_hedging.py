@@ -161,7 +161,7 @@ async def test_only_deployment_is_asked_twice() -> None:
 
 
 async def test_hedge_needs_a_place_like_any_attempt() -> None:
-    capacity = {"concurrency": 1, "queue": 1}
+    capacity = {"concurrency": 1, "max_queue": 1}
     async with pair(capacity=capacity) as this:
         first = asyncio.create_task(CHAT.ask(this.stand.url))
         await eventually(lambda: this.back.open)

@@ -12,8 +12,8 @@ from tests.fakes.provider import END, Close, Hold, Pause, Reset, Step, chunk, st
 
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
 RETRY = {"max_attempts": 2}
-THREE = {"hold_back": {"tokens": 3, "time": "5s"}}
-SHORT = {"hold_back": {"tokens": 100, "time": "100ms"}}
+THREE = {"prebuffer": {"tokens": 3, "time": "5s"}}
+SHORT = {"prebuffer": {"tokens": 100, "time": "100ms"}}
 
 
 def begun(form: Form, tokens: int) -> list[Step]:
@@ -75,7 +75,7 @@ async def test_first_token_limit_does_not_end_what_is_held_back() -> None:
 
 async def test_stream_is_not_held_beyond_the_clients_patience() -> None:
     script: list[Step] = [stream_head(), Pause(0.5), chunk(CHAT.token), Pause(0.6), *CHAT.good_stream[2:]]
-    async with facing(script, stream={"hold_back": {"tokens": 100, "time": "5s"}}) as (stand, _):
+    async with facing(script, stream={"prebuffer": {"tokens": 100, "time": "5s"}}) as (stand, _):
         async with Connection(stand.url) as client:
             reply = await client.ask(raw_request(CHAT.path, CHAT.body(stream=True), {"x-stainless-timeout": "1"}))
         assert reply.is_whole

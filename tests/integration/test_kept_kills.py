@@ -70,7 +70,7 @@ class Client:
 def text_of(url: str, folder: Path) -> str:
     config = json.loads(config_text(url, models={"gpt": RULES, "bad": RULES}, ops={"store": str(folder)}))
     config["upstreams"]["one"]["api_key"] = "sk-own"
-    config["store"] = {"dead_letters": {"pace": 1000}, "answer_later": {"at_once": 4}}
+    config["store"] = {"dead_letters": {"requeue_rate": 1000}, "deferred": {"concurrency": 4}}
     return json.dumps(config)
 
 

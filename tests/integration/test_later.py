@@ -53,7 +53,7 @@ async def test_stream_that_dies_is_asked_for_again(tmp_path: Path) -> None:
 
 
 async def test_call_that_has_failed_is_promised_an_answer_where_its_route_says_so(tmp_path: Path) -> None:
-    rules = {"answer_later": {"when": "on_failure"}}
+    rules = {"deferred": {"mode": "on_failure"}}
     async with keeping(tmp_path / "s", BUSY, CHAT.ok, rules=rules) as (stand, provider):
         kept_id = await promise(stand, headers={})
         waiting = (await shown(stand, kept_id)).json
@@ -65,12 +65,12 @@ async def test_call_that_has_failed_is_promised_an_answer_where_its_route_says_s
 
 
 async def test_route_may_promise_every_call_an_answer(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", CHAT.ok, rules={"answer_later": {"when": "always"}}) as (stand, _):
+    async with keeping(tmp_path / "s", CHAT.ok, rules={"deferred": {"mode": "always"}}) as (stand, _):
         assert (await outcome(stand, await promise(stand, headers={}))).status == 200
 
 
 async def test_route_may_promise_nobody_anything(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", CHAT.ok, rules={"answer_later": {"when": "off"}}) as (stand, _):
+    async with keeping(tmp_path / "s", CHAT.ok, rules={"deferred": {"mode": "off"}}) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
         assert (reply.status, reply.body) == (200, CHAT.answer)
         assert not (tmp_path / "s").exists()
@@ -175,7 +175,7 @@ async def test_call_can_be_given_up_in_the_middle(tmp_path: Path) -> None:
 
 
 async def test_too_many_are_told_to_come_back(tmp_path: Path) -> None:
-    store = {"answer_later": {"waiting": 2}}
+    store = {"deferred": {"max_pending": 2}}
     async with keeping(tmp_path / "s", (Hold(),), store=store, server={"drain": "100ms"}) as (stand, _):
         for _ in range(2):
             await promise(stand)
@@ -204,7 +204,7 @@ async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     store = {"webhooks": [{"name": "team", "url": url, "secret": "s3cret"}]}
     try:
-        async with keeping(tmp_path / "s", CHAT.ok, store=store, rules={"answer_later": {"webhook": "team"}}) as (
+        async with keeping(tmp_path / "s", CHAT.ok, store=store, rules={"deferred": {"webhook": "team"}}) as (
             stand,
             _,
         ):

@@ -17,7 +17,13 @@ from tests.fakes.provider import Close, Hold, Pause, ScriptedProvider, Step, chu
 from tests.integration.operating import HERE, audit, change, get, post, running
 
 SORRY = "We cannot answer now."
-RULES: Mapping[str, Any] = {"answer": SORRY, "min_calls": 3, "window": "60s", "calm": "30s", "patience": "200ms"}
+RULES: Mapping[str, Any] = {
+    "static_response": SORRY,
+    "min_calls": 3,
+    "window": "60s",
+    "recovery_window": "30s",
+    "max_wait": "200ms",
+}
 DOWN = [whole(500, b'{"error":{"message":"out of order"}}')]
 HANGS: list[Step] = [Hold()]
 
@@ -131,7 +137,7 @@ async def test_stream_that_dies_after_its_first_token_ends_as_ever(form: Form) -
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_text_stands_behind_an_early_head(stream: bool) -> None:
-    waiting = {"waiting": {"after": "50ms", "before_head": True, "unary": True}}
+    waiting = {"keepalive": {"interval": "50ms", "before_headers": True, "unary": True}}
     async with facing(HANGS, models=models(), stream=waiting, timeout={"total": "200ms"}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=stream)
         assert (reply.status, reply.is_whole) == (200, True)

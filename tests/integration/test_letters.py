@@ -20,7 +20,7 @@ from tests.integration.keeping import ASYNC, LETTER, keeping, kept_config, on_di
 from tests.integration.operating import HERE, audit, change, get, post
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
-ALWAYS: dict[str, Any] = {"rules": {"dead_letter": "always"}, "store": {"dead_letters": {"pace": 1000}}}
+ALWAYS: dict[str, Any] = {"rules": {"dead_letter": "always"}, "store": {"dead_letters": {"requeue_rate": 1000}}}
 CANARY = "canary"
 
 
@@ -203,7 +203,7 @@ async def test_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path)
 
 
 async def test_letters_wait_for_their_turn(tmp_path: Path) -> None:
-    store = {"dead_letters": {"pace": 0.001}}
+    store = {"dead_letters": {"requeue_rate": 0.001}}
     async with keeping(tmp_path / "s", BUSY, BUSY, CHAT.ok, rules={"dead_letter": "always"}, store=store) as (stand, _):
         ids = [await letter(stand) for _ in range(2)]
         done = await change(stand.url, "dead-letters/requeue", all=True)
@@ -314,7 +314,7 @@ async def test_store_that_cannot_be_read_is_said_to_the_operator(tmp_path: Path)
 
 async def test_encrypted_letter_cannot_be_read_on_the_disk_and_is_asked_again(tmp_path: Path) -> None:
     folder, key = tmp_path / "s", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
-    store = {"key": key, "dead_letters": {"bodies": "encrypted", "pace": 1000}}
+    store = {"encryption_key": key, "dead_letters": {"bodies": "encrypted", "requeue_rate": 1000}}
     async with keeping(folder, BUSY, CHAT.ok, store=store, rules={"dead_letter": "always"}) as (stand, _):
         kept_id = (await CHAT.ask(stand.url, user="prompt-canary")).headers["x-llm-guard-dead-letter"]
         assert b"prompt-canary" not in on_disk(folder)

@@ -23,7 +23,8 @@ from tests.tokens import NAMED, bearer
 GOOD, BAD = CHAT.ok, [whole(500)]
 TAKEN: Sequence[Step] = [whole(202)]
 RULES: Mapping[str, Any] = {
-    "success_rate": {"min_calls": 3, "calm": "0s"}, "breaker_open": "off", "failure_spike": "off", "loop_lag": "off",
+    "success_rate": {"min_calls": 3, "resolve_after": "0s"},
+    "breaker_open": "off", "failure_spike": "off", "loop_lag": "off",
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "/admin/probes/now": {},
 }
 """A valid change for every page, to be made in this order."""
-ENGINES = {"e": {"upstreams": ["own"], "docker": {"container": "e", "socket": "/no/such"}, "spare": True}}
+ENGINES = {"e": {"upstreams": ["own"], "docker": {"container": "e", "socket": "/no/such"}, "standby": True}}
 OWN = {"own": {"dialect": "openai", "base_url": "http://127.0.0.1:9/v1"}}
 CLIENTS = {"client_keys": [{"name": "app", "key": "k-app", "limits": {"rate": 100}}]}
 WEBHOOK = {"name": "nobody", "url": "http://127.0.0.1:9/hook"}

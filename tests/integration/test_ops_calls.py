@@ -98,7 +98,7 @@ async def test_list_is_the_newest_first_and_by_what_is_asked_for() -> None:
 
 async def test_flood_of_unauthorised_calls_leaves_the_failed_ones_in_place() -> None:
     server = {"client_keys": [{"name": "app", "key": "right-key"}]}
-    ops = {"timelines": {"calls": 5}}
+    ops = {"recent_calls": {"calls": 5}}
     async with facing(BUSY, server=server, ops=ops) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), {"Authorization": "Bearer right-key"})
         failed = reply.headers["x-llm-guard-request-id"]
@@ -144,7 +144,7 @@ async def test_call_that_is_not_kept_is_not_found_and_the_answer_says_why(name: 
         await CHAT.ask(stand.url)
         reply = await ask(stand.url, f"/admin/calls/{name}", b"", HERE, "GET")
         assert reply.status == 404
-        assert "ops.timelines" in reply.text
+        assert "ops.recent_calls" in reply.text
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "failed=perhaps", "limit=1&limit=2", "fail=1"])
@@ -167,7 +167,7 @@ async def test_words_of_a_provider_are_data() -> None:
 
 
 async def test_nothing_is_kept_where_nothing_is_to_be_kept() -> None:
-    async with facing(CHAT.ok, ops={"timelines": {"calls": 0}}) as (stand, _):
+    async with facing(CHAT.ok, ops={"recent_calls": {"calls": 0}}) as (stand, _):
         await CHAT.ask(stand.url)
         await stand.idle()
         assert (await get(stand, "/admin/calls"))["calls"] == []

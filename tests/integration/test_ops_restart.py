@@ -112,7 +112,7 @@ async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Pat
 async def test_modes_and_stopped_engines_outlive_the_process(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     engine = {"upstreams": ["one"], "command": {"argv": ["/bin/sleep", "1000"]}}
-    models = {"gpt": {"deployments": [{"upstream": "one"}], "degraded": {"answer": "later"}}}
+    models = {"gpt": {"deployments": [{"upstream": "one"}], "degraded": {"static_response": "later"}}}
     config = text(folder, port, engines={"sleeper": engine}, models=models)
     async with serving(path, config) as served:
         await change(served.url, "engines/stop", engine="sleeper")

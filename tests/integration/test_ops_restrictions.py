@@ -38,7 +38,7 @@ REFUSED = b'{"error":{"message":"wrong key","code":"invalid_api_key"}}'
 NEARLY_USED_UP = {
     "x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",
 }  # fmt: skip
-IMPATIENT = {"queue_wait": "10ms"}
+IMPATIENT = {"queue_timeout": "10ms"}
 HELD: Sequence[Step] = [Hold()]
 SLOWLY: Sequence[Step] = [Pause(0.4), whole(200, CHAT.answer)]
 
@@ -186,7 +186,7 @@ async def hold(_folder: Path) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def degraded_mode(_folder: Path) -> AsyncIterator[Scene]:
-    rules = {"answer": "We cannot answer now.", "patience": "100ms"}
+    rules = {"static_response": "We cannot answer now.", "max_wait": "100ms"}
     async with facing(SLOWLY, models=one(degraded=rules)) as (stand, _):
         await change(stand.url, "degraded/enter", model="gpt", for_="1h")
         yield scene_of(stand)
@@ -249,7 +249,7 @@ async def defer(stand: Stand) -> Reply:
 def deferring(url: str, folder: Path, waiting: int) -> str:
     text = json.loads(config_text(url, ops={"store": str(folder / "s")}, server={"drain": "100ms"}))
     text["upstreams"]["one"]["api_key"] = "k"
-    text["store"] = {"answer_later": {"waiting": waiting}}
+    text["store"] = {"deferred": {"max_pending": waiting}}
     return json.dumps(text)
 
 

@@ -154,7 +154,7 @@ async def test_client_hears_that_it_is_not_forgotten_meanwhile() -> None:
         parts = [stream_head(), chunk(delta(FIRST[-40:] + REST)), chunk(DONE), END]
         asyncio.get_running_loop().call_later(0.25, lambda: exchange.answer(*parts))
 
-    rules = {**CONTINUE, "stream": {"recover": "continue", "waiting": {"after": "50ms"}}}
+    rules = {**CONTINUE, "stream": {"recover": "continue", "keepalive": {"interval": "50ms"}}}
     async with dying(late, rules) as (_, call, stream):
         stream.cut()
         reply = await call

@@ -143,11 +143,11 @@ async def test_stored_chat_completion_is_repeated_as_any_other() -> None:
         assert kind(await CHAT.ask(stand.url, store=True)) == (200, "2")
 
 
-# server.repeat
+# server.idempotency
 
 
 async def test_config_may_allow_and_forbid_repetition_by_path() -> None:
-    server = {"repeat": {"/v1/batches": True, "/v1/fine_tuning/*": True, "/v1/chat/completions": False}}
+    server = {"idempotency": {"/v1/batches": True, "/v1/fine_tuning/*": True, "/v1/chat/completions": False}}
     for path, body, attempts in (("/v1/batches", b"{}", "2"), ("/v1/fine_tuning/jobs", b'{"model": "gpt"}', "2")):
         async with facing([Reset()], [whole(200, OK)], retry=RETRY, server=server) as (stand, _):
             assert kind(await ask(stand.url, path, body)) == (200, attempts)
@@ -157,7 +157,10 @@ async def test_config_may_allow_and_forbid_repetition_by_path() -> None:
 
 
 async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() -> None:
-    async with facing([Reset()], [whole(200, OK)], retry=RETRY, server={"repeat": {"/v1/files": True}}) as (stand, _):
+    async with facing([Reset()], [whole(200, OK)], retry=RETRY, server={"idempotency": {"/v1/files": True}}) as (
+        stand,
+        _,
+    ):
         assert kind(await ask(stand.url, "/upstreams/one/v1/files", FORM, MULTIPART)) == (200, "2")
     async with facing([Reset()], CHAT.ok, retry=RETRY) as (stand, _):
         assert kind(await ask(stand.url, "/upstreams/one/v1/batches", b"{}")) == (502, "1")

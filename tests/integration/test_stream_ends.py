@@ -151,7 +151,7 @@ async def facing_lenient(*scripts: Sequence[Step], **sections: Section) -> Async
             yield stand
 
 
-@pytest.mark.parametrize("stream", [{}, {"hold_back": {"tokens": 5, "time": "2s"}}], ids=["relayed", "held back"])
+@pytest.mark.parametrize("stream", [{}, {"prebuffer": {"tokens": 5, "time": "2s"}}], ids=["relayed", "held back"])
 async def test_error_of_a_stream_without_a_finish_reason_names_the_key_for_servers_that_never_send_one(
     stream: Section,
 ) -> None:

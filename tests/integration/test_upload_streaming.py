@@ -518,8 +518,8 @@ async def test_form_that_would_be_refused_as_a_whole_reaches_no_provider_as_a_wh
     [
         ({"x-llm-guard-dead-letter": "true"}, {}),
         ({}, {"defaults": {"dead_letter": "always"}}),
-        ({}, {"defaults": {"answer_later": {"when": "on_failure"}}}),
-        ({}, {"defaults": {"hedge": {}}, "server": {"repeat": {FILES: True}}}),
+        ({}, {"defaults": {"deferred": {"mode": "on_failure"}}}),
+        ({}, {"defaults": {"hedge": {}}, "server": {"idempotency": {FILES: True}}}),
     ],
     ids=["letter", "letters", "later", "hedge"],
 )

@@ -18,9 +18,9 @@ from tests.fakes.provider import END, Close, Hold, Pause, Reset, Step, chunk, st
 from tests.fakes.waiting import eventually
 
 streams = pytest.mark.parametrize("form", STREAMS, ids=name_of)
-SOON = {"waiting": {"after": "50ms"}}
-EARLY = {"waiting": {"after": "50ms", "before_head": True}}
-UNARY = {"waiting": {"after": "50ms", "unary": True}}
+SOON = {"keepalive": {"interval": "50ms"}}
+EARLY = {"keepalive": {"interval": "50ms", "before_headers": True}}
+UNARY = {"keepalive": {"interval": "50ms", "unary": True}}
 WORD = b": waiting\n\n"
 RETRY = {"max_attempts": 2}
 
@@ -52,7 +52,9 @@ async def test_nothing_is_said_while_a_failure_can_still_have_a_status(form: For
 
 
 async def test_nothing_is_said_to_a_client_that_does_not_wait_long() -> None:
-    async with facing([Pause(0.1), *CHAT.good_stream], stream={"waiting": {"after": "5s", "before_head": True}}) as (
+    async with facing(
+        [Pause(0.1), *CHAT.good_stream], stream={"keepalive": {"interval": "5s", "before_headers": True}}
+    ) as (
         stand,
         _,
     ):

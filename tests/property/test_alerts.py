@@ -14,7 +14,7 @@ from llm_guard.webhooks.rate_limit import BURST, SendRate
 steps_s = st.sampled_from([0.25, 1.0, 5.0, 30.0, QUIET_S / 2, QUIET_S])
 verdicts = st.sampled_from(["bad", "bad", "between", "good", "good", None])
 settings = st.builds(
-    RuleSettings, after=st.sampled_from([0.0, 1.0, 30.0]), calm=st.sampled_from([0.0, 10.0, QUIET_S + 100])
+    RuleSettings, for_=st.sampled_from([0.0, 1.0, 30.0]), resolve_after=st.sampled_from([0.0, 10.0, QUIET_S + 100])
 )
 
 
@@ -42,15 +42,15 @@ def test_alert_fires_and_resolves_in_turn_and_never_too_soon(
         if change == "fired":
             assert not is_firing
             assert stands == "bad"
-            assert now - since >= rule.after
+            assert now - since >= rule.for_
         elif change == "resolved":
             assert is_firing
-            assert stands is None or (stands == "good" and now - since >= rule.calm)
+            assert stands is None or (stands == "good" and now - since >= rule.resolve_after)
         elif is_firing:
             assert stands is not None
-            assert stands != "good" or now - since < rule.calm
+            assert stands != "good" or now - since < rule.resolve_after
         else:
-            assert stands != "bad" or now - since < rule.after
+            assert stands != "bad" or now - since < rule.for_
         is_firing = alert.is_firing
         assert alert.is_idle == (not is_firing and stands != "bad")
 

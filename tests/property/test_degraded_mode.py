@@ -12,12 +12,12 @@ from llm_guard.resilience.degradation.degraded_mode import Degradation, Degraded
 
 rules = st.builds(
     DegradedSettings,
-    enter=st.sampled_from([0.2, 0.5, 1.0]),
-    leave=st.sampled_from([0.0, 0.1]),
+    enter_failure_rate=st.sampled_from([0.2, 0.5, 1.0]),
+    exit_failure_rate=st.sampled_from([0.0, 0.1]),
     window=st.sampled_from([1.0, 60.0, 600.0]),
     min_calls=st.sampled_from([1, 10]),
-    calm=st.sampled_from([0.5, 30.0, 900.0]),
-    patience=st.sampled_from([0.1, 10.0]),
+    recovery_window=st.sampled_from([0.5, 30.0, 900.0]),
+    max_wait=st.sampled_from([0.1, 10.0]),
 )
 
 
@@ -58,7 +58,7 @@ class DegradedWalk(RuleBasedStateMachine):
     def check_entered(self) -> None:
         # The counts reach back as far as the step before the window's beginning.
         answered, failed = self.counted(self.turned_at - 1)
-        assert failed >= self.chosen.enter
+        assert failed >= self.chosen.enter_failure_rate
         assert answered + failed >= self.chosen.min_calls
         type(self).entered += 1
 
@@ -66,7 +66,7 @@ class DegradedWalk(RuleBasedStateMachine):
         if self.now - self.called_at >= self.chosen.window:
             type(self).left_silent += 1
             return
-        assert self.now - self.turned_at >= self.chosen.calm
+        assert self.now - self.turned_at >= self.chosen.recovery_window
         assert self.counted(self.turned_at - 1)[0] > 0, "nobody has had a real answer"
         type(self).left_well += 1
 
@@ -93,7 +93,7 @@ class DegradedWalk(RuleBasedStateMachine):
     @rule()
     def everything_is_answered_until_it_is_well(self) -> None:
         for _ in range(220):
-            self.now += self.chosen.calm / 100
+            self.now += self.chosen.recovery_window / 100
             self.step(answered=1)
         assert not self.mode.is_degraded
 
@@ -131,7 +131,7 @@ def test_mode_holds_on_every_walk() -> None:
 @settings(max_examples=60, deadline=None)
 def test_looking_more_often_changes_no_sum(steps: list[tuple[float, int, int]]) -> None:
     """The count is at least that of the window, and at most that of the window plus 21 s before it."""
-    chosen = DegradedSettings(enter=1.0, leave=0.0, min_calls=10_000)
+    chosen = DegradedSettings(enter_failure_rate=1.0, exit_failure_rate=0.0, min_calls=10_000)
     mode, seen, now = Degradation(chosen, Seen(), 0.0), Seen(), 0.0
     noted = []
     for passed_s, answered, failed in steps:

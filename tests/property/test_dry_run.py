@@ -90,7 +90,9 @@ class World:
         self.clock.advance(0.05)
 
     def _target(self, label: str, state: State) -> Target:
-        capacity = CapacitySettings(concurrency=state.concurrency, queue=state.queue, queue_wait=state.queue_wait)
+        capacity = CapacitySettings(
+            concurrency=state.concurrency, max_queue=state.queue, queue_timeout=state.queue_wait
+        )
         return new_target(label, api_key="k", breaker=BREAKER, capacity=capacity)
 
     def _fill(self, target: Target, state: State) -> None:

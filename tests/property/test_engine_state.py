@@ -29,7 +29,7 @@ rules = st.builds(
     jitter=st.sampled_from([0.0, 0.5, 1.0]),
     max_attempts=st.sampled_from([1, 2, 6]),
     max_per_hour=st.sampled_from([1, 2, 4]),
-    steady=st.sampled_from([1.0, 60.0]),
+    reset_after=st.sampled_from([1.0, 60.0]),
 )
 
 

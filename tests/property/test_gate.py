@@ -30,9 +30,9 @@ capacity_settings = st.builds(
     concurrency=st.sampled_from([None, 1, 2, 4, 5, "adaptive"]),
     min_concurrency=st.integers(1, 3),
     max_concurrency=st.integers(1, 6),
-    slow=st.sampled_from([None, 0.5]),
+    latency_threshold=st.sampled_from([None, 0.5]),
     pacing=st.booleans(),
-    queue=st.integers(1, 3),
+    max_queue=st.integers(1, 3),
 )
 
 
@@ -191,7 +191,7 @@ class GateWalk(RuleBasedStateMachine):
 
     def join(self, priority: int, caller: Caller, wait_s: float | None) -> None:
         tickets: list[Ticket] = []
-        is_full = len(self.line) >= self.gate.settings.queue
+        is_full = len(self.line) >= self.gate.settings.max_queue
         self.told.clear()
         ticket = self.gate.enqueue(priority, lambda: self.told.append(tickets[0]), caller)
         assert (ticket is None) == (wait_s is None)
@@ -209,7 +209,7 @@ class GateWalk(RuleBasedStateMachine):
         self.advance()
 
     def kept(self) -> int:
-        return 1 if self.gate.settings.queue >= 3 else 0
+        return 1 if self.gate.settings.max_queue >= 3 else 0
 
     def waiting_of(self, priority: int) -> int:
         return sum(ticket.priority == priority for ticket in self.line)

@@ -175,7 +175,7 @@ def test_variables_that_name_each_other_end_at_once() -> None:
         "server: {client_keys: [{name: a, key: '${K} '}]}", "server: {client_keys: '${K}'}", "server: '${K}'",
         "server: {client_keys: [{name: a, key: '${K}'}, {name: b, key: '${K}'}]}", "ops: {token: ['${K}']}",
         "defaults: {timeout: {idle: '${K}'}}", "defaults: {retry: {jitter: '${K}'}}", "defaults: {balance: '${K}'}",
-        "server: {repeat: {/v1/x: '${K}'}}", "server: {host: '${K}', a: 1}", "defaults: {hedge: '${K}'}",
+        "server: {idempotency: {/v1/x: '${K}'}}", "server: {host: '${K}', a: 1}", "defaults: {hedge: '${K}'}",
     ],
 )  # fmt: skip
 def test_error_shows_no_value_of_a_variable(text: str) -> None:

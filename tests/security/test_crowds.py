@@ -153,7 +153,7 @@ async def test_gateway_that_is_allowed_more_connections_than_descriptors_resets_
 
 async def test_calls_before_a_provider_that_hangs_are_turned_away_beyond_the_queue() -> None:
     """C30: ten times as many calls as fit; the rest get a Retry-After."""
-    models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 4, "queue": 8}}}
+    models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 4, "max_queue": 8}}}
     async with facing([Hold()], models=models) as (stand, provider), AsyncExitStack() as stack:
         clients = await crowd(stack, stand.url, 120)
         answers = [asyncio.create_task(each.ask(CHAT.request())) for each in clients]

@@ -145,7 +145,7 @@ async def test_priority_is_read_by_the_gateway_and_goes_no_further() -> None:
 
 
 @pytest.mark.parametrize(
-    "stream", [{}, {"waiting": {"unary": True}}], ids=["C47", "C47 blank lines may stand before it"]
+    "stream", [{}, {"keepalive": {"unary": True}}], ids=["C47", "C47 blank lines may stand before it"]
 )
 async def test_answer_says_of_its_encoding_what_is_true(stream: Section) -> None:
     """The response is compressed and labelled so, or neither."""

@@ -66,7 +66,7 @@ async def test_error_in_an_early_stream_is_one_event_whatever_it_says(form: Form
     """C52, CVE-2026-33128: text of a provider or caller, quoted in one of the gateway's errors."""
     said = json.dumps({"error": {"message": FORGING, "type": FORGING}}) if is_json else FORGING
     failing: list[Step] = [Pause(0.15), whole(500, said.encode())]
-    waiting = {"waiting": {"after": "50ms", "before_head": True}}
+    waiting = {"keepalive": {"interval": "50ms", "before_headers": True}}
     async with facing(failing, stream=waiting) as (stand, _):
         reply = await form.ask(stand.url, stream=True, user=FORGING)
         assert reply.status == 200

@@ -167,7 +167,7 @@ class Signals:
 
     def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
         """Yields findings of upstreams that have keys of their own. Callers' keys are the callers' responsibility."""
-        if self.rules.credential_benched is None:
+        if self.rules.credential_cooldown is None:
             return
         upstreams = {each.upstream.name: each.upstream for group in by_label.values() for each in group}
         ours = {
@@ -180,7 +180,7 @@ class Signals:
                 name, whose = owner
                 rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category, whose))
         for name, (rest_s, category, whose) in rests.items():
-            yield "credential_benched", name, evaluate_credential(name, rest_s, category, whose)
+            yield "credential_cooldown", name, evaluate_credential(name, rest_s, category, whose)
 
     def _own(self) -> Iterator[Found]:
         if self.rules.engine_gave_up is not None:

@@ -1,11 +1,11 @@
-"""/admin/admit: whether a call for a model would be admitted now, and if not, why. POST also starts a spare engine
+"""/admin/admit: whether a call for a model would be admitted now, and if not, why. POST also starts a standby engine
 where that helps and the config allows it.
 
 `proxy.dry_run` predicts how a call is routed.
 
-GET changes nothing, as everywhere in the admin API; its response names the spare engine that POST would start. The one
-exception is an engine with `auto_provision: on_get`, for orchestrators that can only send GET: it is started by a GET
-with `auto_provision=true` and an operator's token, but not by HEAD, a viewer's token or a cookie.
+GET changes nothing, as everywhere in the admin API; its response names the standby engine that POST would start. The
+one exception is an engine with `auto_provision: on_get`, for orchestrators that can only send GET: it is started by a
+GET with `auto_provision=true` and an operator's token, but not by HEAD, a viewer's token or a cookie.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.engines.supervisor import EngineSeen
 
 Why = Literal[
-    "breaker_open", "credential_benched", "deployment_held", "draining", "engine_unhealthy", "queue_full",
+    "breaker_open", "credential_cooldown", "deployment_held", "draining", "engine_unhealthy", "queue_full",
     "unknown_model",
 ]  # fmt: skip
 
@@ -43,11 +43,11 @@ class AdmitQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     model: _Model
     auto_provision: bool = False
-    """Starts a spare engine if the engine's config has `auto_provision: on_get`."""
+    """Starts a standby engine if the engine's config has `auto_provision: on_get`."""
 
 
 class Admit(Change):
-    """Model to check, and to start a spare engine for."""
+    """Model to check, and to start a standby engine for."""
 
     model: _Model
 
@@ -70,7 +70,7 @@ class Admission(Struct, frozen=True):
     """Deployment that would be tried first."""
     engines: list[EngineOutlook]
     """Engines of the model's deployments, in the order in which they would be tried."""
-    spare: str | None
+    standby: str | None
     """Spare engine that POST would start, because none of the model's own deployments is available."""
     provisioned: str | None
     """Spare engine that this request has started."""
@@ -93,7 +93,7 @@ class Admissions:
                 gives=Admission,
             ),
             Page(
-                "POST", "/admin/admit", "The same, and starts a spare engine where that helps.", self._admit,
+                "POST", "/admin/admit", "The same, and starts a standby engine where that helps.", self._admit,
                 takes=Admit, gives=Changed[Admission],
             ),
         ]  # fmt: skip
@@ -101,9 +101,9 @@ class Admissions:
     async def _give(self, asked: Asked) -> Answer:
         wants: AdmitQuery = asked.wants
         found = self.judge(wants.model)
-        if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.spare):
+        if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.standby):
             why = f"GET /admin/admit asked for {wants.model}"
-            self._changes.note(asked.who, "engines.provision", str(found.spare), why, {"model": wants.model})
+            self._changes.note(asked.who, "engines.provision", str(found.standby), why, {"model": wants.model})
             found = self._provision(found)
         return answer(found)
 
@@ -112,9 +112,9 @@ class Admissions:
 
         def do() -> Done:
             found = self.judge(model)
-            if found.spare is None:
+            if found.standby is None:
                 return Done(found, {"model": model}, [f"nothing was started: {_idle(found)}"])
-            return Done(self._provision(found), {"model": model, "engine": found.spare})
+            return Done(self._provision(found), {"model": model, "engine": found.standby})
 
         return await self._changes.make(asked, "engines.provision", model, do)
 
@@ -138,7 +138,7 @@ class Admissions:
             message="; ".join(each.words for each in steps),
             deployment=None if chosen is None else chosen.label,
             engines=[each.outlook for each in steps if each.outlook is not None],
-            spare=_spare(own) if all(each.why is not None for each in own) else None,
+            standby=_standby(own) if all(each.why is not None for each in own) else None,
             provisioned=None,
         )
 
@@ -155,10 +155,10 @@ class Admissions:
         return supervisor is not None and supervisor.config.provision == "on_get"
 
     def _provision(self, found: Admission) -> Admission:
-        supervisor = None if found.spare is None else self._engines.find(found.spare)
+        supervisor = None if found.standby is None else self._engines.find(found.standby)
         if supervisor is not None:
             supervisor.start()
-        return replace(self.judge(found.model), provisioned=found.spare)
+        return replace(self.judge(found.model), provisioned=found.standby)
 
 
 class _Step:
@@ -197,10 +197,10 @@ def _why(obstacle: Unavailable | AtCapacity) -> Why:
         return "queue_full"
     if obstacle.is_held:
         return "deployment_held"
-    return "credential_benched" if obstacle.why == "benched" else "breaker_open"
+    return "credential_cooldown" if obstacle.why == "benched" else "breaker_open"
 
 
-def _spare(steps: list[_Step]) -> str | None:
+def _standby(steps: list[_Step]) -> str | None:
     for each in steps:
         engine = each.engine
         if engine is not None and engine.config.provision != "never" and engine.now.state == "stopped":
@@ -209,7 +209,7 @@ def _spare(steps: list[_Step]) -> str | None:
 
 
 def _idle(found: Admission) -> str:
-    return "it is admitted" if found.admitted else "no spare engine of this model waits to be started"
+    return "it is admitted" if found.admitted else "no standby engine of this model waits to be started"
 
 
 def _refused(model: str, why: Why, message: str) -> Admission:

@@ -81,7 +81,7 @@ class CallPages:
                 return Answer(self._running_line(call).rstrip())
         line = self._timelines.try_find(to_line({"request_id": name}).rstrip(b"}\n"))
         if line is None:
-            raise Refused(404, "unknown_call", "no such call is kept any more; ops.timelines says how many are")
+            raise Refused(404, "unknown_call", "no such call is kept any more; ops.recent_calls says how many are")
         return Answer(line.rstrip())
 
     def _lines(self, wants: CallsQuery) -> Iterator[bytes]:

@@ -111,10 +111,10 @@ class DeadLetterApi:
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config."""
-        self._pace_s = 1 / config.store.dead_letters.pace
+        self._pace_s = 1 / config.store.dead_letters.requeue_rate
         rules = (config.defaults, *config.models.values())
         self._keeps_by_itself = any(
-            each.dead_letter == "always" or each.answer_later.when in ("always", "on_failure") for each in rules
+            each.dead_letter == "always" or each.deferred.mode in ("always", "on_failure") for each in rules
         )
 
     def pages(self) -> list[Page]:

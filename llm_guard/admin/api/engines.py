@@ -101,7 +101,7 @@ class EnginePages:
             now.boot_left_s,
             now.restarts_ok,
             now.restarts_failed,
-            config.spare,
+            config.standby,
             config.provision,
             list(seen.output[-_OUTPUT:]),
         )

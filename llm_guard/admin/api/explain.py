@@ -163,7 +163,7 @@ def _refused(refusal: Refusal, route: RouteOutlook | None) -> Explanation:
 
 def _route_outlook(call: Call, route: Route, now: float) -> RouteOutlook:
     budget, hedging, stream = route.budget.snapshot(now), route.hedging, route.stream
-    hold_back, waiting = stream.hold_back, stream.waiting
+    prebuffer, waiting = stream.prebuffer, stream.keepalive
     return RouteOutlook(
         route=route.alias,
         matched="pattern" if is_pattern(route.alias) else "name",
@@ -173,9 +173,9 @@ def _route_outlook(call: Call, route: Route, now: float) -> RouteOutlook:
         hedging=HedgingOutlook(hedging.settings.after, hedging.budget.snapshot().tokens) if hedging else None,
         stream=StreamOutlook(
             stream.recover,
-            hold_back.tokens if hold_back else None,
-            hold_back.time if hold_back else None,
-            waiting.after if waiting else None,
+            prebuffer.tokens if prebuffer else None,
+            prebuffer.time if prebuffer else None,
+            waiting.interval if waiting else None,
         ),
         is_repeatable=call.is_repeatable,
     )

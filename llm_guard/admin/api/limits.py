@@ -47,7 +47,7 @@ class SetLimits(LimitsOf):
     max_ratio: _Number | UnsetType = UNSET
     concurrency: _Count | Literal["adaptive"] | UnsetType | None = UNSET
     """Most concurrent attempts; null: no limit."""
-    queue: _Count | UnsetType = UNSET
+    max_queue: _Count | UnsetType = UNSET
 
 
 class Limits(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Limits(Struct, frozen=True):
     tokens: float
     """Retries available now."""
     concurrency: int | Literal["adaptive"] | None
-    queue: int
+    max_queue: int
     in_flight: int
     waiting: int
     is_changed: bool
@@ -84,7 +84,7 @@ _BUDGET = {
     "min_per_second": _Way("min_per_second", at_least(0)),
     "max_ratio": _Way("max_ratio", at_least(0)),
 }
-_CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "queue": _Way("queue", parse_count)}
+_CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "max_queue": _Way("max_queue", parse_count)}
 
 
 class LimitPages:
@@ -205,7 +205,7 @@ class LimitPages:
             budget.adaptive,
             round(sum(each.budget.snapshot(now).tokens for each in group), 3),
             capacity.concurrency,
-            capacity.queue,
+            capacity.max_queue,
             sum(each.gates.in_flight for each in group),
             sum(gate.waiting for each in group for gate in each.gates.all()),
             label in self._wanted,

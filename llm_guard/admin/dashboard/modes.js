@@ -14,7 +14,7 @@ const ACTIONS = [
   {
     name: "Degrade",
     path: "admin/degraded/enter",
-    what: "Where there is a lesser answer, calls wait for a real one no longer than degraded.patience says.",
+    what: "Where there is a lesser answer, calls wait for a real one no longer than degraded.max_wait says.",
     ends: true,
     isOffered: ({ by, is_degraded }) => !(by === "operator" && is_degraded),
     body,

@@ -265,7 +265,7 @@ def _full(
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"{in_flight} of {limit} calls at once are in flight, and {_waiting(full)} wait (of at most {settings.queue})",
+        f"{in_flight} of {limit} calls are in flight, and {_waiting(full)} of at most {settings.max_queue} wait",
         since,
         None,
         "A waiting call is let in whenever one of those in flight ends.",

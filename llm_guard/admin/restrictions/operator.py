@@ -136,13 +136,13 @@ def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Mo
 
 def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Moment) -> Restriction:
     """Describes a full queue of deferred calls."""
-    effect = "Reads the config file, in which a larger store.answer_later.waiting must stand by then."
+    effect = "Reads the config file, in which a larger store.deferred.max_pending must stand by then."
     return Restriction(
         "deferred_queue",
         None,
         None,
         None,
-        f"{waiting} calls wait to be answered later, of at most {most} (store.answer_later.waiting)",
+        f"{waiting} calls wait to be answered later, of at most {most} (store.deferred.max_pending)",
         moment.iso(since),
         None,
         "One more is taken whenever one of them is answered or given up.",
@@ -248,7 +248,7 @@ def _mode(mode: ModeView, model: str | None) -> Restriction:
         None,
         model,
         None,
-        f"calls wait only for degraded.patience, then get a lesser answer: {mode.why or 'the rule says so'}",
+        f"calls wait only for degraded.max_wait, then get a lesser answer: {mode.why or 'the rule says so'}",
         mode.since,
         mode.until,
         _by_word(mode.until, "left to the rule") if is_word else "It ends when calls are answered again.",

@@ -76,7 +76,7 @@ class Restrictions:
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config."""
-        self._most_deferred = config.store.answer_later.waiting
+        self._most_deferred = config.store.deferred.max_pending
 
     def look(self, now: float) -> None:
         """Notes when the gateway as a whole began to refuse something."""

@@ -123,11 +123,11 @@ async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
 async def _first_event(
     call: Call, attempt: Attempt, exchange: Exchange, shape: Shape | None, encoding: str, limits: Limits
 ) -> Opened | bytes:
-    """Holds a stream back until its first useful event, or longer if its route has `hold_back`. Returns the error if
+    """Holds a stream back until its first useful event, or longer if its route has `prebuffer`. Returns the error if
     the stream turns out to be one in that time."""
     if packed := unreadable(encoding):
         raise UpstreamError(FailureKind.MALFORMED, f"sent a stream compressed with {packed}, which cannot be inspected")
-    hold = call.route.stream.hold_back if call.route is not None and attempt.resume_mode is None else None
+    hold = call.route.stream.prebuffer if call.route is not None and attempt.resume_mode is None else None
     upstream = attempt.target.deployment.upstream
     is_lenient = upstream.stream_end == "lenient" and attempt.resume_mode is None
     reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices, is_lenient=is_lenient)
@@ -144,7 +144,7 @@ async def _first_event(
     try:
         with limit:
             ends_at = min(call.commit_by, attempt.must_end_by) - _COMMIT_S
-            limit.set(min(first_token_at + hold.time, ends_at), "hold_back")
+            limit.set(min(first_token_at + hold.time, ends_at), "prebuffer")
             error = await beginning.read_until(lambda watch: watch.has_enough)
     except TimeoutError:
         pass  # the stream has been held for long enough

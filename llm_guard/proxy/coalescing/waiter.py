@@ -68,7 +68,7 @@ class Following:
         """Returns None once a response has begun, else why there is none."""
         call = follower.call
         assert call.route is not None  # noqa: S101  # the request has one
-        with KeepAlive(call, reply, call.route.stream.waiting, self._clock, flight):
+        with KeepAlive(call, reply, call.route.stream.keepalive, self._clock, flight):
             while not await self._has_news(follower):
                 if self._clock.now() >= call.commit_by:  # else a keep-alive has extended the client's deadline
                     return Exhausted(timeout_failure("total", call.route.timeouts), None, "deadline")

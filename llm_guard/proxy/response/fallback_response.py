@@ -71,7 +71,7 @@ class FallbackResponder:
         """Returns whether the call was deferred. That is not possible after an early head, which has sent status
         200."""
         assert call.route is not None  # noqa: S101  # only calls with a route get here
-        is_wanted = call.route.lasting.later.when == "on_failure" and call.method == "POST" and not call.is_upgrade
+        is_wanted = call.route.lasting.later.mode == "on_failure" and call.method == "POST" and not call.is_upgrade
         if self.deferred_store is None or not is_wanted or reply.has_begun:
             return False
         promised = await self.deferred_store.promise(call, is_at_once=False)
@@ -84,7 +84,7 @@ class FallbackResponder:
 def may_be_kept(call: Call, reply: Reply) -> bool:
     """Returns whether the call may be kept with its body after its client has gone: deferred, or as a dead letter."""
     assert call.route is not None  # noqa: S101  # it was identified
-    is_promised = call.route.lasting.later.when in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
+    is_promised = call.route.lasting.later.mode in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
     return call.method == "POST" and (is_promised or _wants_letter(call, reply))
 
 
@@ -156,7 +156,7 @@ def has_static(call: Call) -> bool:
     can be."""
     rules = call.route.lasting.degraded if call.route is not None else None
     is_asked_so = call.method == "POST" and not call.is_upgrade
-    return rules is not None and rules.answer is not None and is_asked_so and has_form(call.path)
+    return rules is not None and rules.static_response is not None and is_asked_so and has_form(call.path)
 
 
 def static_body(call: Call, at: float) -> bytes | None:
@@ -164,7 +164,7 @@ def static_body(call: Call, at: float) -> bytes | None:
     if not has_static(call):
         return None
     assert call.route is not None and call.route.lasting.degraded is not None  # noqa: S101, PT018  # it has one
-    text = call.route.lasting.degraded.answer or ""
+    text = call.route.lasting.degraded.static_response or ""
     occasion = Occasion(call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call))
     return canned(text, occasion)
 

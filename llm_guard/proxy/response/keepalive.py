@@ -48,7 +48,7 @@ class KeepAlive:
 
     def __enter__(self) -> Self:
         if self._settings is not None and self._settings.applies_to(is_stream=self._call.is_stream):
-            self._set(self._settings.after)
+            self._set(self._settings.interval)
         return self
 
     def __exit__(
@@ -68,9 +68,9 @@ class KeepAlive:
         assert self._settings is not None  # noqa: S101  # else the alarm was not set
         self._alarm = None
         if not self._may_speak(self._settings):
-            self._set(min(_LOOK_AGAIN_S, self._settings.after))
+            self._set(min(_LOOK_AGAIN_S, self._settings.interval))
         elif self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._speak(self._settings.after))
+            self._task = asyncio.get_running_loop().create_task(self._speak(self._settings.interval))
             self._task.add_done_callback(_forget)
 
     def _may_speak(self, settings: WaitingSettings) -> bool:
@@ -83,7 +83,7 @@ class KeepAlive:
         if not call.is_stream:  # if the response may be a stream, its head is not known yet
             return settings.unary and not call.may_stream
         head = call.stream_head if self._shared is None else self._shared.call.stream_head
-        return head == "plain" or (settings.before_head and not head)
+        return head == "plain" or (settings.before_headers and not head)
 
     async def _speak(self, again_after_s: float) -> None:
         await self._reply.keep_waiting(self._call, header_rules.ours(self._call, None))

@@ -276,7 +276,7 @@ async def _resume(
     """Returns another stream that continues this one; if there is none, sets `call.failure` and returns None."""
     assert served.resume is not None and call.route is not None  # noqa: S101, PT018  # the loop has served it
     call.failure = CLIENT_DISCONNECTED  # until the client has stayed for the new stream
-    with KeepAlive(call, reply, call.route.stream.waiting, clock):
+    with KeepAlive(call, reply, call.route.stream.keepalive, clock):
         result = await served.resume(failure)
         while isinstance(result, Delivered) and not _is_adopted(call, recovery, result, clock):
             assert result.resume is not None and result.attempt.failure is not None  # noqa: S101, PT018

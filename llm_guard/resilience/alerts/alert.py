@@ -23,10 +23,15 @@ QUIET_S = 600.0
 class RuleSettings:
     """Settings that all rules have in common; durations in seconds."""
 
+    # Read by pydantic: `for_` is written `for` in the config, which no attribute of Python can be called.
+    __pydantic_config__ = {  # noqa: RUF012
+        "alias_generator": lambda name: name.removesuffix("_"), "extra": "forbid", "hide_input_in_errors": True,
+    }  # fmt: skip
+
     severity: Severity = "warning"
-    after: Pause = 0.0
+    for_: Pause = 0.0
     """How long the condition must hold without a break before the alert fires."""
-    calm: Pause = 60.0
+    resolve_after: Pause = 60.0
     """How long it must be good without a break before the alert resolves."""
 
 
@@ -90,7 +95,7 @@ class Alert:
             return None
         if self._good_since is None:
             self._good_since = now
-        return self.end() if now - self._good_since >= settings.calm else None
+        return self.end() if now - self._good_since >= settings.resolve_after else None
 
     def resume(self, finding: Finding, now: float) -> None:
         """Restores an alert that fired before this process began."""
@@ -113,7 +118,7 @@ class Alert:
             return None
         if self._bad_since is None:
             self._bad_since = now
-        if now - self._bad_since < settings.after:
+        if now - self._bad_since < settings.for_:
             return None
         self._fired_at = now
         return "fired"

@@ -17,7 +17,7 @@ from llm_guard.resilience.units import Count, Factor, Pause, Rate, Ratio, Second
 
 RuleName = Literal[
     "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
-    "credential_benched", "engine_gave_up", "reload_failed", "loop_lag",
+    "credential_cooldown", "engine_gave_up", "reload_failed", "loop_lag",
 ]  # fmt: skip
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 
@@ -44,7 +44,7 @@ class SuccessRateSettings(RuleSettings):
 class LatencySettings(RuleSettings):
     """Latency of a model: for streams the time to the first token, for all others to the whole response."""
 
-    after: Pause = 30.0
+    for_: Pause = 30.0
     rise: Rate = 0.5
     """Allowed excess of the mean over the usual, as a share of it: 0.5 is half as much again."""
     over: Seconds = 300.0
@@ -70,7 +70,7 @@ class CallsRefusedSettings(RuleSettings):
 @dataclass(frozen=True, slots=True)
 class BreakerOpenSettings(RuleSettings):
     severity: Severity = "info"
-    calm: Pause = 30.0
+    resolve_after: Pause = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +86,24 @@ class FailureSpikeSettings(RuleSettings):
 
 @dataclass(frozen=True, slots=True)
 class BudgetExhaustedSettings(RuleSettings):
-    after: Pause = 10.0
+    for_: Pause = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialBenchedSettings(RuleSettings):
-    calm: Pause = 300.0
+    resolve_after: Pause = 300.0
     """Longer than a cooldown: if another one follows right after, that is the same alert."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineGaveUpSettings(RuleSettings):
     severity: Severity = "critical"
-    calm: Pause = 0.0
+    resolve_after: Pause = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadFailedSettings(RuleSettings):
-    calm: Pause = 0.0
+    resolve_after: Pause = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,13 @@ _LONGEST_PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LimiterSettings:
-    """`slow` is in seconds. A minimum above the maximum counts as the maximum."""
+    """`latency_threshold` is in seconds. A minimum above the maximum counts as the maximum."""
 
     concurrency: Concurrency = None
     """None: no limit; a number: that limit; adaptive: learned, within the bounds below."""
     min_concurrency: Count = 4
     max_concurrency: Count = 1000
-    slow: OptionalSeconds = None
+    latency_threshold: OptionalSeconds = None
     """A response slower than this is a sign of overload; None: one slower than usual is."""
 
 
@@ -110,7 +110,8 @@ class Limiter:
         if ending == "overloaded" or (ending in ("ok", "failed") and self._is_slow(latency_s)):
             adaptive.note_overload(entered_at, now, in_flight)
         elif ending == "ok":
-            adaptive.note_answer(entered_at, now, None if self.settings.slow is not None else latency_s, in_flight)
+            has_threshold = self.settings.latency_threshold is not None
+            adaptive.note_answer(entered_at, now, None if has_threshold else latency_s, in_flight)
 
     def snapshot(self, now: float) -> LimiterSnapshot:
         latency_s, usual_latency_s = self._adaptive.latencies_s
@@ -131,4 +132,5 @@ class Limiter:
         return self._adaptive
 
     def _is_slow(self, latency_s: float | None) -> bool:
-        return self.settings.slow is not None and latency_s is not None and latency_s > self.settings.slow
+        threshold_s = self.settings.latency_threshold
+        return threshold_s is not None and latency_s is not None and latency_s > threshold_s

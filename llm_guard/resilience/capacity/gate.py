@@ -156,7 +156,7 @@ class Gate:
         self, priority: int, notify: Callable[[], None], caller: Caller = ANONYMOUS, source: str = ""
     ) -> Ticket | None:  # fmt: skip
         """Joins the wait queue; None: it is full, and no call in it is displaced (`WaitQueue.displaced_by`)."""
-        if self._queue.length >= self._settings.queue:
+        if self._queue.length >= self._settings.max_queue:
             evicted = self._displaced_by(priority, caller)
             if evicted is None:
                 return None
@@ -329,10 +329,10 @@ class Gate:
         return Slot(now, source=source)
 
     def _has_place(self, priority: int, caller: Caller) -> bool:
-        return self._queue.length < self._settings.queue or self._displaced_by(priority, caller) is not None
+        return self._queue.length < self._settings.max_queue or self._displaced_by(priority, caller) is not None
 
     def _displaced_by(self, priority: int, caller: Caller) -> Ticket | None:
-        places, newest_first = self._settings.queue, self._throttle.is_throttling
+        places, newest_first = self._settings.max_queue, self._throttle.is_throttling
         return self._queue.displaced_by(priority, caller, places, newest_first=newest_first)
 
     def _limit_wait_s(self, ahead: int, now: float) -> float:

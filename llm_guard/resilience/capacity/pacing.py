@@ -146,7 +146,7 @@ class Pace:
 
     def open_for_backlog(self, settings: CapacitySettings, waiting: int, now: float) -> None:
         """Lets calls that have waited at another pace return slowly at this one."""
-        self._open_after_hold(settings.queue_wait, settings, waiting, now)
+        self._open_after_hold(settings.queue_timeout, settings, waiting, now)
 
     def snapshot(self, now: float) -> PaceSnapshot:
         pacer, hold = self._pacer.snapshot(now), self._hold
@@ -160,12 +160,12 @@ class Pace:
     def _open_after_hold(self, held_s: float, settings: CapacitySettings, waiting: int, now: float) -> None:
         """Begins a slow start: many calls that waited for the same instant must not all go at once, nor much faster
         than they came until half of them have gone."""
-        queued_per_s = waiting / max(1.0, min(held_s, settings.queue_wait))
+        queued_per_s = waiting / max(1.0, min(held_s, settings.queue_timeout))
         self._open_slowly(queued_per_s, max(_CALLS_AFTER_HOLD, waiting // 2), settings, waiting, now)
 
     def _open_slowly(
         self, came_per_s: float, calls: int, settings: CapacitySettings, waiting: int, now: float
     ) -> None:  # fmt: skip
         if settings.pacing and waiting > _FEW:
-            ceiling = inf if waiting + 1 >= settings.queue else _CATCH_UP * came_per_s
+            ceiling = inf if waiting + 1 >= settings.max_queue else _CATCH_UP * came_per_s
             self._pacer.open_slowly(now, ceiling, calls)

@@ -15,7 +15,7 @@ class CapacitySettings(LimiterSettings):
 
     pacing: bool = True
     """True: learn the provider's rate from its headers and 429s, and keep below it."""
-    queue: Count = 1000
+    max_queue: Count = 1000
     """Most calls that may wait."""
-    queue_wait: Seconds = 30.0
+    queue_timeout: Seconds = 30.0
     """The longest time for which a call waits."""

@@ -29,7 +29,7 @@ _PASSING_REFUSALS = frozenset({"breaker", "limit", "client_limit", "cooldown", "
 class LaterSettings:
     """Which calls get a 202 and are deferred. Durations in seconds."""
 
-    when: Literal["off", "on_request", "on_failure", "always"] = "on_request"
+    mode: Literal["off", "on_request", "on_failure", "always"] = "on_request"
     """on_request: calls with `x-llm-guard-async: true`, at once. on_failure: those too, and every call that has failed
     for the time being. always: every call, at once."""
     deadline: Seconds = 3600.0
@@ -40,7 +40,7 @@ class LaterSettings:
     def is_at_once(self, *, is_asked_for: bool) -> bool:
         """Returns whether a call is deferred before any provider is tried; `is_asked_for`: its client has requested
         it."""
-        return self.when == "always" or (is_asked_for and self.when != "off")
+        return self.mode == "always" or (is_asked_for and self.mode != "off")
 
 
 @dataclass(frozen=True, slots=True)

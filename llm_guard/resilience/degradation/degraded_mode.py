@@ -46,24 +46,25 @@ Text = Annotated[str | None, Unit(or_none(parse_answer))]
 class DegradedSettings:
     """Fallback responses, and when they are used. Durations in seconds."""
 
-    answer: Text = None
+    static_response: Text = None
     """Text of the static response; None: there is none, the call fails."""
-    enter: Ratio = 0.5
+    enter_failure_rate: Ratio = 0.5
     """The route becomes degraded when at least this share of the calls within `window` had no real response."""
-    leave: Ratio = 0.1
-    """It recovers when at most this share of the calls within the last `calm` had none, or when no call has come for
-    the length of `window`."""
+    exit_failure_rate: Ratio = 0.1
+    """It recovers when at most this share of the calls within the last `recovery_window` had none, or when no call has
+    come for the length of `window`."""
     window: Seconds = 60.0
     min_calls: Count = 10
     """Fewer calls within `window` are not enough to judge."""
-    calm: Seconds = 30.0
+    recovery_window: Seconds = 30.0
     """Shortest time for which it stays degraded."""
-    patience: Seconds = 10.0
+    max_wait: Seconds = 10.0
     """While it is degraded, a call that has a fallback response waits at most this long for a real one."""
 
     def __post_init__(self) -> None:
-        if self.leave >= self.enter:
-            raise ValueError(f"`leave` must be below `enter`: {self.leave:g} is not below {self.enter:g}")
+        if self.exit_failure_rate >= self.enter_failure_rate:
+            rates = f"{self.exit_failure_rate:g} is not below {self.enter_failure_rate:g}"
+            raise ValueError(f"`exit_failure_rate` must be below `enter_failure_rate`: {rates}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class Degradation:
         if self._hurried < _HURRIED_CALLS or now < self._patient_at:
             self._hurried += 1
             return False
-        self._hurried, self._patient_at = 0, now + self.settings.patience
+        self._hurried, self._patient_at = 0, now + self.settings.max_wait
         return True
 
     def snapshot(self, now: float) -> DegradationSnapshot:
@@ -153,7 +154,7 @@ class Degradation:
         failed = seen.failed - before.failed
         calls = seen.answered - before.answered + failed
         is_in_use = now - self._called_at < rules.window
-        if not is_in_use or calls < rules.min_calls or failed < rules.enter * calls:
+        if not is_in_use or calls < rules.min_calls or failed < rules.enter_failure_rate * calls:
             return None
         return f"{failed} of {calls} calls within {rules.window:g} s had no real answer"
 
@@ -161,13 +162,13 @@ class Degradation:
         rules = self.settings
         if now - max(since, self._called_at) >= rules.window:
             return f"nobody has called for {rules.window:g} s"
-        if now - since < rules.calm:
+        if now - since < rules.recovery_window:
             return None
-        before = self._before(now - rules.calm)
+        before = self._before(now - rules.recovery_window)
         answered, failed = seen.answered - before.answered, seen.failed - before.failed
-        if not answered or failed > rules.leave * (answered + failed):
+        if not answered or failed > rules.exit_failure_rate * (answered + failed):
             return None
-        return f"{answered} of {answered + failed} calls within {rules.calm:g} s had a real answer"
+        return f"{answered} of {answered + failed} calls within {rules.recovery_window:g} s had a real answer"
 
     def _turn(self, since: float | None, why: str, seen: Seen, now: float) -> Turn:
         self._since = since
@@ -183,7 +184,7 @@ class Degradation:
         """Records the totals. Entries before the last are about a step apart, the first is as old as the look-back."""
         if seen.begun > self._seen[-1].begun:
             self._called_at = now
-        short_s, span_s = sorted((self.settings.window, self.settings.calm))
+        short_s, span_s = sorted((self.settings.window, self.settings.recovery_window))
         step_s = max(short_s / _STEPS, span_s / _MOST_STEPS)
         if len(self._at) > 1 and self._at[-1] - self._at[-2] < step_s and now - self._at[-1] < step_s:
             self._at.pop()

@@ -258,7 +258,7 @@ class Engine:
     def _counted_attempts(self, now: float) -> int:
         """Attempts that count. A lasting success resets them: otherwise an engine that dies a minute after each start
         is never given up."""
-        is_steady = self.state == "running" and now - self._since >= self.settings.steady
+        is_steady = self.state == "running" and now - self._since >= self.settings.reset_after
         return 0 if is_steady else self._attempts
 
     def _enter(self, what: What, state: EngineState, now: float) -> Turn:

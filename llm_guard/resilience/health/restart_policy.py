@@ -31,14 +31,14 @@ class RestartSettings:
     max_attempts: Count = 6
     """Attempts in a row after which it is given up."""
     max_per_hour: Count = 12
-    steady: Seconds = 120.0
+    reset_after: Seconds = 120.0
     """How long it must be well for its attempts to be forgotten."""
 
 
 PRESETS: Mapping[Preset, RestartSettings] = MappingProxyType({
-    "demo": RestartSettings(1.0, 5.0, 0.1, max_attempts=4, max_per_hour=60, steady=10.0),
+    "demo": RestartSettings(1.0, 5.0, 0.1, max_attempts=4, max_per_hour=60, reset_after=10.0),
     "production": RestartSettings(),
-    "outage-tolerant": RestartSettings(10.0, 900.0, 0.3, max_attempts=30, max_per_hour=12, steady=600.0),
+    "outage-tolerant": RestartSettings(10.0, 900.0, 0.3, max_attempts=30, max_per_hour=12, reset_after=600.0),
 })  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def opens_at(settings: RestartSettings, begun: Sequence[float], now: float) -> f
 
 def giving_up(settings: RestartSettings, attempt_s: float) -> GivingUp:
     """Returns how long an engine that never comes up is tried, if each attempt takes `attempt_s` to fail: 0 for one
-    that dies at once, the boot deadline for one that hangs."""
+    that dies at once, the start timeout for one that hangs."""
     return GivingUp(*(_given_up_after_s(settings, attempt_s, u) for u in (0.0, 0.5, 1.0)))
 
 

@@ -47,9 +47,9 @@ class HoldBackSettings:
 
 @dataclass(frozen=True, slots=True)
 class WaitingSettings:
-    after: Seconds = 15.0
+    interval: Seconds = 15.0
     """Seconds of silence before the client is sent a keep-alive, and between keep-alives."""
-    before_head: bool = False
+    before_headers: bool = False
     """True if keep-alives may precede any upstream's response: a later failure is an error event under status 200."""
     unary: bool = False
     """True if calls that are not streamed get keep-alives too: blank lines before the JSON."""
@@ -64,9 +64,9 @@ class StreamSettings:
     """When a stream dies after its first token: off, an error event; auto, another attempt continues where it ended, at
     deployments that accept the text so far as the beginning of their response; continue, at any, by an instruction
     where they do not; restart, one that begins again and repeats word for word what was sent."""
-    hold_back: HoldBackSettings | None = None
+    prebuffer: HoldBackSettings | None = None
     """None: nothing is held back after the first token."""
-    waiting: WaitingSettings | None = WaitingSettings()
+    keepalive: WaitingSettings | None = WaitingSettings()
     """None: no keep-alives are sent."""
 
 

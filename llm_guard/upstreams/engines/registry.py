@@ -43,7 +43,7 @@ class Engines:
         """Supervisors that are ending, also because of a reload."""
 
     def adopt(self, configs: Mapping[str, EngineConfig]) -> None:
-        """Supervises exactly these engines. New ones are started, unless they are standby (`spare`) or were stopped
+        """Supervises exactly these engines. New ones are started, unless they are standby or were stopped
         before a restart. Supervision of removed ones ends, and with it the processes that belong to the gateway."""
         stopped = self.stopped()
         for name in self._supervisors.keys() - configs.keys():

@@ -79,7 +79,7 @@ class Supervisor:
         self._tell = tell
         self._clock = clock
         self._draw = draw
-        self._machine = Engine(config.restart.settings, config.boot, clock.now())
+        self._machine = Engine(config.restart.settings, config.start_timeout, clock.now())
         self._run_known = ""
         """Run that this supervisor has started or found after a start."""
         self._good_at: dict[str, float | None] = {}
@@ -90,9 +90,9 @@ class Supervisor:
         self._watch: asyncio.Task[None] | None = None
 
     def begin(self, *, is_wanted: bool) -> None:
-        """Starts supervision. The engine itself is started only if it is wanted and not standby (`spare`)."""
+        """Starts supervision. The engine itself is started only if it is wanted and not standby."""
         self._listen()
-        if is_wanted and not self.config.spare:
+        if is_wanted and not self.config.standby:
             self._note(self._machine.start(self._clock.now()))
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -101,9 +101,9 @@ class Supervisor:
         way and started the new way. One that is no longer standby is started."""
         is_another = (config.kind, config.way) != (self.config.kind, self.config.way)
         has_moved = config.upstreams != self.config.upstreams
-        is_spare_no_more = self.config.spare and not config.spare
+        is_spare_no_more = self.config.standby and not config.standby
         self.config = config
-        self._machine.settings, self._machine.boot_s = config.restart.settings, config.boot
+        self._machine.settings, self._machine.boot_s = config.restart.settings, config.start_timeout
         if has_moved:
             self._leave()
             self._listen()
@@ -116,9 +116,9 @@ class Supervisor:
         self._wake.set()
 
     async def end(self) -> None:
-        """Ends supervision. A child process of the gateway is stopped within `grace`; other engines keep running. A
-        second call stops it at once."""
-        grace_s = self.config.grace if self._task is not None else 0.0
+        """Ends supervision. A child process of the gateway is stopped within `stop_timeout`; other engines keep
+        running. A second call stops it at once."""
+        grace_s = self.config.stop_timeout if self._task is not None else 0.0
         task, self._task = self._task, None
         self._stop_watching()
         self._leave()
@@ -135,7 +135,7 @@ class Supervisor:
     @property
     def is_stopped(self) -> bool:
         """True if an operator has stopped it; False for a standby engine that was never started."""
-        return self._machine.state == "stopped" and not self.config.spare
+        return self._machine.state == "stopped" and not self.config.standby
 
     # operator commands; each returns False if there was nothing to do
 
@@ -207,7 +207,7 @@ class Supervisor:
 
     async def _end_run(self, *, is_for_good: bool) -> None:
         try:
-            await self._strategy.stop(self.config.grace)
+            await self._strategy.stop(self.config.stop_timeout)
         except EngineError as error:
             if self._next is None or is_for_good:
                 raise

@@ -90,7 +90,7 @@ class Prober:
     def adopt(self, config: Config, upstreams: Mapping[str, Upstream]) -> None:
         """Probes the subjects of this config. Unchanged subjects keep their state, changed ones start from scratch,
         removed ones are forgotten."""
-        self._turns = asyncio.Semaphore(config.probing.concurrency)
+        self._turns = asyncio.Semaphore(config.probes.concurrency)
         wanted = subjects_of(config, upstreams)
         for key, watched in list(self._watched.items()):
             if wanted.get(key) != watched.subject:

@@ -39,8 +39,8 @@ def test_rule_is_tuned_key_by_key_and_another_is_off() -> None:
 
 
 def test_durations_and_shares_of_a_rule_are_numbers() -> None:
-    rules = parse("alerts: {latency: {rise: 1, over: 2m, after: 0s, severity: critical}}").ops.alerts
-    assert rules.latency == LatencySettings(rise=1.0, over=120.0, after=0.0, severity="critical")
+    rules = parse("alerts: {latency: {rise: 1, over: 2m, for: 0s, severity: critical}}").ops.alerts
+    assert rules.latency == LatencySettings(rise=1.0, over=120.0, for_=0.0, severity="critical")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ upstreams:
 SECRET = "sk-" + "5ecret" * 20
 RULES = (
     "timeout, retry, breaker, capacity, balance, hedge, stream, max_buffered_answer, cache, dead_letter, "
-    "answer_later, degraded"
+    "deferred, degraded"
 )
 MODELS = "models: {gpt-4: {deployments: [{upstream: openai}]}}\n"
 
@@ -158,16 +158,16 @@ def test_end_of_a_message_is_never_lenient() -> None:
             ),
         ),
         (
-            "server: {repeat: {/files: true}}",
-            "server.repeat: /files: write a path below /v1/, with * at its end for all below it",
+            "server: {idempotency: {/files: true}}",
+            "server.idempotency: /files: write a path below /v1/, with * at its end for all below it",
         ),
         (
-            "server: {repeat: {'/v1/*/jobs': true}}",
-            "server.repeat: /v1/*/jobs: write a path below /v1/, with * at its end for all below it",
+            "server: {idempotency: {'/v1/*/jobs': true}}",
+            "server.idempotency: /v1/*/jobs: write a path below /v1/, with * at its end for all below it",
         ),
         (
-            "server: {repeat: {'/v1/files': maybe}}",
-            "server.repeat./v1/files: input should be a valid boolean, unable to interpret input",
+            "server: {idempotency: {'/v1/files': maybe}}",
+            "server.idempotency./v1/files: input should be a valid boolean, unable to interpret input",
         ),
         (
             "defaults: {retry: {fallback_on: [rate_limit]}}",
@@ -189,12 +189,12 @@ def test_end_of_a_message_is_never_lenient() -> None:
         ),
         ("defaults: {stream: {recover: true}}", "defaults.stream.recover: must be off, auto, continue or restart"),
         (
-            "defaults: {stream: {hold_back: {tokens: 0}}}",
-            "defaults.stream.hold_back.tokens: not a count: 0; write a whole number of at least 1",
+            "defaults: {stream: {prebuffer: {tokens: 0}}}",
+            "defaults.stream.prebuffer.tokens: not a count: 0; write a whole number of at least 1",
         ),
         (
-            "defaults: {stream: {waiting: {after: soon}}}",
-            "defaults.stream.waiting.after: not a duration: 'soon'; write 200ms, 5s, 2m or 1h",
+            "defaults: {stream: {keepalive: {interval: soon}}}",
+            "defaults.stream.keepalive.interval: not a duration: 'soon'; write 200ms, 5s, 2m or 1h",
         ),
         ("server: {port: true}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
         ("server: {port: 65536}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
@@ -397,11 +397,11 @@ def with_errors(rule: str) -> str:
 
 
 def test_rule_for_an_upstreams_errors_is_read_in_all_its_parts() -> None:
-    rule = "{when: {status: [429, 5xx], code: foo, type: bar, message: '*pool is empty*'}, means: rate_limit}"
+    rule = "{match: {status: [429, 5xx], code: foo, type: bar, message: '*pool is empty*'}, kind: rate_limit}"
     (read,) = parse(with_errors(rule)).upstreams["a"].errors
-    assert read.means is FailureKind.RATE_LIMIT
-    assert read.when.status == frozenset({429, *range(500, 600)})
-    assert (read.when.code, read.when.type, read.when.message) == ("foo", "bar", "*pool is empty*")
+    assert read.kind is FailureKind.RATE_LIMIT
+    assert read.match.status == frozenset({429, *range(500, 600)})
+    assert (read.match.code, read.match.type, read.match.message) == ("foo", "bar", "*pool is empty*")
     compiled = read.compiled()
     assert (compiled.kind, compiled.code, compiled.type) == (FailureKind.RATE_LIMIT, "foo", "bar")
     assert compiled.message is not None
@@ -413,9 +413,9 @@ def test_upstream_has_no_rules_for_errors_by_default() -> None:
 
 
 def test_status_of_a_rule_may_come_from_a_variable() -> None:
-    rule = "{when: {status: '${CODE}'}, means: auth}"
+    rule = "{match: {status: '${CODE}'}, kind: auth}"
     (read,) = parse(with_errors(rule), CODE="403").upstreams["a"].errors
-    assert read.when.status == {403}
+    assert read.match.status == {403}
 
 
 WRONG_STATUS = "must be an error status such as 429, a class such as 5xx, or a list of them"
@@ -424,26 +424,26 @@ WRONG_STATUS = "must be an error status such as 429, a class such as 5xx, or a l
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        ("{when: {}, means: auth}", "8: upstreams.a.errors[0].when: says nothing: give status, code, type or message"),
-        ("{when: {message: '**'}, means: auth}", "8: upstreams.a.errors[0].when: has no word to look for"),
-        ("{when: {status: 200}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
-        ("{when: {status: 6xx}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
-        ("{when: {status: []}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
-        ("{when: {status: true}, means: auth}", f"8: upstreams.a.errors[0].when.status: {WRONG_STATUS}"),
-        ("{when: {code: a}}", "8: upstreams.a.errors[0].means: is missing"),
-        ("{means: auth}", "8: upstreams.a.errors[0].when: is missing"),
-        ("{when: {code: ''}, means: auth}", "8: upstreams.a.errors[0].when.code: must not be empty"),
+        ("{match: {}, kind: auth}", "8: upstreams.a.errors[0].match: says nothing: give status, code, type or message"),
+        ("{match: {message: '**'}, kind: auth}", "8: upstreams.a.errors[0].match: has no word to look for"),
+        ("{match: {status: 200}, kind: auth}", f"8: upstreams.a.errors[0].match.status: {WRONG_STATUS}"),
+        ("{match: {status: 6xx}, kind: auth}", f"8: upstreams.a.errors[0].match.status: {WRONG_STATUS}"),
+        ("{match: {status: []}, kind: auth}", f"8: upstreams.a.errors[0].match.status: {WRONG_STATUS}"),
+        ("{match: {status: true}, kind: auth}", f"8: upstreams.a.errors[0].match.status: {WRONG_STATUS}"),
+        ("{match: {code: a}}", "8: upstreams.a.errors[0].kind: is missing"),
+        ("{kind: auth}", "8: upstreams.a.errors[0].match: is missing"),
+        ("{match: {code: ''}, kind: auth}", "8: upstreams.a.errors[0].match.code: must not be empty"),
         (
-            "{when: {code: a}, means: rate_limits}",
-            "8: upstreams.a.errors[0].means: is no kind of failure; did you mean rate_limit?",
+            "{match: {code: a}, kind: rate_limits}",
+            "8: upstreams.a.errors[0].kind: is no kind of failure; did you mean rate_limit?",
         ),
         (
-            "{when: {cod: a}, means: auth}",
-            "8: upstreams.a.errors[0].when.cod: unknown key; did you mean code?",
+            "{match: {cod: a}, kind: auth}",
+            "8: upstreams.a.errors[0].match.cod: unknown key; did you mean code?",
         ),
         (
-            "{when: {code: a}, mean: auth}",
-            "8: upstreams.a.errors[0].mean: unknown key; did you mean means?",
+            "{match: {code: a}, kin: auth}",
+            "8: upstreams.a.errors[0].kin: unknown key; did you mean kind?",
         ),
     ],
 )
@@ -453,5 +453,5 @@ def test_rule_that_cannot_work_is_named_with_its_line(rule: str, expected: str) 
 
 @pytest.mark.parametrize("means", ["client_cancelled", "own_pool", "internal", "egress", "network", "truncated", "[]"])
 def test_rule_cannot_mean_what_no_answer_can_say(means: str) -> None:
-    (found,) = problems(BASE + with_errors(f"{{when: {{code: a}}, means: {means}}}"))
+    (found,) = problems(BASE + with_errors(f"{{match: {{code: a}}, kind: {means}}}"))
     assert "is no kind of failure" in found

@@ -124,10 +124,10 @@ def test_environment_of_a_command_is_secret() -> None:
         ),
         (
             "upstreams: [local], docker: {container: x}, auto_provision: true",
-            "engines.e: auto_provision is for spare engines: set spare: true as well",
+            "engines.e: auto_provision is for standby engines: set standby: true as well",
         ),
         (
-            "upstreams: [local], docker: {container: x}, spare: true, auto_provision: get",
+            "upstreams: [local], docker: {container: x}, standby: true, auto_provision: get",
             "engines.e.auto_provision: must be true, false or on_get",
         ),
     ],
@@ -173,7 +173,7 @@ def test_annotated_file_tells_the_presets_as_they_are() -> None:
     assert told.keys() == PRESETS.keys()
     for name, rules in PRESETS.items():
         _, base, longest, jitter, attempts, hourly, steady, soonest, _, latest = told[name]
-        assert (_s(base), _s(longest), _s(steady)) == (rules.base_delay, rules.max_delay, rules.steady)
+        assert (_s(base), _s(longest), _s(steady)) == (rules.base_delay, rules.max_delay, rules.reset_after)
         assert (float(jitter), int(attempts), int(hourly)) == (rules.jitter, rules.max_attempts, rules.max_per_hour)
         assert abs(_s(soonest) - giving_up(rules, 0.0).soonest_s) <= 30
         assert abs(_s(latest) - giving_up(rules, 120.0).latest_s) <= 30
@@ -191,7 +191,7 @@ def _s(text: str) -> float:
 
 
 def test_schedule_is_told_with_the_time_until_it_is_given_up() -> None:
-    config = engine("command: {argv: [x]}, boot: 90s, restart: {base_delay: 2s, max_attempts: 3, jitter: 0.5}")
+    config = engine("command: {argv: [x]}, start_timeout: 90s, restart: {base_delay: 2s, max_attempts: 3, jitter: 0.5}")
     first, second = schedule("vllm", config)
     assert first == "engine vllm (command) for local: restarted after 2s, 4s, 8s (jitter 50%), 12 an hour at most"
     assert second == (
@@ -202,10 +202,10 @@ def test_schedule_is_told_with_the_time_until_it_is_given_up() -> None:
 
 
 def test_long_schedule_is_told_in_short() -> None:
-    config = engine("docker: {container: x}, spare: true, restart: {max_attempts: 9, jitter: 0}")
+    config = engine("docker: {container: x}, standby: true, restart: {max_attempts: 9, jitter: 0}")
     (first, second) = schedule("e", config)
     assert first.startswith(
-        "engine e (docker, spare) for local: restarted after 5s, 10s, 20s, 40s, 1m20s, 2m40s, ... 9 in"
+        "engine e (docker, standby) for local: restarted after 5s, 10s, 20s, 40s, 1m20s, 2m40s, ... 9 in"
     )
     assert second.startswith("  given up after 20m15s where it ends at once")
     assert config.restart.settings == RestartSettings(max_attempts=9, jitter=0.0)

@@ -32,7 +32,7 @@ def config(**changed: Any) -> Config:
                 "dialect": "openai",
                 "base_url": "https://a.example/v1",
                 "api_key": upstream,
-                "errors": [{"when": {"status": [503, 500]}, "means": "overloaded"}],
+                "errors": [{"match": {"status": [503, 500]}, "kind": "overloaded"}],
             },
             "b": {"dialect": "openai", "base_url": "https://b.example/v1"},
         },
@@ -59,7 +59,7 @@ def test_config_is_shown_whole_and_without_its_secrets() -> None:
     ]
     assert view["ops"]["webhooks"][0]["headers"] == {"authorization": "***"}
     assert view["models"]["gpt"]["timeout"]["idle"] == 20.0
-    assert view["upstreams"]["a"]["errors"][0]["means"] == "overloaded"
+    assert view["upstreams"]["a"]["errors"][0]["kind"] == "overloaded"
     assert view["upstreams"]["a"]["errors"][0]["when"]["status"] == [500, 503]
 
 

@@ -11,7 +11,7 @@ from llm_guard.config.storage import sealing_keys
 from tests.unit.config.test_config import BASE, MODELS, problem
 
 KEY = base64.b64encode(bytes(range(32))).decode()
-ASK = "store.key: must be 32 random bytes, as `openssl rand -base64 32` prints them; "
+ASK = "store.encryption_key: must be 32 random bytes, as `openssl rand -base64 32` prints them; "
 
 
 def test_key_is_32_bytes_in_either_base64() -> None:
@@ -22,9 +22,9 @@ def test_key_is_32_bytes_in_either_base64() -> None:
 
 
 def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
-    text = BASE + MODELS + 'store: {key: "${STORE_KEY:-}"}'
-    assert parse_config(text, env={"STORE_KEY": KEY}).store.key == KEY
-    assert parse_config(text, env={}).store.key is None
+    text = BASE + MODELS + 'store: {encryption_key: "${STORE_KEY:-}"}'
+    assert parse_config(text, env={"STORE_KEY": KEY}).store.encryption_key == KEY
+    assert parse_config(text, env={}).store.encryption_key is None
 
 
 @pytest.mark.parametrize(
@@ -39,24 +39,24 @@ def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
     ],
 )
 def test_key_that_is_none_is_told_and_not_quoted(key: str, said: str) -> None:
-    told = problem(MODELS + "store:\n  key: ${STORE_KEY}", STORE_KEY=key)
+    told = problem(MODELS + "store:\n  encryption_key: ${STORE_KEY}", STORE_KEY=key)
     assert told == f"6: {ASK}{said}"
 
 
 def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_guard.config.storage.find_spec", lambda name: None)
-    told = problem(MODELS + f"store:\n  key: {KEY}")
+    told = problem(MODELS + f"store:\n  encryption_key: {KEY}")
     assert told == (
-        "6: store.key: needs cryptography, which is not installed: pip install 'llm-guard-proxy[encryption]'"
+        "6: store.encryption_key: needs cryptography, which is not installed: pip install 'llm-guard-proxy[encryption]'"
     )
-    assert parse_config(BASE + MODELS).store.key is None
+    assert parse_config(BASE + MODELS).store.encryption_key is None
 
 
 def test_bodies_that_are_to_be_encrypted_need_a_key() -> None:
     told = problem(MODELS + "store:\n  dead_letters: {bodies: encrypted}")
     assert told == (
-        "6: store.dead_letters.bodies: cannot be encrypted: set store.key to what `openssl rand -base64 32` prints, "
-        "by a variable"
+        "6: store.dead_letters.bodies: cannot be encrypted: set store.encryption_key to what `openssl rand -base64 32` "
+        "prints, by a variable"
     )
-    config = parse_config(BASE + MODELS + f"store: {{key: {KEY}, dead_letters: {{bodies: encrypted}}}}")
+    config = parse_config(BASE + MODELS + f"store: {{encryption_key: {KEY}, dead_letters: {{bodies: encrypted}}}}")
     assert config.store.dead_letters.bodies == "encrypted"

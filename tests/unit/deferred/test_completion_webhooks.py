@@ -20,7 +20,7 @@ HOOKS: dict[str, Any] = {
             {"name": "other", "url": "https://other.example.com/"},
         ]
     },
-    "rules": {"answer_later": {"webhook": "team"}},
+    "rules": {"deferred": {"webhook": "team"}},
 }
 REFUSED = Sent(False, may_retry=True, problem="answered 503")
 

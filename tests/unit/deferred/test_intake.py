@@ -35,7 +35,7 @@ HEADERS = (
 
 
 async def test_promise_is_on_the_disk_when_it_is_given() -> None:
-    async with world(rules={"answer_later": {"deadline": "10m"}}) as it:
+    async with world(rules={"deferred": {"deadline": "10m"}}) as it:
         call = it.call()
         kept_id = await it.intake.promise(call, is_at_once=True)
         assert isinstance(kept_id, str)
@@ -251,7 +251,7 @@ async def test_promise_to_a_client_that_has_left_is_taken_back() -> None:
 
 
 async def test_no_more_are_promised_than_may_wait() -> None:
-    async with world(store={"answer_later": {"waiting": 2, "at_once": 1}}) as it:
+    async with world(store={"deferred": {"max_pending": 2, "concurrency": 1}}) as it:
         it.provider.is_silent = True
         for _ in range(2):
             await it.promised()
@@ -265,11 +265,11 @@ async def test_no_more_are_promised_than_may_wait() -> None:
 
 
 async def test_reload_changes_how_many_may_wait() -> None:
-    async with world(store={"answer_later": {"waiting": 1, "at_once": 1}}) as it:
+    async with world(store={"deferred": {"max_pending": 1, "concurrency": 1}}) as it:
         it.provider.is_silent = True
         await it.promised()
         assert isinstance(await it.intake.promise(it.call(), is_at_once=True), Refusal)
-        it.intake.adopt(World(KeptInMemory(), store={"answer_later": {"waiting": 2}}).config)
+        it.intake.adopt(World(KeptInMemory(), store={"deferred": {"max_pending": 2}}).config)
         assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
 
 

@@ -12,7 +12,7 @@ from tests.unit.deferred.world import BUSY, WRONG, world
 
 
 async def test_call_that_waits_is_shown_with_its_state() -> None:
-    async with world(rules={"answer_later": {"deadline": "10m"}}) as it:
+    async with world(rules={"deferred": {"deadline": "10m"}}) as it:
         it.provider.outcomes = [BUSY]
         kept = await it.promised()
         await let_run()

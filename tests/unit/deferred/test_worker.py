@@ -70,7 +70,7 @@ async def test_provider_that_asks_for_a_wait_is_not_asked_before() -> None:
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0])
 async def test_wall_clock_that_is_set_neither_shortens_nor_delays_a_promise(by_s: float) -> None:
-    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+    async with world(rules={"deferred": {"deadline": "300s"}}) as it:
         it.provider.outcomes = [RATE_LIMITED, OK]
         kept = await it.promised()
         await let_run()
@@ -84,7 +84,7 @@ async def test_wall_clock_that_is_set_neither_shortens_nor_delays_a_promise(by_s
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0])
 async def test_promise_expires_on_the_monotonic_clock(by_s: float) -> None:
-    async with world(rules={"answer_later": {"deadline": "100s"}}) as it:
+    async with world(rules={"deferred": {"deadline": "100s"}}) as it:
         it.provider.outcomes = [BUSY]
         kept = await it.promised()
         await it.pass_s(20)
@@ -99,7 +99,7 @@ async def test_promise_expires_on_the_monotonic_clock(by_s: float) -> None:
 
 
 async def test_round_during_which_the_wall_clock_is_set_is_followed_by_another() -> None:
-    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+    async with world(rules={"deferred": {"deadline": "300s"}}) as it:
         it.provider.outcomes, it.provider.is_silent = [BUSY, OK], True
         kept = await it.promised()
         await let_run()
@@ -110,7 +110,7 @@ async def test_round_during_which_the_wall_clock_is_set_is_followed_by_another()
 
 
 async def test_promise_of_an_earlier_process_expires_by_the_wall_clock() -> None:
-    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+    async with world(rules={"deferred": {"deadline": "300s"}}) as it:
         it.provider.outcomes = [BUSY]
         kept = await it.promised()
         await let_run()
@@ -122,7 +122,7 @@ async def test_promise_of_an_earlier_process_expires_by_the_wall_clock() -> None
 
 
 async def test_clock_is_followed_once_the_disk_takes_it() -> None:
-    async with world(rules={"answer_later": {"deadline": "300s"}}) as it:
+    async with world(rules={"deferred": {"deadline": "300s"}}) as it:
         it.provider.outcomes = [RATE_LIMITED, OK]
         kept = await it.promised()
         await let_run()
@@ -135,7 +135,7 @@ async def test_clock_is_followed_once_the_disk_takes_it() -> None:
 
 
 async def test_after_its_deadline_a_call_is_dead() -> None:
-    async with world(rules={"answer_later": {"deadline": "10s"}}) as it:
+    async with world(rules={"deferred": {"deadline": "10s"}}) as it:
         it.provider.outcomes = [BUSY]
         kept = await it.promised()
         await it.pass_s(60)
@@ -150,7 +150,7 @@ async def test_after_its_deadline_a_call_is_dead() -> None:
 
 async def test_call_that_was_late_before_it_was_begun_is_dead_and_nobody_is_asked() -> None:
     store = KeptInMemory()
-    first = World(store, rules={"answer_later": {"deadline": "10s"}})
+    first = World(store, rules={"deferred": {"deadline": "10s"}})
     kept = await first.promised()
     async with world(store, late_s=20) as it:
         await it.pass_s(2)
@@ -204,7 +204,7 @@ async def test_errands_go_behind_clients_and_are_not_counted_as_theirs() -> None
 
 
 async def test_only_so_many_are_asked_at_once() -> None:
-    async with world(store={"answer_later": {"at_once": 3}}) as it:
+    async with world(store={"deferred": {"concurrency": 3}}) as it:
         it.provider.is_silent = True
         for _ in range(10):
             await it.promised()
@@ -217,7 +217,7 @@ async def test_only_so_many_are_asked_at_once() -> None:
 
 
 async def test_letters_are_begun_at_a_bounded_pace() -> None:
-    async with world(store={"dead_letters": {"pace": 2}, "answer_later": {"at_once": 50}}) as it:
+    async with world(store={"dead_letters": {"requeue_rate": 2}, "deferred": {"concurrency": 50}}) as it:
         for _ in range(20):
             await it.buried()
         assert len(it.store.requeue(Wanted(), it.clock.wall(), 0.0)) == 20
@@ -229,7 +229,7 @@ async def test_letters_are_begun_at_a_bounded_pace() -> None:
 
 
 async def test_letters_do_not_take_the_places_of_promises() -> None:
-    async with world(store={"answer_later": {"at_once": 1}, "dead_letters": {"pace": 100}}) as it:
+    async with world(store={"deferred": {"concurrency": 1}, "dead_letters": {"requeue_rate": 100}}) as it:
         it.provider.is_silent = True
         await it.buried()
         it.store.requeue(Wanted(), it.clock.wall(), 0.0)
@@ -253,7 +253,7 @@ async def test_letter_that_fails_again_is_dead_again() -> None:
 
 
 async def test_letter_that_is_over_is_no_promise_that_is_over() -> None:
-    async with world(store={"dead_letters": {"pace": 100}}) as it:
+    async with world(store={"dead_letters": {"requeue_rate": 100}}) as it:
         kept = await it.buried()
         it.store.requeue(Wanted(), it.clock.wall(), 0.0)
         promised = []
@@ -512,18 +512,18 @@ async def test_store_that_stays_unreadable_is_told_of_once_until_it_is_well_agai
 
 
 async def test_reload_changes_how_many_are_asked_at_once() -> None:
-    async with world(store={"answer_later": {"at_once": 1}}) as it:
+    async with world(store={"deferred": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
         for _ in range(5):
             await it.promised()
         await it.pass_s(1)
-        it.deferred.adopt(World(KeptInMemory(), store={"answer_later": {"at_once": 4}}).config)
+        it.deferred.adopt(World(KeptInMemory(), store={"deferred": {"concurrency": 4}}).config)
         await it.pass_s(1)
         assert len(it.provider.asked) == 4
 
 
 async def test_what_is_kept_is_looked_at_and_old_answers_go() -> None:
-    async with world(store={"answer_later": {"keep": "1m"}}) as it:
+    async with world(store={"deferred": {"result_ttl": "1m"}}) as it:
         await it.promised()
         await it.buried()
         await it.pass_s(5)
@@ -551,7 +551,7 @@ async def test_credentials_are_forgotten_with_the_answer_and_with_a_call_that_it
 
 
 async def test_pause_saves_up_no_letters() -> None:
-    async with world(store={"dead_letters": {"pace": 2}, "answer_later": {"at_once": 50}}) as it:
+    async with world(store={"dead_letters": {"requeue_rate": 2}, "deferred": {"concurrency": 50}}) as it:
         await it.pass_s(60)
         for _ in range(20):
             await it.buried()
@@ -561,7 +561,7 @@ async def test_pause_saves_up_no_letters() -> None:
 
 
 async def test_attempt_ends_with_the_deadline_of_its_call() -> None:
-    async with world(rules={"answer_later": {"deadline": "3s"}}) as it:
+    async with world(rules={"deferred": {"deadline": "3s"}}) as it:
         it.provider.is_silent = True
         await it.promised()
         await let_run()
@@ -579,9 +579,9 @@ async def test_what_is_kept_is_swept_once_a_minute() -> None:
 
 
 async def test_reload_changes_for_how_long_answers_are_kept() -> None:
-    async with world(store={"answer_later": {"keep": "1h"}}) as it:
+    async with world(store={"deferred": {"result_ttl": "1h"}}) as it:
         kept = await it.promised()
         await it.pass_s(10)
-        it.deferred.adopt(World(KeptInMemory(), store={"answer_later": {"keep": "30s"}}).config)
+        it.deferred.adopt(World(KeptInMemory(), store={"deferred": {"result_ttl": "30s"}}).config)
         await it.pass_s(120)
         assert kept.id not in it.store.rows

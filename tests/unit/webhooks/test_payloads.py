@@ -146,7 +146,7 @@ def test_alertmanager_is_told_when_an_alert_ends_or_would_if_nothing_more_were_h
         ("failure_spike", "one/gpt", {"deployment": "one/gpt"}),
         ("budget_exhausted", "one/gpt", {"deployment": "one/gpt"}),
         ("budget_exhausted", "gpt (model)", {"model": "gpt"}),
-        ("credential_benched", "one", {"upstream": "one"}),
+        ("credential_cooldown", "one", {"upstream": "one"}),
         ("loop_lag", "gateway", {}),
         ("test", "webhook", {}),
     ],

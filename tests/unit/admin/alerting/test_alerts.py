@@ -89,7 +89,7 @@ def test_what_fires_shows_how_it_is_now() -> None:
 
 
 def test_resolved_alerts_are_kept_the_newest_first_and_bounded() -> None:
-    world = World(success_rate={"calm": "0s"})
+    world = World(success_rate={"resolve_after": "0s"})
     for _ in range(120):
         failing(world)
         world.end_calls("gpt", good=100)

@@ -175,7 +175,7 @@ def test_rate_limits_are_failures() -> None:
 
 
 def test_failures_that_are_usual_are_no_spike() -> None:
-    world = World(failure_spike={"calm": "0s"})
+    world = World(failure_spike={"resolve_after": "0s"})
     for _ in range(3600):
         world.fail_attempts("one/gpt", 1)
         world.pass_s(1)
@@ -221,7 +221,7 @@ def test_host_whose_breaker_opens_has_a_name_of_its_own() -> None:
 
 
 def test_breaker_that_is_half_open_still_fires() -> None:
-    world = World(breaker_open={"calm": "0s"})
+    world = World(breaker_open={"resolve_after": "0s"})
     world.break_down("one/gpt")
     world.pass_s(31)
     assert world.deployment("one/gpt").breaker.try_acquire(world.clock.now()) is not None
@@ -271,14 +271,14 @@ def test_budget_that_is_empty_while_attempts_fail_is_found() -> None:
 
 
 def test_budget_that_is_empty_while_all_is_well_is_no_alert() -> None:
-    world = World(budget_exhausted={"after": "0s"})
+    world = World(budget_exhausted={"for": "0s"})
     spend_all(world, "one/gpt")
     world.look()
     assert world.firing() == set()
 
 
 def test_model_that_is_never_to_be_retried_has_no_budget_to_exhaust() -> None:
-    world = World(budget_exhausted={"after": "0s"})
+    world = World(budget_exhausted={"for": "0s"})
     budget = world.deployment("one/small").budget
     assert budget.snapshot(world.clock.now()).tokens == 0
     for _ in range(30):
@@ -291,7 +291,7 @@ def test_model_that_is_never_to_be_retried_has_no_budget_to_exhaust() -> None:
 
 
 def test_models_budget_is_found_as_well() -> None:
-    world = World(budget_exhausted={"after": "0s"})
+    world = World(budget_exhausted={"for": "0s"})
     budget = world.gateway.table.pool.budgets["gpt"]
     budget.recent.note(True, world.clock.now() + 1)
     world.clock.advance(1)
@@ -302,7 +302,7 @@ def test_models_budget_is_found_as_well() -> None:
 
 
 def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> None:
-    world = World(budget_exhausted={"after": "0s"}, breaker_open={"calm": "0s"})
+    world = World(budget_exhausted={"for": "0s"}, breaker_open={"resolve_after": "0s"})
     idle, broke = (route.targets[0].deployment for name in ("x-1", "x-2") if (route := world.gateway.table.find(name)))
     assert idle.label == broke.label == "two/x-*"
     world.clock.advance(1)
@@ -330,7 +330,7 @@ def test_own_credential_that_is_benched_is_found_once_whatever_its_account() -> 
     world.refuse_credential(*credential)
     world.refuse_credential(*credential[:4], "another account")
     world.pass_s(1)
-    assert world.firing() == {("credential_benched", "one")}
+    assert world.firing() == {("credential_cooldown", "one")}
 
 
 def test_callers_credential_is_the_callers_own_to_look_after() -> None:
@@ -348,9 +348,9 @@ def test_credential_that_is_benched_again_is_one_alert() -> None:
     for _ in range(5):
         world.refuse_credential(*credential)
         world.pass_s(90)
-    assert world.told.said() == [("firing", "credential_benched", "one")]
+    assert world.told.said() == [("firing", "credential_cooldown", "one")]
     world.pass_s(300)
-    assert world.told.said()[1:] == [("resolved", "credential_benched", "one")]
+    assert world.told.said()[1:] == [("resolved", "credential_cooldown", "one")]
 
 
 def test_engine_that_gave_up_is_told_by_the_journal() -> None:
@@ -399,7 +399,7 @@ def test_lag_of_any_look_is_seen_by_the_next_one_that_judges() -> None:
 def test_rules_that_are_off_find_nothing() -> None:
     names = (
         "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
-        "credential_benched", "engine_gave_up", "reload_failed", "loop_lag",
+        "credential_cooldown", "engine_gave_up", "reload_failed", "loop_lag",
     )  # fmt: skip
     world = World(**dict.fromkeys(names, "off"))
     world.end_calls("gpt", bad=100)

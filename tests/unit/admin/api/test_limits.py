@@ -41,7 +41,7 @@ class World(ActedOn):
 
 def settings(each: Deployment) -> tuple[float, float, Any, int]:
     budget, capacity = each.budget.settings, each.gates.settings
-    return budget.ratio, budget.min_per_second, capacity.concurrency, capacity.queue
+    return budget.ratio, budget.min_per_second, capacity.concurrency, capacity.max_queue
 
 
 async def test_limits_of_a_label_are_those_of_every_name_under_it() -> None:
@@ -58,7 +58,7 @@ async def test_limits_of_a_label_are_those_of_every_name_under_it() -> None:
 async def test_later_word_adds_to_the_earlier_one() -> None:
     world = World()
     await world.set(concurrency=3)
-    await world.set(queue=7, concurrency=None)
+    await world.set(max_queue=7, concurrency=None)
     await world.set(min_per_second=1, max_ratio=0.5)
     assert settings(world.all[0]) == (0.2, 1.0, None, 7)
     assert world.all[0].budget.settings.max_ratio == 0.5
@@ -111,8 +111,8 @@ async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_d
         ({"min_per_second": float("inf")}, "min_per_second"),
         ({"max_ratio": -1.0}, "max_ratio"),
         ({"concurrency": 0}, "concurrency"),
-        ({"queue": 0}, "queue"),
-        ({"concurrency": 3, "queue": 0}, "queue"),
+        ({"max_queue": 0}, "max_queue"),
+        ({"concurrency": 3, "max_queue": 0}, "max_queue"),
     ],
 )
 async def test_ranges_are_the_configs_and_nothing_is_changed_by_half(said: dict[str, Any], word: str) -> None:

@@ -497,7 +497,7 @@ async def test_wait_that_its_client_does_not_stay_for_is_no_time_of_the_gateways
 
 
 async def test_wait_for_a_turn_that_does_not_come_is_no_time_of_the_gateways() -> None:
-    one = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1, queue_wait=3.0))
+    one = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1, queue_timeout=3.0))
     stage = Stage(one, a=[Slow(10.0, OK)])
     await stage.start()
     call = await stage.start()

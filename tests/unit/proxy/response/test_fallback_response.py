@@ -102,20 +102,20 @@ async def test_call_without_any_rules_gets_its_failure() -> None:
 
 
 async def test_answer_from_before_comes_first_and_the_letter_before_it() -> None:
-    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.desk.has_old = True
     assert await play.give() == (200, ["look", "bury", "stand in"])
     assert play.recording.body == b"old"
 
 
 async def test_promise_comes_before_the_static_answer_and_needs_no_letter() -> None:
-    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     assert await play.give() == (202, ["look", "promise"])
     assert play.said["Location"].endswith("/p-1")
 
 
 async def test_call_that_is_promised_nothing_gets_the_static_answer() -> None:
-    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.desk.promises = FULL
     assert await play.give() == (200, ["look", "promise", "bury"])
     assert (play.said["x-llm-guard-degraded"], play.said["x-llm-guard-dead-letter"]) == ("static", "l-1")
@@ -130,11 +130,11 @@ async def test_failure_is_told_with_its_letter() -> None:
 
 @pytest.mark.parametrize("when", ["off", "on_request", "always"])
 async def test_only_where_the_rules_say_so_a_failure_becomes_a_promise(when: str) -> None:
-    assert (await Play(answer_later={"when": when}).give())[1] == ["look"]
+    assert (await Play(deferred={"mode": when}).give())[1] == ["look"]
 
 
 async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
-    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.fallback.deferred_store = play.fallback.cache = None
     assert await play.give() == (200, [])
 
@@ -152,7 +152,7 @@ async def test_call_is_a_failure_whatever_it_gets(result: Exhausted) -> None:
 
 
 async def test_clients_own_mistake_is_told_as_it_is() -> None:
-    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
+    play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.desk.has_old = True
     assert await play.give(OWN_DOING) == (502, [])
 
@@ -183,7 +183,7 @@ async def test_letter_is_kept_where_route_and_client_want_it(rule: str, headers:
 
 
 async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:
-    play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always", path="/v1/models")
+    play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always", path="/v1/models")
     play.call.method = "GET"
     assert await play.give() == (502, ["look"])
 
@@ -244,7 +244,7 @@ async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
 
 @pytest.mark.parametrize("is_stream", [True, False])
 async def test_static_answer_stands_behind_an_early_head_and_a_promise_does_not(is_stream: bool) -> None:
-    play = Play(degraded=STATIC, answer_later=ON_FAILURE)
+    play = Play(degraded=STATIC, deferred=ON_FAILURE)
     play.call.is_stream = is_stream
     await play.reply.keep_waiting(play.call, [])
     assert await play.give() == (200, ["look"])

@@ -16,7 +16,7 @@ from llm_guard.resilience.streams.settings import WaitingSettings
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call
 
-SOON = WaitingSettings(after=10.0)
+SOON = WaitingSettings(interval=10.0)
 
 
 class FakeReply(Reply):
@@ -88,7 +88,7 @@ async def test_quick_answer_leaves_nothing_behind() -> None:
         (SOON, {"is_stream": False}),
         (SOON, {"stream_head": ""}),
         (SOON, {"stream_head": "compressed"}),
-        (WaitingSettings(10.0, before_head=True), {"stream_head": "compressed"}),
+        (WaitingSettings(10.0, before_headers=True), {"stream_head": "compressed"}),
         (SOON, {"is_upgrade": True}),
     ],
 )
@@ -103,7 +103,7 @@ async def test_silence_is_kept_where_a_word_would_harm(settings: WaitingSettings
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        (WaitingSettings(10.0, before_head=True), {"stream_head": ""}),
+        (WaitingSettings(10.0, before_headers=True), {"stream_head": ""}),
         (WaitingSettings(10.0, unary=True), {"is_stream": False, "stream_head": ""}),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Verdict, rank
 
-SETTINGS = RuleSettings(after=10.0, calm=60.0)
+SETTINGS = RuleSettings(for_=10.0, resolve_after=60.0)
 
 
 def found(verdict: Verdict) -> Finding:
@@ -13,7 +13,7 @@ def found(verdict: Verdict) -> Finding:
 
 def firing(now: float = 0.0) -> Alert:
     alert = Alert()
-    assert alert.note(found("bad"), RuleSettings(after=0.0), now) == "fired"
+    assert alert.note(found("bad"), RuleSettings(for_=0.0), now) == "fired"
     return alert
 
 
@@ -69,16 +69,16 @@ def test_alert_of_which_nothing_is_heard_resolves_after_ten_minutes() -> None:
 
 def test_alert_that_never_fired_is_forgotten_without_a_word() -> None:
     alert = Alert()
-    alert.note(found("bad"), RuleSettings(after=3600.0), 0)
+    alert.note(found("bad"), RuleSettings(for_=3600.0), 0)
     assert not alert.is_idle
-    assert alert.note(None, RuleSettings(after=3600.0), QUIET_S) is None
+    assert alert.note(None, RuleSettings(for_=3600.0), QUIET_S) is None
     assert alert.is_idle
 
 
 def test_alert_fires_again_after_it_has_resolved() -> None:
     alert = firing()
-    assert alert.note(found("good"), RuleSettings(calm=0.0), 1) == "resolved"
-    assert alert.note(found("bad"), RuleSettings(after=0.0), 2) == "fired"
+    assert alert.note(found("good"), RuleSettings(resolve_after=0.0), 1) == "resolved"
+    assert alert.note(found("bad"), RuleSettings(for_=0.0), 2) == "fired"
 
 
 def test_snapshot_says_how_long_and_what() -> None:

@@ -52,7 +52,7 @@ class World:
         self.provider = provider
         self.retry_after_s = retry_after_s
         self.dice = random.Random(seed)
-        self.gate = Gate(CapacitySettings(queue=100_000), self.now)
+        self.gate = Gate(CapacitySettings(max_queue=100_000), self.now)
         self.waits: list[tuple[float, float]] = []
         self.calls: list[Call] = []
         self.accepted_at: list[float] = []

@@ -21,7 +21,7 @@ class Crowd:
     """Callers that each keep a number of calls open, and send the next one as soon as one is answered."""
 
     def __init__(self, capacity: int, queue: int = 1_000_000) -> None:
-        self.gate = Gate(replace(CapacitySettings(), concurrency=capacity, pacing=False, queue=queue), 0.0)
+        self.gate = Gate(replace(CapacitySettings(), concurrency=capacity, pacing=False, max_queue=queue), 0.0)
         self.now = 0.0
         self.served: Counter[str] = Counter()
         self.used_s: defaultdict[str, float] = defaultdict(float)

@@ -360,7 +360,7 @@ def test_smaller_queue_evicts_nobody() -> None:
     told = Told(of)
     for name in "abc":
         told.join(name)
-    of.settings = CapacitySettings(concurrency=1, queue=1)
+    of.settings = CapacitySettings(concurrency=1, max_queue=1)
     of.dispatch(0.0)
     assert of.snapshot(0.0).waiting == {1: 3}
     assert not told.join("d")

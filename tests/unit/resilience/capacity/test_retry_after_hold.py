@@ -129,7 +129,7 @@ def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
 
 def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
     """The number of arrivals is unknown then."""
-    gate = Gate(CapacitySettings(queue=100), 0.0)
+    gate = Gate(CapacitySettings(max_queue=100), 0.0)
     gate.pause_until(10.0)
     tickets = [gate.enqueue(1, lambda: None) for _ in range(100)]
     gate.dispatch(10.0)

@@ -36,7 +36,7 @@ def follows(
     ],
 )
 def test_who_is_promised_an_answer_at_once(when: str, asked_for: bool, expected: bool) -> None:
-    assert LaterSettings(when=when).is_at_once(is_asked_for=asked_for) is expected  # type: ignore[arg-type]
+    assert LaterSettings(mode=when).is_at_once(is_asked_for=asked_for) is expected  # type: ignore[arg-type]
 
 
 def test_waits_double_up_to_a_minute() -> None:

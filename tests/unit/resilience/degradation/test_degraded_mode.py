@@ -12,7 +12,15 @@ from llm_guard.resilience.degradation.degraded_mode import (
     parse_answer,
 )
 
-RULES = DegradedSettings(answer="later", enter=0.5, leave=0.1, window=60.0, min_calls=10, calm=30.0, patience=10.0)
+RULES = DegradedSettings(
+    static_response="later",
+    enter_failure_rate=0.5,
+    exit_failure_rate=0.1,
+    window=60.0,
+    min_calls=10,
+    recovery_window=30.0,
+    max_wait=10.0,
+)
 
 
 class Route:
@@ -203,5 +211,5 @@ def test_longest_answer_is_one() -> None:
 
 @pytest.mark.parametrize(("enter", "leave"), [(0.1, 0.1), (0.1, 0.5), (0.0, 0.0)])
 def test_what_enters_does_not_leave(enter: float, leave: float) -> None:
-    with pytest.raises(ValueError, match="`leave` must be below `enter`"):
-        DegradedSettings(enter=enter, leave=leave)
+    with pytest.raises(ValueError, match="`exit_failure_rate` must be below `enter_failure_rate`"):
+        DegradedSettings(enter_failure_rate=enter, exit_failure_rate=leave)

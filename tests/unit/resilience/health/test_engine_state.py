@@ -8,7 +8,7 @@ from llm_guard.resilience.health.engine_state import Engine, Turn
 from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings
 
 SETTINGS = RestartSettings(
-    base_delay=2.0, max_delay=100.0, jitter=0.0, max_attempts=3, max_per_hour=100, steady=60.0
+    base_delay=2.0, max_delay=100.0, jitter=0.0, max_attempts=3, max_per_hour=100, reset_after=60.0
 )  # fmt: skip
 BOOT_S = 30.0
 U = 0.5
@@ -149,7 +149,7 @@ def test_engine_that_falls_soon_after_each_restart_is_given_up_all_the_same() ->
         engine.pass_time(now, U)
         told(engine, now)
         engine.note_up(now, now)
-        now += SETTINGS.steady - 1
+        now += SETTINGS.reset_after - 1
     engine.note_gone("it died", now, U)
     now = engine.wakes_at or 0.0
     assert what(engine.pass_time(now, U)) == ("auto_restart_gave_up", "failed")
@@ -168,7 +168,7 @@ def test_engine_that_stayed_well_has_all_its_attempts_again() -> None:
 
 
 def test_hourly_limit_puts_an_attempt_off_and_says_so_once() -> None:
-    engine = running(settings=replace(SETTINGS, max_per_hour=1, steady=1.0))
+    engine = running(settings=replace(SETTINGS, max_per_hour=1, reset_after=1.0))
     engine.note_gone("it died", 0.0, U)
     engine.pass_time(2.0, U)
     told(engine, 2.0)

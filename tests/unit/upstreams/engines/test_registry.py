@@ -18,11 +18,11 @@ from llm_guard.upstreams.engines.systemd_driver import UnitEngine
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.engine import FakeEngine, FakeProbing
 
-SCHEDULE = {"base_delay": "2s", "jitter": 0.0, "max_attempts": 2, "steady": "60s"}
+SCHEDULE = {"base_delay": "2s", "jitter": 0.0, "max_attempts": 2, "reset_after": "60s"}
 
 
 def config(**own: Any) -> EngineConfig:
-    said = {"upstreams": ("local",), "docker": {"container": "a"}, "boot": "30s", "restart": SCHEDULE, **own}
+    said = {"upstreams": ("local",), "docker": {"container": "a"}, "start_timeout": "30s", "restart": SCHEDULE, **own}
     return EngineConfig.model_validate(said)
 
 
@@ -91,7 +91,7 @@ async def test_engine_is_started_with_the_gateway_and_runs_once_its_probe_is_goo
 
 
 async def test_spare_engine_waits_to_be_started() -> None:
-    async with world(e=config(spare=True)) as here:
+    async with world(e=config(standby=True)) as here:
         assert (here.state(), here.engine.done) == ("stopped", [])
         supervisor = here.engines.find("e")
         assert supervisor is not None
@@ -428,7 +428,7 @@ async def test_reload_with_another_way_is_followed_though_the_old_one_cannot_be_
 
 
 async def test_reload_that_wants_a_spare_one_for_good_starts_it() -> None:
-    async with world(e=config(spare=True)) as here:
+    async with world(e=config(standby=True)) as here:
         here.engines.adopt({"e": config()})
         await let_run()
         assert here.engine.done == ["start"]
@@ -440,14 +440,14 @@ async def test_reload_leaves_what_an_operator_has_stopped() -> None:
         supervisor = here.engines.find("e")
         assert supervisor is not None
         supervisor.stop()
-        here.engines.adopt({"e": config(boot="31s")})
+        here.engines.adopt({"e": config(start_timeout="31s")})
         await let_run()
         assert here.engine.done == ["start", "stop 20"]
 
 
 async def test_reload_that_gives_a_stopped_engine_another_way_leaves_it_stopped() -> None:
-    async with world(e=config(spare=True)) as here:
-        here.engines.adopt({"e": config(spare=True, docker={"container": "b"})})
+    async with world(e=config(standby=True)) as here:
+        here.engines.adopt({"e": config(standby=True, docker={"container": "b"})})
         await let_run()
         assert [each.done for each in here.made] == [[], []]
         supervisor = here.engines.find("e")

@@ -171,7 +171,7 @@ async def test_no_more_are_looked_at_at_once_than_may_be() -> None:
         f"  {name}: {{dialect: openai, base_url: 'http://{name}/v1', probe: {{interval: 10s, jitter: 0}}}}\n"
         for name in names
     )
-    text = f"probing: {{concurrency: 3}}\nupstreams:\n{upstreams}models: {{m: {{deployments: [{{upstream: u0}}]}}}}\n"
+    text = f"probes: {{concurrency: 3}}\nupstreams:\n{upstreams}models: {{m: {{deployments: [{{upstream: u0}}]}}}}\n"
     async with probing(text, **dict[str, Any]((name, Slow(2)) for name in names)) as stand:
         await stand.clock.pass_s(9)
         assert stand.most_at_once == 3
@@ -521,6 +521,6 @@ async def test_views_are_in_the_order_of_the_config_that_runs() -> None:
 
 async def test_reload_takes_another_concurrency() -> None:
     async with probing(a=Slow(1), b=Slow(1)) as stand:
-        stand.adopt("probing: {concurrency: 1}\n" + TWO)
+        stand.adopt("probes: {concurrency: 1}\n" + TWO)
         await stand.clock.pass_s(5)
         assert stand.most_at_once == 1

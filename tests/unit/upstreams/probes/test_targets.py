@@ -113,8 +113,8 @@ def test_wrong_setting_names_its_place(probe: str, expected: str) -> None:
 
 
 def test_concurrency_is_a_count() -> None:
-    assert parse(UPSTREAMS + MODELS).probing.concurrency == 50
-    assert "probing.concurrency: not a count: 0" in problem("probing: {concurrency: 0}\n" + UPSTREAMS + MODELS)
+    assert parse(UPSTREAMS + MODELS).probes.concurrency == 50
+    assert "probes.concurrency: not a count: 0" in problem("probes: {concurrency: 0}\n" + UPSTREAMS + MODELS)
 
 
 def test_annotated_file_lists_every_default() -> None:

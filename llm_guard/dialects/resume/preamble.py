@@ -23,6 +23,8 @@ _ENDS_UNCASED = (":", "\uff1a", "\u2026")
 """In scripts without capital letters: there the end of the sentence that was cut looks like a sentence of its own."""
 _GO_ON = frozenset("|,;{}<>=+\\/&\t\u3001\uff0c\uff1b")
 """A line that ends in one of these is a table row or code, not a remark to the reader."""
+_CONTINUED = re.compile("[.!?\u2026\u3002\uff01\uff1f]\\s*[,;\u3001\uff0c\uff1b]")
+"""A sentence of a remark does not begin with a comma: the rest of a sentence that was cut does."""
 _MARKUP = "*_#([\u00a1\u00bf" + QUOTES
 """A preamble may begin with one of these."""
 
@@ -70,7 +72,8 @@ def _is_preamble(text: str) -> bool:
     begin = lines[0].lstrip()[0]
     is_new = begin in _MARKUP or (begin.isalpha() and not begin.islower())
     is_short = len(text) <= MOST_PREAMBLE and len(lines) <= _MOST_LINES
-    return is_new and is_short and any(map(str.isalpha, lines[-1])) and "```" not in text
+    is_remark = "```" not in text and _CONTINUED.search(text) is None
+    return is_new and is_short and is_remark and any(map(str.isalpha, lines[-1]))
 
 
 def _without_dots(text: str) -> tuple[str, str]:

@@ -126,9 +126,8 @@ class AttemptLoop:
             kept_s = _kept_s(selector, candidate, left_s, limit_s, now)
             if kept_s:
                 ends_by = attempt_ends_at(now, left_s, commit_by, kept_s + _SLACK_S)
-        attempt = Attempt(
-            target, now, call.id, selector.budgets(candidate), call.is_stream, lease.breaker, first_s, ends_by
-        )
+        budgets = selector.budgets(candidate)
+        attempt = Attempt(target, now, call.id, budgets, call.is_stream, lease.breaker, first_s, ends_by)
         attempt.key = lease.key
         if call.attempts or call.skipped:
             attempt.is_retry = any(each.target is target for each in call.attempts)
@@ -145,8 +144,7 @@ class AttemptLoop:
         return self._hedge_delays.delay_s(hedging.settings, latency, attempt.started_at)
 
     def _beside(self, selector: CandidateSelector, candidate: Candidate) -> HedgeCandidate | None:
-        """Returns a hedge on another deployment of the same model, or on the same one, if the budgets have tokens for
-        it."""
+        """Returns a hedge on another deployment of the model, or on the same one; None if the budgets have no token."""
         second = selector.free_peer(candidate) or candidate
         hedging, lease, now = selector.route.hedging, selector.try_enter(second), self._clock.now()
         if lease is None:
@@ -184,9 +182,8 @@ class AttemptLoop:
         for hedge in raced[1:]:
             if hedge.failure is None or hedge.failure.kind.is_final or hedge.target is selector.target(candidate):
                 continue
-            other = next(
-                each for each in selector.candidates.others(candidate) if selector.target(each) is hedge.target
-            )
+            others = selector.candidates.others(candidate)
+            other = next(peer for peer in others if selector.target(peer) is hedge.target)
             step = self._decide(selector, other, hedge.failure)
             if isinstance(step, GiveUp):
                 selector.candidates.drop(other)

@@ -154,6 +154,7 @@ def diverges(sent: str, new: str) -> bool:
         f"{anchor(SENT)}\nible.", f"{anchor(SENT)}\n\n{anchor(SENT)}ible.",
         f"I stopped at: {anchor(SENT)}. Going on from there:\n{anchor(SENT)}ible.",
         f"Something else happened there. {SENT[:30]}, but then again not. {anchor(SENT)}ible.",
+        f"Another story begins here. , which is good. {anchor(SENT)}ible.",
         "Sure: " + anchor(SENT)[-20:] + "ible.", "y" * 400 + ":\n" + anchor(SENT) + "ible.",
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 # make run    sets everything up and runs the gateway in front of a mock provider that fails on purpose: no key needed
 # make test   sets everything up and runs all tests, lint, types and import rules
+# make docs   builds the documentation site in build/site
 # make compiled   builds a wheel in dist/ with the data path as machine code; needs a C compiler and Python's headers
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ WORKERS ?= 2
 PORT ?= 8080
 
 .PHONY: run demo test check lint types imports tests tooling-tests tools bench soak storm-matrix frontier fuzz \
-	sdk-suites compiled compiled-package compiled-tests release lock clean
+	sdk-suites compiled compiled-package compiled-tests release docs lock clean
 
 run: $(VENV)/ready
 	$(BIN)/python -m llm_guard demo --port $(PORT) --stay
@@ -87,6 +88,11 @@ fuzz: $(VENV)/ready-dev
 sdk-suites: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks sdk-suites
 
+# Warnings are errors. The build loads nothing from the network.
+docs: $(VENV)/ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "the site is in build/site"
+
 # Resolves the lock files again. Only this target needs uv, and installs it into the environment.
 lock: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet uv
@@ -98,6 +104,8 @@ lock: $(VENV)/ready-dev
 		--upgrade --group build --constraint requirements-dev.lock -o requirements-build.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--upgrade --extra encryption --constraint requirements-dev.lock pyproject.toml -o requirements-image.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--upgrade --group docs --constraint requirements-dev.lock -o requirements-docs.lock
 
 $(VENV)/made:
 	$(PYTHON) -c 'import sys; sys.exit("llm_guard needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
@@ -113,6 +121,11 @@ $(VENV)/ready-dev: $(VENV)/made requirements-dev.lock pyproject.toml
 	@echo "installing what the tests need into $(VENV)/: some minutes, the first time"
 	$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/ready-docs: $(VENV)/ready requirements-docs.lock
+	@echo "installing what builds the documentation into $(VENV)/: a minute or less, the first time"
+	$(BIN)/pip install --disable-pip-version-check --quiet --require-hashes -r requirements-docs.lock
 	touch $@
 
 clean:

@@ -99,7 +99,7 @@ class Scenario:
     clients_ask_for_s: float | None = None
     """Each client retries for this long until it succeeds."""
     is_recommended: bool = False
-    """True if the gateway runs with the config that README recommends, unmodified."""
+    """True if the gateway runs with the config that `docs/configuration.md` recommends, unmodified."""
 
     def config(self) -> str:
         """The gateway's config; `{provider}` stands for the provider's address."""

@@ -16,6 +16,7 @@ TEXTS = [
         ROOT / name
         for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Dockerfile", "Makefile")
     ),
+    *(ROOT / "docs").glob("*.md"),
     *(ROOT / "config").rglob("*.y*ml"),
     *(ROOT / "llm_guard").rglob("*.py"),
     *ROOT.glob("requirements*.lock"),

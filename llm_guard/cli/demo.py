@@ -1,7 +1,7 @@
 """The demo: what a client sees of a misbehaving provider, with and without the gateway.
 
-Needs no key and no network. The gateway uses the recommended config of the README, with both upstreams pointed at the
-provider.
+Needs no key and no network. The gateway uses the recommended config of `docs/configuration.md`, with both upstreams
+pointed at the provider.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 
 RECOMMENDED = Path(__file__).parents[1] / "recommended.yaml"
-"""The config recommended in the README; `config/recommended.yaml` is a link to it."""
+"""The config recommended in `docs/configuration.md`; `config/recommended.yaml` is a link to it."""
 
 _MODEL, _RENAMED, _FALLBACK = "gpt-4o", "my-gpt-4o", "gpt-4o-mini"
 """The recommended config's model as named by clients and OpenAI, as named by Azure, and its fallback model."""

@@ -50,7 +50,7 @@ Rule = Annotated[_Settings | None, BeforeValidator(_on)]
 
 
 class AlertRules(Strict):
-    """Settings of each rule; None: off."""
+    """Settings of each rule; `off` turns a rule off."""
 
     success_rate: Rule[SuccessRateSettings] = SuccessRateSettings()
     latency: Rule[LatencySettings] = LatencySettings()
@@ -93,15 +93,21 @@ def _rate(value: object) -> float:
     return int(match[1]) * _PER_S[match[2]]
 
 
+SendRate = Annotated[float, BeforeValidator(_rate)]
+"""Requests a second, > 0."""
+
+
 class WebhookTarget(Strict):
     """Destination of a webhook. The URL is a secret too: for Slack it is the only one."""
 
     url: Annotated[str, BeforeValidator(_url)] = Field(repr=False)
+    """An http or https URL. Redirects are not followed."""
     name: Text = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
     """Name in API responses, logs and commands; by default the URL's host."""
     secret: OptionalSecret = Field(default=None, repr=False)
     """Signs the requests."""
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Further headers of each request."""
 
     @field_validator("headers")
     @classmethod
@@ -118,12 +124,15 @@ class WebhookConfig(WebhookTarget):
     """A webhook for alerts. For Alertmanager the URL is its base address, without /api/v2/alerts."""
 
     format: WebhookFormat = "generic"
+    """Payload of the requests."""
     routing_key: OptionalSecret = Field(default=None, repr=False)
     """PagerDuty's routing key."""
     min_severity: Severity = "info"
+    """Alerts below it are not sent."""
     send_resolved: bool = True
-    rate: Annotated[float, BeforeValidator(_rate)] = 0.5
-    """Requests a second. Alerts above the rate wait, and are sent together."""
+    """True: also sent when an alert resolves."""
+    rate: SendRate = 0.5
+    """Requests a second, in the file `1/s`, `30/m` or `100/h`. Alerts above the rate wait, and are sent together."""
 
     @model_validator(mode="after")
     def _check_routing_key(self) -> Self:

@@ -28,6 +28,7 @@ class ApiKeyConfig(Strict):
     name: Annotated[str, AfterValidator(_short_name)] | None = None
     """None: its position in the list, from 1."""
     key: Secret = Field(repr=False)
+    """The provider's key."""
 
     @model_validator(mode="before")
     @classmethod

@@ -48,10 +48,14 @@ class Allow(Strict):
 
 class ClientKey(Strict):
     name: Text
+    """Name in logs, metrics and the admin API."""
     key: Secret = Field(repr=False)
+    """The key that the client sends."""
     priority: Literal["high", "normal", "low"] = "normal"
     """The highest priority that its calls may request."""
     weight: Weight = 1.0
     """Its share where calls of one priority wait, relative to other callers."""
     limits: ClientLimitSettings = ClientLimitSettings()
+    """Limits of the key's calls. A call above one is refused with 429."""
     allow: Allow = Allow()
+    """Which models and paths the key may use."""

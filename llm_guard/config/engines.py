@@ -73,6 +73,7 @@ class ContainerConfig(Strict):
     """An existing container on this machine."""
 
     container: _Container
+    """Name of the container."""
     socket: Text | None = None
     """The daemon's socket; None: its default."""
 
@@ -81,6 +82,7 @@ class UnitConfig(Strict):
     """A systemd unit."""
 
     unit: _Unit
+    """Name of the unit, such as `vllm.service`."""
     user: bool = False
     """True: a unit of the user's own service manager."""
 
@@ -89,12 +91,19 @@ class RestartConfig(Strict):
     """A preset and what differs from it; None: as in the preset. Durations in seconds."""
 
     preset: Preset = "production"
+    """Values of all keys that are not set here."""
     base_delay: OptionalSeconds = None
+    """The first wait; each further one is twice as long. None: the preset's."""
     max_delay: OptionalSeconds = None
+    """The longest wait. None: the preset's."""
     jitter: Annotated[float | None, Unit(or_none(parse_ratio))] = None
+    """Share by which a wait is shorter or longer. None: the preset's."""
     max_attempts: _Times | None = None
+    """Attempts in a row until the engine is given up. None: the preset's."""
     max_per_hour: _Times | None = None
+    """Restarts an hour; a further one waits. None: the preset's."""
     reset_after: OptionalSeconds = None
+    """How long it must run well until its attempts are forgotten. None: the preset's."""
 
     @property
     def settings(self) -> RestartSettings:
@@ -111,14 +120,19 @@ class EngineConfig(Strict):
     upstreams: tuple[Text, ...] = Field(min_length=1)
     """Upstreams that it serves."""
     command: CommandConfig | None = None
+    """A child process of the gateway."""
     docker: ContainerConfig | None = None
+    """An existing Docker container."""
     podman: ContainerConfig | None = None
+    """An existing Podman container."""
     systemd: UnitConfig | None = None
+    """A systemd unit."""
     start_timeout: Seconds = 120.0
     """Maximum duration of its start."""
     stop_timeout: Seconds = 20.0
     """How long it may take to end by itself before it is killed."""
     restart: RestartConfig = RestartConfig()
+    """When it is restarted: a preset, or a preset with changes."""
     standby: bool = False
     """A standby engine: not started with the gateway."""
     auto_provision: Annotated[bool | Literal["on_get"], BeforeValidator(_provision)] = False

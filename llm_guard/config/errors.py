@@ -55,8 +55,11 @@ class ErrorWhen(Strict):
     """Conditions that must all hold: status, the body's `code` and `type` in any spelling, a pattern of its message."""
 
     status: Annotated[frozenset[int], BeforeValidator(_statuses)] = frozenset()
+    """An error status such as 429, a class such as 5xx, or a list of them."""
     code: Word | None = None
+    """The error body's `code`, in any spelling."""
     type: Word | None = None
+    """The error body's `type`, in any spelling."""
     message: Word | None = None
     """Words, with `*` for any text; case and punctuation do not matter. Not a regular expression."""
 
@@ -71,7 +74,9 @@ class ErrorWhen(Strict):
 
 class ErrorRule(Strict):
     match: ErrorWhen
+    """Conditions that must all hold."""
     kind: Annotated[FailureKind, BeforeValidator(_meaning)]
+    """The failure kind that the error means."""
 
     def compiled(self) -> UserRule:
         """The rule in the classifier's form."""

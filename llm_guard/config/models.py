@@ -42,10 +42,13 @@ class Server(Strict):
     """Where clients reach the gateway. Durations in seconds, sizes in bytes."""
 
     host: Text = "127.0.0.1"
+    """Address to listen on for clients; `0.0.0.0` for every interface."""
     port: Port = 8080
+    """0 takes any free port."""
     tls: ServerTls | None = None
     """None: plain HTTP. Applies to the server's port; the port of `ops` is always plain."""
     max_body: Size = 64 * 1024**2
+    """A larger request is refused with 413. A body of more than 1 MiB is stored in a file under TMPDIR."""
     max_buffered: Size = 256 * 1024**2
     """Memory for unary responses, all together; beyond it they are relayed as they arrive, without validation."""
     max_upload: Size = 512 * 1024**2
@@ -68,6 +71,7 @@ class Server(Strict):
     drain_delay: Pause = 0.0
     """How long new connections are still accepted after SIGTERM; /readyz is 503 meanwhile."""
     client_keys: tuple[ClientKey, ...] = ()
+    """Empty: any caller may call, and its own provider key is passed on."""
     isolate_objects: bool = False
     """True: objects that a provider keeps (files, batches, responses, ...) belong to the client key that created them.
     """
@@ -92,8 +96,11 @@ class UpstreamConfig(Strict):
     caller's key is passed on."""
 
     dialect: DialectName
+    """Wire format of the provider."""
     base_url: str
+    """Address of the provider's API, with `/v1` for openai and without it for anthropic."""
     api_key: OptionalSecret = Field(default=None, repr=False)
+    """None: the caller's key is passed on, unless there is an `api_key_file` or there are `api_keys`."""
     api_key_file: Text | None = None
     """A file that contains only the key; it is read again when it changes."""
     api_keys: ApiKeys = ()
@@ -101,6 +108,7 @@ class UpstreamConfig(Strict):
     tls: UpstreamTls | None = None
     """None: trusts the certificates of the system, or of SSL_CERT_FILE, and shows no client certificate."""
     auth: Auth = Field(default_factory=_usual_auth)
+    """How the key is sent. By default `bearer` for openai and `x-api-key` for anthropic."""
     errors: tuple[ErrorRule, ...] = ()
     """Matched in this order, before the built-in tables."""
     answers: Literal["strict", "off"] = "strict"
@@ -172,6 +180,7 @@ class Rules(Strict):
     breaker: BreakerSettings = BreakerSettings()
     capacity: CapacitySettings = CapacitySettings()
     balance: Balance = "order"
+    """Order among deployments of one priority."""
     hedge: HedgeSettings | None = None
     """None: never two attempts at once."""
     stream: StreamSettings = StreamSettings()
@@ -181,6 +190,7 @@ class Rules(Strict):
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
     dead_letter: Letters = "on_request"
+    """Which failed calls are stored: those with the header `x-llm-guard-dead-letter: true`, all, or none."""
     deferred: LaterSettings = LaterSettings()
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""
@@ -188,10 +198,13 @@ class Rules(Strict):
 
 class DeploymentConfig(Strict):
     upstream: Text
+    """Name of an upstream."""
     model: Text | None = None
     """Model name to send to the upstream; None: the name that the client sent."""
     weight: Weight = 1.0
+    """Its share of the calls, relative to the other deployments, with `balance: weighted`."""
     priority: Priority = 0
+    """Deployments with a lower number are tried first."""
     prefill: Prefill | None = None
     """None: the upstream's."""
     probe: CompletionProbeSettings | None = None
@@ -210,7 +223,9 @@ class Way(Strict):
     invalid."""
 
     deployments: tuple[DeploymentConfig, ...] = Field(min_length=1)
+    """Tried in this order, unless `balance` or `priority` says otherwise."""
     fallbacks: tuple[Text, ...] = ()
+    """Models that are tried when this one cannot serve a call, in this order. They need the same dialect."""
 
 
 class ModelConfig(Way, Rules):
@@ -230,6 +245,10 @@ class Config(Strict):
     store: StoreConfig
     probes: ProbesConfig
     upstreams: dict[str, UpstreamConfig]
+    """Provider endpoints, by a name of your choice."""
     engines: dict[str, EngineConfig] = Field(default_factory=dict)
+    """Servers that the gateway starts and restarts, by a name of your choice."""
     defaults: Rules
+    """Settings of all models. A model's own settings override them key by key."""
     models: dict[str, ModelConfig]
+    """The names that clients request. A key with `*` is a pattern; an exact name is preferred to a pattern."""

@@ -48,6 +48,7 @@ class TraceSettings(Strict):
     sample: Ratio = 1.0
     """Share of the calls to trace if the caller does not decide it."""
     service_name: Text = "llm-guard"
+    """The resource attribute `service.name` of the spans."""
 
     @field_validator("endpoint")
     @classmethod
@@ -65,7 +66,9 @@ class LogSettings(Strict):
     """Which log lines are written, and in which format."""
 
     format: Literal["json", "console"] = "json"
+    """`console` is readable by people."""
     level: LevelName = "info"
+    """The least severe level that is written. The line of a call is `info`."""
     levels: dict[str, LevelName] = Field(default_factory=dict)
     """Levels by module or package; for each logger the most specific entry applies."""
 
@@ -84,6 +87,7 @@ class OperatorTokenConfig(Strict):
     name: Annotated[Text, AfterValidator(_own_name)]
     """Author of changes in the audit trail."""
     token: Secret = Field(repr=False)
+    """At least 16 characters are recommended."""
     role: Literal["viewer", "operator"]
     """A viewer can read, but changes nothing."""
 
@@ -92,10 +96,13 @@ class Ops(Strict):
     """The operator's interface; `port` None: on the server's port."""
 
     port: Port | None = None
+    """None: the server's port; a number: only on that second listener."""
     host: Text = "127.0.0.1"
+    """Address of the second listener."""
     token: OptionalSecret = Field(default=None, repr=False)
     """None: one is generated and kept in `store`, unless `tokens` has one with the role `operator`."""
     tokens: tuple[OperatorTokenConfig, ...] = ()
+    """A token for each person or program, recorded by its name in the audit log."""
     hosts: tuple[Text, ...] = ()
     """Host names accepted for /admin, besides localhost, the listeners' own and IP addresses; `*`: any."""
     store: Text | None = None

@@ -34,6 +34,7 @@ class LetterStore(Strict):
     """The store of dead letters: calls for which all attempts failed."""
 
     max_age: Seconds = 30 * 24 * 3600.0
+    """Older dead letters are deleted."""
     size: Size = 256 * 1024**2
     """Maximum size in bytes of all dead letters together; the oldest are deleted first."""
     bodies: Literal["plain", "encrypted", "none"] = "plain"

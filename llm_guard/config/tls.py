@@ -15,6 +15,7 @@ class ServerTls(Strict):
     cert: Text
     """The certificate, followed by its chain."""
     key: Text
+    """The certificate's private key."""
     client_ca: Text | None = None
     """None: clients need no certificate. Else each must have one signed by these certificates (mutual TLS)."""
 
@@ -27,6 +28,7 @@ class UpstreamTls(Strict):
     cert: Text | None = None
     """The gateway's client certificate (mutual TLS)."""
     key: Text | None = None
+    """The private key of `cert`."""
 
     @field_validator("key")
     @classmethod

@@ -13,8 +13,11 @@ from tests.architecture import prose
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "llm_guard"
-FOLDERS = ("llm_guard", "tests", "benchmarks", "compiling")
-PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+FOLDERS = ("llm_guard", "tests", "benchmarks", "compiling", "documenting")
+PAGES = (
+    "README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md",
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md"))),
+)  # fmt: skip
 
 MARKER = re.compile(
     r"\b(?:who|whoever|whom|nobody|somebody|everybody|anew|by and by|what has come|told|asked)\b", re.IGNORECASE

@@ -29,6 +29,7 @@ class RuleSettings:
     }  # fmt: skip
 
     severity: Severity = "warning"
+    """Severity of the alert in the payload of webhooks."""
     for_: Pause = 0.0
     """How long the condition must hold without a break before the alert fires."""
     resolve_after: Pause = 60.0

@@ -35,7 +35,9 @@ class SuccessRateSettings(RuleSettings):
 
     severity: Severity = "critical"
     below: Ratio = 0.95
+    """Success rate below which it fires."""
     min_calls: Count = 20
+    """Calls that are needed to evaluate the rule."""
     models: Mapping[str, Ratio] = field(default_factory=dict)
     """Another `below` for some models; 0: no alert."""
 
@@ -48,6 +50,7 @@ class LatencySettings(RuleSettings):
     rise: Rate = 0.5
     """Allowed excess of the mean over the usual, as a share of it: 0.5 is half as much again."""
     over: Seconds = 300.0
+    """Period of the recent mean."""
     memory: Seconds = 14_400.0
     """How far the usual reaches back, as a time constant."""
     min_calls: Count = 50
@@ -65,6 +68,7 @@ class CallsRefusedSettings(RuleSettings):
     min_calls: Count = 10
     """Least number of refused calls in `over`; in up to a minute for a model with fewer calls."""
     over: Seconds = 10.0
+    """Period in which calls are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class FailureSpikeSettings(RuleSettings):
     min_failures: Count = 20
     """Least number of failures in a minute."""
     memory: Seconds = 3600.0
+    """How far the usual number reaches back, as a time constant."""
 
 
 @dataclass(frozen=True, slots=True)

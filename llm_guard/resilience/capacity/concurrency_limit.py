@@ -36,7 +36,9 @@ class LimiterSettings:
     concurrency: Concurrency = None
     """None: no limit; a number: that limit; adaptive: learned, within the bounds below."""
     min_concurrency: Count = 4
+    """Lower bound of `adaptive`."""
     max_concurrency: Count = 1000
+    """Upper bound of `adaptive`."""
     latency_threshold: OptionalSeconds = None
     """A response slower than this is a sign of overload; None: one slower than usual is."""
 

@@ -43,6 +43,7 @@ class BreakerSettings:
     `statistical`: once a share of 0.9 times this one is ruled out (less than once in 10,000): at 0.8 this takes 29
     calls of which all are slow, 95 of which 90 % are."""
     window: Seconds = 60.0
+    """How far back the shares look."""
     window_calls: OptionalCount = None
     """At most this many of the last calls count. Once there are that many, the share of slow calls alone decides, as
     in `literal`, because no more evidence can come."""

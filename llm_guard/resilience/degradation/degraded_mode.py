@@ -54,6 +54,7 @@ class DegradedSettings:
     """It recovers when at most this share of the calls within the last `recovery_window` had none, or when no call has
     come for the length of `window`."""
     window: Seconds = 60.0
+    """Period in which calls are counted."""
     min_calls: Count = 10
     """Fewer calls within `window` are not enough to judge."""
     recovery_window: Seconds = 30.0

@@ -72,9 +72,13 @@ class CompletionProbeSettings:
     """Probes of one deployment, each a call for one token, which its provider may bill. Durations in seconds."""
 
     interval: Seconds = 300.0
+    """From the end of one probe to the start of the next."""
     timeout: Seconds = 30.0
+    """Of a whole probe."""
     max_failures: Count = 2
+    """Failed probes in a row until the deployment is down."""
     jitter: Ratio = 0.1
+    """Share by which each interval is shorter or longer."""
 
 
 @dataclass(frozen=True, slots=True)

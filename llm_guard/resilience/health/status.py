@@ -43,6 +43,7 @@ class HealthSettings:
     first_token_p95: OptionalSeconds = None
     """p95 of the time to a stream's first token."""
     failure_share: Ratio = 0.1
+    """Share of the last minute's attempts that fail."""
 
 
 @dataclass(frozen=True, slots=True)

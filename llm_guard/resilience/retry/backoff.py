@@ -30,8 +30,11 @@ class BaseDelays:
     """Seconds before the first retry by category of failure; None: `base_delay`."""
 
     rate_limit: OptionalSeconds = None
+    """None: `base_delay`."""
     overloaded: OptionalSeconds = None
+    """None: `base_delay`."""
     network: OptionalSeconds = None
+    """None: `base_delay`."""
 
     def of(self, kind: FailureKind | None) -> float | None:
         match kind.category if kind is not None else None:
@@ -52,11 +55,15 @@ class RetrySettings:
     max_attempts: Count = 4
     """Attempts on one deployment, the first included."""
     base_delay: Seconds = 0.2
+    """Wait before the first retry."""
     base_delays: BaseDelays = field(default_factory=BaseDelays)
+    """Another `base_delay` for some kinds of failure."""
     adaptive: bool = True
     """True if waits grow with the recent share of failed attempts, up to twice as long."""
     multiplier: Factor = 2.0
+    """Factor from one wait to the next."""
     max_delay: Seconds = 30.0
+    """The longest wait. An upstream's Retry-After may exceed it."""
     max_retry_after: Seconds = 60.0
     """Longest time for which a provider's hint (Retry-After) keeps calls away. Then one call goes first; if it is
     refused with a hint, that one is obeyed in turn."""
@@ -64,8 +71,11 @@ class RetrySettings:
     """How long a call is tried with its own model, from its beginning to the end of the next wait, before a fallback to
     another model is preferred; at most half of the time that the call has. 0: at once."""
     jitter: Spread = 0.3
+    """Share by which each wait is shorter or longer, or the name of a distribution."""
     immediate_first: bool = True
+    """True: the first retry after a lost connection or a timeout waits 50 ms at most."""
     budget: BudgetSettings = field(default_factory=BudgetSettings)
+    """Bounds retries and hedges, per deployment and per requested model."""
     fallback_on: tuple[Literal["context_length", "content_policy"], ...] = ("context_length",)
     """Failures that another model may serve, among those that no other deployment of the same model would."""
 

@@ -39,9 +39,13 @@ class BudgetSettings:
     """
 
     ratio: Ratio = 0.2
+    """Retries per call."""
     min_per_second: Rate = 10.0
+    """Retries per second that are allowed in any case."""
     adaptive: bool = True
+    """True: more than `ratio` while retries succeed as often as first attempts, less while nothing succeeds."""
     max_ratio: Rate = 3.0
+    """Upper bound of the adaptive ratio."""
 
     def effective_ratio(self, relative_yield: float, success_share: float) -> float:
         """Tokens that a call adds. `relative_yield`: success rate of retries, relative to that of first attempts;

@@ -32,12 +32,12 @@ class LearnedSettings:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutSettings:
-    """Durations in seconds, each > 0; named as in `outcome.Limit`."""
+    """Durations in seconds, each > 0. The names are those of `outcome.Limit`."""
 
     connect: Seconds = 5.0
     """TCP and TLS."""
     first_token: OptionalSeconds = None
-    """Streams: request sent to first useful event. None: `FIRST_TOKEN_S`, or three times the deployment's own p99 if
+    """Streams: request sent to first useful event. None: two minutes, or three times the deployment's own p99 if
     that is longer: models that think for minutes before their first token are slow, not broken."""
     idle: Seconds = 30.0
     """Streams: longest silence between chunks."""
@@ -45,7 +45,7 @@ class TimeoutSettings:
     """Streams, after the first token: longest time without a useful event, however many keep-alives come."""
     attempt: OptionalSeconds = None
     """Unary: one exchange, to the last byte of the response. None: as long as the client waits by its own headers, or
-    `ATTEMPT_S`: an exchange that is cut while the provider works on it is paid for and lost. For a body that is sent
+    ten minutes: an exchange that is cut while the provider works on it is paid for and lost. For a body that is sent
     while it arrives, it begins with the last byte of the body."""
     total: Seconds = 600.0
     """The call: all attempts, waits and the whole stream."""

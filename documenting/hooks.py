@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from documenting import configuration, metrics
 
@@ -25,9 +26,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """Replaces each `<!-- generated: NAME -->`; raises KeyError for a name that does not exist. Links to
     other files of the repository become plain text: the site does not have them."""
+    if page.file.src_uri.startswith("results/"):
+        page.meta["search"] = {"exclude": True}  # their tables would be found before the pages
     text = markdown.replace(f"](../{RESULTS}/", "](results/")
     return _PLACE.sub(lambda place: PARTS[place[1]](), _OUTSIDE.sub(_named, text))
 

@@ -161,7 +161,7 @@ def test_failures_of_the_clients_own_doing_are_those_that_the_gateway_knows() ->
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_alert_says_what_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert set(rule["annotations"]) == {"summary", "description", "action"}
+    assert set(rule["annotations"]) == {"summary", "description", "action", "runbook_url"}
     assert all(len(text) > 20 for text in rule["annotations"].values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -227,3 +228,17 @@ def test_every_alert_of_the_gateway_has_an_entry() -> None:
     defaults = {key.path: key.default for key in configuration.all_keys()}
     for rule in RULES:
         assert f"`{entries()[rule]}`" == defaults[f"ops.alerts.{rule}.severity"]
+
+
+# Markdown
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
+)
+def test_lists_are_lists_in_the_site_too(path: Path) -> None:
+    """Python-Markdown needs an empty line before a list, and four spaces before the items of an inner one."""
+    lines = BLOCK.sub("", path.read_text()).splitlines()
+    for before, line in itertools.pairwise(lines):
+        assert not re.match(r" {1,3}- ", line), line
+        assert not (line.startswith("- ") and before and not re.match(r"- | ", before)), line

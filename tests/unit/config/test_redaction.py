@@ -60,7 +60,7 @@ def test_config_is_shown_whole_and_without_its_secrets() -> None:
     assert view["ops"]["webhooks"][0]["headers"] == {"authorization": "***"}
     assert view["models"]["gpt"]["timeout"]["idle"] == 20.0
     assert view["upstreams"]["a"]["errors"][0]["kind"] == "overloaded"
-    assert view["upstreams"]["a"]["errors"][0]["when"]["status"] == [500, 503]
+    assert view["upstreams"]["a"]["errors"][0]["match"]["status"] == [500, 503]
 
 
 def fields(model: type[BaseModel]) -> Iterator[tuple[str, Any, bool]]:

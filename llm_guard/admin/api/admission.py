@@ -30,7 +30,7 @@ from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.engines.supervisor import EngineSeen
 
 Why = Literal[
-    "breaker_open", "credential_benched", "deployment_held", "draining", "engine_unhealthy", "queue_full",
+    "breaker_open", "credential_cooldown", "deployment_held", "draining", "engine_unhealthy", "queue_full",
     "unknown_model",
 ]  # fmt: skip
 
@@ -197,7 +197,7 @@ def _why(obstacle: Unavailable | AtCapacity) -> Why:
         return "queue_full"
     if obstacle.is_held:
         return "deployment_held"
-    return "credential_benched" if obstacle.why == "benched" else "breaker_open"
+    return "credential_cooldown" if obstacle.why == "cooldown" else "breaker_open"
 
 
 def _spare(steps: list[_Step]) -> str | None:

@@ -117,7 +117,7 @@ class App:
             self._draw,
         )
         self.engines = Engines(self.prober, self._clock, self._draw)
-        self.deferred = self._new_errands()
+        self.deferred = self._new_deferred()
         self.cache = AnswerCache(self._new_cache_store(), self._clock)
         self.gateway.cache_stage.cache = self.gateway.fallback.cache = self.cache
         objects = OwnedObjects(partial(state_folder, self.config.ops.store, os.environ), self._clock)
@@ -261,7 +261,7 @@ class App:
             return MemoryCache(self._clock, rules.size)
         return SqliteCache(partial(state_folder, self.config.ops.store, os.environ), self._clock, rules.size)
 
-    def _new_errands(self) -> DeferredService:
+    def _new_deferred(self) -> DeferredService:
         folder = partial(state_folder, self.config.ops.store, os.environ)
         self._kept = KeptCallsFile(folder, _new_runner(folder, self.config), _bodies(self.config))
         self._webhook_client = WebhookClient()

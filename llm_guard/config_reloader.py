@@ -119,7 +119,7 @@ class Reloads:
                 raise
             except ConfigError as error:
                 self.problems = tuple(str(error).splitlines())
-                _log.error("reload refused, the old config stays", by=by, problems=list(self.problems))
+                _log.error("reload refused, the old config stays", trigger=by, errors=list(self.problems))
                 self._refuse(self.problems)
                 raise
             self._run(adopted)
@@ -194,7 +194,8 @@ class Reloads:
             _log.warning("what has changed needs a restart", keys=adopted.needs_restart)
         how = "rolled back" if adopted.how == "roll_back" else "reloaded"
         _log.info(
-            how, by=adopted.by, models=len(config.models), upstreams=len(config.upstreams), changes=len(adopted.changes)
+            how, trigger=adopted.by, models=len(config.models), upstreams=len(config.upstreams),
+            changes=len(adopted.changes),
         )  # fmt: skip
 
 

@@ -67,14 +67,17 @@ class LogSettings(Strict):
     format: Literal["json", "console"] = "json"
     level: LevelName = "info"
     levels: dict[str, LevelName] = Field(default_factory=dict)
-    """Levels by module or package; for each logger the most specific entry applies."""
+    """Levels by logger: llm_guard.access (one line per call), llm_guard.breaker (changes of breakers), or a module or
+    package; for each logger the most specific entry applies."""
 
     @field_validator("levels")
     @classmethod
     def _check_levels(cls, levels: dict[str, LevelName]) -> dict[str, LevelName]:
         for name in levels:
             if not name or not is_logger(name):
-                raise wrong(f"{name:.60}: write a module of the gateway, such as llm_guard.proxy.attempts.release")
+                raise wrong(
+                    f"{name:.60}: give llm_guard.access, llm_guard.breaker, or a module or package of llm_guard"
+                )
         return levels
 
 

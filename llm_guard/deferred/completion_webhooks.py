@@ -18,7 +18,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import CompletionWebhook, Config
-from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.store_client import AsyncCallStore
 from llm_guard.proxy.http_server.error_responses import KEPT_CALLS
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
@@ -88,7 +88,7 @@ class CompletionNotifier:
         config: Config,
         call_store: AsyncCallStore,
         post: Post,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -138,7 +138,7 @@ class CompletionNotifier:
                 if not await self._has_taken(webhook, kept, len(waiting) - place):
                     return
         except StoreError as error:
-            _log.warning("kept calls that are over cannot be told of", webhook=webhook.name, problem=str(error))
+            _log.warning("kept calls that are over cannot be told of", webhook=webhook.name, error=str(error))
             return
         if waiting:
             self._has_news.set()  # more may be pending than one read returns
@@ -150,12 +150,12 @@ class CompletionNotifier:
         said = completion(kept)
         content = msgspec.json.encode(said)
         sent = await self._post(webhook.url, _headers(webhook, said, content, wall), content, wall)
-        self._counts.told[webhook.name, "taken" if sent.is_delivered else "failed"] += 1
+        self._counts.webhook_requests[webhook.name, "delivered" if sent.is_delivered else "failed"] += 1
         if not sent.is_delivered:
             rest.failures += 1
             rest.until = self._clock.now() + self._wait_s(rest.failures, sent.retry_after_s)
             if rest.failures == 1:
-                _log.warning("a webhook fails", webhook=webhook.name, problem=sent.problem, waiting=waiting)
+                _log.warning("a webhook fails", webhook=webhook.name, error=sent.problem, pending=waiting)
             return False
         rest.failures = 0
         await self._call_store.insist(partial(_note_told, kept))

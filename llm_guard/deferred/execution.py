@@ -105,7 +105,7 @@ class Executor:
                 raise
             uncancel()
         except Exception as error:  # noqa: BLE001  # a bug here must not end the runner for all calls to come
-            _log.exception("an errand broke the gateway", kept=kept.id)
+            _log.exception("executing a stored call raised an exception", stored_call_id=kept.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
         finally:
             if not isinstance(call.body, bytes):

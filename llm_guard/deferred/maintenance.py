@@ -7,7 +7,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.deadlines import Terms
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.store_client import AsyncCallStore
@@ -29,7 +29,7 @@ class Upkeep:
         config: Config,
         call_store: AsyncCallStore,
         runner: Runner,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         events: AggregatedEvents,
         terms: Terms,
         clock: Clock,
@@ -55,8 +55,8 @@ class Upkeep:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:  # once: a directory without permission stays that way
-                    self._events.note("store", "unkept")
-                    _log.error("kept calls cannot be looked after", problem=str(error))
+                    self._events.note("store", "maintenance_failed")
+                    _log.error("kept calls cannot be looked after", error=str(error))
                 self._is_failing = True
             self._events.look()
             await self._clock.sleep(EVERY_S)
@@ -75,9 +75,9 @@ class Upkeep:
             self._swept_at = self._clock.now()
             self._terms.forget_expired(_SWEEP_EVERY_S)
             await self._call_store.do(self._sweep)
-        counted = self._counts.promised
+        counted = self._counts.uncounted
         self._counts.found = await self._call_store.do(lambda store: store.stats())
-        self._counts.promised -= counted  # calls that were deferred meanwhile may not be in the count
+        self._counts.uncounted -= counted  # calls that were deferred meanwhile may not be in the count
 
     def _sweep(self, store: KeptCalls) -> None:
         letters = self._store.dead_letters

@@ -47,7 +47,7 @@ async def body_of(call: Call, clock: Clock) -> bytes | None:
     return b"".join(pieces)
 
 
-def kept_call(
+def stored_call(
     kept_id: str, call: Call, body: bytes | None, ended: Ended | None, clock: Clock, *, purpose: Purpose, state: State
 ) -> KeptCall:
     """Builds the stored form. `ended` is how the call has failed so far."""
@@ -113,7 +113,7 @@ def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
     headers = [*request.headers, *presented.headers, ("accept-encoding", "identity")]
     if not header_rules.value_of(request.headers, "idempotency-key"):
         headers.append(("idempotency-key", kept.id))
-    is_later = kept.purpose == "later"
+    is_later = kept.purpose == "deferred"
     call = Call(
         f"lg-{secrets.token_hex(10)}",
         request.dialect,
@@ -133,7 +133,7 @@ def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
     caller = digests_of(call.headers, names)
     call.key_digest, call.account_digest = caller.key_digest, caller.account_digest
     call.disposition = (
-        Disposition(deferred_id=kept.id, background_purpose="later")
+        Disposition(deferred_id=kept.id, background_purpose="deferred")
         if is_later
         else Disposition(dead_letter_id=kept.id, background_purpose="requeue")
     )

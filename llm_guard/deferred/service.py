@@ -11,7 +11,7 @@ import structlog
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deferred.completion_webhooks import CompletionNotifier, Post
-from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.credentials import Credentials
 from llm_guard.deferred.deadlines import Terms
 from llm_guard.deferred.execution import Executor
@@ -44,7 +44,7 @@ class DeferredService:
         draw: Callable[[], float],
     ) -> None:
         """`draw` returns a uniform random number in [0, 1)."""
-        self.counts = ErrandCounts()
+        self.counts = DeferredCounters()
         self.events = AggregatedEvents(clock)
         self.call_store = AsyncCallStore(store, clock)
         credentials, terms = Credentials(), Terms(clock)
@@ -81,7 +81,7 @@ class DeferredService:
     def start(self) -> None:
         """Starts the background tasks. Calls that an earlier process left in the store are resumed."""
         self._tasks = [
-            _begin(self.runner.run(), "errands"),
+            _begin(self.runner.run(), "worker"),
             _begin(self._upkeep.run(), "upkeep of kept calls"),
             _begin(self._notifier.run(), "webhooks of kept calls"),
         ]
@@ -117,4 +117,4 @@ def _begin(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 def _say_why(task: asyncio.Task[None]) -> None:
     """Logs a task that ended with an error: these tasks end only by a drain or a cancellation."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a part of the errands broke", part=task.get_name(), exc_info=error)
+        _log.error("a background task of deferred calls raised an exception", task=task.get_name(), exc_info=error)

@@ -88,7 +88,7 @@ class AsyncCallStore:
             try:
                 return await self.do(act)
             except StoreError as error:
-                _log.warning("a kept call could not be written, and will be again", problem=str(error))
+                _log.warning("a kept call could not be written, and will be again", error=str(error))
                 await self._clock.sleep(_WRITE_AGAIN_S)
         return await self.do(act)
 

@@ -15,7 +15,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import ErrandCounts, RoundOutcome
+from llm_guard.deferred.counters import DeferredCounters, RoundOutcome
 from llm_guard.deferred.credentials import Credentials
 from llm_guard.deferred.deadlines import Terms
 from llm_guard.deferred.execution import Answered, Executor, Failed, Interrupted, Round
@@ -55,7 +55,7 @@ class Runner:
         call_store: AsyncCallStore,
         executor: Executor,
         credentials: Credentials,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         events: AggregatedEvents,
         terms: Terms,
         clock: Clock,
@@ -88,13 +88,15 @@ class Runner:
         while not self._is_leaving:
             try:
                 await self.follow_clock()
-                await self._begin("later", self._room("later"))
-                self._note_letters(await self._begin("letter", min(self._room("letter"), int(self._letters_due()))))
+                await self._begin("deferred", self._room("deferred"))
+                self._note_letters(
+                    await self._begin("dead_letter", min(self._room("dead_letter"), int(self._letters_due())))
+                )
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:
                     self._events.note("store", "unreadable")
-                    _log.error("kept calls cannot be begun", problem=str(error))
+                    _log.error("kept calls cannot be begun", error=str(error))
                 self._is_failing = True
             await self._rest()
 
@@ -147,7 +149,9 @@ class Runner:
         """Cancels a call after another gateway has taken over its lease: two must not run it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
-            _log.warning("a kept call is somebody else's by now: it is not asked for here any more", kept=kept_id)
+            _log.warning(
+                "a kept call is somebody else's by now: it is not asked for here any more", stored_call_id=kept_id
+            )
             begun.is_taken = True
             begun.task.cancel()
 
@@ -171,7 +175,7 @@ class Runner:
         for kept in found:
             self._terms.note(kept)
             begun = self._begun[kept.id] = _Begun(kept, is_given_up=kept.id in self._taken_back)
-            begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"errand {kept.id}")
+            begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"stored call {kept.id}")
         return len(found)
 
     async def _rest(self) -> None:
@@ -184,11 +188,11 @@ class Runner:
         try:
             outcome = await self._outcome(begun)
             self._counts.rounds[begun.kept.purpose, outcome] += 1
-            if outcome not in ("again", "put_back"):
+            if outcome not in ("retry", "interrupted"):
                 self._terms.forget(begun.kept.id)
         except StoreError as error:
             self._counts.rounds[begun.kept.purpose, "lost"] += 1
-            _log.error("what came of a kept call could not be written", kept=begun.kept.id, problem=str(error))
+            _log.error("what came of a kept call could not be written", stored_call_id=begun.kept.id, error=str(error))
         finally:
             del self._begun[begun.kept.id]
             self._has_work.set()
@@ -220,21 +224,21 @@ class Runner:
                 due_at = wall + (after_s or 0.0)
                 self._terms.postpone(kept.id, self._clock.now() + (after_s or 0.0))
                 is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
-                return "again" if is_ours else "lost"
+                return "retry" if is_ours else "lost"
             case Interrupted():
                 self._terms.postpone(kept.id, self._clock.now())
                 is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, None, wall, wall))
-                return "put_back" if is_ours else "lost"
+                return "interrupted" if is_ours else "lost"
 
     def _over(self, kept: KeptCall, outcome: RoundOutcome) -> RoundOutcome:
         if outcome == "answered":
             self._credentials.forget(kept.id)
-        self._counts.promised -= kept.purpose == "later"
-        self._events.note("letter" if kept.purpose == "letter" else "promise", outcome)
+        self._counts.uncounted -= kept.purpose == "deferred"
+        self._events.note("dead_letter" if kept.purpose == "dead_letter" else "deferred_call", outcome)
         self._on_over()
         return outcome
 
     async def _drop(self, kept: KeptCall) -> RoundOutcome:
         self._credentials.forget(kept.id)
         await self._call_store.insist(lambda store: store.delete(Wanted(ids=(kept.id,))))
-        return "given_up"
+        return "cancelled"

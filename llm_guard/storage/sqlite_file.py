@@ -159,7 +159,7 @@ class Database:
             if _code(error) not in _BROKEN:
                 raise
             aside = move_aside(path)
-            _log.error(f"{self._form.said} is broken: a new one begins", kept_as=aside, problem=_said(error))
+            _log.error(f"{self._form.said} is broken: a new one begins", moved_to=aside, error=_said(error))
         create(path, os.O_EXCL)
         return self._connect()
 

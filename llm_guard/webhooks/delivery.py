@@ -174,7 +174,7 @@ class Webhook:
                 _log.warning(
                     "a webhook fails",
                     webhook=self.config.name,
-                    problem=sent.problem,
+                    error=sent.problem,
                     alerts=len(notices),
                     will_retry=not is_over,
                 )

@@ -168,7 +168,7 @@ async def said_by_a_provider(route: Route) -> None:
     """Inserts hostile text wherever the gateway would quote a provider."""
     said = await (await route.fetch()).json()
     for attempt in said["attempts"]:
-        attempt |= {"why": HOSTILE, "then": HOSTILE, "outcome": HOSTILE}
+        attempt |= {"reason": HOSTILE, "next_step": HOSTILE, "outcome": HOSTILE}
     await route.fulfill(json=said)
 
 

@@ -83,7 +83,7 @@ async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: 
         await expect(page.locator("#status-word")).to_have_text("Healthy")
         for name in PARTS:
             await expect(part(page, name)).to_be_hidden()
-        await expect(page.locator("#lesser")).to_be_hidden()
+        await expect(page.locator("#degraded-link")).to_be_hidden()
         snapshot = await get(stand.url, "metrics")
         assert [snapshot[name] for name in ("engines", "probes", "cache", "kept")] == [[], [], None, None]
 
@@ -202,17 +202,15 @@ async def test_degraded_mode_is_entered_and_left(opens: Opens, tmp_path: Path) -
         await expect(one).to_contain_text(
             re.compile(r"the provider is slow \(operator from 127.0.0.1, since .*, until ")
         )
-        await expect(page.locator("#lesser")).to_have_text("1 model degraded")
+        await expect(page.locator("#degraded-link")).to_have_text("1 model degraded")
         await expect(page.locator("#status-word")).to_have_text("Degraded")
-        await expect(page.locator("#events")).to_contain_text(
-            "gpt: lesser answers are given soon, the provider is slow"
-        )
+        await expect(page.locator("#events")).to_contain_text("gpt: degraded mode begins, the provider is slow")
         assert stand.app.gateway.degraded.snapshot().degraded_routes() == ["gpt"]
 
         await one.get_by_role("button", name="Leave to the rule").click()
         await do(page, "it is fast again")
         await expect(one).to_contain_text("As usual")
-        await expect(page.locator("#lesser")).to_be_hidden()
+        await expect(page.locator("#degraded-link")).to_be_hidden()
         await expect(page.locator("#events")).to_contain_text("gpt: real answers are waited for again")
 
 
@@ -222,7 +220,7 @@ async def test_whole_gateway_is_degraded_and_one_model_is_not(opens: Opens, tmp_
         page = await window.open(stand.url)
         await tile(page, "modes", "The whole gateway").get_by_role("button", name="Degrade").click()
         await do(page, "a rehearsal")
-        await expect(page.locator("#lesser")).to_have_text("gateway degraded")
+        await expect(page.locator("#degraded-link")).to_have_text("gateway degraded")
         await expect(tile(page, "modes", "gpt")).to_contain_text("as the whole gateway is")
         await tile(page, "modes", "gpt").get_by_role("button", name="Serve as usual").click()
         await do(page, "not this one")
@@ -306,7 +304,7 @@ async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, 
         for _ in range(2):
             await call(stand)
         provider.switch("gpt", "")
-        stand.app.deferred.counts.lost["disk"] += 3
+        stand.app.deferred.counts.lost["write_failed"] += 3
         page = await window.open(stand.url)
         letters = tile(page, "kept", "Dead letters")
         await expect(letters).to_contain_text("lost, and not kept: 3 disk")
@@ -337,15 +335,15 @@ async def test_one_line_tells_of_all_letters_between_two_other_events(opens: Ope
     async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
         page = await window.open(stand.url)
         for count in (1, 30):
-            stand.app.ops.journal.note("letter", what="kept", count=count)
-        stand.app.ops.journal.note("letter", what="lost", count=1)
-        stand.app.ops.journal.note("letter", what="kept", count=2)
+            stand.app.ops.journal.note("dead_letter", what="stored", count=count)
+        stand.app.ops.journal.note("dead_letter", what="lost", count=1)
+        stand.app.ops.journal.note("dead_letter", what="stored", count=2)
         await expect(page.locator("#events li > span")).to_have_text([
             "2 calls were kept as dead letters", "1 dead letter was lost", "31 calls were kept as dead letters",
         ])  # fmt: skip
 
 
-async def test_promised_calls_have_a_list_of_their_own(opens: Opens, tmp_path: Path) -> None:
+async def test_deferred_calls_have_a_list_of_their_own(opens: Opens, tmp_path: Path) -> None:
     rules = {"deferred": {"mode": "always"}}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         assert (await call(stand)).status == 202

@@ -27,7 +27,7 @@ import msgspec
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import KeptCallsFile
 from llm_guard.storage.calls.store import KeptCall, Wanted
-from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
+from tests.fakes.kept import ANSWER, FAILED, deferred_call, letter, stored_request
 
 LEASE_S = 50.0
 _GENERATION_S = 100.0
@@ -89,11 +89,11 @@ class Writer:
 
     def add(self) -> None:
         ids = [self.new_id() for _ in range(self.dice.randint(1, 3))]
-        self.do("add", ids, lambda: self.store.add(*map(self.promise, ids)))
+        self.do("add", ids, lambda: self.store.add(*map(self.deferred_call, ids)))
 
-    def promise(self, call_id: str) -> KeptCall:
+    def deferred_call(self, call_id: str) -> KeptCall:
         request = stored_request(body_of(call_id), is_repeatable=Random(call_id).randrange(4) > 0)
-        return promise(call_id, self.now, self.now, request=request)
+        return deferred_call(call_id, self.now, self.now, request=request)
 
     def bury_new(self) -> None:
         call_id = self.new_id()

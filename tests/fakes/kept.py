@@ -22,17 +22,17 @@ def stored_request(body: bytes | None = BODY, **facts: Any) -> StoredRequest:
 def letter(call_id: str = "a", received_at: float = 1000.0, **facts: Any) -> KeptCall:
     """A dead letter; `facts` override its fields."""
     usual: dict[str, Any] = {
-        "request_id": f"req-{call_id}", "purpose": "letter", "state": "dead", "owner": "hash", "client": "app-1",
+        "request_id": f"req-{call_id}", "purpose": "dead_letter", "state": "dead", "owner": "hash", "client": "app-1",
         "request": stored_request(), "first_failed_at": received_at, "last_failed_at": received_at, "attempts": 3,
         "ended": FAILED,
     }  # fmt: skip
     return KeptCall(**{**usual, **facts}, id=call_id, received_at=received_at)
 
 
-def promise(call_id: str = "a", received_at: float = 1000.0, due_at: float = 1000.0, **facts: Any) -> KeptCall:
+def deferred_call(call_id: str = "a", received_at: float = 1000.0, due_at: float = 1000.0, **facts: Any) -> KeptCall:
     """A queued deferred call; `facts` override its fields."""
     usual: dict[str, Any] = {
-        "purpose": "later", "state": "queued", "due_at": due_at, "deadline_at": received_at + 3600, "ended": None,
+        "purpose": "deferred", "state": "queued", "due_at": due_at, "deadline_at": received_at + 3600, "ended": None,
         "first_failed_at": None, "last_failed_at": None, "attempts": 0,
     }  # fmt: skip
     return letter(call_id, received_at, **{**usual, **facts})

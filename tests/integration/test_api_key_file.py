@@ -39,7 +39,7 @@ async def until_used(stand: Stand, provider: KeyedProvider, key: str) -> None:
 
 
 def said(stand: Stand, event: str) -> list[str]:
-    return [str(line.get("problem", "")) for line in stand.log if line["event"].startswith(event)]
+    return [str(line.get("error", "")) for line in stand.log if line["event"].startswith(event)]
 
 
 async def test_key_is_read_from_the_file_and_again_when_it_changes(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ async def test_call_that_was_retried_is_told_attempt_by_attempt() -> None:
         first, second = call["attempts"]
         assert (call["outcome"], call["status"], call["model"], call["route"]) == ("ok", 200, "gpt", "gpt")
         assert (first["outcome"], first["deployment"]) == ("overloaded", "one/gpt")
-        assert "answered 503" in first["why"]
-        assert first["then"].startswith("retry after")
+        assert "answered 503" in first["reason"]
+        assert first["next_step"].startswith("retry after")
         assert (second["outcome"], second["waited_for"]) == ("ok", "backoff")
         began_s = second["started_s"] - second["waited_s"]
         assert first["started_s"] + first["duration_s"] <= began_s + 0.001

@@ -234,9 +234,9 @@ async def test_deployment_whose_own_credential_rests_is_degraded() -> None:
             for _ in range(2):
                 stand.app.gateway.cooldowns.note_refusal(key, "m", Failure(FailureKind.AUTH, "no"), SystemClock().now())
         seen = await snapshot(stand)
-        assert seen.credentials_benched == 2
+        assert seen.credentials_in_cooldown == 2
         assert [each.deployment for each in seen.deployments if each.health == "degraded"] == ["paid/ours", "paid"]
-        assert of(seen, "paid/ours").why[0].startswith("its credential is benched for another ")
+        assert of(seen, "paid/ours").why[0].startswith("its credential is in a cooldown for another ")
 
 
 async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:

@@ -214,7 +214,7 @@ async def test_file_that_cannot_be_read_is_as_none_and_is_said(tmp_path: Path) -
     file_in(folder).write_text('{"holds": [{"label": 7}]}')
     async with running(path) as stand:
         (line,) = [line for line in stand.log if line["event"] == "nothing is known of before the restart"]
-        assert "holds" in line["problem"]
+        assert "holds" in line["error"]
         assert all(each["hold"] is None for each in await get(stand.url, "deployments"))
     assert kept(folder)["holds"] == []
 

@@ -403,7 +403,7 @@ async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy | None) -> No
 
 
 async def refusals(scene: Scene, by: RefusedBy) -> float:
-    return total((await fetch(f"{scene.admin}/metrics")).text, "llm_guard_refusals_total", by=by)
+    return total((await fetch(f"{scene.admin}/metrics")).text, "llm_guard_refusals_total", reason=by)
 
 
 async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:

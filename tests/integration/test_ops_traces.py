@@ -171,7 +171,7 @@ async def test_failure_is_an_error_with_its_kind() -> None:
     for span in (seen.call, *seen.attempts):
         assert span.status.code == 2
         assert facts(span.attributes)["error.type"] == "overloaded"
-    assert "answered 503" in facts(seen.call.attributes)["llm_guard.why"]
+    assert "answered 503" in facts(seen.call.attributes)["llm_guard.reason"]
     assert facts(seen.attempts[0].attributes)["http.response.status_code"] == 503
 
 

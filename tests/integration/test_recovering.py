@@ -79,7 +79,7 @@ async def test_next_deployment_is_asked_to_go_on() -> None:
         assert going_on.body["messages"][1]["content"] == FIRST.rstrip()
         (line,) = await this.stand.calls()
         assert (line["outcome"], line["status"]) == ("ok", 200)
-        assert [(each["outcome"], each.get("resumed_by")) for each in line["attempts"]] == [
+        assert [(each["outcome"], each.get("resume_mode")) for each in line["attempts"]] == [
             ("truncated", None), ("ok", "instruction"),
         ]  # fmt: skip
         assert this.stand.breaker("one/gpt").failures == 1
@@ -244,7 +244,7 @@ async def test_second_run_must_repeat_what_was_sent() -> None:
         reply = await call
         assert reply.is_whole
         assert text_of(reply) == FIRST + REST
-        assert await this.stand.metric("llm_guard_tokens_thrown_away_total", model="gpt") >= 1
+        assert await this.stand.metric("llm_guard_wasted_tokens_total", model="gpt") >= 1
 
 
 async def test_second_run_that_differs_is_cut_at_once() -> None:

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import KeptCallsFile
 from llm_guard.storage.calls.store import KeptCall, Purpose, Wanted
-from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
+from tests.fakes.kept import ANSWER, FAILED, deferred_call, letter, stored_request
 
 LEASE_S = 30.0
 KEEP_S, MAX_AGE_S = 500.0, 4000.0
@@ -33,7 +33,7 @@ MEMORY = Path("/dev/shm")
 How = Literal["answer", "bury", "put back"]
 
 gateways = st.integers(0, 1)
-purposes = st.sampled_from(["letter", "later"])
+purposes = st.sampled_from(["dead_letter", "deferred"])
 picks = st.integers(0, 99)
 
 
@@ -129,7 +129,9 @@ class KeptCallsWalk(RuleBasedStateMachine):
             call = letter(call_id, self.now, purpose=purpose, request=request, webhook=webhook)
         else:
             request = msgspec.structs.replace(request, body=b"y")
-            call = promise(call_id, self.now, self.now + due_in, purpose=purpose, request=request, webhook=webhook)
+            call = deferred_call(
+                call_id, self.now, self.now + due_in, purpose=purpose, request=request, webhook=webhook
+            )
         self.stores[gateway].add(call)
         self.calls[call_id] = Model(call, self.added)
         self.met[f"added {call.state}"] += 1
@@ -226,7 +228,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             for model in sorted(self.in_state("dead"), key=lambda model: model.age)
             if model.call.request.body is not None and (wanted.ids is None or model.id in wanted.ids)
         ]
-        ahead = [each for each in self.in_state("queued") if each.call.purpose == "letter" and self.waits(each)]
+        ahead = [each for each in self.in_state("queued") if each.call.purpose == "dead_letter" and self.waits(each)]
         assert self.stores[gateway].requeue(wanted, self.now, pace_s) == [model.id for model in dead]
         for place, model in enumerate(dead, len(ahead)):
             self.moved(model, "queued", due_at=self.now + pace_s * place, deadline_at=None)
@@ -267,7 +269,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
     def nobody_comes_for_long(self, gateway: int, seconds: float) -> None:
         """Steers the walk: calls become too old."""
         self.a_gateway_works(gateway, "answer")
-        self.keep(gateway, "later", is_dead=False, due_in=0.0, odds=1)
+        self.keep(gateway, "deferred", is_dead=False, due_in=0.0, odds=1)
         self.now += seconds
         self.the_store_is_swept(gateway, has_room=True)
 

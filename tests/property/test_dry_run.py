@@ -242,7 +242,7 @@ def test_states_reach_every_answer() -> None:
     assert (True, True) in paced
     assert {turn for turn, _ in seen} == {"asked", "waited_for", "in_reserve", "left_out"}
     assert {why for _, why in seen} >= {
-        "", "benched", "its host fails", "breaker open", "breaker half_open", "breaker forced_open", "no room in time",
+        "", "cooldown", "its host fails", "breaker open", "breaker half_open", "breaker forced_open", "no room in time",
         "no room to wait", "drained by an operator", "benched by an operator",
     }  # fmt: skip
 

@@ -175,10 +175,10 @@ class Signals:
         }
         rests: dict[str, tuple[float, str, str]] = {name: (0.0, "", "") for name, _ in ours.values()}
         cooldowns = self._gateway.cooldowns
-        for key, benched in cooldowns.snapshot(now).items():
+        for key, cooldown in cooldowns.snapshot(now).items():
             if key[0] in ("credential", "quota") and (owner := ours.get(key[1:4])) is not None:
                 name, whose = owner
-                rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category, whose))
+                rests[name] = max(rests[name], (cooldown.until - now, cooldown.failure.kind.category, whose))
         for name, (rest_s, category, whose) in rests.items():
             yield "credential_cooldown", name, evaluate_credential(name, rest_s, category, whose)
 

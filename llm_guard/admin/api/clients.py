@@ -102,7 +102,9 @@ class ClientPages:
         labels = ("client", "limit")
         return (
             Family("llm_guard_client_refusals", "counter", "Calls refused by a client key's limit.", labels, refusals),
-            Family("llm_guard_client_limit_left", "gauge", "What is left of a client key's limit.", labels, left),
+            Family(
+                "llm_guard_client_limit_remaining", "gauge", "Remaining amount of a client key's limit.", labels, left
+            ),
         )
 
     async def _give(self, _asked: Asked) -> Answer:

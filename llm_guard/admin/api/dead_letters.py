@@ -82,7 +82,7 @@ class Letters(Struct, frozen=True):
     letters: list[LetterView]
     """The stored calls, newest first."""
     count: dict[str, int]
-    """Number of all stored calls, by purpose and state: `letter/dead`, ..."""
+    """Number of all stored calls, by purpose and state: `dead_letter/dead`, ..."""
     bytes: int
     oldest: str | None
 

@@ -188,10 +188,10 @@ class DegradedPages:
             found = ModeView(True, "gateway", found.why, found.since, found.until, found.who)
         else:
             found = ModeView(False, None, None, None, None, None)
-        lesser = dict(counts.lesser_answers) if counts is not None else {}
+        fallback_responses = dict(counts.fallback_responses) if counts is not None else {}
         return RouteModeView(
             found.is_degraded, found.by, found.why, found.since, found.until, found.who, alias, rule.calls, rule.failed,
-            lesser,
+            fallback_responses,
         )  # fmt: skip
 
     def _view_of(self, word: Word) -> ModeView:

@@ -95,7 +95,8 @@ class LogLevels:
     def _do(self, change: LevelChange) -> Done:
         name = change.logger
         if not is_logger(name):
-            why = f"no module or package of the gateway is named {name!r}; such as llm_guard.proxy.attempts.release"
+            names = "llm_guard.access, llm_guard.breaker, or a module or package of llm_guard"
+            why = f"no logger is named {name!r}: give {names}"
             raise Refused(404, "unknown_logger", why)
         if name not in LEVELS.overrides() and len(LEVELS.overrides()) >= _MOST_WORDS:
             raise Refused(409, "too_many_levels", "give some loggers back to the config: level null")

@@ -89,7 +89,7 @@ class Changes:
 
     def _note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> Written:
         self._journal.note("change", who=who, what=what, target=target, why=why)
-        _log.info("changed", who=who, what=what, target=target, why=why)
+        _log.info("changed", operator=who, action=what, target=target, reason=why)
         at = iso(self._clock.wall())
         return self._trail.add(
             Entry(at=at, who=who, what=what, target=target, why=why, detail=dict(detail), instance=self._instance)

@@ -61,7 +61,14 @@ const OF_SEVERITY = { critical: "bad", warning: "warn" };
 
 const OF_ENGINE = { running: "well", unhealthy: "bad", restart_failed: "bad", gave_up: "bad", stopped: "held" };
 const OF_PROBE = { up: "well", down: "bad" };
-const OF_KEPT = { lost: "bad", unkept: "bad", unreadable: "bad", dead: "warn", answered: "well" };
+const OF_KEPT = {
+  lost: "bad",
+  rejected: "bad",
+  maintenance_failed: "bad",
+  unreadable: "bad",
+  dead: "warn",
+  answered: "well",
+};
 
 const OF_ENGINES = {
   health_failed: "it is down",
@@ -81,16 +88,16 @@ const OF_ENGINES = {
   stop_failed: "it could not be stopped",
 };
 const OF_CALLS = {
-  "letter kept": ["call was kept as a dead letter", "calls were kept as dead letters"],
-  "letter lost": ["dead letter was lost", "dead letters were lost"],
-  "letter answered": ["dead letter has its answer now", "dead letters have their answers now"],
-  "letter dead": ["dead letter has failed again", "dead letters have failed again"],
-  "promise made": ["call was promised an answer", "calls were promised an answer"],
-  "promise answered": ["promised call has its answer", "promised calls have their answers"],
-  "promise unkept": ["call could not be promised an answer", "calls could not be promised an answer"],
-  "promise dead": ["promised call has failed for good", "promised calls have failed for good"],
-  "store unkept": ["look after the kept calls has failed", "looks after the kept calls have failed"],
-  "store unreadable": ["look at the kept calls has failed", "looks at the kept calls have failed"],
+  "dead_letter stored": ["failed call was stored as a dead letter", "failed calls were stored as dead letters"],
+  "dead_letter lost": ["dead letter was lost", "dead letters were lost"],
+  "dead_letter answered": ["dead letter has its response now", "dead letters have their responses now"],
+  "dead_letter dead": ["dead letter has failed again", "dead letters have failed again"],
+  "deferred_call accepted": ["call was deferred", "calls were deferred"],
+  "deferred_call answered": ["deferred call has its response", "deferred calls have their responses"],
+  "deferred_call rejected": ["call could not be deferred", "calls could not be deferred"],
+  "deferred_call dead": ["deferred call has failed for good", "deferred calls have failed for good"],
+  "store maintenance_failed": ["maintenance of the call store failed", "maintenance runs of the call store failed"],
+  "store unreadable": ["read of the stored calls has failed", "reads of the stored calls have failed"],
 };
 
 function look(kind, facts) {
@@ -125,4 +132,4 @@ const keyOfCalls = ({ kind, facts }) => `${kind} ${facts.what}`;
 const isOfCalls = (event) => keyOfCalls(event) in OF_CALLS;
 const because = ({ why }) => (why ? `, ${why}` : "");
 const ofEngine = ({ what, attempt }) => `${OF_ENGINES[what] ?? words(what)}${attempt ? ` (attempt ${attempt})` : ""}`;
-const mode = ({ is_degraded: isSo }) => (isSo ? "lesser answers are given soon" : "real answers are waited for again");
+const mode = ({ is_degraded: isSo }) => (isSo ? "degraded mode begins" : "degraded mode ends");

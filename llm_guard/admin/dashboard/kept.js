@@ -16,8 +16,8 @@ export function showKept({ kept }) {
   setHidden(byId("kept-part"), kept === null);
   if (kept === null) return;
   const pieces = [
-    { title: "Dead letters", purpose: "letter", look: letters(kept, countsOf(kept, "letter")) },
-    { title: "Answered later", purpose: "later", look: promises(countsOf(kept, "later")) },
+    { title: "Dead letters", purpose: "dead_letter", look: letters(kept, countsOf(kept, "dead_letter")) },
+    { title: "Answered later", purpose: "deferred", look: deferred(countsOf(kept, "deferred")) },
   ];
   showTiles(byId("kept"), pieces, TILES);
   const oldest = kept.oldest === null ? "" : `, the oldest from ${moment(kept.oldest)}`;
@@ -40,11 +40,11 @@ function letters({ lost }, { dead, queued, running, answered }) {
   };
 }
 
-function promises({ dead, queued, running, answered }) {
+function deferred({ dead, queued, running, answered }) {
   return {
     kind: dead ? "warn" : "well",
     word: count(queued + running),
-    meaning: "were promised an answer, and wait for it",
+    meaning: "wait for their execution",
     facts: listed([queued, "queued"], [running, "asked for just now"], [answered, "answered"], [dead, "failed"]),
     lost: "",
   };

@@ -37,7 +37,7 @@ const DELETE_ALL = {
   body: whole,
 };
 
-let purpose = "letter";
+let purpose = "dead_letter";
 
 /** `chosen`: letter, or later. */
 export function openLetters(chosen) {

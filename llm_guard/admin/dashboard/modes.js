@@ -1,12 +1,12 @@
-// Degraded modes: who is given lesser answers soon, by whose word, and what calls got in place of an answer.
+// Degraded modes: which models are in it and why, and which fallback responses their calls got.
 
 import { byId, setHidden, setText } from "./dom.js";
 import { count, counted, moment } from "./format.js";
-import { showLesser } from "./status.js";
+import { showDegraded } from "./status.js";
 import { asButtons, showTiles } from "./tiles.js";
 
 const GATEWAY = "The whole gateway";
-const LESSER = { static: "static", stale: "from before", promise: "promised" };
+const FALLBACK_RESPONSES = { static: "static", stale: "from before", deferred: "deferred" };
 
 const body = ({ model }) => ({ model });
 
@@ -14,7 +14,7 @@ const ACTIONS = [
   {
     name: "Degrade",
     path: "admin/degraded/enter",
-    what: "Where there is a lesser answer, calls wait for a real one no longer than degraded.max_wait says.",
+    what: "Calls wait no longer than degraded.max_wait, then get a fallback response if there is one.",
     ends: true,
     isOffered: ({ by, is_degraded }) => !(by === "operator" && is_degraded),
     body,
@@ -22,7 +22,7 @@ const ACTIONS = [
   {
     name: "Serve as usual",
     path: "admin/degraded/leave",
-    what: "Calls wait for real answers as long as they may, whatever the rule says. Those that fail get lesser ones.",
+    what: "Calls have their full deadline, whatever the rule decides. Only those that fail get a fallback response.",
     ends: true,
     isOffered: ({ by, is_degraded }) => is_degraded && by !== "operator",
     body,
@@ -50,15 +50,16 @@ export function showModes({ degraded: { gateway, models } }) {
   const all = counted(models.length, "model");
   setText(byId("modes-count"), degraded ? `${degraded} of ${all} degraded` : `${all}, none degraded`);
   const some = degraded ? `${counted(degraded, "model")} degraded` : "";
-  showLesser(gateway.is_degraded && models.length ? "gateway degraded" : some);
+  showDegraded(gateway.is_degraded && models.length ? "gateway degraded" : some);
 }
 
 function look(one) {
-  const { is_degraded, by, why, who, since, until, calls, without_answer, lesser_answers } = one;
+  const { is_degraded, by, why, who, since, until, calls, without_answer, fallback_responses } = one;
   const kind = by === "operator" ? "held" : is_degraded ? "warn" : "well";
   const whose =
     by === "operator" ? `${why} (${who}, since ${moment(since)}${ending(until)})` : why ? `because ${why}` : "";
-  const got = Object.entries(lesser_answers ?? {}).map(([name, number]) => `${count(number)} ${LESSER[name] ?? name}`);
+  const named = (name) => FALLBACK_RESPONSES[name] ?? name;
+  const got = Object.entries(fallback_responses ?? {}).map(([name, number]) => `${count(number)} ${named(name)}`);
   return {
     kind,
     word: is_degraded ? "Degraded" : "As usual",

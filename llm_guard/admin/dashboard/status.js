@@ -38,10 +38,10 @@ export function showFiring(number, kind) {
   showTitle();
 }
 
-/** Who gets lesser answers soon, at the top as well, where nobody scrolls past it; "": nobody does. */
-export function showLesser(text) {
-  setHidden(byId("lesser"), text === "");
-  setText(byId("lesser").lastElementChild, text);
+/** Shows at the top of the page what is in degraded mode; "": nothing is. */
+export function showDegraded(text) {
+  setHidden(byId("degraded-link"), text === "");
+  setText(byId("degraded-link").lastElementChild, text);
 }
 
 function showTitle() {
@@ -55,7 +55,7 @@ function showAbout(snapshot) {
     ["up", span(snapshot.uptime_s)],
     ["clients", `${count(snapshot.connections)} of ${count(snapshot.max_connections)}`],
     ["loop lag", seconds(snapshot.loop_lag_s)],
-    ["credentials benched", count(snapshot.credentials_benched)],
+    ["credentials in cooldown", count(snapshot.credentials_in_cooldown)],
   ];
   const list = byId("about");
   if (!list.children.length) {
@@ -107,7 +107,7 @@ function showWord(shown) {
   word = shown;
   firing = 0; // nobody knows
   setHidden(byId("firing"), true);
-  showLesser("");
+  showDegraded("");
   showTitle();
 }
 

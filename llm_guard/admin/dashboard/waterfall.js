@@ -13,18 +13,19 @@ const FROM_CACHE = {
   coalesced: "what another call was asking for already",
 };
 const INSTEAD = { static: "the static answer of its route" };
-const ERRANDS = {
+const BACKGROUND = {
   refresh: "the gateway’s own, behind an answer from before",
-  later: "the gateway’s own, for what was promised",
-  requeue: "the gateway’s own, for a letter that is asked for again",
-  fetch: "a client that looks for what it was promised",
+  deferred: "the gateway’s own, executing a deferred call",
+  requeue: "the gateway’s own, executing a requeued dead letter",
+  fetch: "a client’s request for the status of its deferred call",
 };
 
 /** What a failed call’s client got in place of an answer; null: nothing. */
-export function gotInstead({ outcome, cache, age_s, lesser, promise }) {
+export function gotInstead({ outcome, cache, age_s, fallback_response, deferred_id }) {
   if (outcome === "ok") return null;
   if (cache === "stale_if_error") return `an answer from ${span(age_s)} before`;
-  return promise ? "a promise" : lesser ? (INSTEAD[lesser] ?? lesser) : null;
+  if (deferred_id) return "202: its call is deferred";
+  return fallback_response ? (INSTEAD[fallback_response] ?? fallback_response) : null;
 }
 
 /** The elements that show a call's line. */
@@ -37,7 +38,7 @@ export function waterfall(line) {
       { class: "verdict" },
       mark(line.outcome === "ok" ? "well" : "bad"),
       el("b", {}, words(line.outcome)),
-      ` ${line.why ?? ""}`,
+      ` ${line.reason ?? ""}`,
     ),
     facts(line),
     attempts.length ? el("ol", { class: "waterfall" }, scale(total_s), ...attempts) : el("p", {}, "Nobody was asked."),
@@ -62,9 +63,9 @@ function facts(line) {
     ["From before", line.cache === undefined ? null : (FROM_CACHE[line.cache] ?? line.cache)],
     ["Its age", line.age_s === undefined ? null : span(line.age_s)],
     ["The client got", gotInstead(line)],
-    ["Kept as a letter", line.letter],
-    ["Promised as", line.promise],
-    ["Whose call", line.errand === undefined ? null : (ERRANDS[line.errand] ?? line.errand)],
+    ["Dead letter", line.dead_letter_id],
+    ["Deferred call", line.deferred_id],
+    ["Background call", line.background_purpose && (BACKGROUND[line.background_purpose] ?? line.background_purpose)],
   ];
   const known = pairs.filter(([, value]) => value !== null && value !== undefined);
   return el(
@@ -104,8 +105,8 @@ function row(attempt, number, total_s) {
       el("b", {}, words(attempt.outcome)),
       ` ${story(attempt)}`,
     ),
-    attempt.why ? el("p", { class: "why" }, attempt.why) : null,
-    attempt.then ? el("p", { class: "then" }, `Then: ${attempt.then}${left(attempt)}`) : null,
+    attempt.reason ? el("p", { class: "why" }, attempt.reason) : null,
+    attempt.next_step ? el("p", { class: "then" }, `Then: ${attempt.next_step}${left(attempt)}`) : null,
   );
 }
 
@@ -113,7 +114,7 @@ function marks(attempt) {
   const said = [];
   if (attempt.hedge) said.push("beside a slow one");
   if (attempt.key) said.push(`with key ${attempt.key}`);
-  if (attempt.resumed_by) said.push(`goes on with a dead stream (${words(attempt.resumed_by)})`);
+  if (attempt.resume_mode) said.push(`resumes the stream (${words(attempt.resume_mode)})`);
   if (attempt.breaker) said.push(`breaker ${words(attempt.breaker)}`);
   return said.map((text) => el("small", {}, text));
 }
@@ -135,7 +136,7 @@ function left({ budget_left }) {
 
 function skipped(lines) {
   if (!lines.length) return null;
-  const said = lines.map(({ deployment, why }) => el("li", {}, el("b", {}, deployment), ` ${why}`));
+  const said = lines.map(({ deployment, reason }) => el("li", {}, el("b", {}, deployment), ` ${reason}`));
   return el("section", { class: "skipped" }, el("h3", {}, "Not asked"), el("ul", {}, ...said));
 }
 

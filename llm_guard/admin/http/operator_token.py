@@ -83,11 +83,11 @@ class OperatorToken:
     def _without_file(self, problem: str) -> Generated:
         """Keeps the current token, if there is one: a disk failure must not lock operators out."""
         if self.generated is not None:
-            _log.error("the file with the operator's token cannot be used; the token stays", problem=problem)
+            _log.error("the file with the operator's token cannot be used; the token stays", error=problem)
             return self.generated
         remedy = "set ops.token: it is required where ops.store is read-only, and for replicas without a common one"
         event = "the operator's token cannot be kept: away from a terminal nobody can log in"
-        _log.error(event, problem=problem, remedy=remedy)
+        _log.error(event, error=problem, remedy=remedy)
         return Generated(secrets.token_urlsafe(32), None, is_new=True)
 
 

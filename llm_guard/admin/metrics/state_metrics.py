@@ -92,7 +92,9 @@ class StateMetrics:
                 ("upstream",),
                 self._dials,
             ),
-            gauge("benched_credentials", "Keys that were refused, and rest.", ("upstream",), self._benched),
+            gauge(
+                "credentials_in_cooldown", "Credentials in a cooldown.", ("upstream",), self._credentials_in_cooldown
+            ),
             gauge("breaker_state", "1 for the state a breaker is in.", ("deployment", "state"), self._states),
             counter("breaker_transitions", "Changes of a breaker's state.", ("deployment", "to"), self._entered),
             gauge("health_state", "1 for how a deployment is.", ("deployment", "state"), self._healths),
@@ -133,7 +135,7 @@ class StateMetrics:
         upstreams = self._gateway.table.upstreams
         return [((name,), self._running.dials(upstream.link)) for name, upstream in upstreams.items()]
 
-    def _benched(self) -> list[Row]:
+    def _credentials_in_cooldown(self) -> list[Row]:
         counts = dict.fromkeys(self._gateway.table.upstreams, 0)
         for kind, upstream, *_ in self._gateway.cooldowns.snapshot(self._running.clock.now()):
             if kind == "credential" and upstream in counts:

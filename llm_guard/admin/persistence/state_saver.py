@@ -64,7 +64,7 @@ class Keeping:
         except TimeoutError:
             _log.error("the disk of ops.store does not answer: nothing is known of before the restart")
         except (OSError, msgspec.DecodeError) as error:
-            _log.error("nothing is known of before the restart", problem=_said(error))
+            _log.error("nothing is known of before the restart", error=_said(error))
         except Exception:  # noqa: BLE001  # the file may have been edited by hand; the gateway must start
             _log.exception("not all is known of before the restart")
 
@@ -90,7 +90,7 @@ class Keeping:
                 if self._writing is not None:
                     await asyncio.shield(self._writing)
         except Exception as error:  # noqa: BLE001  # the rest must be stopped as well
-            _log.error("what was new is lost", problem=_said(error) or "the disk does not answer")
+            _log.error("what was new is lost", error=_said(error) or "the disk does not answer")
         self._is_over = True
         self._thread.shutdown()
 
@@ -109,7 +109,7 @@ class Keeping:
             self._next_at = self._clock.now() + AGAIN_S
             if not self._is_failing:
                 self._is_failing = True
-                _log.error("a restart would not know what fires, nor what operators said", problem=_said(error))
+                _log.error("a restart would not know what fires, nor what operators said", error=_said(error))
 
     def _on_thread(self, act: Callable[[], _Given]) -> asyncio.Future[_Given]:
         return asyncio.get_running_loop().run_in_executor(self._thread, act)

@@ -14,7 +14,7 @@ from llm_guard.admin.schemas.restrictions import Kind, Lift, LiftBody, Resettabl
 from llm_guard.clock import iso
 from llm_guard.resilience.capacity.gate import GateSnapshot
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
-from llm_guard.resilience.circuit_breaker.cooldown import Benched, Key
+from llm_guard.resilience.circuit_breaker.cooldown import ActiveCooldown, Key
 from llm_guard.resilience.throttling.adaptive_throttle import Phase
 from llm_guard.routing.deployment import Deployment
 
@@ -80,23 +80,23 @@ def of_gates(
 
 
 def of_cooldowns(
-    cooldowns: Mapping[Key, Benched], deployments: Iterable[Deployment], moment: Moment
+    cooldowns: Mapping[Key, ActiveCooldown], deployments: Iterable[Deployment], moment: Moment
 ) -> Iterator[Restriction]:
     """Yields cooldowns of credentials and of models, one for each of an upstream's own keys, and one for all callers'
     keys together."""
-    groups: dict[tuple[str, str | None, str | None], list[Benched]] = {}
+    groups: dict[tuple[str, str | None, str | None], list[ActiveCooldown]] = {}
     concerned = concerned_by(cooldowns, deployments)
     labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
     for key, found in concerned.items():
         upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
         groups.setdefault((upstream, model, _own_name(key, found[0])), []).append(cooldowns[key])
         labels[upstream, model] = {each.label: each for each in found}
-    for (upstream, model, own), benched in groups.items():
+    for (upstream, model, own), group in groups.items():
         if model is None:
-            yield _cooling_credential(upstream, benched, own, moment)
+            yield _cooling_credential(upstream, group, own, moment)
         else:
             for deployment in labels[upstream, model].values():
-                yield _cooling(deployment, benched, own, moment)
+                yield _cooling(deployment, group, own, moment)
 
 
 def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
@@ -276,15 +276,17 @@ def _full(
     )
 
 
-def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
-    last = max(benched, key=lambda each: each.until)
+def _cooling(
+    deployment: Deployment, cooldowns: Sequence[ActiveCooldown], own: str | None, moment: Moment
+) -> Restriction:
+    last = max(cooldowns, key=lambda each: each.until)
     return Restriction(
         "cooldown",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
-        moment.iso(min(each.since for each in benched)),
+        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
+        moment.iso(min(each.since for each in cooldowns)),
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
@@ -294,16 +296,18 @@ def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None
     )
 
 
-def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
-    last = max(benched, key=lambda each: each.until)
+def _cooling_credential(
+    upstream: str, cooldowns: Sequence[ActiveCooldown], own: str | None, moment: Moment
+) -> Restriction:
+    last = max(cooldowns, key=lambda each: each.until)
     whose = f"the credential of {upstream} cools down: " if own is not None else ""
     return Restriction(
         "credential_cooldown",
         None,
         None,
         upstream,
-        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
-        moment.iso(min(each.since for each in benched)),
+        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
+        moment.iso(min(each.since for each in cooldowns)),
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
@@ -313,11 +317,11 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | No
     )
 
 
-def _provider_said(benched: Benched) -> str:
-    failure = benched.failure
+def _provider_said(cooldown: ActiveCooldown) -> str:
+    failure = cooldown.failure
     wait = "" if failure.retry_after_s is None else f", and asked for a wait of {failure.retry_after_s:.0f} s"
     kind = failure.kind.category.replace("_", " ")
-    return f"its provider answered {kind}{wait}{for_callers(benched.callers)}: {failure.detail}"
+    return f"its provider answered {kind}{wait}{for_callers(cooldown.callers)}: {failure.detail}"
 
 
 def _model(deployment: Deployment) -> str | None:

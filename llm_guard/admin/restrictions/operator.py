@@ -248,7 +248,7 @@ def _mode(mode: ModeView, model: str | None) -> Restriction:
         None,
         model,
         None,
-        f"calls wait only for degraded.max_wait, then get a lesser answer: {mode.why or 'the rule says so'}",
+        f"calls wait only for degraded.max_wait, then get a fallback response: {mode.why or 'the rule says so'}",
         mode.since,
         mode.until,
         _by_word(mode.until, "left to the rule") if is_word else "It ends when calls are answered again.",

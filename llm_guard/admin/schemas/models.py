@@ -247,7 +247,7 @@ class Snapshot(Struct, frozen=True):
     """Response cache; null: no model uses it."""
     kept: KeptView | None
     """Deferred calls and dead letters; null: no model stores calls by itself, and none is stored."""
-    credentials_benched: int
+    credentials_in_cooldown: int
     """Provider keys in cooldown, because the provider refused them."""
     connections: int
     """Open client connections."""

@@ -93,8 +93,8 @@ class RouteModeView(ModeView, frozen=True):
     """Calls that count, within the rule's window and since the mode last changed."""
     without_answer: int
     """Those of them without a response."""
-    lesser_answers: dict[str, int]
-    """Fallback responses since the start, by kind: static, stale, promise."""
+    fallback_responses: dict[str, int]
+    """Fallback responses since the start, by kind: static, stale, deferred."""
 
 
 class DegradedView(Struct, frozen=True):
@@ -141,7 +141,7 @@ class KeptView(Struct, frozen=True):
     """Stored calls: dead letters and deferred calls."""
 
     count: dict[str, int]
-    """Number by purpose and state: `letter/dead`, ... This and the next two are as of some seconds ago."""
+    """Number by purpose and state: `dead_letter/dead`, ... This and the next two are as of some seconds ago."""
     bytes: int
     oldest: str | None
     """When the oldest stored call was received."""

@@ -43,7 +43,7 @@ class Seam(Protocol):
 
 
 def seam(resume_mode: ResumeMode, sent: str) -> Seam:
-    """Joins a text that was requested in this manner to the text that was sent."""
+    """Joins a text that was requested in this mode to the text that was sent."""
     if resume_mode == "restart":
         return _Repeated(sent)
     given = given_back(sent)

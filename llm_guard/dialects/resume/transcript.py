@@ -88,7 +88,7 @@ class Transcript(ABC):
 
     @abstractmethod
     def splice(self, resume_mode: ResumeMode, marker: dict[str, Any]) -> Splice:
-        """Creates the splice for a new stream that was requested in this manner. Its first event that the client gets
+        """Creates the splice for a new stream that was requested in this mode. Its first event that the client gets
         carries `marker` in the field `llm_guard`."""
 
     @property

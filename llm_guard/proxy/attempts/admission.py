@@ -18,7 +18,14 @@ from llm_guard.proxy.caller_identity import breaker_of, caller_of, share_of, sou
 from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.capacity.wait_queue import Slot, Ticket
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, Permit
-from llm_guard.resilience.circuit_breaker.cooldown import Benched, Cooldowns, Key, as_of, deployment_key, quota_key
+from llm_guard.resilience.circuit_breaker.cooldown import (
+    ActiveCooldown,
+    Cooldowns,
+    Key,
+    as_of,
+    deployment_key,
+    quota_key,
+)
 from llm_guard.resilience.retry.key_selection import KeyState, choose
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.deployment import Deployment, Hold
@@ -202,8 +209,8 @@ class AdmissionControl:
             breaker = breaker_of(call, deployment, now)
             refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
-                return Unavailable("benched", rest.until - now, as_of(rest, now))
-            return Unavailable("benched", refused_s)
+                return Unavailable("cooldown", rest.until - now, as_of(rest, now))
+            return Unavailable("cooldown", refused_s)
         host = deployment.host.try_acquire(now)
         if host is None:
             return Unavailable("its host fails", deployment.host.retry_after_s(now))
@@ -277,7 +284,7 @@ def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, 
 
 def cooldown_of(
     cooldowns: Cooldowns, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
-) -> Benched | None:
+) -> ActiveCooldown | None:
     """Returns the cooldown that stops a call, if any; see `AdmissionControl.try_enter`."""
     if now >= cooldowns.quiet_from or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own

@@ -195,7 +195,7 @@ class AttemptLoop:
         others, preferred = selector.candidates.others(candidate), selector.preferred(candidate)
         budgets = selector.budgets(candidate)
         step = (
-            _other_manner(call, failure)
+            _other_mode(call, failure)
             or self._other_key(selector, candidate, failure)
             or next_step(
                 failure,
@@ -283,7 +283,7 @@ def _has_timed_out_again(call: Call, failure: Failure) -> bool:
     return len(ended) > 1 and not any(each.target.timeouts.is_configured(failure.limit) for each in ended)
 
 
-def _other_manner(call: Call, failure: Failure) -> Retry | None:
+def _other_mode(call: Call, failure: Failure) -> Retry | None:
     """Returns an immediate retry if only this way of resuming the stream was refused, and another is left."""
     attempt = _attempt_of(call, failure)
     if attempt is None or call.recovery is None or not call.recovery.is_refused(attempt, failure):
@@ -330,7 +330,7 @@ def _nobody_asked(selector: CandidateSelector) -> Exhausted:
     """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
     soonest = min(selector.rejected, key=lambda each: each.wait_s)
     if isinstance(soonest, Unavailable) and soonest.rest is not None:
-        return Exhausted(soonest.rest, None, "benched", is_cooldown=True)
+        return Exhausted(soonest.rest, None, "cooldown", is_cooldown=True)
     names = ", ".join(each.deployment for each in selector.call.skipped)
     if isinstance(soonest, AtCapacity):
         message = f"{names}: too many calls wait already; there may be room in {_for_people(soonest.wait_s)}"

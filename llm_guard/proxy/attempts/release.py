@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from llm_guard.clock import Clock
+from llm_guard.log import BREAKER_LOGGER
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt
@@ -13,7 +14,7 @@ from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.circuit_breaker.history import Transition
 from llm_guard.routing.lease import Lease
 
-_log = structlog.get_logger("llm_guard.proxy.attempts.release")
+_log = structlog.get_logger(BREAKER_LOGGER)
 
 _CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
 """Outcomes that cut an exchange off: it would have taken longer."""
@@ -161,5 +162,5 @@ def _note_rate_limit(attempt: Attempt, lease: Lease, clock: Clock) -> None:
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:
-    said = {"before": transition.before, "after": transition.after, "why": transition.why}
+    said = {"before": transition.before, "after": transition.after, "reason": transition.why}
     _log.warning("breaker", **whose, **said, request_id=attempt.call_id)

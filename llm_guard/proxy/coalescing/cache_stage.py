@@ -14,10 +14,10 @@ from llm_guard.clock import Clock
 from llm_guard.outcome import Disposition, Exhausted, Refusal
 from llm_guard.proxy.cache.response_cache import AnswerCache, Lookup, may_stand_in_later
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.coalescing.single_flight import Flight, call_for_all, errand_for
+from llm_guard.proxy.coalescing.single_flight import Flight, background_call_for, call_for_all
 from llm_guard.proxy.coalescing.waiter import Following
 from llm_guard.proxy.degraded_mode import Degraded
-from llm_guard.proxy.http_server.error_responses import give_promise, refuse
+from llm_guard.proxy.http_server.error_responses import refuse, send_accepted
 from llm_guard.proxy.http_server.response_writer import Reply
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
@@ -51,7 +51,7 @@ class CacheStage:
 
     async def try_respond(self, call: Call, reply: Reply) -> bool:
         """Returns whether the client has its response; if not, the call goes on to the attempts."""
-        return await self._has_promised(call, reply) or await self._has_cached(call, reply)
+        return await self._has_deferred(call, reply) or await self._has_cached(call, reply)
 
     @property
     def flights(self) -> int:
@@ -60,7 +60,7 @@ class CacheStage:
 
     # deferred calls
 
-    async def _has_promised(self, call: Call, reply: Reply) -> bool:
+    async def _has_deferred(self, call: Call, reply: Reply) -> bool:
         """Returns whether the call was deferred or refused."""
         assert call.route is not None  # noqa: S101  # set before this stage
         said = reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
@@ -70,11 +70,11 @@ class CacheStage:
         is_wanted = call.route.lasting.later.is_at_once(is_asked_for=said == "true")
         if not is_wanted or self.deferred_store is None or call.method != "POST":
             return False
-        promised = await self.deferred_store.promise(call, is_at_once=True)
-        if isinstance(promised, Refusal):
-            await refuse(call, promised, reply)
+        deferred_id = await self.deferred_store.defer(call, is_at_once=True)
+        if isinstance(deferred_id, Refusal):
+            await refuse(call, deferred_id, reply)
         else:
-            await give_promise(call, promised, reply)
+            await send_accepted(call, deferred_id, reply)
         return True
 
     # cached responses and single flights
@@ -112,13 +112,13 @@ class CacheStage:
     def _refresh(self, call: Call, lookup: Lookup) -> None:
         """Refreshes a stale response in the background, at most once at a time."""
         if lookup.key not in self._flights and not self._executor.is_leaving:
-            errand = errand_for(call, self._clock.now())
-            self._begin(Flight(errand, lookup.rules.max_answer, is_errand=True), lookup)
+            background_call = background_call_for(call, self._clock.now())
+            self._begin(Flight(background_call, lookup.rules.max_answer, is_background=True), lookup)
 
     def _begin(self, flight: Flight, lookup: Lookup) -> None:
         self._flights[lookup.key] = flight
         flight.begin(
-            self._executor.execute_background if flight.is_errand else self._executor.execute,
+            self._executor.execute_background if flight.is_background else self._executor.execute,
             partial(self._keep, lookup),
         )
         flight.task.add_done_callback(lambda _: self._forget(flight, lookup.key))
@@ -132,7 +132,7 @@ class CacheStage:
     def _forget(self, flight: Flight, key: bytes) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
-        if flight.is_errand:
+        if flight.is_background:
             call, gave_up = flight.call, flight.gave_up
             if gave_up is not None:
                 call.give_up(gave_up)

@@ -38,14 +38,14 @@ class Flight:
     """One shared request: `begin` it, then `follow` and `await leave` for each call. It is cancelled as soon as its
     last follower has left, unless it is a background refresh."""
 
-    def __init__(self, call: Call, whole_bytes: int, *, is_errand: bool = False) -> None:
+    def __init__(self, call: Call, whole_bytes: int, *, is_background: bool = False) -> None:
         """`call` is the flight's own. A response of up to `whole_bytes` is buffered as a whole."""
         self.call = call
         self.tape = Tape(whole_bytes, self._is_breaking_off)
         self.gave_up: Exhausted | None = None
         """Why the request failed; None: it has not."""
         self._bad: BadRequest | None = None
-        self.is_errand = is_errand
+        self.is_background = is_background
         """True for a background refresh, which needs no follower."""
         self._followers: list[Follower] = []
         self._owner: Follower | None = None
@@ -112,7 +112,7 @@ class Flight:
             self.tape.leave(follower.reader)
             if is_owner:
                 self._settle_up(follower.call)
-        if not (self.tape.is_over or self._followers or self.is_errand or self.has_said_all):
+        if not (self.tape.is_over or self._followers or self.is_background or self.has_said_all):
             self.call.is_draining = follower.call.is_draining
             self.task.cancel()
             await asyncio.wait((self.task,))
@@ -168,15 +168,15 @@ def call_for_all(call: Call) -> Call:
     )
 
 
-def errand_for(call: Call, now: float) -> Call:
+def background_call_for(call: Call, now: float) -> Call:
     """Returns a copy of an answered call that refreshes the cached response in the background."""
     assert call.route is not None  # noqa: S101  # it has an answer
-    errand = call_for_all(call)
-    errand.id = f"{call.id}-refresh"
-    errand.started_at = now
-    errand.client_deadline, errand.deadline_at = float("inf"), now + call.route.timeouts.total
-    errand.priority, errand.client_retries = 2, 0
-    errand.trace, errand.trace_id = None, 0  # the call's, which is over
-    errand.reservation = None
-    errand.disposition = Disposition(background_purpose="refresh")
-    return errand
+    background_call = call_for_all(call)
+    background_call.id = f"{call.id}-refresh"
+    background_call.started_at = now
+    background_call.client_deadline, background_call.deadline_at = float("inf"), now + call.route.timeouts.total
+    background_call.priority, background_call.client_retries = 2, 0
+    background_call.trace, background_call.trace_id = None, 0  # the call's, which is over
+    background_call.reservation = None
+    background_call.disposition = Disposition(background_purpose="refresh")
+    return background_call

@@ -66,7 +66,7 @@ async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | 
     await reply.send(answer.status, answer.reason, kept, answer.body)
 
 
-async def give_promise(call: Call, kept_id: str, reply: Reply) -> None:
+async def send_accepted(call: Call, kept_id: str, reply: Reply) -> None:
     """Sends 202 for a deferred call: its id, and the URL at which its response can be fetched."""
     url = KEPT_CALLS + kept_id
     call.sent_status = 202
@@ -82,7 +82,7 @@ DRAINED = Refusal(
 
 def own_words(call: Call, failure: Failure) -> Refusal:
     """Returns the error response for a failure without an upstream's response that could be passed on."""
-    asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
+    asked = call.attempts[-1].target.deployment.label if call.attempts else "in a cooldown"
     tried = f"{asked}: {failure.detail}"
     if len(call.attempts) > 1:
         tried += f" ({len(call.attempts)} attempts)"

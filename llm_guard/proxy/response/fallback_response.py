@@ -21,7 +21,7 @@ from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.cache.response_cache import AnswerCache
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.error_responses import give_promise, own_words, pass_on, refuse
+from llm_guard.proxy.http_server.error_responses import own_words, pass_on, refuse, send_accepted
 from llm_guard.proxy.http_server.response_writer import Reply
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
@@ -52,7 +52,7 @@ class FallbackResponder:
             return
         _note_hurry(call, result)
         old = await self.cache.find_stand_in(call) if self.cache is not None else None
-        if old is None and await self._has_promised(call, reply):
+        if old is None and await self._has_deferred(call, reply):
             return
         await self.dead_letter(call, reply)
         if old is not None and self.cache is not None:
@@ -67,25 +67,25 @@ class FallbackResponder:
         if self.deferred_store is not None and _wants_letter(call, reply) and _is_worth_it(call):
             await self.deferred_store.bury(call)
 
-    async def _has_promised(self, call: Call, reply: Reply) -> bool:
+    async def _has_deferred(self, call: Call, reply: Reply) -> bool:
         """Returns whether the call was deferred. That is not possible after an early head, which has sent status
         200."""
         assert call.route is not None  # noqa: S101  # only calls with a route get here
         is_wanted = call.route.lasting.later.mode == "on_failure" and call.method == "POST" and not call.is_upgrade
         if self.deferred_store is None or not is_wanted or reply.has_begun:
             return False
-        promised = await self.deferred_store.promise(call, is_at_once=False)
-        if isinstance(promised, Refusal):
+        deferred_id = await self.deferred_store.defer(call, is_at_once=False)
+        if isinstance(deferred_id, Refusal):
             return False
-        await give_promise(call, promised, reply)
+        await send_accepted(call, deferred_id, reply)
         return True
 
 
 def may_be_kept(call: Call, reply: Reply) -> bool:
     """Returns whether the call may be kept with its body after its client has gone: deferred, or as a dead letter."""
     assert call.route is not None  # noqa: S101  # it was identified
-    is_promised = call.route.lasting.later.mode in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
-    return call.method == "POST" and (is_promised or _wants_letter(call, reply))
+    is_deferrable = call.route.lasting.later.mode in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
+    return call.method == "POST" and (is_deferrable or _wants_letter(call, reply))
 
 
 def _is_worth_it(call: Call) -> bool:
@@ -102,7 +102,7 @@ def _note_hurry(call: Call, result: Exhausted) -> None:
 
 
 async def _give_static(call: Call, body: bytes, reply: Reply) -> None:
-    _beyond(call).fallback = "static"
+    _disposition(call).fallback = "static"
     call.sent_status = 200
     headers = [*_CONTENT_TYPES[call.is_stream], *header_rules.ours(call, None)]
     await reply.send(200, "", headers, body)
@@ -115,7 +115,7 @@ def _wants_letter(call: Call, reply: Reply) -> bool:
     return rule == "always" or reply.request.names.get(LETTER_HEADER, "").strip().lower() == "true"
 
 
-def _beyond(call: Call) -> Disposition:
+def _disposition(call: Call) -> Disposition:
     if call.disposition is None:
         call.disposition = Disposition()
     return call.disposition

@@ -15,6 +15,7 @@ from llm_guard.proxy.telemetry.access_log import AttemptLine, CallLine
 
 _LONGEST_NAME = 40
 _LEAST_BAR = 10
+_NAME_WIDTH = 12
 _WHY_CHARS = 60
 _FROM_CACHE = {
     "hit": "an answer from before",
@@ -24,11 +25,11 @@ _FROM_CACHE = {
     "coalesced": "what another call was asking for already",
 }
 _INSTEAD = {"static": "the static answer of its route"}
-_ERRANDS = {
+_BACKGROUND = {
     "refresh": "the gateway's own, behind an answer from before",
-    "later": "the gateway's own, for what was promised",
-    "requeue": "the gateway's own, for a letter that is asked for again",
-    "fetch": "a client that looks for what it was promised",
+    "deferred": "the gateway's own, executing a deferred call",
+    "requeue": "the gateway's own, executing a requeued dead letter",
+    "fetch": "a client's request for the status of its deferred call",
 }
 
 
@@ -66,9 +67,9 @@ def waterfall(call: CallLine, strokes: Strokes, width: int) -> str:
 
 def table(calls: Iterable[CallLine]) -> str:
     """Returns a table with a line for each call; empty for none."""
-    rows = [("when", "id", "model", "outcome", "status", "took", "tries", "why")]
+    rows = [("when", "id", "model", "outcome", "status", "took", "tries", "reason")]
     for call in calls:
-        why = "" if call.why is UNSET else _shortened(call.why, _WHY_CHARS)
+        why = "" if call.reason is UNSET else _shortened(call.reason, _WHY_CHARS)
         model = _shortened(call.model or "-", _LONGEST_NAME)
         rows.append(
             (_when(call.timestamp)[11:19], printable(call.request_id), model, printable(call.outcome),
@@ -101,24 +102,29 @@ def _head(call: CallLine) -> Iterator[str]:
     own = f"of which the gateway's own {took(call.overhead_s)}"
     yield f"{_shortened(call.model or 'no model', 200)}{via}: {said}, {own}"
     by = f"by {call.refused_by}: " if call.refused_by not in (UNSET, None) else ""
-    for name, text in (("client", call.client), ("trace", call.trace_id), ("why", call.why), ("gave up", call.gave_up)):
+    for name, text in (
+        ("client", call.client),
+        ("trace", call.trace_id),
+        ("reason", call.reason),
+        ("gave up", call.gave_up),
+    ):
         if not isinstance(text, UnsetType) and text is not None:
-            yield f"{name:9}{by if name == 'why' else ''}{printable(text)}"
-    yield from _beyond(call)
+            yield f"{name:{_NAME_WIDTH}}{by if name == 'reason' else ''}{printable(text)}"
+    yield from _disposition(call)
 
 
-def _beyond(call: CallLine) -> Iterator[str]:
+def _disposition(call: CallLine) -> Iterator[str]:
     """Yields lines about cache, fallback response, dead letter and deferral."""
     age = f", {took(call.age_s)} old" if call.age_s is not UNSET else ""
     for name, text, words, more in (
         ("cache", call.cache, _FROM_CACHE, age),
-        ("got", call.lesser, _INSTEAD, ""),
-        ("letter", call.letter, {}, ": kept, to be asked for again"),
-        ("promise", call.promise, {}, ": its client fetches the answer under this id"),
-        ("errand", call.errand, _ERRANDS, ""),
+        ("got", call.fallback_response, _INSTEAD, ""),
+        ("dead_letter", call.dead_letter_id, {}, ": stored, can be requeued"),
+        ("deferred", call.deferred_id, {}, ": its client fetches the response by this id"),
+        ("background", call.background_purpose, _BACKGROUND, ""),
     ):
         if text is not UNSET:
-            yield f"{name:9}{words.get(text, printable(text))}{more}"
+            yield f"{name:{_NAME_WIDTH}}{words.get(text, printable(text))}{more}"
 
 
 def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:
@@ -144,22 +150,22 @@ def _notes(attempt: AttemptLine) -> Iterator[str]:
     about = [
         "beside the one before" if attempt.hedge is True else "",
         f"with key {attempt.key}" if attempt.key is not UNSET else "",
-        f"asked to go on by {attempt.resumed_by}" if attempt.resumed_by is not UNSET else "",
+        f"asked to go on by {attempt.resume_mode}" if attempt.resume_mode is not UNSET else "",
         f"waited {took(attempt.waited_s)} ({attempt.waited_for})" if attempt.waited_for is not UNSET else "",
         f"its breaker was {attempt.breaker}" if attempt.breaker is not UNSET else "",
-        attempt.why if attempt.why is not UNSET else "",
+        attempt.reason if attempt.reason is not UNSET else "",
     ]
     if any(about):
         yield f"   {printable('; '.join(each for each in about if each))}"
-    if attempt.then is not UNSET:
+    if attempt.next_step is not UNSET:
         is_told = isinstance(attempt.budget_left, float | int)
         left = f"; {attempt.budget_left:g} more retries could have been made" if is_told else ""
-        yield f"   -> {printable(attempt.then)}{left}"
+        yield f"   -> {printable(attempt.next_step)}{left}"
 
 
 def _skipped(call: CallLine) -> Iterator[str]:
     for each in call.skipped or ():
-        yield f"not asked: {printable(each.deployment)}: {printable(each.why)}"
+        yield f"not asked: {printable(each.deployment)}: {printable(each.reason)}"
 
 
 def _when(timestamp: str | UnsetType) -> str:

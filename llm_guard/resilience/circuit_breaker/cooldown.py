@@ -51,7 +51,7 @@ _HEADERS_OF_THE_BODY = ("content-type", "content-encoding")
 
 
 @dataclass(frozen=True, slots=True)
-class Benched:
+class ActiveCooldown:
     """A cooldown until the monotonic instant `until`, because of `failure`."""
 
     until: float
@@ -75,7 +75,7 @@ class _Entry:
     """Spent quotas in a row, by model."""
     spent_last: str | None = None
     """The model that reported a spent quota last; None: none since the last success of any model."""
-    benched: Benched | None = None
+    active: ActiveCooldown | None = None
     probed_at: float = -inf
     """When a call was last let through although the cooldown was not over."""
 
@@ -90,7 +90,7 @@ class Cooldowns:
         self.quiet_from = -inf
         """From this instant on there is surely no cooldown, so no key need be built for `find`."""
 
-    def find(self, credential: Key, model: str, now: float, caller: str = "") -> Benched | None:
+    def find(self, credential: Key, model: str, now: float, caller: str = "") -> ActiveCooldown | None:
         """Returns the cooldown, if any, that stops a caller's call for `model` with this credential. Its `until` is >
         `now`."""
         stops = [
@@ -99,7 +99,7 @@ class Cooldowns:
         ]
         return max((stop for stop in stops if stop is not None), key=lambda stop: stop.until, default=None)
 
-    def find_hint(self, deployment: Key, now: float, caller: str = "") -> Benched | None:
+    def find_hint(self, deployment: Key, now: float, caller: str = "") -> ActiveCooldown | None:
         """Returns the cooldown, if any, that a provider's hint put on a deployment. Its `until` is > `now`."""
         return self._stop(deployment, now, caller)
 
@@ -108,13 +108,13 @@ class Cooldowns:
         first; a later one shows that the first was not refused."""
         for key in keys:
             entry = self._entries.get(key)
-            if entry is None or entry.benched is None or not entry.benched.stops(caller):
+            if entry is None or entry.active is None or not entry.active.stops(caller):
                 continue
-            if entry.probed_at < entry.benched.until:
+            if entry.probed_at < entry.active.until:
                 entry.probed_at = now
                 self.quiet_from = max(self.quiet_from, now + PROBE_S)
             else:
-                entry.benched = None
+                entry.active = None
 
     def note_stopped(self, keys: Iterable[Key]) -> None:
         """Notes that a call with these keys was stopped: a key in use is kept, however many others come."""
@@ -171,7 +171,7 @@ class Cooldowns:
         entries = {key: entry for key in keys if (entry := self._entries.get(key)) is not None}
         stopping = [key for key, entry in entries.items() if self._current(entry, now) is not None]
         for entry in entries.values():
-            entry.benched = entry.spent = entry.spent_last = entry.refused = None
+            entry.active = entry.spent = entry.spent_last = entry.refused = None
             entry.refusals = 0
         return stopping
 
@@ -179,8 +179,8 @@ class Cooldowns:
         """Brings the cooldowns of these keys to their end: from now on one call may go first."""
         for key in keys:
             entry = self._entries.get(key)
-            if entry is not None and entry.benched is not None and entry.benched.until > now:
-                entry.benched = replace(entry.benched, until=now)
+            if entry is not None and entry.active is not None and entry.active.until > now:
+                entry.active = replace(entry.active, until=now)
 
     def hints(self, upstream: str, model: str | None) -> list[Key]:
         """Returns the keys of the cooldowns that an upstream's hints put on its deployments; `model` None: on all of
@@ -188,10 +188,10 @@ class Cooldowns:
         return [
             key
             for key, entry in self._entries.items()
-            if entry.benched is not None and key[0] == "deployment" and key[2] == upstream and model in (None, key[-1])
+            if entry.active is not None and key[0] == "deployment" and key[2] == upstream and model in (None, key[-1])
         ]
 
-    def snapshot(self, now: float) -> dict[Key, Benched]:
+    def snapshot(self, now: float) -> dict[Key, ActiveCooldown]:
         """Returns the cooldowns that stop calls now."""
         if now >= self.quiet_from:
             return {}
@@ -200,7 +200,7 @@ class Cooldowns:
 
     # The end of a cooldown
 
-    def _stop(self, key: Key, now: float, caller: str, *, may_probe: bool = False) -> Benched | None:
+    def _stop(self, key: Key, now: float, caller: str, *, may_probe: bool = False) -> ActiveCooldown | None:
         entry = self._entries.get(key)
         if entry is None or (stop := self._current(entry, now)) is None or not stop.stops(caller):
             return None
@@ -209,31 +209,31 @@ class Cooldowns:
         return stop
 
     @staticmethod
-    def _current(entry: _Entry, now: float) -> Benched | None:
+    def _current(entry: _Entry, now: float) -> ActiveCooldown | None:
         """Returns the cooldown as it is now: past its end it lasts for the others while one call goes first."""
-        benched = entry.benched
-        if benched is None or now < benched.until:
-            return benched
+        cooldown = entry.active
+        if cooldown is None or now < cooldown.until:
+            return cooldown
         ends_at = entry.probed_at + PROBE_S
-        is_probed = benched.until <= entry.probed_at < benched.until + _FORGOTTEN_S
-        return replace(benched, until=ends_at) if is_probed and now < ends_at else None
+        is_probed = cooldown.until <= entry.probed_at < cooldown.until + _FORGOTTEN_S
+        return replace(cooldown, until=ends_at) if is_probed and now < ends_at else None
 
     def _is_unspent(self, credential: Key, model: str) -> bool:
         """Returns whether a cooldown of the whole credential is for a spent quota that `model` has not reported: that
         model may have quota left, and only a call can show it."""
         entry = self._entries.get(credential)
-        if entry is None or entry.benched is None or entry.benched.failure.kind.category != _SPENT:
+        if entry is None or entry.active is None or entry.active.failure.kind.category != _SPENT:
             return False
         return model not in (entry.spent or ())
 
     def _end(self, key: Key, before: float, caller: str) -> bool:
         """Ends a cooldown that stops this caller and began at or before that instant."""
         entry = self._entries.get(key)
-        if entry is None or entry.benched is None or entry.benched.since > before:
+        if entry is None or entry.active is None or entry.active.since > before:
             return False
-        if not entry.benched.stops(caller):
+        if not entry.active.stops(caller):
             return False
-        entry.benched = None
+        entry.active = None
         return True
 
     # The beginning of a cooldown
@@ -262,15 +262,15 @@ class Cooldowns:
         self, entry: _Entry, until: float, failure: Failure, now: float, refused: AbstractSet[str] | None = None
     ) -> None:  # fmt: skip
         """Begins or prolongs a cooldown of the callers that were refused; None: of all callers."""
-        benched = entry.benched
-        callers = _joined(benched, refused, now)
+        cooldown = entry.active
+        callers = _joined(cooldown, refused, now)
         # A shorter cooldown must not cut a longer one short (litellm issue 40130).
-        if benched is None or until > benched.until:
-            entry.benched = Benched(until, _for_others(failure), now, callers)
+        if cooldown is None or until > cooldown.until:
+            entry.active = ActiveCooldown(until, _for_others(failure), now, callers)
             entry.probed_at = -inf
             self.quiet_from = max(self.quiet_from, until + _FORGOTTEN_S)
-        elif callers != benched.callers:
-            entry.benched = replace(benched, callers=callers)
+        elif callers != cooldown.callers:
+            entry.active = replace(cooldown, callers=callers)
 
     def _entry(self, key: Key) -> _Entry:
         entry = self._entries.get(key)
@@ -294,20 +294,20 @@ def deployment_key(credential: Key, model: str) -> Key:
     return ("deployment", *credential, model)
 
 
-def as_of(benched: Benched, now: float) -> Failure:
+def as_of(cooldown: ActiveCooldown, now: float) -> Failure:
     """Returns the failure for a call that a cooldown stops, with the remaining wait."""
-    return replace(benched.failure, retry_after_s=benched.until - now)
+    return replace(cooldown.failure, retry_after_s=cooldown.until - now)
 
 
-def _joined(benched: Benched | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
+def _joined(cooldown: ActiveCooldown | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
     """Returns the callers that are stopped once more callers were refused; None: all callers."""
     if refused is None:
         return None
     callers = frozenset(refused)
-    if benched is not None and now < benched.until:
-        if benched.callers is None:
+    if cooldown is not None and now < cooldown.until:
+        if cooldown.callers is None:
             return None
-        callers |= benched.callers
+        callers |= cooldown.callers
     return callers if len(callers) <= _MOST_REFUSED_CALLERS else None
 
 

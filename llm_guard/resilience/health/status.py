@@ -146,7 +146,7 @@ def mode_words(degraded: Sequence[str], *, is_gateway: bool) -> list[str]:
     """Returns phrases that say which models, or the whole gateway, are in degraded mode."""
     words = ["the gateway is degraded"] if is_gateway else []
     if degraded:
-        words.append(f"lesser answers are given soon for {_listed(degraded)}")
+        words.append(f"degraded mode, with early fallback responses, for {_listed(degraded)}")
     return words
 
 
@@ -171,7 +171,7 @@ def _weaknesses(signals: HealthSignals, settings: HealthSettings) -> list[str]:
     if signals.held_s > 0:
         found.append(f"its provider takes nothing for another {signals.held_s:.0f} s")
     if signals.rests_s > 0:
-        found.append(f"its credential is benched for another {signals.rests_s:.0f} s")
+        found.append(f"its credential is in a cooldown for another {signals.rests_s:.0f} s")
     if signals.quota_s > 0:
         found.append(f"its quota is spent, and it rests for another {signals.quota_s:.0f} s")
     if signals.named_wait_s > 0:

@@ -42,14 +42,14 @@ class Bodies:
 
     def are_kept(self, purpose: Purpose, *, is_dead: bool) -> bool:
         """True if such a call's bodies are stored. A deferred call that is dead counts as a dead letter."""
-        return self._rule != "none" or (purpose == "later" and not is_dead)
+        return self._rule != "none" or (purpose == "deferred" and not is_dead)
 
     def put(
         self, connection: sqlite3.Connection, number: int, call_id: str, parts: Mapping[Part, bytes | None],
         purpose: Purpose,
     ) -> None:  # fmt: skip
         """Replaces the bodies of these parts; None deletes one."""
-        is_sealed = self._rule == "encrypted" or purpose == "later"
+        is_sealed = self._rule == "encrypted" or purpose == "deferred"
         sealing = self._sealing if is_sealed else None
         for part, content in parts.items():
             connection.execute(_DROP, (number, part))

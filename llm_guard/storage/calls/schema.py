@@ -15,12 +15,11 @@ from llm_guard.storage.calls.bodies import Part, Unreadable
 from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
 from llm_guard.storage.sqlite_file import Form
 
-# Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
-_FIRST = """
+_CALLS = """
 CREATE TABLE calls (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE, request_id TEXT NOT NULL,
-    purpose TEXT NOT NULL CHECK (purpose IN ('letter', 'later')),
+    purpose TEXT NOT NULL CHECK (purpose IN ({purposes})),
     state TEXT NOT NULL CHECK (state IN ('dead', 'queued', 'running', 'answered')),
     owner TEXT NOT NULL, client TEXT, route TEXT NOT NULL, request TEXT NOT NULL, is_repeatable INTEGER NOT NULL,
     received_at REAL NOT NULL, first_failed_at REAL, last_failed_at REAL,
@@ -32,6 +31,8 @@ CREATE TABLE calls (
     CHECK ((state = 'answered') = (answered_at IS NOT NULL)),
     CHECK ((state = 'running') = (runner IS NOT NULL AND leased_until IS NOT NULL))
 );
+"""
+_INDEXES = """
 CREATE INDEX calls_by_age ON calls (received_at);
 CREATE INDEX calls_due ON calls (due_at) WHERE state = 'queued';
 CREATE INDEX calls_running ON calls (leased_until) WHERE state = 'running';
@@ -39,7 +40,8 @@ CREATE INDEX calls_answered ON calls (answered_at) WHERE state = 'answered';
 CREATE INDEX calls_dead ON calls (received_at, size) WHERE state = 'dead';
 CREATE INDEX calls_untold ON calls (webhook, number)
     WHERE webhook IS NOT NULL AND state IN ('answered', 'dead') AND told IS NOT state;
-
+"""
+_OTHERS = """
 CREATE TABLE bodies (call INTEGER NOT NULL, part TEXT NOT NULL, key TEXT, content BLOB NOT NULL);
 CREATE UNIQUE INDEX bodies_of ON bodies (call, part);
 
@@ -47,6 +49,9 @@ CREATE TABLE totals (
     purpose TEXT NOT NULL, state TEXT NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY (purpose, state)
 ) WITHOUT ROWID;
+"""
+# Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
+_TRIGGERS = """
 CREATE TRIGGER calls_come AFTER INSERT ON calls BEGIN
     INSERT INTO totals VALUES (NEW.purpose, NEW.state, 1, NEW.size)
         ON CONFLICT (purpose, state) DO UPDATE SET count = count + 1, size = size + excluded.size;
@@ -67,7 +72,28 @@ CREATE TRIGGER bodies_go AFTER DELETE ON bodies BEGIN
     UPDATE calls SET size = size - length(OLD.content) WHERE number = OLD.call;
 END;
 """
-FORM = Form("calls.db", "the store of kept calls", (_FIRST,), reserve_bytes=8 * 1024**2)
+_FIRST = _CALLS.format(purposes="'letter', 'later'") + _INDEXES + _OTHERS + _TRIGGERS
+_MOVE_CALLS = """
+INSERT INTO calls SELECT number, id, request_id, iif(purpose = 'letter', 'dead_letter', 'deferred'),
+        state, owner, client, route, request, is_repeatable,
+        received_at, first_failed_at, last_failed_at, attempts, rounds, due_at, deadline_at, kind, ended, answer,
+        answered_at, webhook, told, runner, leased_until, size
+    FROM old_calls;
+UPDATE totals SET purpose = iif(purpose = 'letter', 'dead_letter', 'deferred');
+DROP TABLE old_calls;
+"""
+_SECOND = (
+    "".join(
+        f"DROP TRIGGER {name};\n" for name in ("calls_come", "calls_go", "calls_change", "bodies_come", "bodies_go")
+    )
+    + "ALTER TABLE calls RENAME TO old_calls;\n"
+    + _CALLS.format(purposes="'dead_letter', 'deferred'")
+    + _MOVE_CALLS
+    + _INDEXES
+    + _TRIGGERS
+)
+"""Renames the purposes. SQLite cannot change a CHECK, so the table is replaced."""
+FORM = Form("calls.db", "the store of kept calls", (_FIRST, _SECOND), reserve_bytes=8 * 1024**2)
 
 _COLUMNS = (
     "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",
@@ -118,7 +144,7 @@ def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
     return " AND ".join(terms), values | {"ids": json.dumps(sorted(wanted.ids or ()))}
 
 
-def kept_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> KeptCall:
+def stored_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> KeptCall:
     """Converts a row of SELECT. Raises Unreadable."""
     facts = dict(zip(_COLUMNS, row, strict=True))
     del facts["number"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
 from llm_guard.storage.calls.process_lock import RunnerLock
-from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, kept_call, written
+from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, stored_call, written
 from llm_guard.storage.calls.store import Ended, Found, KeptCall, Purpose, State, StoredAnswer, Wanted
 from llm_guard.storage.errors import DiskFullError
 from llm_guard.storage.sqlite_file import Database
@@ -178,7 +178,7 @@ class KeptCallsFile:
         where, values = condition(wanted)
         where += f" AND state = 'dead' AND {_CAN_BE_ASKED}"
         chosen = f"SELECT number, id FROM calls WHERE {where} ORDER BY received_at, number"  # noqa: S608  # constants
-        ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'letter'"
+        ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'dead_letter'"
         with self._database.writing() as connection:
             found = connection.execute(chosen, values | {"keys": self._bodies.keys}).fetchall()
             first = connection.execute(ahead, (now,)).fetchone()[0]
@@ -307,7 +307,7 @@ class KeptCallsFile:
             return [] if connection is None else connection.execute(query, values).fetchall()
 
     def _bare(self, query: str, values: Mapping[str, Any]) -> list[KeptCall]:
-        return [kept_call(row, {}) for row in self._rows(query, values)]
+        return [stored_call(row, {}) for row in self._rows(query, values)]
 
     def _making_room(self, delete: Callable[[], int]) -> int:
         try:
@@ -331,7 +331,7 @@ def _whole(connection: sqlite3.Connection, row: Sequence[Any], bodies: Bodies) -
     """Raises Unreadable."""
     number, call_id = row[:2]
     found, is_readable = bodies.of(connection, number, call_id)
-    return kept_call(row, found, is_readable=is_readable)
+    return stored_call(row, found, is_readable=is_readable)
 
 
 def _batches(doomed: Iterable[_Doomed]) -> Iterator[list[tuple[str, State]]]:

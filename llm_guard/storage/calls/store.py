@@ -13,7 +13,7 @@ import msgspec
 from llm_guard.dialects import DialectName
 from llm_guard.storage.errors import StoreError as StoreError  # noqa: PLC0414  # part of this contract
 
-Purpose = Literal["letter", "later"]
+Purpose = Literal["dead_letter", "deferred"]
 State = Literal["dead", "queued", "running", "answered"]
 """dead      all attempts failed; kept until it is requeued, deleted or too old
 queued    to be sent at `due_at`

@@ -94,7 +94,7 @@ class CommandEngine:
         try:
             await self.stop(grace_s)
         except EngineError as error:
-            _log.error("an engine stays behind", program=self.place, problem=str(error))
+            _log.error("an engine stays behind", program=self.place, error=str(error))
 
     def _check(self) -> None:
         """Finds a missing folder or program before a process is created, and raises EngineError."""

@@ -213,7 +213,7 @@ class Supervisor:
                 raise
             # The config is often changed because the old way no longer works, so its failure must not block the new
             # one.
-            _log.error("an engine stays behind", engine=self.name, place=self._strategy.place, problem=str(error))
+            _log.error("an engine stays behind", engine=self.name, place=self._strategy.place, error=str(error))
 
     async def _has_been_revived(self) -> bool:
         """True if another gateway or the engine's own daemon has restarted it: stopping it during startup would only

@@ -15,6 +15,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
+from llm_guard.log import BREAKER_LOGGER
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.telemetry.counters import Distribution
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
@@ -31,6 +32,7 @@ from llm_guard.upstreams.probes.probe import Look, sight_of
 from llm_guard.upstreams.probes.targets import Hear, Key, ProbeView, Subject, subjects_of
 
 _log = structlog.get_logger("llm_guard.upstreams.probes.prober")
+_breaker_log = structlog.get_logger(BREAKER_LOGGER)
 
 _TOOK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -261,7 +263,7 @@ class Prober:
             self._tell_calls()
         self._tell_breakers(subject, result, before.failures)
         if is_news:
-            _log.warning("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, why=view.why)
+            _log.warning("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, reason=view.why)
             if self.on_change is not None:
                 self.on_change(view)
         for hear in tuple(self._hearers.get(view.upstream, ())) if view.deployment is None else ():
@@ -288,8 +290,8 @@ class Prober:
     def _half_open(self, breaker: Breaker, **whose: str) -> None:
         transition = breaker.note_probe(True, self._clock.now())
         if transition is not None:
-            said = {"before": transition.before, "after": transition.after, "why": transition.why}
-            _log.warning("breaker", **whose, **said)
+            said = {"before": transition.before, "after": transition.after, "reason": transition.why}
+            _breaker_log.warning("breaker", **whose, **said)
 
     def _successes(self, subject: Subject) -> float:
         return max((each.last_success_wall or 0.0 for each in self._of(subject)), default=0.0)

@@ -34,13 +34,13 @@ HEADERS = (
 )
 
 
-async def test_promise_is_on_the_disk_when_it_is_given() -> None:
+async def test_deferred_call_is_on_the_disk_when_it_is_given() -> None:
     async with world(rules={"deferred": {"deadline": "10m"}}) as it:
         call = it.call()
-        kept_id = await it.intake.promise(call, is_at_once=True)
+        kept_id = await it.intake.defer(call, is_at_once=True)
         assert isinstance(kept_id, str)
         kept = it.store.rows[kept_id]
-        assert (kept.purpose, kept.request_id, kept.request.model) == ("later", "lg-1", "gpt")
+        assert (kept.purpose, kept.request_id, kept.request.model) == ("deferred", "lg-1", "gpt")
         assert kept.deadline_at == pytest.approx(it.clock.wall() + 600)
         assert call.disposition is not None
         assert call.disposition.deferred_id == kept_id
@@ -68,7 +68,7 @@ async def test_letter_says_how_the_call_has_failed() -> None:
         assert kept.first_failed_at == kept.last_failed_at == it.clock.wall()
         assert call.disposition is not None
         assert call.disposition.dead_letter_id == kept_id
-        assert it.told == [("letter", {"what": "kept", "count": 1})]
+        assert it.told == [("dead_letter", {"what": "stored", "count": 1})]
 
 
 async def test_letter_of_a_refusal_has_its_code() -> None:
@@ -85,8 +85,8 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
         call = it.call(failure=BUSY)
         assert await it.intake.bury(call) is None
         assert call.disposition is None
-        assert it.deferred.counts.lost == {"disk": 1}
-        assert ("letter", {"what": "lost", "count": 1}) in it.told
+        assert it.deferred.counts.lost == {"write_failed": 1}
+        assert ("dead_letter", {"what": "lost", "count": 1}) in it.told
 
 
 async def test_hung_disk_is_waited_for_two_seconds() -> None:
@@ -97,7 +97,7 @@ async def test_hung_disk_is_waited_for_two_seconds() -> None:
         assert not burying.done()
         await it.pass_s(0.2)
         assert await burying is None
-        assert it.deferred.counts.lost == {"slow": 1}
+        assert it.deferred.counts.lost == {"write_timeout": 1}
 
 
 async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +105,10 @@ async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.Monke
         it.disk.hangs = True
         waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(250)]
         await let_run()
-        assert sum(each.done() for each in waiting) == it.deferred.counts.lost["too_many"] == 50
+        assert sum(each.done() for each in waiting) == it.deferred.counts.lost["queue_full"] == 50
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
-        assert it.deferred.counts.lost["slow"] == 200
+        assert it.deferred.counts.lost["write_timeout"] == 200
 
 
 async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +118,9 @@ async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyP
         waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)]
         await let_run()
         assert await it.intake.bury(it.call(failure=BUSY)) is None
-        assert it.deferred.counts.lost == {"too_many": 1}
-        promised = await it.intake.promise(it.call(), is_at_once=True)
-        assert isinstance(promised, Refusal)
+        assert it.deferred.counts.lost == {"queue_full": 1}
+        deferred = await it.intake.defer(it.call(), is_at_once=True)
+        assert isinstance(deferred, Refusal)
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
         it.disk.go_on()
@@ -150,7 +150,7 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
         it.disk.go_on()
         kept = await asyncio.gather(*waiting)
         assert [each is not None for each in kept] == [True, False, True]
-        assert it.deferred.counts.lost == {"disk": 1}
+        assert it.deferred.counts.lost == {"write_failed": 1}
         assert len(it.store.rows) == 2
 
 
@@ -166,17 +166,19 @@ async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longe
         assert not it.deferred.call_store._adding
 
 
-async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_large_a_body_is_refused_a_deferred_call_and_counted_as_a_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with world() as it:
         monkeypatch.setattr(serialization, "MOST_BODY_BYTES", 10)
         body = b'{"model":"gpt"}'
         stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         for each in (body, stored):
-            refusal = await it.intake.promise(it.call(body=each), is_at_once=True)
+            refusal = await it.intake.defer(it.call(body=each), is_at_once=True)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (413, "too_large_to_keep")
             assert await it.intake.bury(it.call(failure=BUSY, body=each)) is None
-        assert it.deferred.counts.lost == {"too_large": 2}
+        assert it.deferred.counts.lost == {"body_too_large": 2}
         assert not it.store.rows
 
 
@@ -193,19 +195,19 @@ async def test_body_that_is_closed_is_a_counted_loss() -> None:
         stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
         stored.close()
         assert await it.intake.bury(it.call(failure=BUSY, body=stored)) is None
-        assert it.deferred.counts.lost == {"body": 1}
-        refusal = await it.intake.promise(it.call(body=stored), is_at_once=True)
+        assert it.deferred.counts.lost == {"body_unreadable": 1}
+        refusal = await it.intake.defer(it.call(body=stored), is_at_once=True)
         assert isinstance(refusal, Refusal)
 
 
-async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
+async def test_deferred_call_that_cannot_be_kept_is_no_deferred_call() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        refusal = await it.intake.promise(it.call(), is_at_once=True)
+        refusal = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.should_retry, refusal.retry_after_s) == (503, True, 10.0)
         assert "disk I/O" not in refusal.message
-        assert it.told == [("promise", {"what": "unkept", "count": 1})]
+        assert it.told == [("deferred_call", {"what": "rejected", "count": 1})]
         it.store.problem = None
         await it.pass_s(5)
         assert it.provider.asked == []
@@ -214,21 +216,21 @@ async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
 async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memory() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        assert isinstance(await it.intake.promise(it.call(headers=HEADERS), is_at_once=True), Refusal)
+        assert isinstance(await it.intake.defer(it.call(headers=HEADERS), is_at_once=True), Refusal)
         assert await it.intake.bury(it.call(headers=HEADERS, failure=BUSY)) is None
         assert SECRET not in repr(it.intake._credentials._kept)
         assert it.deferred.counts.waiting == 0
 
 
-async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deferred_call_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
         call_store = it.deferred.call_store  # the store's thread is processing it
         monkeypatch.setattr(call_store, "add", lambda call: call_store.ask(lambda store: store.add(call)))
-        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
+        deferring = asyncio.ensure_future(it.intake.defer(it.call(), is_at_once=True))
         await it.pass_s(1)
         await it.pass_s(1.5)
-        assert isinstance(await promising, Refusal)
+        assert isinstance(await deferring, Refusal)
         it.disk.go_on()
         await it.pass_s(3)
         assert it.store.done.count("add") == 1
@@ -236,41 +238,41 @@ async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pyte
         assert it.provider.asked == []
 
 
-async def test_promise_to_a_client_that_has_left_is_taken_back() -> None:
+async def test_deferred_call_to_a_client_that_has_left_is_taken_back() -> None:
     async with world() as it:
         it.disk.hangs = True
-        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
+        deferring = asyncio.ensure_future(it.intake.defer(it.call(), is_at_once=True))
         await let_run()
-        promising.cancel()
+        deferring.cancel()
         await let_run()
         it.disk.go_on()
         with pytest.raises(asyncio.CancelledError):
-            await promising
+            await deferring
         assert "delete" in it.store.done
         assert it.deferred.counts.waiting == 0
 
 
-async def test_no_more_are_promised_than_may_wait() -> None:
+async def test_no_more_are_deferred_than_may_wait() -> None:
     async with world(store={"deferred": {"max_pending": 2, "concurrency": 1}}) as it:
         it.provider.is_silent = True
         for _ in range(2):
-            await it.promised()
-        refusal = await it.intake.promise(it.call(), is_at_once=True)
+            await it.new_deferred()
+        refusal = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_promises", True)
         it.provider.is_silent = False
         await it.pass_s(10)
         assert {each.state for each in it.store.rows.values()} == {"answered"}
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
 async def test_reload_changes_how_many_may_wait() -> None:
     async with world(store={"deferred": {"max_pending": 1, "concurrency": 1}}) as it:
         it.provider.is_silent = True
-        await it.promised()
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), Refusal)
+        await it.new_deferred()
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), Refusal)
         it.intake.adopt(World(KeptInMemory(), store={"deferred": {"max_pending": 2}}).config)
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
 async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
@@ -314,7 +316,7 @@ async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> N
 async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.intake.promise(call, is_at_once=False)
+        kept_id = await it.intake.defer(call, is_at_once=False)
         kept = it.store.rows[str(kept_id)]
         assert kept.ended is not None
         assert kept.ended.kind == "overloaded"
@@ -322,9 +324,9 @@ async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
         assert kept.due_at == pytest.approx(it.clock.wall() + 0.75)
 
 
-async def test_call_that_would_fail_again_is_not_promised_anything() -> None:
+async def test_call_that_would_fail_again_is_not_deferred_anything() -> None:
     async with world() as it:
-        refusal = await it.intake.promise(it.call(failure=WRONG), is_at_once=False)
+        refusal = await it.intake.defer(it.call(failure=WRONG), is_at_once=False)
         assert isinstance(refusal, Refusal)
         assert refusal.code == "not_later"
         assert not it.store.rows
@@ -341,5 +343,5 @@ async def test_ten_thousand_letters_are_a_few_events() -> None:
         for _ in range(500):
             await it.intake.bury(it.call(failure=BUSY))
         await it.pass_s(20)
-        assert sum(facts["count"] for kind, facts in it.told if kind == "letter") == 500
+        assert sum(facts["count"] for kind, facts in it.told if kind == "dead_letter") == 500
         assert len(it.told) == 2

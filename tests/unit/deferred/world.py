@@ -145,9 +145,9 @@ class World:
             setattr(call, name, value)
         return call
 
-    async def promised(self, **facts: Any) -> KeptCall:
+    async def new_deferred(self, **facts: Any) -> KeptCall:
         """Stores a call that is deferred at once."""
-        kept_id = await self.intake.promise(self.call(**facts), is_at_once=True)
+        kept_id = await self.intake.defer(self.call(**facts), is_at_once=True)
         assert isinstance(kept_id, str), kept_id
         return self.store.rows[kept_id]
 

@@ -1,4 +1,4 @@
-"""Static fallback responses. e2e/test_lesser_answers.py reads their formats with the official SDKs."""
+"""Static fallback responses. e2e/test_fallback_responses.py reads their formats with the official SDKs."""
 
 from __future__ import annotations
 

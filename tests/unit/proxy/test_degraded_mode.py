@@ -194,7 +194,7 @@ def test_call_of_a_degraded_route_waits_less() -> None:
 @pytest.mark.parametrize(
     "more", [{"path": "/v1/embeddings"}, {"is_upgrade": True}, {"method": "GET"}], ids=lambda more: next(iter(more))
 )
-def test_call_that_there_is_nothing_lesser_for_waits_as_ever(more: dict[str, Any]) -> None:
+def test_call_without_a_fallback_response_has_its_full_deadline(more: dict[str, Any]) -> None:
     world = World()
     world.outage("one")
     call = world.call(**{key: value for key, value in more.items() if key != "method"})

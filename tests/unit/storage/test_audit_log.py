@@ -146,7 +146,7 @@ def test_broken_file_is_moved_aside_and_a_new_one_begun_loudly(file_in: FileIn, 
         file.close()
         aside = tmp_path / f"{FILE}.broken-{number}"
         assert aside.read_bytes().startswith(b"no database")
-        assert [(line["log_level"], line["kept_as"]) for line in log] == [("error", str(aside))]
+        assert [(line["log_level"], line["moved_to"]) for line in log] == [("error", str(aside))]
         assert whys(file_in(tmp_path)) == [str(number)]
 
 

@@ -61,7 +61,7 @@ async def test_change_is_done_written_down_told_and_answered() -> None:
     assert ":" in entry.instance
     facts = {"who": "ann from 127.0.0.1", "what": "breakers.reset", "target": "a/x", "why": "an outage"}
     assert world.told() == [("change", facts)]
-    assert [(line["event"], line["why"]) for line in log] == [("changed", "an outage")]
+    assert [(line["event"], line["reason"]) for line in log] == [("changed", "an outage")]
 
 
 async def test_change_that_takes_its_time_is_written_down_when_it_is_done() -> None:

@@ -197,10 +197,12 @@ async def test_credentials_that_rest_are_counted_by_upstream_and_resting_deploym
     hinted = ("deployment", "credential", "b", "http://one.test/v1", "", "", "x")
     stand.gateway.cooldowns.note_wait(hinted, limited, 60.0, 1000.0)
     found = await stand.scraped()
-    assert found("benched_credentials", upstream="a") == 2
-    assert found("benched_credentials", upstream="b") == found("benched_credentials", upstream="credential") == 0
+    assert found("credentials_in_cooldown", upstream="a") == 2
+    assert (
+        found("credentials_in_cooldown", upstream="b") == found("credentials_in_cooldown", upstream="credential") == 0
+    )
     stand.clock.advance(31.0)
-    assert (await stand.scraped())("benched_credentials", upstream="a") == 0
+    assert (await stand.scraped())("credentials_in_cooldown", upstream="a") == 0
 
 
 # gateway

@@ -128,7 +128,7 @@ async def test_write_that_fails_is_said_once_and_tried_again_by_and_by() -> None
             world.clock.advance(AGAIN_S)
             await world.look()
             assert world.disk.tried == 2
-        assert [(each["log_level"], each["problem"]) for each in lines] == [("error", "Read-only file system")]
+        assert [(each["log_level"], each["error"]) for each in lines] == [("error", "Read-only file system")]
         world.disk.problem = None
         world.clock.advance(AGAIN_S)
         await world.look()

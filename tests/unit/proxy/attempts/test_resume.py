@@ -25,19 +25,19 @@ class FakeRecovery:
     """A stand-in for `proxy.call.Recovery` that resumes by prefill unless a test sets another mode."""
 
     def __init__(self) -> None:
-        self.manners: dict[str, ResumeMode] = {}
+        self.resume_modes: dict[str, ResumeMode] = {}
 
     def resume_mode(self, target: Target) -> ResumeMode:
-        return self.manners.get(target.deployment.label, "prefill")
+        return self.resume_modes.get(target.deployment.label, "prefill")
 
-    def body(self, target: Target, manner: ResumeMode) -> bytes:
+    def body(self, target: Target, resume_mode: ResumeMode) -> bytes:
         raise AssertionError("nothing is sent by a script")
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
         label = attempt.target.deployment.label
-        if failure is not BAD or self.manners.get(label) == "instruction":
+        if failure is not BAD or self.resume_modes.get(label) == "instruction":
             return False
-        self.manners[label] = "instruction"
+        self.resume_modes[label] = "instruction"
         return True
 
 
@@ -143,14 +143,14 @@ async def test_call_that_may_have_been_executed_is_not_sent_again() -> None:
     assert end.why == "it may have been executed"
 
 
-async def test_refused_manner_leads_to_the_next_one_at_once() -> None:
+async def test_refused_resume_mode_leads_to_the_next_one_at_once() -> None:
     this, served = await dead(open_stream(), BAD, open_stream(), targets=two())
     assert isinstance(await resumed(served), Delivered)
     assert this.script.transcript == ["asked a/x", "asked b/y", "asked b/y"]
     assert [each.resume_mode for each in this.call.attempts] == [None, "prefill", "instruction"]
 
 
-async def test_what_is_refused_in_every_manner_is_the_end() -> None:
+async def test_what_is_refused_in_every_resume_mode_is_the_end() -> None:
     _, served = await dead(open_stream(), BAD, BAD, targets=two())
     end = await resumed(served)
     assert isinstance(end, Exhausted)

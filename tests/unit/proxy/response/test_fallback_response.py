@@ -29,15 +29,15 @@ FULL = Refusal(503, "too_many_promises", "enough", by="limit")
 class Desk:
     """A store of deferred calls and a response cache, which record the order in which they were used."""
 
-    promises: str | Refusal = "p-1"
+    deferred_calls: str | Refusal = "p-1"
     has_old: bool = False
     done: list[str] = field(default_factory=list)
 
-    async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
+    async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert not is_at_once
         assert call.failure or call.refusal
-        self.done.append("promise")
-        return self.promises
+        self.done.append("deferred_call")
+        return self.deferred_calls
 
     async def bury(self, call: Call) -> str:
         assert call.failure or call.refusal
@@ -108,16 +108,16 @@ async def test_answer_from_before_comes_first_and_the_letter_before_it() -> None
     assert play.recording.body == b"old"
 
 
-async def test_promise_comes_before_the_static_answer_and_needs_no_letter() -> None:
+async def test_deferred_call_comes_before_the_static_answer_and_needs_no_letter() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    assert await play.give() == (202, ["look", "promise"])
+    assert await play.give() == (202, ["look", "deferred_call"])
     assert play.said["Location"].endswith("/p-1")
 
 
-async def test_call_that_is_promised_nothing_gets_the_static_answer() -> None:
+async def test_call_that_is_deferred_nothing_gets_the_static_answer() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    play.desk.promises = FULL
-    assert await play.give() == (200, ["look", "promise", "bury"])
+    play.desk.deferred_calls = FULL
+    assert await play.give() == (200, ["look", "deferred_call", "bury"])
     assert (play.said["x-llm-guard-degraded"], play.said["x-llm-guard-dead-letter"]) == ("static", "l-1")
     assert b"later" in play.recording.body
 
@@ -129,7 +129,7 @@ async def test_failure_is_told_with_its_letter() -> None:
 
 
 @pytest.mark.parametrize("when", ["off", "on_request", "always"])
-async def test_only_where_the_rules_say_so_a_failure_becomes_a_promise(when: str) -> None:
+async def test_only_where_the_rules_say_so_a_failure_becomes_a_deferred_call(when: str) -> None:
     assert (await Play(deferred={"mode": when}).give())[1] == ["look"]
 
 
@@ -182,7 +182,7 @@ async def test_letter_is_kept_where_route_and_client_want_it(rule: str, headers:
     assert ("bury" in (await Play(dead_letter=rule, headers=headers).give())[1]) == is_kept
 
 
-async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:
+async def test_call_that_asks_for_a_list_is_neither_kept_nor_deferred() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always", path="/v1/models")
     play.call.method = "GET"
     assert await play.give() == (502, ["look"])
@@ -243,7 +243,7 @@ async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_static_answer_stands_behind_an_early_head_and_a_promise_does_not(is_stream: bool) -> None:
+async def test_static_answer_stands_behind_an_early_head_and_a_deferred_call_does_not(is_stream: bool) -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE)
     play.call.is_stream = is_stream
     await play.reply.keep_waiting(play.call, [])

@@ -35,7 +35,7 @@ def follows(
         ("always", False, True),
     ],
 )
-def test_who_is_promised_an_answer_at_once(when: str, asked_for: bool, expected: bool) -> None:
+def test_who_is_deferred_an_answer_at_once(when: str, asked_for: bool, expected: bool) -> None:
     assert LaterSettings(mode=when).is_at_once(is_asked_for=asked_for) is expected  # type: ignore[arg-type]
 
 

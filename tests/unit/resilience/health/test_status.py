@@ -57,7 +57,7 @@ def test_engine_that_was_given_up_is_failed_whatever_else_is_wrong() -> None:
         (HealthSignals(host="half_open"), "its upstream's breaker is half-open"),
         (HealthSignals(attempts=ENOUGH, failures=2), "2 of 20 attempts within a minute failed"),
         (HealthSignals(held_s=11.6), "its provider takes nothing for another 12 s"),
-        (HealthSignals(rests_s=29.9), "its credential is benched for another 30 s"),
+        (HealthSignals(rests_s=29.9), "its credential is in a cooldown for another 30 s"),
         (HealthSignals(quota_s=29.9), "its quota is spent, and it rests for another 30 s"),
         (HealthSignals(named_wait_s=59.9), "its provider has named a wait: it rests for another 60 s"),
         (

@@ -13,7 +13,7 @@ from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import KeptCallsFile
 from llm_guard.storage.calls.store import KeptCall, Wanted
 from llm_guard.storage.errors import DiskFullError, StoreError
-from tests.fakes.kept import ANSWER, BODY, letter, promise, stored_request
+from tests.fakes.kept import ANSWER, BODY, deferred_call, letter, stored_request
 from tests.fakes.small_disk import fill, small_disk
 
 
@@ -49,7 +49,7 @@ def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(s
         kept = store.get("large-7")
         assert kept is not None
         assert kept.request.body == b"x" * 60_000
-        assert len(store.find(Wanted(), 1000, None)) == store.stats().count["letter/dead"] == number
+        assert len(store.find(Wanted(), 1000, None)) == store.stats().count["dead_letter/dead"] == number
         assert store.delete(Wanted(ids=("large-7", "large-8"))) == 2
         assert store.sweep(1000, 60, 9999, 5 * 60_000) > number - 10
         os.unlink(junk)
@@ -73,7 +73,7 @@ def test_disk_that_is_full_of_others_things_tells_so_from_the_beginning(small_di
 
 def test_without_its_reserve_a_full_disk_says_so_when_something_is_deleted(small_disk: Path) -> None:
     store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
-    store.add(promise())
+    store.add(deferred_call())
     store.add(letter("b"))
     os.unlink(small_disk / "calls.reserve")
     junk = fill(small_disk)
@@ -88,7 +88,7 @@ def test_lock_that_another_process_holds_is_waited_for_and_then_told(
     store: KeptCallsFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_guard.storage.sqlite_file._BUSY_S", 0.01)
-    store.add(promise())
+    store.add(deferred_call())
     other = sqlite3.connect(tmp_path / "calls.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for write in (

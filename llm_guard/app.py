@@ -196,7 +196,7 @@ class App:
         drained.cancel()
         hurry.cancel()
         if self.gateway.running:
-            _log.warning("ending what still runs", running=self.gateway.running)
+            _log.warning("drain timeout: ending the calls still running", running=self.gateway.running)
             self.gateway.end_running()
             await self.gateway.wait_idle(_LAST_WORDS_S)
         await self._close()

@@ -119,7 +119,11 @@ class Reloads:
                 raise
             except ConfigError as error:
                 self.problems = tuple(str(error).splitlines())
-                _log.error("reload refused, the old config stays", by=by, problems=list(self.problems))
+                _log.error(
+                    "reload failed: the new config is invalid, the old one stays in use",
+                    by=by,
+                    problems=list(self.problems),
+                )
                 self._refuse(self.problems)
                 raise
             self._run(adopted)
@@ -135,7 +139,7 @@ class Reloads:
         async with self._turn:
             before = self.can_roll_back_to
             if before is None:
-                raise NothingToDo(f"there is no config before this one in memory; the last {KEPT} are kept")
+                raise NothingToDo(f"there is no earlier config in memory to roll back to; the last {KEPT} are kept")
             changes = await asyncio.to_thread(key_changes, self.current.config, before.config)
             adopted = Adopted(before.config, "roll_back", by, self._clock.wall(), before.digest, tuple(changes))
             self._run(adopted)
@@ -162,7 +166,7 @@ class Reloads:
                 except (ConfigError, NothingToDo):
                     pass  # already logged
                 except Exception:  # noqa: BLE001  # the watch must go on: the next change of the file may be good
-                    _log.exception("a reload failed")
+                    _log.exception("unexpected error in a reload")
 
     async def _is_asked_within(self, seconds: float) -> bool:
         try:
@@ -184,14 +188,14 @@ class Reloads:
             self._adopt(adopted)
         except Exception as error:
             # The exception's text is left out: it may contain secrets.
-            said = f"it is valid, but the gateway cannot run by it ({type(error).__name__}): the config before it stays"
+            said = f"the config is valid but could not be applied ({type(error).__name__}): the old one stays in use"
             self.problems = (said,)
             self._refuse(self.problems)
             raise
         self.history.append(adopted)
         config = adopted.config
         if adopted.needs_restart:
-            _log.warning("what has changed needs a restart", keys=adopted.needs_restart)
+            _log.warning("changed keys need a restart", keys=adopted.needs_restart)
         how = "rolled back" if adopted.how == "roll_back" else "reloaded"
         _log.info(
             how, by=adopted.by, models=len(config.models), upstreams=len(config.upstreams), changes=len(adopted.changes)

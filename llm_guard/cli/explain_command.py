@@ -34,20 +34,32 @@ _USUAL_WIDTH = 100
 @click.command()
 @click.argument("name", metavar="[ID]", required=False)
 @config_option
-@click.option("--url", help="The gateway, or its operator's port. [default: as in the config; http://127.0.0.1:8080]")
-@click.option("--token", envvar="LLM_GUARD_OPS_TOKEN", help="Instead of the config's, or of the file in ops.store.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Calls, without an ID.")
-@click.option("--json", "as_json", is_flag=True, help="Print what the gateway says.")
-@click.option("--plain", is_flag=True, help="Draw in ASCII.")
+@click.option(
+    "--url", help="URL of the gateway, or of its admin port. [default: from the config, else http://127.0.0.1:8080]"
+)
+@click.option(
+    "--token",
+    envvar="LLM_GUARD_OPS_TOKEN",
+    help="Admin token. [default: from the config, else from the file in ops.store]",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Number of failed calls to list, without an ID.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the gateway's JSON response.")
+@click.option("--plain", is_flag=True, help="Draw with ASCII characters only.")
 def explain(
     name: str | None, path: Path | None, url: str | None, token: str | None, limit: int, as_json: bool, plain: bool
 ) -> None:  # fmt: skip
-    """Show why a call failed, attempt by attempt; without an ID the last calls that did.
+    """Show a call attempt by attempt, and why it failed; without an ID, list the last failed calls.
 
-    The ID is the answer's header x-llm-guard-request-id, and request_id in the log.
+    The ID is in the response header x-llm-guard-request-id, and in the log as request_id.
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-        raise click.BadParameter("is no id of a call: it is like lg-0123456789abcdef0123", param_hint="ID")
+        raise click.BadParameter("is not a call id: write one such as lg-0123456789abcdef0123", param_hint="ID")
     access = load(path)
     url = url or address(access) or "http://127.0.0.1:8080"
     if (is_local := _is_local(url)) is None:
@@ -106,15 +118,15 @@ def _fetch(url: str, token: str | None, *, is_local: bool) -> bytes:
             raise _NoAnswer(_refusal(url, error.code, error.read(_MOST_BYTES))) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise _NoAnswer(f"{url} cannot be reached: {reason}") from None
+        raise _NoAnswer(f"cannot connect to {url}: {reason}") from None
 
 
 def _refusal(url: str, status: int, body: bytes) -> str:
     try:
         said = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return f"{url} answered {status}: is it a gateway?"
-    hint = " (here by -c FILE, --token or LLM_GUARD_OPS_TOKEN)" if status == 401 else ""
+        return f"{url} answered {status} without an error message of a gateway: check the URL"
+    hint = "; for this command: -c FILE, --token or LLM_GUARD_OPS_TOKEN" if status == 401 else ""
     return f"the gateway answered {status}: {said}{hint}"
 
 
@@ -124,9 +136,9 @@ def _shown(said: bytes, *, is_one: bool, is_plain: bool) -> str:
         if is_one:
             width = shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns
             return waterfall(msgspec.json.decode(said, type=CallLine), strokes, width)
-        return table(msgspec.json.decode(said, type=Calls).calls) or "no call has failed, as far as is kept"
+        return table(msgspec.json.decode(said, type=Calls).calls) or "none of the recorded calls has failed"
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _NoAnswer("that is no answer of a gateway's: is the URL right?") from None
+        raise _NoAnswer("the response is not a gateway's: check the URL") from None
 
 
 def _can_draw() -> bool:

@@ -94,7 +94,7 @@ class Runner:
             except StoreError as error:
                 if not self._is_failing:
                     self._events.note("store", "unreadable")
-                    _log.error("kept calls cannot be begun", problem=str(error))
+                    _log.error("stored calls cannot be started", problem=str(error))
                 self._is_failing = True
             await self._rest()
 
@@ -103,7 +103,7 @@ class Runner:
         if (ahead_s := self._terms.jumped()) is not None:
             if times := self._terms.times(ahead_s):
                 await self._call_store.do(lambda store: store.reschedule(times))
-                _log.warning("the wall clock was set: deferred calls keep their deadlines", calls=len(times))
+                _log.warning("the wall clock was changed: deadlines of deferred calls adjusted", calls=len(times))
             self._terms.accept(ahead_s)
 
     def wake(self) -> None:
@@ -147,7 +147,7 @@ class Runner:
         """Cancels a call after another gateway has taken over its lease: two must not run it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
-            _log.warning("a kept call is somebody else's by now: it is not asked for here any more", kept=kept_id)
+            _log.warning("another gateway has taken over a stored call: cancelled here", kept=kept_id)
             begun.is_taken = True
             begun.task.cancel()
 
@@ -171,7 +171,7 @@ class Runner:
         for kept in found:
             self._terms.note(kept)
             begun = self._begun[kept.id] = _Begun(kept, is_given_up=kept.id in self._taken_back)
-            begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"errand {kept.id}")
+            begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"stored call {kept.id}")
         return len(found)
 
     async def _rest(self) -> None:
@@ -188,7 +188,7 @@ class Runner:
                 self._terms.forget(begun.kept.id)
         except StoreError as error:
             self._counts.rounds[begun.kept.purpose, "lost"] += 1
-            _log.error("what came of a kept call could not be written", kept=begun.kept.id, problem=str(error))
+            _log.error("the outcome of a stored call could not be written", kept=begun.kept.id, problem=str(error))
         finally:
             del self._begun[begun.kept.id]
             self._has_work.set()

@@ -80,11 +80,11 @@ def obstacle_of(
     key = key_for(cooldowns, call, target, now)
     rest = cooldown_of(cooldowns, call, target, key, hint_patience_s, now)
     if rest is not None and rest.until - now >= max(host_s, breaker_s):
-        return Unavailable("benched", rest.until - now, as_of(rest, now))
+        return Unavailable("in cooldown", rest.until - now, as_of(rest, now))
     if rest is not None:
-        return Unavailable("benched", max(host_s, breaker_s))
+        return Unavailable("in cooldown", max(host_s, breaker_s))
     if host_s > 0:
-        return Unavailable("its host fails", host_s)
+        return Unavailable("host breaker open", host_s)
     if breaker_s > 0:
         return Unavailable(f"breaker {breaker.state}", breaker.come_back_s(now))
     forecast = forecast_of(target, now, call)

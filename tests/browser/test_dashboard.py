@@ -346,7 +346,7 @@ async def test_refusing_gateway_is_nowhere_green_and_a_restriction_is_reset(open
         await expect(row).to_have_attribute("data-state", "bad")
         await expect(page.locator("#dials")).to_contain_text("96.7\u00a0%")
         found = tile(page, "cooldown: one/gpt, callers’ keys")
-        await expect(found).to_contain_text("its provider answered rate limit, and asked for a wait of 50 s")
+        await expect(found).to_contain_text("its provider answered rate limit, with a Retry-After of 50 s")
         await expect(found).to_contain_text("Until ")
         await found.get_by_role("button", name="Reset").click()
         await page.get_by_label("Reason").fill("it is well again")

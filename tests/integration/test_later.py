@@ -149,7 +149,7 @@ async def test_key_that_is_gone_with_its_process_ends_the_call_with_the_remedy(t
             await eventually(lambda: provider.requests)
         async with standing(config) as stand:
             reply = await outcome(stand, kept_id, KEY)
-            assert (reply.status, "give the upstream an api_key" in reply.text) == (401, True)
+            assert (reply.status, "set the upstream's api_key" in reply.text) == (401, True)
             assert CANARY.encode() not in provider.requests[1]
 
 

@@ -210,14 +210,14 @@ async def test_mode_is_seen_everywhere() -> None:
         view = await get(stand.url, "degraded")
         assert (view["gateway"]["is_degraded"], view["gateway"]["by"]) == (True, "rule")
         assert [(each["model"], each["by"]) for each in view["models"]] == [("gpt", "rule"), ("claude", "rule")]
-        assert view["models"][0]["why"] == "3 of 3 calls within 60 s had no real answer"
+        assert view["models"][0]["why"] == "3 of 3 calls within 60 s had no real response"
         health = await get(stand.url, "health")
         assert health["health"] != "healthy"
         assert health["degraded_models"] == ["gpt", "claude"]
         assert "the gateway is degraded" in health["why"]
         ready = await ask(stand.url, "/readyz", headers=HERE, method="GET")
         assert ready.status == 200
-        assert "lesser answers are given soon for gpt, claude\n" in ready.text
+        assert "degraded mode is on for gpt, claude\n" in ready.text
         assert await stand.metric("llm_guard_degraded", model="gpt") == 1
         assert await stand.metric("llm_guard_degraded_gateway") == 1
         shown = (await get(stand.url, "metrics"))["degraded"]

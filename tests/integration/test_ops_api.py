@@ -195,10 +195,10 @@ async def test_wrong_method_is_told_the_right_ones() -> None:
 @pytest.mark.parametrize(
     ("path", "said", "told"),
     [
-        ("deployments/drain", {"deployment": "one/gpt", "for": "soon"}, "`for` does not fit. A duration such as 200ms"),
-        ("deployments/drain", {"deployment": "one/gpt", "reason": " \n"}, "`reason` does not fit. Why, for the audit"),
-        ("explain", {"model": "gpt", "path": "/v2/x"}, "`path` does not fit. A path under /v1/."),
-        ("events?since=x", None, "`since` does not fit. The id of an event"),
+        ("deployments/drain", {"deployment": "one/gpt", "for": "soon"}, "`for` is invalid. A duration such as 200ms"),
+        ("deployments/drain", {"deployment": "one/gpt", "reason": " \n"}, "`reason` is invalid. Why, for the audit"),
+        ("explain", {"model": "gpt", "path": "/v2/x"}, "`path` is invalid. A path under /v1/."),
+        ("events?since=x", None, "`since` is invalid. The id of an event"),
     ],
 )
 async def test_no_operator_is_answered_with_a_regular_expression(
@@ -331,7 +331,7 @@ async def test_answers_are_what_the_description_says(monkeypatch: pytest.MonkeyP
             "POST /admin/config/roll-back", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence",
             "GET /admin/dead-letters/{id}", "DELETE /admin/dead-letters/{id}", "POST /admin/clients/reset",
         }  # fmt: skip
-        assert not [line for line in stand.log if line["event"] == "a page failed"]
+        assert not [line for line in stand.log if line["event"] == "admin request failed"]
 
 
 async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,4 +342,4 @@ async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytes
         del document["components"]["schemas"]["ConfigText"]["properties"]["text"]["maxLength"]
         seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.NEGATIVE)
         assert len(seen) > 12
-        assert not [line for line in stand.log if line["event"] == "a page failed"]
+        assert not [line for line in stand.log if line["event"] == "admin request failed"]

@@ -52,7 +52,7 @@ async def test_without_a_disk_the_change_is_made_and_said_to_be_unwritten(tmp_pa
         assert reply.json["audited"] is False
         assert "audit.db" in reply.json["unaudited_why"]
         assert (await CHAT.ask(stand.url)).status == 503
-        (line,) = [line for line in stand.log if line["event"] == "not in the audit trail"]
+        (line,) = [line for line in stand.log if line["event"] == "audit entry not written"]
         assert (line["log_level"], line["entry"]["what"], line["entry"]["why"]) == (
             "error", "deployments.drain", "an outage",
         )  # fmt: skip
@@ -69,7 +69,9 @@ async def test_trail_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None
         assert (reply.status, reply.json["error"]["code"]) == (503, "audit_unreadable")
         await change(stand.url, "deployments/drain", **DRAIN)
         assert len(await audit(stand.url)) == 1
-        assert any(line["event"] == "the audit trail is broken: a new one begins" for line in stand.log)
+        assert any(
+            line["event"] == "the audit trail is corrupt: moved aside, a new one is created" for line in stand.log
+        )
 
 
 async def test_trail_is_shown_page_by_page(tmp_path: Path) -> None:

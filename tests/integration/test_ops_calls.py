@@ -233,7 +233,7 @@ async def test_explanation_says_what_keeps_a_deployment_and_for_how_long() -> No
         (one,) = said["deployments"]
         assert (one["turn"], one["why"], one["breaker"]) == ("left_out", "breaker open", "open")
         assert 20 < one["back_in_s"] <= 30
-        assert "nobody could be asked, one/gpt again in" in said["summary"]
+        assert "no deployment available, one/gpt again in" in said["summary"]
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "breaker"
 
 
@@ -245,7 +245,7 @@ async def test_explanation_of_a_call_that_would_wait_says_that_there_is_no_room_
         await eventually(lambda: stand.deployment("one/gpt").gates.in_flight == 1)
         said = (await explain(stand, model="gpt")).json
         (one,) = said["deployments"]
-        assert (one["turn"], one["why"]) == ("waited_for", "no room now")
+        assert (one["turn"], one["why"]) == ("waited_for", "at capacity")
         assert re.search(r"it would wait about [0-9.]+ (us|ms|s) for one/gpt\.$", said["summary"])
         await running
 
@@ -304,7 +304,7 @@ async def test_explanation_of_what_is_no_call_is_refused(body: dict[str, object]
 async def test_command_draws_a_call_and_lists_those_that_failed() -> None:
     async with facing(BUSY, BUSY, retry=RETRY) as (stand, _):
         nothing = await command(stand)
-        assert (nothing.exit_code, nothing.output) == (0, "no call has failed, as far as is kept\n")
+        assert (nothing.exit_code, nothing.output) == (0, "none of the recorded calls has failed\n")
         name = (await CHAT.ask(stand.url)).headers["x-llm-guard-request-id"]
         await stand.idle()
         listed = await command(stand)

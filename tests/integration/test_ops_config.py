@@ -120,7 +120,7 @@ async def test_word_on_what_a_reload_takes_away_is_not_lost_in_silence(tmp_path:
             path.write_text(text(provider.url, model="b"))
             await change(stand.url, "config/reload")
             lost = [(who, what, why) for who, what, _, why in await audit(stand.url) if who == "reload"]
-            why = "the config has it no longer"
+            why = "the new config no longer has it"
             assert sorted(lost) == [("reload", "breakers.reset", why), ("reload", "deployments.return", why)]
             await change(stand.url, "config/roll-back")
             assert (await CHAT.ask(stand.url)).status == 200
@@ -165,7 +165,7 @@ async def test_reload_that_raises_something_unforeseen_changes_nothing(
             assert (reply.status, running_by(stand)) == (500, before)
             assert await stand.metric("llm_guard_config_last_reload_successful") == 0
             (problem,) = (await get(stand.url, "config"))["problems"]
-            assert "the config before it stays" in problem
+            assert "the old one stays in use" in problem
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/a"
             await change(stand.url, "config/reload")
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/b"

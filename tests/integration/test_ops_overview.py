@@ -200,7 +200,7 @@ async def test_model_that_has_nobody_left_makes_the_whole_unhealthy_but_not_one_
             await CHAT.ask(stand.url, model="xy")
         summary = await view(stand.url, "/admin/health", HealthSummary)
         assert (summary.health, summary.unhealthy) == (health, [f"one/{key}"])
-        assert (summary.why[0] == "nobody is left who could answer for xy") == (health == "unhealthy")
+        assert (summary.why[0] == "no healthy deployment for xy") == (health == "unhealthy")
 
 
 async def test_answers_slower_than_their_budget_are_degraded() -> None:
@@ -219,7 +219,9 @@ async def test_deployment_that_its_provider_holds_is_degraded_unless_it_is_anoth
         gates.of("an account", now).pause_until(now + 60)
         (one,) = (await view(stand.url, "/admin/health", HealthSummary)).degraded
         assert one == "one/gpt"
-        assert "one/gpt: its provider takes nothing for another " in (await look(stand.url, "/readyz")).text
+        assert (
+            "one/gpt: its provider sent a Retry-After: paused for another " in (await look(stand.url, "/readyz")).text
+        )
         gates.of("another account", now)
         assert (await view(stand.url, "/admin/health", HealthSummary)).health == "healthy"
 
@@ -236,7 +238,7 @@ async def test_deployment_whose_own_credential_rests_is_degraded() -> None:
         seen = await snapshot(stand)
         assert seen.credentials_benched == 2
         assert [each.deployment for each in seen.deployments if each.health == "degraded"] == ["paid/ours", "paid"]
-        assert of(seen, "paid/ours").why[0].startswith("its credential is benched for another ")
+        assert of(seen, "paid/ours").why[0].startswith("its credential is in cooldown for another ")
 
 
 async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:

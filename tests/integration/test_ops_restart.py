@@ -101,7 +101,7 @@ async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Pat
         assert said[:2] == [("one/gpt", "forced_open", "an outage", None), ("two/claude", "closed", None, "benched")]
         assert (await CHAT.ask(served.url)).status == 503
         assert (await audit(served.url))[0] == (
-            "start", "log-levels.reset", "llm_guard.proxy", "the process began anew",
+            "start", "log-levels.reset", "llm_guard.proxy", "the gateway was restarted",
         )  # fmt: skip
         await eventually(lambda: kept(folder)["log_levels"] == [], within_s=10)
         for name in ("forces", "holds", "silences"):
@@ -213,7 +213,7 @@ async def test_file_that_cannot_be_read_is_as_none_and_is_said(tmp_path: Path) -
         await change(stand.url, "deployments/drain", **LABEL)
     file_in(folder).write_text('{"holds": [{"label": 7}]}')
     async with running(path) as stand:
-        (line,) = [line for line in stand.log if line["event"] == "nothing is known of before the restart"]
+        (line,) = [line for line in stand.log if line["event"] == "the operator state is not restored"]
         assert "holds" in line["problem"]
         assert all(each["hold"] is None for each in await get(stand.url, "deployments"))
     assert kept(folder)["holds"] == []

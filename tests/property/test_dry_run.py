@@ -218,7 +218,7 @@ def test_call_goes_where_it_was_foreseen_to_go(world: World) -> None:
     assert [each.target for each in foreseen if each.turn == "asked"] == asked
     assert [each.target for each in foreseen if each.turn == "waited_for"] == waited_for
     gone = [each.target.deployment.label for each in foreseen if each.turn == "left_out"]
-    said = [each.deployment for each in world.call.skipped if each.why != "no room now"]
+    said = [each.deployment for each in world.call.skipped if each.why != "at capacity"]
     assert gone[: len(said)] == said
 
 
@@ -240,8 +240,8 @@ def test_states_reach_every_answer() -> None:
     assert (True, True) in paced
     assert {turn for turn, _ in seen} == {"asked", "waited_for", "in_reserve", "left_out"}
     assert {why for _, why in seen} >= {
-        "", "benched", "its host fails", "breaker open", "breaker half_open", "breaker forced_open", "no room in time",
-        "no room to wait", "drained by an operator", "benched by an operator",
+        "", "in cooldown", "host breaker open", "breaker open", "breaker half_open", "breaker forced_open",
+        "wait queue too slow", "wait queue full", "drained by an operator", "benched by an operator",
     }  # fmt: skip
 
 

@@ -378,8 +378,8 @@ async def started_on_a_terminal(path: Path) -> tuple[str, str, str]:
     served = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=slave, env=env)
     os.close(slave)
     try:
-        shown = await read_terminal(master, "serves on http")
-        url = shown.split("serves on ")[1].split()[0]
+        shown = await read_terminal(master, "listens on http")
+        url = shown.split("listens on ")[1].split()[0]
         headers, body = {"content-type": "application/json", **HOST}, b'{"model": "gpt", "messages": []}'
         await ask(url, "/v1/chat/completions", body, headers)
         if (found := re.search(r"#login=(\S+)", shown)) is not None:

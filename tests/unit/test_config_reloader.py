@@ -80,7 +80,7 @@ async def test_file_that_is_invalid_changes_nothing(world: World) -> None:
     assert world.idle_s == 2.0
     assert len(world.adopted) == len(world.refused) == 1
     assert world.reloads.problems == world.refused[0]
-    assert [line["event"] for line in log] == ["reload refused, the old config stays"]
+    assert [line["event"] for line in log] == ["reload failed: the new config is invalid, the old one stays in use"]
     await world.reload(3)
     assert world.reloads.problems == ()
 
@@ -110,7 +110,7 @@ async def test_each_roll_back_goes_one_config_further_back(world: World) -> None
         rolled = await world.reloads.roll_back("ann")
         seen.append((rolled.how, world.idle_s, [each.after for each in rolled.changes if "idle" in each.key]))
     assert seen == [("roll_back", 2.0, [2.0]), ("roll_back", 1.0, [1.0])]
-    with pytest.raises(NothingToDo, match="no config before"):
+    with pytest.raises(NothingToDo, match="no earlier config"):
         await world.reloads.roll_back("ann")
     assert [each.how for each in world.reloads.history] == ["start", "reload", "reload", "roll_back", "roll_back"]
 
@@ -245,7 +245,7 @@ async def test_bug_in_a_reload_does_not_end_the_watch(tmp_path: Path) -> None:
             await clock.pass_s(0.0)
             await settled(world, 1)
             await clock.pass_s(0.0)
-        assert [line["event"] for line in log] == ["a reload failed"]
+        assert [line["event"] for line in log] == ["unexpected error in a reload"]
         world.reloads._adopt = adopt
         world.reloads.ask()
         await clock.pass_s(0.0)

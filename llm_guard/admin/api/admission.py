@@ -197,7 +197,7 @@ def _why(obstacle: Unavailable | AtCapacity) -> Why:
         return "queue_full"
     if obstacle.is_held:
         return "deployment_held"
-    return "credential_benched" if obstacle.why == "benched" else "breaker_open"
+    return "credential_benched" if obstacle.why == "in cooldown" else "breaker_open"
 
 
 def _spare(steps: list[_Step]) -> str | None:

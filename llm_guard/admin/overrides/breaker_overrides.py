@@ -126,9 +126,9 @@ class Forces:
         if not self._forces:
             return
         for force in [each for each in self._forces.values() if each.until is not None and now >= each.until]:
-            self._end(force, "expiry", "its time was over")
+            self._end(force, "expiry", "the override expired")
         for force in {force for breaker, force in self._taken.items() if breaker.state != force.state}:
-            self._end(force, "reload", "the config says another state")
+            self._end(force, "reload", "the new config sets another state")
         self._forget_lost()
 
     def apply_overrides(self, deployment: Deployment) -> None:
@@ -142,7 +142,7 @@ class Forces:
         """Ends overrides of labels and upstreams that the new config no longer has."""
         for force in list(self._forces.values()):
             if force.aim.deployment not in labels and force.aim.upstream not in upstreams:
-                self._end(force, "reload", "the config has it no longer")
+                self._end(force, "reload", "the new config no longer has it")
 
     def _meant(self, aim: Aim) -> list[tuple[Deployment, Breaker]]:
         """Returns the selected deployments and breakers; deployments of one upstream share its breaker."""

@@ -170,8 +170,8 @@ class OperatorState:
         self._gateway.quotas.restore_days((each.name, each.day, each.tokens) for each in kept.clients)
         self._recall_config(kept)
         for name in kept.log_levels:
-            self._changes.note("start", "log-levels.reset", name or "all", "the process began anew", {})
-        _log.info("what was said before the restart", **_counts(kept))
+            self._changes.note("start", "log-levels.reset", name or "all", "the gateway was restarted", {})
+        _log.info("operator state restored", **_counts(kept))
 
     def _clients_lately(self) -> list[KeptClient]:
         """Returns the usage of client keys as of a few seconds ago, so that not every call causes a write; up to date
@@ -188,13 +188,19 @@ class OperatorState:
         digest = self._reloads.current.digest
         is_same = kept.config == digest
         if kept.is_rolled_back and not is_same:
-            why, detail = "the process began anew, by the file", {"was": kept.config, "digest": digest}
+            why, detail = "the gateway was restarted with the config file", {"was": kept.config, "digest": digest}
             self._changes.note("start", "config.reload", str(self._reloads.path), why, detail)
         for each in kept.limits:
             if is_same:
                 self._limits.put(each.label, each.said)
             else:
-                self._changes.note("start", "limits.reset", each.label, "the config was read", {"was": each.said})
+                self._changes.note(
+                    "start",
+                    "limits.reset",
+                    each.label,
+                    "the gateway was restarted with another config",
+                    {"was": each.said},
+                )
 
     def _offset(self) -> float:
         """Returns the seconds from monotonic instants to the epoch. It changes only if the wall clock is set: otherwise

@@ -37,11 +37,13 @@ class Moment:
 
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     """Yields its open breaker, and open breakers of single callers."""
-    lift = _reset(deployment, "breaker", "Its breaker closes, and forgets what it has seen; calls return gradually.")
+    lift = _reset(
+        deployment, "breaker", "Its breaker closes, and its failures are forgotten; traffic returns gradually."
+    )
     found: list[tuple[Kind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
-        who = caller or "unknown callers"
-        found.append(("caller_breaker", f"its breaker for {who}, whose calls alone fail,", suspect.breaker))
+        who = caller or "callers without a key"
+        found.append(("caller_breaker", f"its breaker for {who}, the only one whose calls fail,", suspect.breaker))
     for kind, whose, breaker in found:
         if (seen := breaker.snapshot(moment.now)).state in ("open", "half_open"):
             yield _shut(seen, kind, whose, deployment, lift, moment)
@@ -52,7 +54,7 @@ def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     seen = deployment.host.snapshot(moment.now)
     if seen.state in ("open", "half_open"):
         name = deployment.upstream.name
-        effect = f"The breaker of the host closes, for all deployments of {name}; calls return gradually."
+        effect = f"The breaker of the host closes, for all deployments of {name}; traffic returns gradually."
         lift = Lift("POST", RESET, {"upstream": name, "what": ["host_breaker"]}, effect)
         yield _shut(seen, "host_breaker", f"the breaker of the host of {name}", deployment, lift, moment)
 
@@ -121,9 +123,9 @@ def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict
 
 
 _WHY: dict[Phase, str] = {
-    "trying": "many fail, and for a moment fewer are sent to find out whether fewer fail then",
+    "trying": "many fail, and a trial checks for a moment whether fewer fail at a lower rate",
     "throttling": "more than that fail",
-    "releasing": "those that waited during a trial go now",
+    "releasing": "calls that waited during a trial are now sent",
 }
 
 
@@ -167,11 +169,11 @@ def _shut(
 def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
     slowest = min(paced, key=lambda each: each.rate or inf)
     cause = (
-        "the headers of its answers say that its rate limit is nearly used up"
+        "its rate limit headers show that the limit is nearly used up"
         if slowest.rate_cause == "headers"
-        else "its provider answered 429 to more calls than that"
+        else "its provider answered 429 at a higher rate"
     )
-    probing = "; one call looks now whether it takes more" if slowest.is_probing else ""
+    probing = "; one probe call now checks whether it accepts more" if slowest.is_probing else ""
     since = min((each.rate_since for each in paced if each.rate_since is not None), default=None)
     return Restriction(
         "pace",
@@ -182,10 +184,10 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
         f"{for_callers(slowest.limited_callers)}: {cause}{probing}",
         moment.iso(since),
         None,
-        "It rises while calls wait for it and are accepted, and is forgotten when it restricts no call any more.",
+        "It rises while calls wait for it and are accepted, and ends when it no longer delays any call.",
         _waiting(paced),
         False,
-        _reset(deployment, "pace", "The learned rate, and a wait that its provider has named, are forgotten."),
+        _reset(deployment, "pace", "The learned rate and the provider's Retry-After are forgotten."),
         None,
     )
 
@@ -203,7 +205,7 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
         "It rises while calls wait for it and do not fail, and ends where sending less does not help.",
         _waiting(throttled),
         False,
-        _reset(deployment, "throttle", "Calls go as fast as they come, until failures are worth another trial."),
+        _reset(deployment, "throttle", "Calls are sent without delay, until enough fail for another trial."),
         None,
     )
 
@@ -211,20 +213,19 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
 def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
     since = min((each.held_since for each in held if each.held_since is not None), default=None)
     until = max(each.held_until or 0.0 for each in held)
-    probing = "; one call looks now whether it is over" if any(each.is_probing for each in held) else ""
+    probing = "; one probe call now checks whether it is over" if any(each.is_probing for each in held) else ""
     return Restriction(
         "provider_pause",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"its provider has asked for a wait (Retry-After){_on_some(len(held), of)}"
-        f"{for_callers(held[0].limited_callers)}{probing}",
+        f"its provider sent a Retry-After{_on_some(len(held), of)}{for_callers(held[0].limited_callers)}{probing}",
         moment.iso(since),
         moment.iso(until),
-        "Calls are sent again then.",
+        "Calls are sent again at that time.",
         _waiting(held),
         False,
-        _reset(deployment, "pace", "The wait, and the learned rate, are forgotten."),
+        _reset(deployment, "pace", "The Retry-After and the learned rate are forgotten."),
         None,
     )
 
@@ -244,7 +245,7 @@ def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Momen
         f"Each success lets one more in; all are let in after {longest_s:g} s.",
         _waiting(full),
         False,
-        _reset(deployment, "slow_start", "All its calls return at once."),
+        _reset(deployment, "slow_start", "All its traffic returns at once."),
         None,
     )
 
@@ -268,7 +269,7 @@ def _full(
         f"{in_flight} of {limit} calls at once are in flight, and {_waiting(full)} wait (of at most {settings.queue})",
         since,
         None,
-        "A waiting call is let in whenever one of those in flight ends.",
+        "A waiting call is admitted whenever a call in flight ends.",
         _waiting(full),
         False,
         lift,
@@ -286,17 +287,17 @@ def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None
         f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
         moment.iso(min(each.since for each in benched)),
         moment.iso(last.until),
-        "Calls are sent again then.",
+        "Calls are sent again at that time.",
         0,
         own is None,
-        _reset(deployment, "cooldown", "The next call is sent to it, whatever its provider has said."),
+        _reset(deployment, "cooldown", "The next call is sent to it, regardless of the provider's last response."),
         None,
     )
 
 
 def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
     last = max(benched, key=lambda each: each.until)
-    whose = f"the credential of {upstream} cools down: " if own is not None else ""
+    whose = f"the credential of {upstream} is in cooldown: " if own is not None else ""
     return Restriction(
         "credential_cooldown",
         None,
@@ -305,7 +306,7 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | No
         f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
         moment.iso(min(each.since for each in benched)),
         moment.iso(last.until),
-        "Calls are sent again then.",
+        "Calls are sent again at that time.",
         0,
         own is None,
         Lift("POST", RESET, {"upstream": upstream, "what": ["credential_cooldown"]}, _EVERY_MODEL),
@@ -315,7 +316,7 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | No
 
 def _provider_said(benched: Benched) -> str:
     failure = benched.failure
-    wait = "" if failure.retry_after_s is None else f", and asked for a wait of {failure.retry_after_s:.0f} s"
+    wait = "" if failure.retry_after_s is None else f", with a Retry-After of {failure.retry_after_s:.0f} s"
     kind = failure.kind.category.replace("_", " ")
     return f"its provider answered {kind}{wait}{for_callers(benched.callers)}: {failure.detail}"
 

@@ -36,7 +36,7 @@ def of_force(force: Force, moment: Moment) -> Restriction:
         _by_word(force.until, "reset"),
         0,
         False,
-        Lift("POST", "/admin/breakers/reset", body, "The breaker follows the evidence again, from closed."),
+        Lift("POST", "/admin/breakers/reset", body, "The breaker works automatically again, starting closed."),
         None,
     )
 
@@ -57,7 +57,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
         "the config forces its breaker open (breaker.state: forced_open)",
         None,
         None,
-        "It ends when the config says another state.",
+        "It ends when the config sets another state.",
         0,
         False,
         lift,
@@ -94,9 +94,9 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
 
 def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Moment) -> Restriction:
     """Describes a client key that has used up one of its limits."""
-    end = "It ends when so much has flowed back that the call that was refused last would be let in."
+    end = "It ends when enough of the limit is available again for the last refused call."
     if refusing.until == inf:
-        end = "It ends with the next call that is small enough: the one that was refused last is larger than the limit."
+        end = "It ends with the next call that is small enough: the last refused one is larger than the whole limit."
     return Restriction(
         "client_limit",
         None,
@@ -109,24 +109,24 @@ def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Mo
         end,
         0,
         True,
-        Lift("POST", "/admin/clients/reset", {"client": client}, "What the key has used is forgotten, of all limits."),
+        Lift("POST", "/admin/clients/reset", {"client": client}, "The key's usage is reset, for all limits."),
         None,
     )
 
 
 def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Moment) -> Restriction:
     """Describes the last minute's calls that ended at their deadline."""
-    effect = "Reads the config file, in which a longer timeout.total of the model must stand by then."
+    effect = "Reads the config file, in which a longer timeout.total of the model must be set first."
     return Restriction(
         "deadline",
         None,
         model,
         None,
-        f"{timed_out} of {calls} calls within a minute had no answer by their deadline: timeout.total, the "
-        "client's own timeout, or the wait of a degraded mode is too short for the answer",
+        f"{timed_out} of {calls} calls within a minute had no response by their deadline: timeout.total, the "
+        "client's own timeout, or the wait of a degraded mode is too short for the response",
         moment.iso(since),
         None,
-        "Each call has its own deadline; this entry goes a minute after the last such call.",
+        "Each call has its own deadline; this entry ends a minute after the last such call.",
         0,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -136,16 +136,16 @@ def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Mo
 
 def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Moment) -> Restriction:
     """Describes a full queue of deferred calls."""
-    effect = "Reads the config file, in which a larger store.answer_later.waiting must stand by then."
+    effect = "Reads the config file, in which a larger store.answer_later.waiting must be set first."
     return Restriction(
         "deferred_queue",
         None,
         None,
         None,
-        f"{waiting} calls wait to be answered later, of at most {most} (store.answer_later.waiting)",
+        f"{waiting} deferred calls are pending, of at most {most} (store.answer_later.waiting)",
         moment.iso(since),
         None,
-        "One more is taken whenever one of them is answered or given up.",
+        "A new one is accepted whenever one of them has ended.",
         waiting,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -155,17 +155,17 @@ def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Mome
 
 def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
     """Describes large bodies that found no room on the disk within the last minute."""
-    effect = "Reads the config file, in which a larger server.max_spool must stand by then."
+    effect = "Reads the config file, in which a larger server.max_spool must be set first."
     return Restriction(
         "spool",
         None,
         None,
         None,
-        f"large bodies were refused within a minute: {used} of {most} bytes are spooled (server.max_spool), or the "
-        "disk under TMPDIR is full",
+        f"large request bodies were refused within the last minute: {used} of {most} bytes are spooled "
+        "(server.max_spool), or the disk under TMPDIR is full",
         moment.iso(since),
         None,
-        "A body is taken again when there is room; this entry goes a minute after the last refusal.",
+        "A body is accepted again when there is room; this entry ends a minute after the last refusal.",
         0,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -178,8 +178,8 @@ def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> 
 
     `is_shared`: operators use the same address, and may be refused as well.
     """
-    effect = "Reads the config file, in which a larger server.max_connections must stand by then."
-    also = "; operators share the address, and may be refused too (ops.port gives them one of their own)"
+    effect = "Reads the config file, in which a larger server.max_connections must be set first."
+    also = "; the admin API shares the port and may be refused too (set ops.port for a separate one)"
     return Restriction(
         "connections",
         None,
@@ -189,7 +189,7 @@ def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> 
         f"(server.max_connections, or the limit on open files){also if is_shared else ''}",
         moment.iso(since),
         None,
-        "A connection is taken again when another one ends or idles; this entry goes a minute after the last refusal.",
+        "A connection is accepted when another one ends or idles; this entry ends a minute after the last refusal.",
         0,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -209,10 +209,10 @@ def of_tls_handshakes(since: float, moment: Moment) -> Restriction:
         "reason at debug)",
         moment.iso(since),
         None,
-        "The next handshake is tried as any other; this entry goes a minute after the last failure.",
+        "Handshakes are not restricted; this entry ends a minute after the last failure.",
         0,
         False,
-        Lift("POST", _RELOAD, {}, "Reads the config file and the certificates, which must be mended by then."),
+        Lift("POST", _RELOAD, {}, "Reads the config file and the certificates, which must be repaired first."),
         None,
     )
 
@@ -224,14 +224,14 @@ def of_drain(since: float | None, moment: Moment) -> Restriction:
         None,
         None,
         None,
-        "this gateway was told to stop: it ends the calls in flight and takes no new ones",
+        "this gateway is shutting down: it finishes the calls in flight and accepts no new ones",
         moment.iso(since),
         None,
         "It ends with the process.",
         0,
         False,
         None,
-        "a shutdown cannot be taken back: start another gateway, and send calls there",
+        "a shutdown cannot be cancelled: start another gateway and send calls there",
     )
 
 
@@ -241,17 +241,17 @@ def _mode(mode: ModeView, model: str | None) -> Restriction:
     lift = (
         Lift("POST", "/admin/degraded/auto", body, "The rule decides again.")
         if is_word
-        else Lift("POST", "/admin/degraded/leave", body, "Real answers are waited for, whatever the rule finds.")
+        else Lift("POST", "/admin/degraded/leave", body, "Calls wait for real responses, regardless of the rule.")
     )
     return Restriction(
         "degraded_mode",
         None,
         model,
         None,
-        f"calls wait only for degraded.patience, then get a lesser answer: {mode.why or 'the rule says so'}",
+        f"calls wait only for degraded.patience, then get a fallback response: {mode.why or 'by its rule'}",
         mode.since,
         mode.until,
-        _by_word(mode.until, "left to the rule") if is_word else "It ends when calls are answered again.",
+        _by_word(mode.until, "left to the rule") if is_word else "It ends when calls get real responses again.",
         0,
         False,
         lift,

@@ -67,7 +67,7 @@ CREATE TRIGGER bodies_go AFTER DELETE ON bodies BEGIN
     UPDATE calls SET size = size - length(OLD.content) WHERE number = OLD.call;
 END;
 """
-FORM = Form("calls.db", "the store of kept calls", (_FIRST,), reserve_bytes=8 * 1024**2)
+FORM = Form("calls.db", "the store of calls", (_FIRST,), reserve_bytes=8 * 1024**2)
 
 _COLUMNS = (
     "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",

@@ -304,7 +304,7 @@ async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> N
         done = it.now(kept)
         assert done.state == "dead"
         assert done.ended is not None
-        assert "give the upstream an api_key" in done.ended.detail
+        assert "set the upstream's api_key" in done.ended.detail
         assert it.provider.headers("Authorization") == []
         # Otherwise a provider's answer to the missing key would put the caller's key into cooldown.
         assert it.provider.asked[0].key_digest == sha256(b"").hexdigest()

@@ -243,7 +243,7 @@ def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
     other = os.open(tmp_path / "audit.lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
     file = file_in(tmp_path)
-    with pytest.raises(StoreError, match="does not let go"):
+    with pytest.raises(StoreError, match="does not release"):
         file.append([entry()])
     os.close(other)
     file.append([entry("now")])

@@ -185,7 +185,7 @@ async def test_operator_sees_what_is_kept_and_empties_it() -> None:
         }  # fmt: skip
         assert (seen["claude"]["entries"], seen["other"]["entries"]) == (1, 0)
 
-        assert (await change(stand.url, "cache/purge", route="gpt"))["now"] == {"forgotten": 1}
+        assert (await change(stand.url, "cache/purge", route="gpt"))["now"] == {"purged": 1}
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-cache"] == "miss"
         await change(stand.url, "cache/purge", all=True)
         written = [(what, target) for _, what, target, _ in await audit(stand.url)]

@@ -142,7 +142,7 @@ async def test_token_of_the_usual_folder_is_sent_to_no_other_machine(monkeypatch
 
     def fetch(url: str, token: str | None, *, is_local: bool) -> bytes:
         sent.append((re.sub("/admin.*", "", url), token))
-        return b'{"calls": [], "kept": 0, "kept_failed": 0, "running": 0}'
+        return b'{"calls": [], "retained": 0, "retained_failed": 0, "running": 0}'
 
     monkeypatch.setattr(explain_command, "_fetch", fetch)
     async with facing(ops=NO_TOKEN) as (stand, _):

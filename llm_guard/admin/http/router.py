@@ -71,7 +71,7 @@ class Site:
             raise
         except Exception:  # noqa: BLE001  # an operator's request must not end without a response
             _log.exception("a page failed", path=request.path)
-            answer = Refused(500, "internal_error", "the page failed; the log says why").answer()
+            answer = Refused(500, "internal_error", "internal error; the log has the reason").answer()
         if answer is None:
             return
         if reply.has_begun:  # too late for an error response
@@ -95,7 +95,7 @@ class Site:
         if page.query is not None:
             asked.wants = _wanted(pairs, page.query)
         elif pairs and page.live is None and not page.is_open:
-            raise Refused(422, "invalid_query", "this page takes no parameters")
+            raise Refused(422, "invalid_query", "this endpoint takes no parameters")
         if page.live is not None:
             await page.live(asked, request, reply)
             return None
@@ -216,7 +216,7 @@ async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> m
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid_body", _plainly(error, kind)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from None
+        raise Refused(400, "invalid_json", f"the body is not valid JSON: {error}") from None
 
 
 def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:

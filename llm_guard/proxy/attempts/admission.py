@@ -202,8 +202,8 @@ class AdmissionControl:
             breaker = breaker_of(call, deployment, now)
             refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
-                return Unavailable("benched", rest.until - now, as_of(rest, now))
-            return Unavailable("benched", refused_s)
+                return Unavailable("in cooldown", rest.until - now, as_of(rest, now))
+            return Unavailable("in cooldown", refused_s)
         host = deployment.host.try_acquire(now)
         if host is None:
             return Unavailable("its host fails", deployment.host.retry_after_s(now))
@@ -296,7 +296,7 @@ def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> flo
 
 def shut_by(hold: Hold, guess_s: float, now: float) -> Unavailable:
     """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
-    why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
+    why = "drained by an operator" if hold.kind == "drained" else "cordoned by an operator"
     return Unavailable(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
 
 

@@ -333,7 +333,7 @@ def _nobody_asked(selector: CandidateSelector) -> Exhausted:
     """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
     soonest = min(selector.rejected, key=lambda each: each.wait_s)
     if isinstance(soonest, Unavailable) and soonest.rest is not None:
-        return Exhausted(soonest.rest, None, "benched", is_cooldown=True)
+        return Exhausted(soonest.rest, None, "in cooldown", is_cooldown=True)
     names = ", ".join(each.deployment for each in selector.call.skipped)
     if isinstance(soonest, AtCapacity):
         message = f"{names}: too many calls wait already; there may be room in {_for_people(soonest.wait_s)}"

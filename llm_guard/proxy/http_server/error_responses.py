@@ -82,7 +82,7 @@ DRAINED = Refusal(
 
 def own_words(call: Call, failure: Failure) -> Refusal:
     """Returns the error response for a failure without an upstream's response that could be passed on."""
-    asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
+    asked = call.attempts[-1].target.deployment.label if call.attempts else "in cooldown"
     tried = f"{asked}: {failure.detail}"
     if len(call.attempts) > 1:
         tried += f" ({len(call.attempts)} attempts)"

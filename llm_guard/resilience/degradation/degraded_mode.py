@@ -155,19 +155,19 @@ class Degradation:
         is_in_use = now - self._called_at < rules.window
         if not is_in_use or calls < rules.min_calls or failed < rules.enter * calls:
             return None
-        return f"{failed} of {calls} calls within {rules.window:g} s had no real answer"
+        return f"{failed} of {calls} calls within {rules.window:g} s failed"
 
     def _reason_to_leave(self, seen: Seen, since: float, now: float) -> str | None:
         rules = self.settings
         if now - max(since, self._called_at) >= rules.window:
-            return f"nobody has called for {rules.window:g} s"
+            return f"no calls for {rules.window:g} s"
         if now - since < rules.calm:
             return None
         before = self._before(now - rules.calm)
         answered, failed = seen.answered - before.answered, seen.failed - before.failed
         if not answered or failed > rules.leave * (answered + failed):
             return None
-        return f"{answered} of {answered + failed} calls within {rules.calm:g} s had a real answer"
+        return f"{answered} of {answered + failed} calls within {rules.calm:g} s succeeded"
 
     def _turn(self, since: float | None, why: str, seen: Seen, now: float) -> Turn:
         self._since = since

@@ -412,7 +412,7 @@ async def test_everything_can_be_done_by_the_keyboard_alone(opens: Opens) -> Non
         page = await window.open(stand.url)
         await expect(page.locator("#calls button")).to_have_count(1)
 
-        await tab_to(page, "Skip to the figures")
+        await tab_to(page, "Skip to main content")
         await tab_to(page, "Dark")
         await page.keyboard.press("Enter")
         await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
@@ -568,7 +568,7 @@ async def test_gateway_that_is_away_is_said_so_and_comes_back_by_itself(opens: O
             page = await window.open(stand.url)
             await expect(tile(page, "one/gpt")).to_be_visible()
         await expect(page.locator("#unreachable")).to_contain_text("No response from the gateway since", timeout=4000)
-        await expect(page).to_have_title("Away · llm_guard")
+        await expect(page).to_have_title("Unreachable · llm_guard")
         await expect(tile(page, "one/gpt")).to_be_visible()
         opacity = await page.evaluate("getComputedStyle(document.querySelector('main')).filter")
         assert opacity == "grayscale(1)"

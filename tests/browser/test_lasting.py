@@ -310,7 +310,7 @@ async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, 
         await expect(letters).to_contain_text("lost, because they could not be stored: 3 disk")
         await expect(letters).to_have_attribute("data-state", "bad")
         await letters.get_by_role("button", name="Show").click()
-        await page.get_by_role("button", name="Ask for all again").click()
+        await page.get_by_role("button", name="Requeue all").click()
         await do(page, "it is back")
         await eventually(lambda: sum(stand.app.deferred.counts.rounds.values()) == 2)
         await expect(page.locator("#stored-summary")).to_have_text("2 answered.")
@@ -382,7 +382,7 @@ async def test_words_of_providers_and_engines_are_shown_as_text(opens: Opens, tm
         await expect(page.locator("#stored-list .reason")).to_have_text(f"{HOSTILE}: {HOSTILE}")
         await page.locator("#stored-list").get_by_role("button", name="Delete").click()
         await expect(page.locator("#act-head")).to_contain_text(HOSTILE)
-        stand.app.ops.journal.note("engine", engine=HOSTILE, state=HOSTILE, what=HOSTILE, why=HOSTILE, attempt=1)
+        stand.app.ops.journal.note("engine", engine=HOSTILE, state=HOSTILE, event=HOSTILE, reason=HOSTILE, attempt=1)
         await expect(page.locator("#events")).to_contain_text(f"{HOSTILE}: {HOSTILE} (attempt 1), {HOSTILE}")
         assert await page.locator("img").count() == 0
         assert await page.locator("body script").count() == 0

@@ -136,7 +136,7 @@ async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the
         trail = [entry[1:] for entry in reversed(await audit(stand.url)) if entry[0] == "engines"]
         died = "it was ended by signal SIGKILL"
         assert trail == [
-            ("health_failed", "e", died), ("auto_restart", "e", died), ("auto_restart_success", "e", "it is up"),
+            ("health_failed", "e", died), ("auto_restart", "e", died), ("auto_restart_success", "e", "it is running"),
         ]  # fmt: skip
         assert await stand.metric("llm_guard_engine_state", engine="e", state="running") == 1
         assert await stand.metric("llm_guard_engine_state", engine="e") == 1
@@ -189,7 +189,7 @@ async def test_operator_stops_starts_and_restarts_an_engine() -> None:
         answer = await change(stand.url, "engines/stop", engine="e")
         assert (answer["now"]["state"], answer["warnings"]) == ("stopped", [])
         again = await change(stand.url, "engines/stop", engine="e")
-        assert again["warnings"] == ["e: it is stopped already"]
+        assert again["warnings"] == ["e: it is already stopped"]
         await eventually(lambda: not psutil.pid_exists(first))
         assert (await admission(stand, "model=solo"))["reason"] == "engine_unhealthy"
         assert (await change(stand.url, "engines/start", engine="e"))["now"]["state"] == "starting"
@@ -197,7 +197,7 @@ async def test_operator_stops_starts_and_restarts_an_engine() -> None:
         second = (await process_of(stand)).pid
         await change(stand.url, "engines/restart", engine="e")
         again = await change(stand.url, "engines/restart", engine="e")
-        assert (again["now"]["state"], again["warnings"]) == ("restarting", ["e: it is being restarted already"])
+        assert (again["now"]["state"], again["warnings"]) == ("restarting", ["e: it is already being restarted"])
         await until(stand, "running")
         assert (await process_of(stand)).pid not in (first, second)
         assert (await engine_of(stand))["restarts_ok"] == 1
@@ -256,20 +256,20 @@ async def test_post_starts_a_spare_engine_where_the_config_allows_it() -> None:
         assert (await admission(stand, "model=solo"))["admitted"]
         again = await change(stand.url, "admit", model="solo")
         assert again["now"]["provisioned"] is None
-        assert again["warnings"] == ["nothing was started: it is admitted"]
+        assert again["warnings"] == ["no engine was started: calls are admitted"]
         assert ("ann from 127.0.0.1", "engines.provision", "solo", "more load") in await audit(stand.url)
 
 
 async def test_spare_engine_that_the_config_does_not_name_for_it_is_not_started() -> None:
     async with engine_behind(spare=True) as stand:
         answer = await change(stand.url, "admit", model="solo")
-        assert answer["warnings"] == ["nothing was started: no spare engine of this model waits to be started"]
+        assert answer["warnings"] == ["no engine was started: the model has no stopped standby engine"]
         assert (await engine_of(stand))["state"] == "stopped"
 
 
 async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so() -> None:
     async with engine_behind(is_light=True, spare=True, auto_provision="on_get") as stand:
-        assert (await admission(stand, "model=solo"))["spare"] == "e"
+        assert (await admission(stand, "model=solo"))["standby"] == "e"
         head = await ask(stand.url, "/admin/admit?model=solo&auto_provision=true", headers=HERE, method="HEAD")
         assert head.status == 200
         assert (await engine_of(stand))["state"] == "stopped"

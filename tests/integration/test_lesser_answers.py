@@ -278,7 +278,7 @@ async def test_word_that_means_nobody_is_refused(body: dict[str, Any], status: i
 async def test_word_on_a_gateway_without_lesser_answers_warns() -> None:
     async with facing(CHAT.ok) as (stand, _):
         answer = await change(stand.url, "degraded/enter")
-        assert answer["warnings"] == ["no model has `degraded` in its rules: there is nothing that this would change"]
+        assert answer["warnings"] == ["no effect: no model has `degraded` in its rules"]
         answer = await change(stand.url, "degraded/auto")
         assert answer["warnings"] == []
         answer = await change(stand.url, "degraded/auto")

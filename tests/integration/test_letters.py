@@ -176,7 +176,7 @@ async def test_letter_is_asked_again_with_the_key_of_now(tmp_path: Path) -> None
             assert b"sk-new" in provider.requests[1]
             found = await get(stand.url, f"dead-letters/{kept_id}?body=true")
             assert (found["call"]["state"], found["response_status"]) == ("answered", 200)
-            assert found["answer_body"]["content"] == CHAT.answer.decode()
+            assert found["response_body"]["content"] == CHAT.answer.decode()
             assert (await audit(stand.url))[0][1:] == ("dead-letters.requeue", kept_id, "an outage")
 
 

@@ -52,7 +52,7 @@ async def test_without_a_disk_the_change_is_made_and_said_to_be_unwritten(tmp_pa
         assert reply.json["audited"] is False
         assert "audit.db" in reply.json["audit_error"]
         assert (await CHAT.ask(stand.url)).status == 503
-        (line,) = [line for line in stand.log if line["event"] == "not in the audit trail"]
+        (line,) = [line for line in stand.log if line["event"] == "change not written to the audit trail"]
         assert (line["log_level"], line["entry"]["action"], line["entry"]["reason"]) == (
             "error", "deployments.drain", "an outage",
         )  # fmt: skip

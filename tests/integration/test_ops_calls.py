@@ -304,7 +304,7 @@ async def test_explanation_of_what_is_no_call_is_refused(body: dict[str, object]
 async def test_command_draws_a_call_and_lists_those_that_failed() -> None:
     async with facing(BUSY, BUSY, retry=RETRY) as (stand, _):
         nothing = await command(stand)
-        assert (nothing.exit_code, nothing.output) == (0, "no call has failed, as far as is kept\n")
+        assert (nothing.exit_code, nothing.output) == (0, "no failed calls in memory\n")
         name = (await CHAT.ask(stand.url)).headers["x-llm-guard-request-id"]
         await stand.idle()
         listed = await command(stand)
@@ -323,12 +323,12 @@ async def test_command_draws_a_call_and_lists_those_that_failed() -> None:
 async def test_command_without_an_answer_says_why_and_ends_with_1() -> None:
     async with facing() as (stand, provider):
         unknown = await command(stand, "lg-0")
-        assert (unknown.exit_code, unknown.output[:26]) == (1, "the gateway answered 404: ")
+        assert (unknown.exit_code, unknown.output[:27]) == (1, "the gateway responded 404: ")
         elsewhere = await command(stand, "--url", provider.url)
         assert elsewhere.exit_code == 1
         gone = await command(stand, "--url", "http://127.0.0.1:1")
         assert gone.exit_code == 1
-        assert "cannot be reached" in gone.output
+        assert "cannot connect to " in gone.output
 
 
 async def test_command_brings_the_token_and_takes_it_nowhere_else() -> None:

@@ -233,7 +233,7 @@ async def test_reloads_and_the_end_of_a_process_are_heard(tmp_path: Path) -> Non
             write(path, "models: 7")
             served.signal(signal.SIGHUP)
             *_, refused = heard = await reader.until("reload", outcome="refused")
-            assert "guard.yaml:1: " in refused["facts"]["why"]
+            assert "guard.yaml:1: " in refused["facts"]["reason"]
             write(path, text)
             served.signal(signal.SIGHUP)
             heard += await reader.until("reload", outcome="ok")

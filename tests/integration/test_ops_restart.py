@@ -218,7 +218,7 @@ async def test_file_that_cannot_be_read_is_as_none_and_is_said(tmp_path: Path) -
         await change(stand.url, "deployments/drain", **LABEL)
     file_in(folder).write_text('{"holds": [{"label": 7}]}')
     async with running(path) as stand:
-        (line,) = [line for line in stand.log if line["event"] == "nothing is known of before the restart"]
+        (line,) = [line for line in stand.log if line["event"] == "operator state not restored"]
         assert "holds" in line["problem"]
         assert all(each["hold"] is None for each in await get(stand.url, "deployments"))
     assert kept(folder)["holds"] == []

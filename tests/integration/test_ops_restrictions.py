@@ -499,7 +499,7 @@ async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
         answer = await change(stand.url, "deployments/reset", deployment="one/gpt")
         assert {each["kind"] for each in answer["now"]} == {"hold", "forced_breaker"}
         nothing, *still = answer["warnings"]
-        assert nothing == "one/gpt: nothing of that restricted it"
+        assert nothing == "one/gpt: no such restriction was in force"
         assert [each.partition(":")[0] for each in still] == [
             "still restricted by forced_breaker",
             "still restricted by hold",

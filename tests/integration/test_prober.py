@@ -139,7 +139,7 @@ async def test_where_nothing_is_looked_at_it_says_so() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         assert await probes(stand) == {}
         changed = await change(stand.url, "probes/now")
-        assert changed["warnings"] == ["nothing is looked at: no upstream has a `probe`"]
+        assert changed["warnings"] == ["nothing was probed: no upstream has a `probe`"]
         assert provider.requests == []
         assert await stand.metric("llm_guard_upstream_up") == 0
 

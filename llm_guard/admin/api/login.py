@@ -80,7 +80,7 @@ class LoginPages:
         if (given.code is None) == (given.token is None):
             raise Refused(422, "invalid_body", "send either `code` or `token`")
         credential = await self._of_code(given.code) if given.code is not None else self._of_token(given.token or "")
-        _log.info("a browser has logged in", name=credential.name, by="code" if given.code else "token", who=asked.who)
+        _log.info("browser logged in", name=credential.name, by="code" if given.code else "token", who=asked.who)
         cookie = _cookie(credential, credential.new_cookie(self._clock.wall()), COOKIE_S, asked.headers)
         session = Session(credential.name, credential.role, credential.is_shared)
         return _with_cookies(answer(session), [cookie])

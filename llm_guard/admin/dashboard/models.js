@@ -46,7 +46,7 @@ function showDials(total) {
       `p95 ${seconds(total.duration.p95_s)} · p99 ${seconds(total.duration.p99_s)}`,
     ],
     [
-      "First token",
+      "Time to first token",
       seconds(total.time_to_first_token.p50_s),
       `p95 ${seconds(total.time_to_first_token.p95_s)} · p99 ${seconds(total.time_to_first_token.p99_s)}`,
     ],

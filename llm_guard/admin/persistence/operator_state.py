@@ -171,7 +171,7 @@ class OperatorState:
         self._recall_config(kept)
         for name in kept.log_levels:
             self._changes.note("start", "log-levels.reset", name or "all", "the gateway was restarted", {})
-        _log.info("what was said before the restart", **_counts(kept))
+        _log.info("operator state restored", **_counts(kept))
 
     def _clients_lately(self) -> list[KeptClient]:
         """Returns the usage of client keys as of a few seconds ago, so that not every call causes a write; up to date

@@ -93,12 +93,12 @@ def of_cooldowns(
         upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
         groups.setdefault((upstream, model, _own_name(key, found[0])), []).append(cooldowns[key])
         labels[upstream, model] = {each.label: each for each in found}
-    for (upstream, model, own), benched in groups.items():
+    for (upstream, model, own), entries in groups.items():
         if model is None:
-            yield _cooling_credential(upstream, benched, own, moment)
+            yield _cooling_credential(upstream, entries, own, moment)
         else:
             for deployment in labels[upstream, model].values():
-                yield _cooling(deployment, benched, own, moment)
+                yield _cooling(deployment, entries, own, moment)
 
 
 def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
@@ -277,15 +277,15 @@ def _full(
     )
 
 
-def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
-    last = max(benched, key=lambda each: each.until)
+def _cooling(deployment: Deployment, entries: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
+    last = max(entries, key=lambda each: each.until)
     return Restriction(
         "cooldown",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
-        moment.iso(min(each.since for each in benched)),
+        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(entries), own)}",
+        moment.iso(min(each.since for each in entries)),
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
@@ -295,16 +295,16 @@ def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None
     )
 
 
-def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
-    last = max(benched, key=lambda each: each.until)
+def _cooling_credential(upstream: str, entries: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
+    last = max(entries, key=lambda each: each.until)
     whose = f"the credential of {upstream} is in cooldown: " if own is not None else ""
     return Restriction(
         "credential_cooldown",
         None,
         None,
         upstream,
-        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
-        moment.iso(min(each.since for each in benched)),
+        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(entries), own)}",
+        moment.iso(min(each.since for each in entries)),
         moment.iso(last.until),
         "Calls are sent again then.",
         0,
@@ -314,11 +314,11 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | No
     )
 
 
-def _provider_said(benched: Benched) -> str:
-    failure = benched.failure
+def _provider_said(entries: Benched) -> str:
+    failure = entries.failure
     wait = "" if failure.retry_after_s is None else f", with a Retry-After of {failure.retry_after_s:.0f} s"
     kind = failure.kind.category.replace("_", " ")
-    return f"its provider responded {kind}{wait}{for_callers(benched.callers)}: {failure.detail}"
+    return f"its provider responded {kind}{wait}{for_callers(entries.callers)}: {failure.detail}"
 
 
 def _model(deployment: Deployment) -> str | None:
@@ -333,5 +333,5 @@ def _on_some(count: int, of: int) -> str:
     return "" if count == of == 1 else f" on {count} of {of} accounts"
 
 
-def _reset(deployment: Deployment, what: Resettable, effect: str) -> Lift:
-    return Lift("POST", RESET, {**deployment.breaker_of(), "what": [what]}, effect)
+def _reset(deployment: Deployment, kind: Resettable, effect: str) -> Lift:
+    return Lift("POST", RESET, {**deployment.breaker_of(), "kinds": [kind]}, effect)

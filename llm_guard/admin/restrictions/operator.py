@@ -191,7 +191,7 @@ def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> 
         f"(server.max_connections, or the limit on open files){also if is_shared else ''}",
         moment.iso(since),
         None,
-        "Connections are accepted again when one ends or is idle; this entry disappears a minute after the last refusal.",
+        "Connections are accepted again when one ends or idles; this entry disappears a minute after the last refusal.",
         0,
         False,
         Lift("POST", _RELOAD, {}, effect),

@@ -81,7 +81,7 @@ async def test_what_cannot_be_written_is_logged_whole_and_shown_and_written_with
             assert await trail.add(entry("one")) == "the disk is full"
             assert await trail.add(entry("two")) == "the disk is full"
         assert [(line["log_level"], line["entry"]["reason"]) for line in log] == [("error", "one"), ("error", "two")]
-        with pytest.raises(Refused, match="2 changes wait to be written; the log has them"):
+        with pytest.raises(Refused, match="2 changes are not written yet; the log has them"):
             await trail.latest(10, None)
         disk.problem = None
         assert await shown(trail) == ["two", "one"]
@@ -105,7 +105,7 @@ async def test_disk_that_does_not_answer_is_not_waited_for_but_may_answer_later(
         assert [line["log_level"] for line in log] == ["error"]
         reading = asyncio.create_task(trail.latest(10, None))
         await clock.pass_s(PATIENCE_S)
-        with pytest.raises(Refused, match="1 changes wait"):
+        with pytest.raises(Refused, match="1 changes are not written yet"):
             await reading
         disk.goes_on.set()
         assert await written is None
@@ -131,7 +131,7 @@ async def test_queue_for_a_disk_that_hangs_is_bounded() -> None:
     disk.goes_on.clear()
     async with trail_on(disk) as trail:
         first = [trail.add(entry("x")) for _ in range(_MOST_WAITING)]
-        assert "wait for the disk already" in (await trail.add(entry("late")) or "")
+        assert "already wait for the disk" in (await trail.add(entry("late")) or "")
         disk.goes_on.set()
         await asyncio.gather(*first)
         assert await trail.add(entry("next")) is None
@@ -202,7 +202,9 @@ async def test_readers_of_a_disk_that_hangs_are_bounded_though_they_leave() -> N
     async with trail_on(disk, clock) as trail:
         await read_in_vain(trail, clock)
         for _ in range(3):
-            with pytest.raises(Refused, match=r"wait for the disk of ops\.store already.*the log has them") as refused:
+            with pytest.raises(
+                Refused, match=r"reads of the disk of ops\.store are already pending.*the log has them"
+            ) as refused:
                 await trail.latest(10, None)
             assert (refused.value.status, refused.value.code) == (503, "audit_busy")
             assert refused.value.headers == (("Retry-After", "5"),)

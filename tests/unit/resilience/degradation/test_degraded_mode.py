@@ -103,7 +103,7 @@ def test_it_is_left_once_enough_of_the_last_calls_were_answered() -> None:
     route.now += 29
     assert route.calls(answered=9) is None  # the recovery window has not passed
     route.now += 2
-    assert route.calls(answered=9, failed=1) == Turn(False, "18 of 19 calls within 30 s had a real answer")
+    assert route.calls(answered=9, failed=1) == Turn(False, "18 of 19 calls within 30 s succeeded")
 
 
 @pytest.mark.parametrize(("answered", "failed", "is_left"), [(9, 1, True), (8, 1, False), (1, 0, True), (0, 0, False)])
@@ -125,7 +125,7 @@ def test_failures_before_the_calm_do_not_hold_it() -> None:
 def test_what_led_to_it_does_not_lead_back() -> None:
     route = outage()
     route.now += 31
-    assert route.calls(answered=1) == Turn(False, "1 of 1 calls within 30 s had a real answer")
+    assert route.calls(answered=1) == Turn(False, "1 of 1 calls within 30 s succeeded")
     assert route.calls(failed=9) is None
     assert route.calls(failed=1) == Turn(True, "10 of 10 calls within 60 s failed")
 
@@ -133,7 +133,7 @@ def test_what_led_to_it_does_not_lead_back() -> None:
 def test_it_is_left_when_nobody_calls() -> None:
     route = outage()
     assert route.later(59) is None
-    assert route.later(1) == Turn(False, "nobody has called for 60 s")
+    assert route.later(1) == Turn(False, "no calls for 60 s")
 
 
 def test_it_is_not_left_while_calls_are_cut_short() -> None:

@@ -271,7 +271,7 @@ class App:
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self.ops.state.is_last_reload_good = False
-        self.ops.journal.note("reload", outcome="refused", why=problems[0], problems=len(problems))
+        self.ops.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
 
     def _serve(self, request: Request, reply: Reply) -> Awaitable[None]:
         """Serves a request to the listener that is shared by calls and the admin API."""

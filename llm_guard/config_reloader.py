@@ -32,7 +32,7 @@ BY_ITSELF = {"file": "the file has changed", "signal": "SIGHUP"}
 """Initiators of a reload other than operators, with the reason for the audit trail."""
 
 Adapt = Callable[[Config], Config]
-How = Literal["start", "reload", "roll_back"]
+How = Literal["start", "reload", "rollback"]
 Stamp = tuple[int, int, int]
 
 
@@ -99,10 +99,10 @@ class Reloads:
     @property
     def is_rolled_back(self) -> bool:
         """True after a rollback: the file has another config, which its next change or a restart puts into use."""
-        return self.current.how == "roll_back"
+        return self.current.how == "rollback"
 
     @property
-    def can_roll_back_to(self) -> Adopted | None:
+    def rollback_target(self) -> Adopted | None:
         return self._undo[-2] if len(self._undo) > 1 else None
 
     async def reload(self, by: str) -> Adopted:
@@ -134,14 +134,14 @@ class Reloads:
                 self._undo[-1] = adopted
             return adopted
 
-    async def roll_back(self, by: str) -> Adopted:
+    async def rollback(self, by: str) -> Adopted:
         """Puts the previous config into use; the file is not changed, and read when it changes. Raises NothingToDo."""
         async with self._turn:
-            before = self.can_roll_back_to
+            before = self.rollback_target
             if before is None:
                 raise NothingToDo(f"there is no earlier config in memory to roll back to; the last {KEPT} are kept")
             changes = await asyncio.to_thread(key_changes, self.current.config, before.config)
-            adopted = Adopted(before.config, "roll_back", by, self._clock.wall(), before.digest, tuple(changes))
+            adopted = Adopted(before.config, "rollback", by, self._clock.wall(), before.digest, tuple(changes))
             self._run(adopted)
             self._undo.pop()
             return adopted
@@ -196,7 +196,7 @@ class Reloads:
         config = adopted.config
         if adopted.needs_restart:
             _log.warning("changed keys need a restart", keys=adopted.needs_restart)
-        how = "rolled back" if adopted.how == "roll_back" else "reloaded"
+        how = "rolled back" if adopted.how == "rollback" else "reloaded"
         _log.info(
             how, by=adopted.by, models=len(config.models), upstreams=len(config.upstreams), changes=len(adopted.changes)
         )  # fmt: skip

@@ -110,12 +110,12 @@ class CallIntake:
             self._take_back(kept.id)
             self._call_store.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
             if isinstance(error, StoreError):
-                if self._events.note("promise", "unkept"):
+                if self._events.note("deferred", "rejected"):
                     _log.error("a call could not be deferred", problem=str(error))
                 return _later("cannot_be_kept", "the call is not deferred: the gateway's store fails")
             raise
         _beyond(call).deferred_id = kept.id
-        self._events.note("promise", "made")
+        self._events.note("deferred", "accepted")
         self._on_promise()
         return kept.id
 
@@ -162,7 +162,7 @@ class CallIntake:
             self._lose("slow" if isinstance(error, SlowDisk) else "disk", str(error))
             return None
         _beyond(call).dead_letter_id = kept.id
-        self._events.note("letter", "kept")
+        self._events.note("dead_letter", "stored")
         return kept.id
 
     async def _write(self, kept: KeptCall) -> None:
@@ -182,7 +182,7 @@ class CallIntake:
 
     def _lose(self, why: LostWhy, problem: str) -> None:
         self._counts.lost[why] += 1
-        if self._events.note("letter", "lost"):
+        if self._events.note("dead_letter", "lost"):
             _log.error("a dead letter was lost", why=why, problem=problem)
 
 

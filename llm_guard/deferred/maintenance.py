@@ -55,7 +55,7 @@ class Upkeep:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:  # once: a directory without permission stays that way
-                    self._events.note("store", "unkept")
+                    self._events.note("call_store", "maintenance_failed")
                     _log.error("maintenance of stored calls failed", problem=str(error))
                 self._is_failing = True
             self._events.look()

@@ -93,7 +93,7 @@ class Runner:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:
-                    self._events.note("store", "unreadable")
+                    self._events.note("call_store", "read_failed")
                     _log.error("stored calls cannot be started", problem=str(error))
                 self._is_failing = True
             await self._rest()
@@ -230,7 +230,7 @@ class Runner:
         if outcome == "answered":
             self._credentials.forget(kept.id)
         self._counts.promised -= kept.purpose == "later"
-        self._events.note("letter" if kept.purpose == "letter" else "promise", outcome)
+        self._events.note("dead_letter" if kept.purpose == "letter" else "deferred", outcome)
         self._on_over()
         return outcome
 

@@ -234,8 +234,8 @@ async def test_what_happens_is_counted_and_told(tmp_path: Path) -> None:
         assert await stand.metric("llm_guard_calls_total") == 1
         await stand.app.deferred._upkeep._look()  # normally runs every few seconds
         assert await stand.metric("llm_guard_kept_calls", purpose="later", state="answered") == 1
-        events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "promise"]
-        assert [each["what"] for each in events] == ["made", "answered"]
+        events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "deferred"]
+        assert [each["event"] for each in events] == ["accepted", "answered"]
         errands = [line["errand"] for line in stand.log if line["event"] == "call" and "errand" in line]
         assert errands.count("later") == 2
 

@@ -1,11 +1,11 @@
-"""/admin/admit: whether a call for a model would be admitted now, and if not, why. POST also starts a spare engine
+"""/admin/admit: whether a call for a model would be admitted now, and if not, why. POST also starts a standby engine
 where that helps and the config allows it.
 
 `proxy.dry_run` predicts how a call is routed.
 
-GET changes nothing, as everywhere in the admin API; its response names the spare engine that POST would start. The one
-exception is an engine with `auto_provision: on_get`, for orchestrators that can only send GET: it is started by a GET
-with `auto_provision=true` and an operator's token, but not by HEAD, a viewer's token or a cookie.
+GET changes nothing, as everywhere in the admin API; its response names the standby engine that POST would start. The
+one exception is an engine with `auto_provision: on_get`, for orchestrators that can only send GET: it is started by a
+GET with `auto_provision=true` and an operator's token, but not by HEAD, a viewer's token or a cookie.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from llm_guard.routing.route_table import Route
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.engines.supervisor import EngineSeen
 
-Why = Literal[
-    "breaker_open", "credential_benched", "deployment_held", "draining", "engine_unhealthy", "queue_full",
+Reason = Literal[
+    "breaker_open", "credential_cooldown", "deployment_held", "draining", "engine_unhealthy", "queue_full",
     "unknown_model",
 ]  # fmt: skip
 
@@ -43,11 +43,11 @@ class AdmitQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     model: _Model
     auto_provision: bool = False
-    """Starts a spare engine if the engine's config has `auto_provision: on_get`."""
+    """Starts a standby engine if the engine's config has `auto_provision: on_get`."""
 
 
 class Admit(Change):
-    """Model to check, and to start a spare engine for."""
+    """Model to check, and to start a standby engine for."""
 
     model: _Model
 
@@ -63,17 +63,17 @@ class Admission(Struct, frozen=True):
 
     model: str
     admitted: bool
-    why: Why | None
+    reason: Reason | None
     """Why the first candidate is not available; null if the call would be admitted."""
     message: str
     deployment: str | None
     """Deployment that would be tried first."""
     engines: list[EngineOutlook]
     """Engines of the model's deployments, in the order in which they would be tried."""
-    spare: str | None
-    """Spare engine that POST would start, because none of the model's own deployments is available."""
+    standby: str | None
+    """Standby engine that POST would start, because none of the model's own deployments is available."""
     provisioned: str | None
-    """Spare engine that this request has started."""
+    """Standby engine that this request has started."""
 
 
 class Admissions:
@@ -89,11 +89,11 @@ class Admissions:
     def pages(self) -> list[Page]:
         return [
             Page(
-                "GET", "/admin/admit", "Whether a call would be let in now.", self._give, query=AdmitQuery,
+                "GET", "/admin/admit", "Returns whether a call would be admitted now.", self._give, query=AdmitQuery,
                 gives=Admission,
             ),
             Page(
-                "POST", "/admin/admit", "The same, and starts a spare engine where that helps.", self._admit,
+                "POST", "/admin/admit", "The same; starts a standby engine if needed.", self._admit,
                 takes=Admit, gives=Changed[Admission],
             ),
         ]  # fmt: skip
@@ -101,9 +101,9 @@ class Admissions:
     async def _give(self, asked: Asked) -> Answer:
         wants: AdmitQuery = asked.wants
         found = self.judge(wants.model)
-        if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.spare):
-            why = f"GET /admin/admit asked for {wants.model}"
-            self._changes.note(asked.who, "engines.provision", str(found.spare), why, {"model": wants.model})
+        if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.standby):
+            reason = f"GET /admin/admit for {wants.model}"
+            self._changes.note(asked.who, "engines.provision", str(found.standby), reason, {"model": wants.model})
             found = self._provision(found)
         return answer(found)
 
@@ -112,9 +112,9 @@ class Admissions:
 
         def do() -> Done:
             found = self.judge(model)
-            if found.spare is None:
-                return Done(found, {"model": model}, [f"nothing was started: {_idle(found)}"])
-            return Done(self._provision(found), {"model": model, "engine": found.spare})
+            if found.standby is None:
+                return Done(found, {"model": model}, [f"no engine was started: {_idle(found)}"])
+            return Done(self._provision(found), {"model": model, "engine": found.standby})
 
         return await self._changes.make(asked, "engines.provision", model, do)
 
@@ -122,23 +122,23 @@ class Admissions:
         """Checks whether a call would be admitted. Has no side effect on calls."""
         gateway = self._gateway
         if gateway.is_leaving:
-            return _refused(model, "draining", "this gateway is going away")
+            return _refused(model, "draining", "this gateway is shutting down")
         route = gateway.table.preview(model)
         if route is None:
             return _refused(model, "unknown_model", unknown_model(gateway.table, model).message)
         seen = {upstream: each for each in self._engines.seen() for upstream in each.config.upstreams}
         steps = [_Step(each, seen.get(each.target.deployment.upstream.name)) for each in self._foresee(model, route)]
-        able = [each for each in steps if each.why is None]
-        chosen = min(able, key=lambda each: each.foreseen.turn == "in_reserve", default=None)
+        able = [each for each in steps if each.reason is None]
+        chosen = min(able, key=lambda each: each.foreseen.decision == "backup", default=None)
         own = [each for each in steps if each.foreseen.target.alias == route.alias]
         return Admission(
             model=model,
             admitted=chosen is not None,
-            why=None if chosen is not None else steps[0].why,
-            message="; ".join(each.words for each in steps),
+            reason=None if chosen is not None else steps[0].reason,
+            message="; ".join(each.message for each in steps),
             deployment=None if chosen is None else chosen.label,
             engines=[each.outlook for each in steps if each.outlook is not None],
-            spare=_spare(own) if all(each.why is not None for each in own) else None,
+            standby=_standby(own) if all(each.reason is not None for each in own) else None,
             provisioned=None,
         )
 
@@ -155,29 +155,29 @@ class Admissions:
         return supervisor is not None and supervisor.config.provision == "on_get"
 
     def _provision(self, found: Admission) -> Admission:
-        supervisor = None if found.spare is None else self._engines.find(found.spare)
+        supervisor = None if found.standby is None else self._engines.find(found.standby)
         if supervisor is not None:
             supervisor.start()
-        return replace(self.judge(found.model), provisioned=found.spare)
+        return replace(self.judge(found.model), provisioned=found.standby)
 
 
 class _Step:
     """A candidate deployment with its engine."""
 
-    __slots__ = ("engine", "foreseen", "label", "why", "words")
+    __slots__ = ("engine", "foreseen", "label", "message", "reason")
 
     def __init__(self, foreseen: Foreseen, engine: EngineSeen | None) -> None:
         self.foreseen = foreseen
         self.engine = engine
         self.label = foreseen.target.deployment.label
-        self.why: Why | None = None
-        self.words = f"{self.label} can be asked"
+        self.reason: Reason | None = None
+        self.message = f"{self.label} is available"
         if engine is not None and engine.now.state != "running":
-            self.why = "engine_unhealthy"
-            self.words = f"{self.label}: its engine {engine.name} is {engine.now.state}"
-        elif foreseen.turn == "left_out" and foreseen.obstacle is not None:
-            self.why = _why(foreseen.obstacle)
-            self.words = f"{self.label}: {foreseen.obstacle.why}"
+            self.reason = "engine_unhealthy"
+            self.message = f"{self.label}: its engine {engine.name} is {engine.now.state}"
+        elif foreseen.decision == "skipped" and foreseen.obstacle is not None:
+            self.reason = _reason(foreseen.obstacle)
+            self.message = f"{self.label}: {foreseen.obstacle.why}"
 
     @property
     def outlook(self) -> EngineOutlook | None:
@@ -192,15 +192,15 @@ def _may_start(asked: Asked) -> bool:
     return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 
 
-def _why(obstacle: Unavailable | AtCapacity) -> Why:
+def _reason(obstacle: Unavailable | AtCapacity) -> Reason:
     if isinstance(obstacle, AtCapacity):
         return "queue_full"
     if obstacle.is_held:
         return "deployment_held"
-    return "credential_benched" if obstacle.why == "in cooldown" else "breaker_open"
+    return "credential_cooldown" if obstacle.why == "in cooldown" else "breaker_open"
 
 
-def _spare(steps: list[_Step]) -> str | None:
+def _standby(steps: list[_Step]) -> str | None:
     for each in steps:
         engine = each.engine
         if engine is not None and engine.config.provision != "never" and engine.now.state == "stopped":
@@ -209,8 +209,8 @@ def _spare(steps: list[_Step]) -> str | None:
 
 
 def _idle(found: Admission) -> str:
-    return "it is admitted" if found.admitted else "no spare engine of this model waits to be started"
+    return "calls are admitted" if found.admitted else "the model has no stopped standby engine"
 
 
-def _refused(model: str, why: Why, message: str) -> Admission:
-    return Admission(model, False, why, message, None, [], None, None)
+def _refused(model: str, reason: Reason, message: str) -> Admission:
+    return Admission(model, False, reason, message, None, [], None, None)

@@ -67,7 +67,7 @@ class Trail:
                 limit.set(self._clock.now() + PATIENCE_S, "audit")
                 return await asyncio.shield(written)
         except TimeoutError:
-            _log.error("the audit trail's disk does not respond", waiting=len(self._waiting))
+            _log.error("the disk of the audit trail does not respond", waiting=len(self._waiting))
             return f"the disk has not responded in {PATIENCE_S:g} s; the write may still succeed"
 
     async def latest(self, limit: int, before: int | None) -> list[Entry]:
@@ -121,7 +121,7 @@ class Trail:
     def _keep(self, entries: list[Entry], why: str) -> None:
         """Keeps entries that could not be written. Logs the last one; the others were logged before."""
         self._unwritten.extend(entries)
-        _log.error("audit entry not written", problem=why, entry=msgspec.to_builtins(entries[-1]))
+        _log.error("change not written to the audit trail", problem=why, entry=msgspec.to_builtins(entries[-1]))
 
 
 def _append(file: AuditFile, entries: list[Entry]) -> str | None:

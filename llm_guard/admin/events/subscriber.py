@@ -78,7 +78,7 @@ class Reader:
         self._waiting.append(data)
         self._bytes += len(data)
         if len(self._waiting) > MAX_EVENTS or self._bytes > MAX_BYTES:
-            _log.warning("event subscriber disconnected: it reads too slowly", waiting=len(self._waiting))
+            _log.warning("event reader dropped: it reads too slowly", waiting=len(self._waiting))
             self._waiting.clear()
             self.end()
             self._drop()

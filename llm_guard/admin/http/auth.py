@@ -110,7 +110,7 @@ def cookies_in(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _missing() -> Refused:
-    message = "send `Authorization: Bearer OPS_TOKEN`; for a browser `llm-guard login -c FILE` prints a link"
+    message = "send `Authorization: Bearer OPS_TOKEN`; for a browser, `llm-guard login -c FILE` prints a link"
     return Refused(401, "token_needed", message, _CHALLENGE)
 
 

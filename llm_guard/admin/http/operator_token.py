@@ -83,15 +83,15 @@ class OperatorToken:
     def _without_file(self, problem: str) -> Generated:
         """Keeps the current token, if there is one: a disk failure must not lock operators out."""
         if self.generated is not None:
-            _log.error("the operator token's file cannot be used; the current token stays valid", problem=problem)
+            _log.error("the operator token file cannot be used; the current token stays valid", problem=problem)
             return self.generated
         remedy = "set ops.token: it is required where ops.store is read-only, and for replicas that do not share it"
-        event = "the operator token cannot be stored: without a terminal, login is impossible"
+        event = "the operator token cannot be stored: login is possible at this terminal only"
         _log.error(event, problem=problem, remedy=remedy)
         return Generated(secrets.token_urlsafe(32), None, is_new=True)
 
 
 def _tell(found: Generated) -> None:
     if found.file is not None:
-        done = "generated" if found.is_new else "loaded from its file"
-        _log.info(f"operator token {done}", file=str(found.file), next="llm-guard login prints a link to log in")
+        done = "was generated" if found.is_new else "was read"
+        _log.info(f"the operator token {done}", file=str(found.file), next="llm-guard login prints a link to log in")

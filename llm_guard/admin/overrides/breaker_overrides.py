@@ -166,15 +166,15 @@ class Forces:
             self.apply_overrides(deployment)
         self._gateway.wake_waiters()
 
-    def _end(self, force: Force, who: str, why: str) -> None:
+    def _end(self, force: Force, actor: str, reason: str) -> None:
         """Ends an override as a whole, even if a reload has overruled it for one of its breakers only."""
         if self._forces.get(force.aim) is force:
             del self._forces[force.aim]
         meant = [pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force]
-        self._release(meant, f"no longer forced: {why}")
+        self._release(meant, f"no longer forced: {reason}")
         self._taken = {breaker: taken for breaker, taken in self._taken.items() if taken is not force}
         details = {"was": force.state, "reason": force.reason}
-        self._changes.note(who, "breakers.reset", str(force.aim), why, details)
+        self._changes.note(actor, "breakers.reset", str(force.aim), reason, details)
 
     def _forget_lost(self) -> None:
         """Forgets breakers that no longer exist: patterns drop names, reloads drop deployments."""

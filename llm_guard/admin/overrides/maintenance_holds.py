@@ -1,4 +1,4 @@
-"""Maintenance holds: deployments that an operator has drained, or benched for a time.
+"""Maintenance holds: deployments that an operator has drained, or cordoned for a time.
 
 Applies each hold to every deployment with its label, new ones included, and ends it. `proxy.attempts.admission`
 enforces it.
@@ -73,5 +73,5 @@ class Holds:
             if (hold := self.end(label)) is not None:
                 self._note("reload", label, hold, "the new config no longer has the deployment")
 
-    def _note(self, who: str, label: str, hold: Hold, why: str) -> None:
-        self._changes.note(who, "deployments.return", label, why, {"was": hold.kind, "reason": hold.reason})
+    def _note(self, actor: str, label: str, hold: Hold, reason: str) -> None:
+        self._changes.note(actor, "deployments.uncordon", label, reason, {"was": hold.kind, "reason": hold.reason})

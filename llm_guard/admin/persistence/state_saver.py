@@ -62,9 +62,9 @@ class Keeping:
             self._last = None  # this process owns the file from here on
             self._recall(_read(content))
         except TimeoutError:
-            _log.error("the operator state is not restored: the disk of ops.store does not respond")
+            _log.error("operator state not restored: the disk of ops.store does not respond")
         except (OSError, msgspec.DecodeError) as error:
-            _log.error("the operator state is not restored", problem=_said(error))
+            _log.error("operator state not restored", problem=_said(error))
         except Exception:  # noqa: BLE001  # the file may have been edited by hand; the gateway must start
             _log.exception("the operator state is only restored in part")
 
@@ -91,7 +91,7 @@ class Keeping:
                     await asyncio.shield(self._writing)
         except Exception as error:  # noqa: BLE001  # the rest must be stopped as well
             _log.error(
-                "the last changes of the operator state are not saved",
+                "operator state not saved: the latest changes are lost",
                 problem=_said(error) or "the disk does not respond",
             )
         self._is_over = True
@@ -107,18 +107,12 @@ class Keeping:
             self._last, self._is_failing = kept, False
         elif isinstance(error, TakenOver):
             self._is_over = True
-            _log.error(
-                "another gateway of this name saves its operator state here: this one no longer saves its own",
-                remedy=_REMEDY,
-            )
+            _log.error("operator state not saved: another gateway with the same name uses the file", remedy=_REMEDY)
         else:
             self._next_at = self._clock.now() + AGAIN_S
             if not self._is_failing:
                 self._is_failing = True
-                _log.error(
-                    "the operator state is not saved: a restart would lose alert states and overrides",
-                    problem=_said(error),
-                )
+                _log.error("operator state not saved: a restart would lose alerts and overrides", problem=_said(error))
 
     def _on_thread(self, act: Callable[[], _Given]) -> asyncio.Future[_Given]:
         return asyncio.get_running_loop().run_in_executor(self._thread, act)

@@ -298,7 +298,7 @@ def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> flo
 
 def shut_by(hold: Hold, guess_s: float, now: float) -> Unavailable:
     """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
-    why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
+    why = "drained by an operator" if hold.kind == "drained" else "cordoned by an operator"
     return Unavailable(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
 
 

@@ -217,7 +217,7 @@ def _lesser(disposition: Disposition) -> str:
     """Returns the kind of fallback response that a failed call got; "" if it got none."""
     if disposition.cache == "stale_if_error":
         return "stale"
-    return "promise" if disposition.deferred_id else disposition.fallback
+    return "deferred" if disposition.deferred_id else disposition.fallback
 
 
 def _fails_alone(call: Call, now: float) -> bool:

@@ -17,18 +17,18 @@ _LONGEST_NAME = 40
 _LEAST_BAR = 10
 _WHY_CHARS = 60
 _FROM_CACHE = {
-    "hit": "response from the cache",
-    "stale": "stale response from the cache, refreshed in the background",
-    "stale_if_error": "stale response from the cache, because all attempts failed",
-    "miss": "not in the cache",
-    "coalesced": "shared the response of an identical call in flight",
+    "hit": "hit",
+    "stale": "stale, revalidated in the background",
+    "stale_if_error": "stale, because the provider failed",
+    "miss": "miss",
+    "coalesced": "shared the response of an identical call",
 }
-_INSTEAD = {"static": "the static fallback response of its route"}
-_ERRANDS = {
-    "refresh": "cache refresh by the gateway",
+_FALLBACKS = {"static": "static response"}
+_BACKGROUND = {
+    "refresh": "background revalidation of a cached response",
     "later": "execution of a deferred call",
     "requeue": "execution of a requeued dead letter",
-    "fetch": "status request for a deferred call",
+    "fetch": "a client fetches the result of a deferred call",
 }
 
 
@@ -59,7 +59,7 @@ def waterfall(call: CallLine, strokes: Strokes, width: int) -> str:
     ]
     room = max(_LEAST_BAR, width - _widest(places) - len(" 999 ms"))
     drawn = [_drawn(place, each, total_s, strokes, room) for place, each in zip(places, attempts, strict=True)]
-    legend = f"{strokes.waited} waited  {strokes.asked} until first token or end  {strokes.answered} streamed"
+    legend = f"{strokes.waited} waiting  {strokes.asked} until the first token or the end  {strokes.answered} streaming"
     picture = ["", *drawn, *_skipped(call), "", legend] if drawn else _skipped(call)
     return "\n".join([*_head(call), *picture])
 
@@ -93,7 +93,7 @@ def took(seconds: float) -> str:
 
 def _head(call: CallLine) -> Iterator[str]:
     yield f"{printable(call.request_id)}  {_when(call.timestamp)}  {call.method} {_shortened(call.path, 200)}".rstrip()
-    via = f" by the route {printable(call.route)}" if call.route not in (None, call.model) else ""
+    via = f" via route {printable(call.route)}" if call.route not in (None, call.model) else ""
     status = f", status {call.status}" if call.status is not None else ""
     first = f", first token after {took(call.ttft_s)}" if call.ttft_s is not UNSET else ""
     after = "for" if call.outcome == "running" else "after"
@@ -105,10 +105,10 @@ def _head(call: CallLine) -> Iterator[str]:
         ("client", call.client),
         ("trace", call.trace_id),
         ("reason", call.why),
-        ("gave up", call.gave_up),
+        ("stopped", call.gave_up),
     ):
         if not isinstance(text, UnsetType) and text is not None:
-            yield f"{name:12}{by if name == 'reason' else ''}{printable(text)}"
+            yield f"{name:13}{by if name == 'reason' else ''}{printable(text)}"
     yield from _beyond(call)
 
 
@@ -117,13 +117,13 @@ def _beyond(call: CallLine) -> Iterator[str]:
     age = f", {took(call.age_s)} old" if call.age_s is not UNSET else ""
     for name, text, words, more in (
         ("cache", call.cache, _FROM_CACHE, age),
-        ("fallback", call.lesser, _INSTEAD, ""),
-        ("dead letter", call.letter, {}, ": stored, and can be requeued"),
-        ("deferred", call.promise, {}, ": the client fetches the response with this id"),
-        ("purpose", call.errand, _ERRANDS, ""),
+        ("fallback", call.lesser, _FALLBACKS, ""),
+        ("dead letter", call.letter, {}, ", can be requeued"),
+        ("deferred", call.promise, {}, ", the id under which the client fetches the response"),
+        ("origin", call.errand, _BACKGROUND, ""),
     ):
         if text is not UNSET:
-            yield f"{name:12}{words.get(text, printable(text))}{more}"
+            yield f"{name:13}{words.get(text, printable(text))}{more}"
 
 
 def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:
@@ -147,9 +147,9 @@ def _bar(attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> s
 
 def _notes(attempt: AttemptLine) -> Iterator[str]:
     about = [
-        "hedge of the attempt before" if attempt.hedge is True else "",
+        "hedge" if attempt.hedge is True else "",
         f"with key {attempt.key}" if attempt.key is not UNSET else "",
-        f"resumed the stream ({attempt.resumed_by})" if attempt.resumed_by is not UNSET else "",
+        f"resumes a broken stream ({attempt.resumed_by})" if attempt.resumed_by is not UNSET else "",
         f"waited {took(attempt.waited_s)} ({attempt.waited_for})" if attempt.waited_for is not UNSET else "",
         f"its breaker was {attempt.breaker}" if attempt.breaker is not UNSET else "",
         attempt.why if attempt.why is not UNSET else "",

@@ -184,7 +184,7 @@ def evaluate_budget(subject: str, tokens: float, failure_share: float) -> Findin
     """Evaluates a retry budget: it is exhausted if no retry is left while attempts fail. `failure_share` decays without
     attempts."""
     is_out = tokens < 1 and failure_share >= FAILING
-    state = "the retry budget is exhausted" if is_out else "the retry budget is not exhausted"
+    state = "no retry is left" if is_out else "retries are available, or not needed"
     summary = f"{subject}: {state}, {percent(failure_share)} of the recent attempts failed"
     return Finding(_verdict(is_out, True), tokens, 1.0, summary)
 
@@ -198,24 +198,26 @@ def evaluate_credential(upstream: str, rest_s: float, category: str, key: str = 
 
 
 def evaluate_engine(engine: str, has_given_up: bool) -> Finding:
-    state = "could not be restarted, and is given up" if has_given_up else "is no longer given up"
+    state = "could not be restarted, and was given up" if has_given_up else "is no longer given up"
     return Finding(_verdict(has_given_up, True), float(has_given_up), 1.0, f"{engine} {state}")
 
 
 def evaluate_reload(is_good: bool) -> Finding:
-    state = "the last reload succeeded" if is_good else "the last reload failed, the old config stays in use"
+    state = (
+        "the config file was applied" if is_good else "the config file was rejected; the previous config stays in use"
+    )
     return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
 
 
 def evaluate_file(what: str, problem: str | None) -> Finding:
     """Evaluates a file with a key or certificates that the config names; `problem` None: its content is in use."""
-    state = "its files are in use" if problem is None else f"{problem}; the last good ones stay in use"
+    state = "its files are in use" if problem is None else f"{problem}; the last valid version stays in use"
     return Finding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
 
 
 def evaluate_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
     """Evaluates the event loop's lag; it resolves below half of the threshold."""
-    summary = f"the event loop was blocked for {seconds(lag_s)} (threshold {seconds(settings.above)})"
+    summary = f"the event loop was blocked for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
     return Finding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
 
 

@@ -123,7 +123,7 @@ class Breaker:
             if now < self._opening.probe_at():
                 self._opening.refused += 1
                 return None
-            self._change("half_open", now, "its open time has passed")
+            self._change("half_open", now, "the open duration has elapsed")
         self._leases = {permit: ends_at for permit, ends_at in self._leases.items() if ends_at > now}
         if len(self._leases) >= self._settings.half_open_calls:
             self._opening.refused += 1

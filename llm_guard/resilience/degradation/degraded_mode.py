@@ -155,7 +155,7 @@ class Degradation:
         is_in_use = now - self._called_at < rules.window
         if not is_in_use or calls < rules.min_calls or failed < rules.enter * calls:
             return None
-        return f"{failed} of {calls} calls within {rules.window:g} s had no real response"
+        return f"{failed} of {calls} calls within {rules.window:g} s failed"
 
     def _reason_to_leave(self, seen: Seen, since: float, now: float) -> str | None:
         rules = self.settings
@@ -167,7 +167,7 @@ class Degradation:
         answered, failed = seen.answered - before.answered, seen.failed - before.failed
         if not answered or failed > rules.leave * (answered + failed):
             return None
-        return f"{answered} of {answered + failed} calls within {rules.calm:g} s had a real response"
+        return f"{answered} of {answered + failed} calls within {rules.calm:g} s succeeded"
 
     def _turn(self, since: float | None, why: str, seen: Seen, now: float) -> Turn:
         self._since = since

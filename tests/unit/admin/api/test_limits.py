@@ -58,7 +58,7 @@ async def test_limits_of_a_label_are_those_of_every_name_under_it() -> None:
 async def test_later_word_adds_to_the_earlier_one() -> None:
     world = World()
     await world.set(concurrency=3)
-    await world.set(queue=7, concurrency=None)
+    await world.set(max_queue=7, concurrency=None)
     await world.set(min_per_second=1, max_ratio=0.5)
     assert settings(world.all[0]) == (0.2, 1.0, None, 7)
     assert world.all[0].budget.settings.max_ratio == 0.5
@@ -71,7 +71,7 @@ async def test_reset_leads_back_to_what_the_config_says() -> None:
     answer = await world.reset()
     assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
     assert (answer["now"][0]["is_changed"], answer["warnings"]) == (False, [])
-    assert (await world.reset())["warnings"] == ["a/m-* was as the config says"]
+    assert (await world.reset())["warnings"] == ["the limits of a/m-* were those of the config"]
 
 
 async def test_name_that_is_asked_for_later_is_held_to_the_same() -> None:
@@ -98,7 +98,7 @@ async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_d
     world.pages.adopt(config(other=[{"upstream": "b"}]))
     assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
     ended = world.trail.entries[-1]
-    assert (ended.who, ended.what, ended.detail) == ("reload", "limits.reset", {"was": {"concurrency": 3}})
+    assert (ended.actor, ended.action, ended.detail) == ("reload", "limits.reset", {"was": {"concurrency": 3}})
     with pytest.raises(Refused, match="no deployment is named"):
         await world.set(concurrency=3)
 
@@ -106,13 +106,13 @@ async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_d
 @pytest.mark.parametrize(
     ("said", "word"),
     [
-        ({}, "say what is to change"),
+        ({}, "send at least one of"),
         ({"retry_ratio": 1.5}, "retry_ratio"),
         ({"min_per_second": float("inf")}, "min_per_second"),
         ({"max_ratio": -1.0}, "max_ratio"),
         ({"concurrency": 0}, "concurrency"),
-        ({"queue": 0}, "queue"),
-        ({"concurrency": 3, "queue": 0}, "queue"),
+        ({"max_queue": 0}, "max_queue"),
+        ({"concurrency": 3, "max_queue": 0}, "max_queue"),
     ],
 )
 async def test_ranges_are_the_configs_and_nothing_is_changed_by_half(said: dict[str, Any], word: str) -> None:

@@ -34,7 +34,7 @@ class Disk(AuditFile):
         self.goes_on.wait(10)
         if self.problem is not None:
             raise StoreError(self.problem)
-        self.written += [each.why for each in entries]
+        self.written += [each.reason for each in entries]
 
     def latest(self, limit: int, before: int | None) -> list[Entry]:
         self.goes_on.wait(10)
@@ -46,8 +46,8 @@ class Disk(AuditFile):
         self.is_closed = True
 
 
-def entry(why: str) -> Entry:
-    return Entry(at="", who="ann", what="breakers.reset", target="a/x", why=why, detail={}, instance="")
+def entry(reason: str) -> Entry:
+    return Entry(at="", actor="ann", action="breakers.reset", target="a/x", reason=reason, detail={}, instance="")
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterat
 
 
 async def shown(trail: Trail, limit: int = 100, before: int | None = None) -> list[str]:
-    return [each.why for each in await trail.latest(limit, before)]
+    return [each.reason for each in await trail.latest(limit, before)]
 
 
 async def test_changes_are_written_in_order_and_not_by_the_event_loop() -> None:
@@ -80,7 +80,7 @@ async def test_what_cannot_be_written_is_logged_whole_and_shown_and_written_with
         with capture_logs() as log:
             assert await trail.add(entry("one")) == "the disk is full"
             assert await trail.add(entry("two")) == "the disk is full"
-        assert [(line["log_level"], line["entry"]["why"]) for line in log] == [("error", "one"), ("error", "two")]
+        assert [(line["log_level"], line["entry"]["reason"]) for line in log] == [("error", "one"), ("error", "two")]
         with pytest.raises(Refused, match="2 changes are not written yet; the log has them"):
             await trail.latest(10, None)
         disk.problem = None

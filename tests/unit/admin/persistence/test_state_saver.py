@@ -206,6 +206,6 @@ async def test_name_that_no_json_can_say_is_said_and_stops_nothing() -> None:
             await world.look()
             assert world.disk.tried == 0
     assert [each["event"] for each in lines] == [
-        "the operator state is not saved: a restart would lose alert states and overrides",
-        "the last changes of the operator state are not saved",
-    ]  # fmt: skip
+        "operator state not saved: a restart would lose alerts and overrides",
+        "operator state not saved: the latest changes are lost",
+    ]

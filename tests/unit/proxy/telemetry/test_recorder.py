@@ -221,11 +221,7 @@ def test_failure_that_the_gateway_has_decided_on_is_a_refusal_too(
 def test_refused_call_is_counted_on_every_deployment_that_could_have_served_it(records: Records) -> None:
     first, second = new_target("a/x"), new_target("b/y")
     refused = new_call(first, second)
-    refused.skipped = [
-        Skipped("a/x", "breaker open"),
-        Skipped("b/y", "wait queue too slow"),
-        Skipped("a/x", "in cooldown"),
-    ]
+    refused.skipped = [Skipped("a/x", "breaker open"), Skipped("b/y", "no room in time"), Skipped("a/x", "in cooldown")]
     refused.refusal = Refusal(429, "at_capacity", "full", by="limit")
     records.whole_call(refused, at=1000.0)
     late = new_call(first, second)

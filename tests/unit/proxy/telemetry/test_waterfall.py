@@ -65,8 +65,8 @@ def test_each_attempt_says_why_and_what_was_decided() -> None:
     )  # fmt: skip
     text = waterfall(call(tried), PLAIN, 100)
     assert (
-        "   hedge of the attempt before; resumed the stream (prefill); waited 500 ms (queue);"
-        " its breaker was half_open; too slow\n   -> give up: deadline; 7.5 left in the retry budget\n"
+        "   hedge; resumes a broken stream (prefill); waited 500 ms (queue); its breaker was half_open;"
+        " too slow\n   -> give up: deadline; 7.5 left in the retry budget\n"
     ) in text
 
 
@@ -75,10 +75,11 @@ def test_head_says_what_became_of_it() -> None:
                   ttft_s=0.5)  # fmt: skip
     assert waterfall(failed, PLAIN, 100) == (
         "lg-1  2026-01-31 23:59:58.123 UTC  POST /v1/chat/completions\n"
-        "gpt by the route g*: timeout, status 504 after 4 s, first token after 500 ms, gateway overhead 200 us\n"
-        "client      app\n"
-        "reason      it took too long\n"
-        "gave up     deadline"
+        "gpt via route g*: timeout, status 504 after 4 s, first token after 500 ms, gateway overhead"
+        " 200 us\n"
+        "client       app\n"
+        "reason       it took too long\n"
+        "stopped      deadline"
     )
 
 
@@ -86,7 +87,7 @@ def test_refusal_says_by_what_and_who_was_skipped() -> None:
     refused = call(outcome="refused", status=503, refused_by="breaker", why="failing",
                    skipped=[SkippedLine("a/x", "breaker open")])  # fmt: skip
     assert waterfall(refused, PLAIN, 100).splitlines()[-2:] == [
-        "reason      by breaker: failing",
+        "reason       by breaker: failing",
         "skipped: a/x: breaker open",
     ]
 
@@ -94,18 +95,18 @@ def test_refusal_says_by_what_and_who_was_skipped() -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"cache": "hit", "age_s": 12.0}, ["cache       response from the cache, 12 s old"]),
+        ({"cache": "hit", "age_s": 12.0}, ["cache        hit, 12 s old"]),
         ({"cache": "stale_if_error", "age_s": 90.0},
-         ["cache       stale response from the cache, because all attempts failed, 90 s old"]),
-        ({"cache": "miss"}, ["cache       not in the cache"]),
+         ["cache        stale, because the provider failed, 90 s old"]),
+        ({"cache": "miss"}, ["cache        miss"]),
         ({"lesser": "static", "letter": "ab12"},
-         ["fallback    the static fallback response of its route", "dead letter ab12: stored, and can be requeued"]),
-        ({"promise": "cd34"}, ["deferred    cd34: the client fetches the response with this id"]),
+         ["fallback     static response", "dead letter  ab12, can be requeued"]),
+        ({"promise": "cd34"}, ["deferred     cd34, the id under which the client fetches the response"]),
         ({"promise": "cd34", "errand": "later"},
-         ["deferred    cd34: the client fetches the response with this id",
-          "purpose     execution of a deferred call"]),
+         ["deferred     cd34, the id under which the client fetches the response",
+          "origin       execution of a deferred call"]),
         ({"cache": "of a newer gateway", "errand": "another"},
-         ["cache       of a newer gateway", "purpose     another"]),
+         ["cache        of a newer gateway", "origin       another"]),
     ],
 )  # fmt: skip
 def test_what_became_of_it_beyond_its_attempts_is_said(facts: dict[str, Any], said: list[str]) -> None:

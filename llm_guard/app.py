@@ -196,7 +196,7 @@ class App:
         drained.cancel()
         hurry.cancel()
         if self.gateway.running:
-            _log.warning("ending what still runs", running=self.gateway.running)
+            _log.warning("drain timeout: ending the calls still running", running=self.gateway.running)
             self.gateway.end_running()
             await self.gateway.wait_idle(_LAST_WORDS_S)
         await self._close()
@@ -271,7 +271,7 @@ class App:
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self.ops.state.is_last_reload_good = False
-        self.ops.journal.note("reload", outcome="refused", why=problems[0], problems=len(problems))
+        self.ops.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
 
     def _serve(self, request: Request, reply: Reply) -> Awaitable[None]:
         """Serves a request to the listener that is shared by calls and the admin API."""

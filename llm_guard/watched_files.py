@@ -130,7 +130,7 @@ def read_file(path: str) -> bytes:
     """Reads a file of at most 1 MiB. Raises BadFile."""
     try:
         if not Path(path).is_file():
-            raise BadFile(f"{path} is no file" if Path(path).exists() else f"{path} does not exist")
+            raise BadFile(f"{path} is not a file" if Path(path).exists() else f"{path} does not exist")
         with Path(path).open("rb") as opened:
             content = opened.read(_MAX_BYTES + 1)
     except OSError as error:

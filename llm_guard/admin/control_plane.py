@@ -225,7 +225,7 @@ class OperatorSide:
 
     def _pages(self) -> list[Page]:
         return [
-            Page("GET", "/healthz", "Liveness: the event loop turns.", _alive, media=TEXT, is_open=True),
+            Page("GET", "/healthz", "Liveness: 200 while the event loop runs.", _alive, media=TEXT, is_open=True),
             *self._health.pages(),
             *self._metrics.pages(),
             *self.overview.pages(),

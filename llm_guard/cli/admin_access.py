@@ -90,7 +90,7 @@ def _named(rules: Ops, name: str | None) -> Found:
         if each.name == name:
             return Found(each.name, each.role, each.token)
     names = ", ".join(each.name for each in rules.tokens)
-    raise NoToken(f"ops.tokens has no {name}" + (f"; it has {names}" if names else ""))
+    raise NoToken(f"ops.tokens has no token named {name}" + (f"; known: {names}" if names else ""))
 
 
 def _from_file(rules: Ops) -> str:
@@ -98,10 +98,10 @@ def _from_file(rules: Ops) -> str:
         folder = state_folder(rules.store, os.environ)
         token = read_token(folder)
     except PermissionError as error:
-        raise NoToken(f"{error.filename} cannot be read: run this as the gateway's user") from None
+        raise NoToken(f"{error.filename} cannot be read: run this command as the gateway's user") from None
     except (OSError, StoreError) as error:
         raise NoToken(str(error)) from None
     if token is None:
-        remedy = "start the gateway, which makes one, or give this command its config (-c FILE) and its user"
+        remedy = "start the gateway, which generates one, or run this as the gateway's user with its config (-c FILE)"
         raise NoToken(f"there is no token in {folder / FILE}: {remedy}")
     return token

@@ -80,9 +80,9 @@ def _url(value: object) -> object:
     if not is_whole or not re.fullmatch("[\x21-\x7e]+", value):
         raise wrong("must be a URL such as https://hooks.example.com/llm-guard")
     if "@" in urllib.parse.urlsplit(value).netloc:
-        raise wrong("must not carry a user or a password; an authorization header stands in headers")
+        raise wrong("must not contain a user or password; put an authorization header in headers")
     if "#" in value:
-        raise wrong("must not carry a fragment")
+        raise wrong("must not contain a fragment")
     return value
 
 
@@ -144,5 +144,5 @@ def check_webhook_names(webhooks: tuple[_Target, ...]) -> tuple[_Target, ...]:
     names = [each.name for each in webhooks]
     for name in names:
         if names.count(name) > 1:
-            raise wrong(f"two are called {name}: give each a name of its own")
+            raise wrong(f"the name {name} is used twice: names must be unique")
     return webhooks

@@ -61,7 +61,7 @@ def check_names(document: Document, upstreams: Collection[str], models: Collecti
         if not is_name(name):
             document.report(("models", name), "a name has 1 to 256 printable characters")
         elif re.search(r"[?\[\]]", name):
-            document.report(("models", name), "the only wildcard is *, for any text; ? and [ ] are not read")
+            document.report(("models", name), "the only wildcard is *, for any text; ? and [ ] are not supported")
 
 
 def _check_name(document: Document, path: Path, name: str) -> None:
@@ -82,9 +82,9 @@ def check_engines(
             if served not in upstreams:
                 document.report(path, f"no upstream has this name{did_you_mean(served, upstreams)}")
             elif owner != name:
-                document.report(path, f"is served by the engine {owner}; give this one an upstream of its own")
+                document.report(path, f"is served by the engine {owner}; define a separate upstream for this engine")
             elif (upstream := upstreams[served]) is not None and upstream.probe is None:
-                reason = f"must not be null: nobody would know when to restart the engine {name}, which serves it"
+                reason = f"must not be null: the engine {name}, which serves it, is restarted when its probes fail"
                 document.report(("upstreams", served, "probe"), reason)
 
 
@@ -104,7 +104,7 @@ def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -
 def check_store(document: Document, store: StoreConfig | None) -> None:
     """Checks that there is a key if something is to be encrypted."""
     if store is not None and store.dead_letters.bodies == "encrypted" and store.encryption_key is None:
-        remedy = "set store.encryption_key to what `openssl rand -base64 32` prints, by a variable"
+        remedy = "set store.encryption_key to the output of `openssl rand -base64 32`, through a variable"
         document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {remedy}")
 
 
@@ -118,7 +118,7 @@ def check_completion_webhooks(
         if store is not None and webhook is not None and webhook not in known:
             place: Path = ("models", name, "deferred", "webhook")
             place = place if place in document.lines else ("defaults", *place[2:])
-            reason = f"no webhook in store.webhooks is called {webhook}{did_you_mean(webhook, known)}"
+            reason = f"no webhook in store.webhooks is named {webhook}{did_you_mean(webhook, known)}"
             document.report(place, reason)
 
 
@@ -141,7 +141,7 @@ def check_ways(
             _check_fallbacks(document, name, way, dialects, ways)
     for name, spoken in dialects.items():
         if len(spoken) > 1:
-            reason = "speak different dialects; a call cannot change from one to the other"
+            reason = "have different dialects; calls are not translated between them"
             document.report(("models", name, "deployments"), reason)
     _check_cycles(document, ways)
 
@@ -179,7 +179,7 @@ def _check_fallbacks(
         elif fallback in way.fallbacks[:index]:
             document.report(path, "the same fallback is listed twice")
         elif _differ(dialects.get(name), dialects.get(key)):
-            reason = "speaks another dialect; a call cannot change from one to the other"
+            reason = "has another dialect; calls are not translated between them"
             document.report(path, reason)
 
 
@@ -192,11 +192,11 @@ def check_probes(document: Document, ways: Mapping[str, Way | None]) -> None:
                 continue
             path: Path = ("models", name, "deployments", index, "probe")
             if each.model is None and is_pattern(name):
-                document.report(path, "needs a `model` beside it: there is nothing to ask a pattern for")
+                document.report(path, "needs `model` as well: a pattern is not a model that can be requested")
                 continue
             owner, theirs = owners.setdefault((each.upstream, each.model or name), (name, each.probe))
             if theirs != each.probe:
-                document.report(path, f"is set otherwise for the same deployment of {owner}; write it there alone")
+                document.report(path, f"differs from the setting for the same deployment in {owner}; set it only there")
 
 
 def _differ(ours: set[DialectName] | None, theirs: set[DialectName] | None) -> bool:
@@ -217,7 +217,7 @@ def _check_cycles(document: Document, ways: Mapping[str, Way | None]) -> None:
         except graphlib.CycleError as error:
             circle = _from_first(list(reversed(error.args[1])), order)
         path = " -> ".join(circle)
-        document.report(("models", circle[0], "fallbacks"), f"lead in a circle: {path}")
+        document.report(("models", circle[0], "fallbacks"), f"form a loop: {path}")
         edges[circle[0]].remove(circle[1])
 
 

@@ -31,7 +31,7 @@ class Allow(Strict):
     def _check_models(cls, models: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for name in models or ():
             if "*" in name[:-1]:
-                raise wrong(f"{name}: a * stands at the end only, for all names that begin so")
+                raise wrong(f"{name}: * is only allowed at the end, for all names with this prefix")
         return models
 
     @field_validator("paths")

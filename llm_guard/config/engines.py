@@ -39,13 +39,13 @@ def _provision(value: object) -> object:
 
 
 _Times = Annotated[int, BeforeValidator(_times)]
-_Variable = Annotated[str, _texts("[A-Za-z_][A-Za-z0-9_]*", "is no name of a variable: letters, digits and _")]
-_Argument = Annotated[str, _texts("[^\x00]*", "must not have a character 0: no program can be given one")]
+_Variable = Annotated[str, _texts("[A-Za-z_][A-Za-z0-9_]*", "is not a valid variable name: use letters, digits and _")]
+_Argument = Annotated[str, _texts("[^\x00]*", "must not contain the NUL character")]
 # github.com/moby/moby, daemon/names. It is part of a URL path.
-_Container = Annotated[str, _texts("[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "is no name of a container")]
+_Container = Annotated[str, _texts("[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "is not a valid container name")]
 # systemd.unit(5). It must not look like an option.
 _Unit = Annotated[
-    str, _texts(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,254}", "is no name of a unit, such as vllm.service")
+    str, _texts(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,254}", "is not a valid unit name such as vllm.service")
 ]
 
 
@@ -65,7 +65,7 @@ class CommandConfig(Strict):
     @classmethod
     def _check_argv(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
         if not argv[0].strip():
-            raise wrong("must begin with a program")
+            raise wrong("must start with the program")
         return argv
 
 
@@ -132,9 +132,9 @@ class EngineConfig(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if sum(each is not None for each in (self.command, self.docker, self.podman, self.systemd)) != 1:
-            raise wrong("needs exactly one of command, docker, podman and systemd: how it is started")
+            raise wrong("needs exactly one of command, docker, podman and systemd")
         if self.auto_provision and not self.standby:
-            raise wrong("auto_provision is for standby engines: set standby: true as well")
+            raise wrong("auto_provision only works for standby engines: set standby: true as well")
         return self
 
     @property

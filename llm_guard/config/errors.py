@@ -29,7 +29,7 @@ def _meaning(value: object) -> FailureKind:
     kind = MEANINGS.get(value) if isinstance(value, str) else None
     if kind is None:
         hint = did_you_mean(value, MEANINGS) if isinstance(value, str) else f"; known: {', '.join(MEANINGS)}"
-        raise PydanticCustomError("config", "{reason}", {"reason": f"is no kind of failure{hint}"})
+        raise PydanticCustomError("config", "{reason}", {"reason": f"is not a failure kind{hint}"})
     return kind
 
 

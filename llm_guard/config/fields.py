@@ -22,13 +22,13 @@ def wrong(reason: str) -> PydanticCustomError:
 def _port(value: object) -> int:
     number = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,5}", value) else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 65535:
-        raise wrong("must be a port: a whole number from 0 to 65535; 0 takes any free one")
+        raise wrong("must be a port: a whole number from 0 to 65535; 0 takes a free port")
     return number
 
 
 def _header_value(value: object) -> object:
     if isinstance(value, str) and not re.fullmatch("[\x21-\x7e]*", value):
-        raise wrong("must be printable ASCII without spaces and line breaks: it travels in an HTTP header")
+        raise wrong("must be printable ASCII without spaces and line breaks: it is sent in an HTTP header")
     return value
 
 

@@ -90,7 +90,7 @@ def text_in(path: str | os.PathLike[str]) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError([Problem(file, line, "", "not text in UTF-8")]) from None
+        raise ConfigError([Problem(file, line, "", "not valid UTF-8 text")]) from None
 
 
 def problem_at(path: pathlib.Path | None, key: Path, reason: str, env: Mapping[str, str] = os.environ) -> Problem:
@@ -164,7 +164,9 @@ def _entries(document: Document, top: dict[str, Any], section: str) -> dict[str,
     if isinstance(entries, dict) and entries:
         return entries
     is_empty = entries is None or entries == {}
-    document.report((section,), "needs at least one entry" if is_empty else f"must be a mapping, not {_kind(entries)}")
+    document.report(
+        (section,), "must have at least one entry" if is_empty else f"must be a mapping, not {_kind(entries)}"
+    )
     return {}
 
 
@@ -277,7 +279,7 @@ def _quoting_reason(part: type[Strict], data: object, detail: ErrorDetails) -> s
         for again in error.errors(include_url=False):
             if again["loc"] == detail["loc"] and again["type"] == "value_error":
                 return str(again["ctx"]["error"])
-    return f"the value of {value.raw} is not accepted here"
+    return f"the value of {value.raw} is invalid here"
 
 
 def _keys_beside(part: type, loc: _Loc) -> list[str]:

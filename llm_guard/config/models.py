@@ -123,21 +123,21 @@ class UpstreamConfig(Strict):
     def _check_one_source(cls, value: Any, info: ValidationInfo) -> Any:
         others = [name for name in ("api_key", "api_key_file") if info.data.get(name) is not None]
         if value and others:
-            raise wrong(f"stands beside {others[0]}: keep one of api_key, api_key_file and api_keys")
+            raise wrong(f"conflicts with {others[0]}: set only one of api_key, api_key_file and api_keys")
         return value
 
     @field_validator("tls")
     @classmethod
     def _check_tls(cls, tls: UpstreamTls | None, info: ValidationInfo) -> UpstreamTls | None:
         if tls is not None and str(info.data.get("base_url", "https:")).startswith("http:"):
-            raise wrong("is for a base_url that begins with https")
+            raise wrong("requires a base_url that begins with https")
         return tls
 
     @field_validator("stream_end")
     @classmethod
     def _check_stream_end(cls, stream_end: StreamEnd, info: ValidationInfo) -> StreamEnd:
         if stream_end == "lenient" and info.data.get("dialect") == "anthropic":
-            raise wrong("is for dialect openai: a message of Anthropic's always ends with message_stop")
+            raise wrong("is only for dialect openai: Anthropic's streams always end with message_stop")
         return stream_end
 
     @field_validator("base_url")
@@ -145,7 +145,7 @@ class UpstreamConfig(Strict):
     def _check_base_url(cls, url: str, info: ValidationInfo) -> str:
         url = _http_url(url)
         if info.data.get("dialect") == "anthropic" and url.endswith("/v1"):
-            raise wrong("leave /v1 off: with dialect anthropic the path of each call brings it")
+            raise wrong("remove /v1: with dialect anthropic it is part of each call's path")
         return url
 
 
@@ -158,9 +158,9 @@ def _http_url(url: str) -> str:
     if not is_whole or not url.isprintable() or " " in url:
         raise wrong("must be a URL such as https://api.example.com/v1")
     if "@" in parts.netloc:
-        raise wrong("must not carry a user or a password; a key stands in api_key")
+        raise wrong("must not contain a user or password; put the key in api_key")
     if "?" in url or "#" in url:
-        raise wrong("must not carry a query or a fragment")
+        raise wrong("must not contain a query or a fragment")
     return url.rstrip("/")
 
 
@@ -201,7 +201,7 @@ class DeploymentConfig(Strict):
     @classmethod
     def _check_model(cls, model: str | None) -> str | None:
         if model is not None and (is_pattern(model) or not is_name(model)):
-            raise wrong("must be the name of one model; leave it out to pass on the name that was asked for")
+            raise wrong("must be the name of one model; leave it out to send the requested name")
         return model
 
 

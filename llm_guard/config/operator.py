@@ -27,7 +27,7 @@ def _own_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", name):
         raise wrong("must have 1 to 64 letters, digits, dots, dashes, underscores and at signs")
     if name in _TAKEN:
-        raise wrong(f"must be another name: {name} stands for something else in the audit trail")
+        raise wrong(f"must be another name: {name} is reserved for the audit trail")
     return name
 
 
@@ -55,7 +55,7 @@ class TraceSettings(Strict):
         if endpoint is None:
             return None
         if not re.fullmatch(r"https?://[^\s/@?#]+/[^\s?#]*", endpoint):
-            raise wrong("must be the whole URL, such as http://127.0.0.1:4318/v1/traces")
+            raise wrong("must be the full URL, such as http://127.0.0.1:4318/v1/traces")
         if not _has_opentelemetry():
             raise wrong("needs OpenTelemetry, which is not installed: pip install 'llm-guard-proxy[otel]'")
         return endpoint

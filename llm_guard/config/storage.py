@@ -89,7 +89,7 @@ def sealing_keys(key: str) -> tuple[bytes, ...]:
     found = tuple(_decoded(each) for each in keys)
     for number, each in enumerate(found, 1):
         if len(each) != _KEY_BYTES:
-            which = f"the {number}. of them" if len(keys) > 1 else "it"
+            which = f"entry {number}" if len(keys) > 1 else "it"
             raise ValueError(f"must be 32 random bytes, as `openssl rand -base64 32` prints them; {which} is not")
     return found
 

@@ -32,13 +32,13 @@ class UpstreamTls(Strict):
     @classmethod
     def _check_key(cls, key: str | None, info: ValidationInfo) -> str | None:
         if key is not None and info.data.get("cert") is None:
-            raise wrong("needs a `cert` beside it")
+            raise wrong("needs `cert` as well")
         return key
 
     @model_validator(mode="after")
     def _check_pair(self) -> UpstreamTls:
         if self.cert is not None and self.key is None:
-            raise wrong("has a `cert` and no `key`: both are needed")
+            raise wrong("needs `key` as well as `cert`")
         if self.cert is None and self.ca is None:
-            raise wrong("needs a `ca`, or a `cert` with its `key`; leave tls out to trust the system's certificates")
+            raise wrong("needs `ca`, or `cert` and `key`; leave tls out to trust the system's certificates")
         return self

@@ -136,7 +136,7 @@ def _compose(text: str, file: str) -> yaml.Node:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         reason = "not YAML: " + _unquoted(", ".join(part for part in (error.context, error.problem) if part))
         if "${" in _line_of(text, line):
-            reason += '; between { } or [ ] a variable stands in quotes: "${NAME}"'
+            reason += '; between { } or [ ] put a variable in quotes: "${NAME}"'
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         reason = f"not text: character U+{error.character:04X} is not allowed"
@@ -153,7 +153,7 @@ def _unquoted(reason: str) -> str:
     """Removes quoted names: an API key that begins with *, & or ! is parsed as an alias, an anchor or a tag."""
     if _NAMED.search(reason) is None:
         return reason
-    return _NAMED.sub(r"\1", reason) + "; text that begins with *, & or ! stands in quotes"
+    return _NAMED.sub(r"\1", reason) + "; put text that begins with *, & or ! in quotes"
 
 
 def _line_of(text: str, line: int) -> str:
@@ -178,13 +178,13 @@ class _Walk:
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._read_scalar(node, path)
         # Does not quote the tag: it may be an API key that begins with !.
-        self._unreadable(path, "tags are not read here; text that begins with ! stands in quotes")
+        self._unreadable(path, "tags are not supported; put text that begins with ! in quotes")
         return None
 
     def _count(self, node: yaml.Node, path: Path) -> None:
         self._nodes += 1
         if isinstance(node, yaml.ScalarNode) and _HALF.search(node.value):
-            _fail(self._document.file, _line(node), "half of a surrogate pair is no text")
+            _fail(self._document.file, _line(node), "not text: half of a surrogate pair")
         if self._nodes > _MAX_NODES:
             _fail(self._document.file, _line(node), f"more than {_MAX_NODES} values")
         if len(path) > _MAX_DEPTH:
@@ -204,7 +204,7 @@ class _Walk:
                 self._document.report(path, f"{name.split()[0]} has no value: a colon is missing", _line(key))
                 continue
             if name in values:
-                reason = f"the key is there twice; first on line {self._document.lines[*path, name]}"
+                reason = f"duplicate key; first on line {self._document.lines[*path, name]}"
             if reason is not None:
                 self._document.report((*path, name), reason, _line(key))
                 continue
@@ -219,7 +219,7 @@ class _Walk:
         try:
             return _scalar(kind, node.value)
         except (KeyError, ValueError):
-            self._unreadable(path, f"does not read as !!{kind}")
+            self._unreadable(path, f"not a valid !!{kind}")
             return None
 
     def _interpolate(self, raw: str, path: Path) -> str:
@@ -259,9 +259,9 @@ def _key(node: yaml.Node) -> tuple[str, str | None]:
     if node.tag == _TAG + "null":
         return name or "?", "a key must be text"
     if name == "<<" and node.style is None:
-        return name, "merge keys are not read; what all models share stands under defaults"
+        return name, "merge keys are not supported; put settings that all models share under defaults"
     if "${" in name:
-        return name, "variables are read in values, not in keys"
+        return name, "variables are only supported in values, not in keys"
     return name, None
 
 

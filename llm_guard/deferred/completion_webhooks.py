@@ -138,7 +138,9 @@ class CompletionNotifier:
                 if not await self._has_taken(webhook, kept, len(waiting) - place):
                     return
         except StoreError as error:
-            _log.warning("kept calls that are over cannot be told of", webhook=webhook.name, error=str(error))
+            _log.warning(
+                "completion webhooks cannot be sent: the store of calls fails", webhook=webhook.name, error=str(error)
+            )
             return
         if waiting:
             self._has_news.set()  # more may be pending than one read returns
@@ -155,7 +157,7 @@ class CompletionNotifier:
             rest.failures += 1
             rest.until = self._clock.now() + self._wait_s(rest.failures, sent.retry_after_s)
             if rest.failures == 1:
-                _log.warning("a webhook fails", webhook=webhook.name, error=sent.problem, pending=waiting)
+                _log.warning("webhook delivery failed", webhook=webhook.name, error=sent.problem, pending=waiting)
             return False
         rest.failures = 0
         await self._call_store.insist(partial(_note_told, kept))

@@ -33,11 +33,11 @@ _log = structlog.get_logger("llm_guard.deferred.execution")
 
 _LEFT_OUT = frozenset({"connection", "content-length", "set-cookie", "transfer-encoding"})
 _NO_BODY = Ended(
-    kind="no_body", detail="its request is not stored, or cannot be decrypted with this store.encryption_key"
+    kind="no_body", detail="its request body was not stored, or cannot be decrypted with this store.encryption_key"
 )
-_LATE = Ended(kind="deadline", detail="its deadline has passed before anybody could be asked")
+_LATE = Ended(kind="deadline", detail="its deadline passed before it could be sent")
 _LOST_KEY = (
-    "; its caller's own key was kept in memory alone, and is gone: give the upstream an api_key, and requeue the call"
+    "; the caller's API key was only kept in memory and is lost: set the upstream's api_key and requeue the call"
 )
 
 
@@ -105,7 +105,7 @@ class Executor:
                 raise
             uncancel()
         except Exception as error:  # noqa: BLE001  # a bug here must not end the runner for all calls to come
-            _log.exception("executing a stored call raised an exception", stored_call_id=kept.id)
+            _log.exception("unexpected error in a background call", stored_call_id=kept.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
         finally:
             if not isinstance(call.body, bytes):
@@ -148,13 +148,13 @@ class Executor:
         if call.is_draining:
             return Interrupted()
         if len(recording.body) > MOST_BYTES:
-            ended = Ended(kind="answer_too_large", detail=f"its answer has more than {MOST_BYTES} bytes")
+            ended = Ended(kind="answer_too_large", detail=f"its response is larger than {MOST_BYTES} bytes")
             return Failed(ended, None)
         return self._failed(asking.kept, call)
 
     def _failed(self, kept: KeptCall, call: Call) -> Failed:
         if call.failure is None and call.refusal is None:
-            call.failure = Failure(FailureKind.TRUNCATED, "the answer was broken off")
+            call.failure = Failure(FailureKind.TRUNCATED, "the response was cut off")
         end, ended = end_of(call), ended_of(call)
         if isinstance(end, Failure) and end.kind.scope is Scope.CREDENTIAL and self._has_lost_key(kept, call):
             ended = Ended(

@@ -36,7 +36,7 @@ _COME_BACK_S = 10.0
 _TOO_LARGE = Refusal(
     413,
     "too_large_to_keep",
-    f"a call is kept until later only with a body of at most {MOST_BODY_BYTES} bytes",
+    f"a call can only be deferred with a body of at most {MOST_BODY_BYTES} bytes",
     by="limit",
 )
 
@@ -83,15 +83,17 @@ class CallIntake:
     async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert call.route is not None  # noqa: S101  # only a call with a route has rules that defer it
         if self._counts.waiting >= self._most_waiting or self._is_full:
-            return _later("too_many_promises", "too many calls wait to be answered later already")
+            return _later("too_many_promises", "too many deferred calls are pending")
         ended = None if is_at_once else ended_of(call)
         due_in_s = 0.0 if ended is None else self._due_in_s(call, call.route.lasting.later)
         if due_in_s is None:
-            return _later("not_later", "it would fail the same way later")
+            return _later("not_later", "the call is not deferred: it would fail in the same way later")
         try:
             body = await body_of(call, self._clock)
         except OSError as error:
-            return _later("cannot_be_kept", f"its body cannot be read again: {error.strerror}")
+            return _later(
+                "cannot_be_kept", f"the call is not deferred: its body cannot be read again: {error.strerror}"
+            )
         if body is None:
             return _TOO_LARGE
         kept = self._deferred_call(call, body, ended, due_in_s, call.route.lasting.later)
@@ -108,12 +110,12 @@ class CallIntake:
             self._take_back(kept.id)
             self._call_store.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
             if isinstance(error, StoreError):
-                if self._events.note("deferred_call", "rejected"):
-                    _log.error("a deferred call could not be stored", error=str(error))
-                return _later("cannot_be_kept", "the call cannot be kept until later: the gateway's store fails")
+                if self._events.note("deferred", "rejected"):
+                    _log.error("a call could not be deferred", error=str(error))
+                return _later("cannot_be_kept", "the call is not deferred: the gateway's store fails")
             raise
         _disposition(call).deferred_id = kept.id
-        self._events.note("deferred_call", "accepted")
+        self._events.note("deferred", "accepted")
         self._on_deferred()
         return kept.id
 
@@ -146,7 +148,7 @@ class CallIntake:
             self._lose("body_unreadable", str(error.strerror))
             return None
         if body is None:
-            self._lose("body_too_large", f"its body has more than {MOST_BODY_BYTES} bytes")
+            self._lose("body_too_large", f"its body is larger than {MOST_BODY_BYTES} bytes")
             return None
         if self._is_full:
             self._lose("queue_full", f"{self._waiting} calls of {self._waiting_bytes} bytes wait for the disk")

@@ -55,8 +55,8 @@ class Upkeep:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:  # once: a directory without permission stays that way
-                    self._events.note("store", "maintenance_failed")
-                    _log.error("kept calls cannot be looked after", error=str(error))
+                    self._events.note("call_store", "maintenance_failed")
+                    _log.error("maintenance of stored calls failed", error=str(error))
                 self._is_failing = True
             self._events.look()
             await self._clock.sleep(EVERY_S)
@@ -69,7 +69,7 @@ class Upkeep:
             for kept_id in gone:
                 self._runner.let_go(kept_id)
         if recovered := await self._call_store.do(lambda store: store.recover(self._clock.wall())):
-            _log.info("kept calls of a process that has ended were taken over", count=recovered)
+            _log.info("stored calls of an ended process taken over", count=recovered)
             self._runner.wake()
         if self._clock.now() - self._swept_at >= _SWEEP_EVERY_S:
             self._swept_at = self._clock.now()
@@ -83,4 +83,4 @@ class Upkeep:
         letters = self._store.dead_letters
         count = store.sweep(self._clock.wall(), self._store.deferred.result_ttl, letters.max_age, letters.size)
         if count:
-            _log.info("kept calls have had their time", count=count)
+            _log.info("expired stored calls deleted", count=count)

@@ -82,8 +82,8 @@ class DeferredService:
         """Starts the background tasks. Calls that an earlier process left in the store are resumed."""
         self._tasks = [
             _begin(self.runner.run(), "worker"),
-            _begin(self._upkeep.run(), "upkeep of kept calls"),
-            _begin(self._notifier.run(), "webhooks of kept calls"),
+            _begin(self._upkeep.run(), "maintenance of stored calls"),
+            _begin(self._notifier.run(), "webhooks of deferred calls"),
         ]
 
     def adopt(self, config: Config) -> None:
@@ -117,4 +117,4 @@ def _begin(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 def _say_why(task: asyncio.Task[None]) -> None:
     """Logs a task that ended with an error: these tasks end only by a drain or a cancellation."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a background task of deferred calls raised an exception", task=task.get_name(), exc_info=error)
+        _log.error("a background task of the call store ended with an error", task=task.get_name(), exc_info=error)

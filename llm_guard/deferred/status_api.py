@@ -22,13 +22,16 @@ from llm_guard.proxy.http_server.response_writer import Reply
 from llm_guard.storage.calls.store import KeptCall, StoreError, Wanted
 
 _LONGEST_POLL_S = 30.0
-_UNKNOWN = Refusal(404, "unknown_call", "no call of yours is kept under this id", by="route")
-_UNKNOWN_PATH = Refusal(404, "unknown_path", f"what is here is GET and DELETE {KEPT_CALLS}ID", by="route")
+_UNKNOWN = Refusal(404, "unknown_call", "this API key has no deferred call with this id", by="route")
+_UNKNOWN_PATH = Refusal(
+    404, "unknown_path", f"unknown path: only GET and DELETE {KEPT_CALLS}ID are supported", by="route"
+)
 _UNREADABLE = Refusal(
-    503, "store_unreadable", "what is kept cannot be read now", by="limit", retry_after_s=5.0, should_retry=True
+    503, "store_unreadable", "the gateway's store cannot be read now: retry later", by="limit", retry_after_s=5.0,
+    should_retry=True,
 )  # fmt: skip
 _ASKED_ELSEWHERE = Refusal(
-    409, "being_asked", "another gateway is asking for it just now: come again", by="limit", retry_after_s=5.0,
+    409, "being_asked", "another gateway is running the call now: retry later", by="limit", retry_after_s=5.0,
     should_retry=True,
 )  # fmt: skip
 
@@ -124,16 +127,16 @@ def state_of(kept: KeptCall) -> StateView:
 def _failure(kept: KeptCall) -> Refusal:
     ended = kept.ended
     if ended is None:
-        return Refusal(502, "failed", "it could not be answered", by=None)
+        return Refusal(502, "failed", "the deferred call failed", by=None)
     status = ended.status if ended.status is not None and ended.status >= 400 else 502
-    tried = f"{ended.detail} (given up after {kept.attempts} exchanges)"
+    tried = f"{ended.detail} (attempts: {kept.attempts})"
     return Refusal(status, f"upstream_{ended.kind}", tried, by=None)
 
 
 async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
     answer = kept.answer
     if answer is None:
-        message = "its answer was kept encrypted, and this gateway does not have the key"
+        message = "its response is stored encrypted, and this gateway does not have the key"
         await refuse(call, Refusal(503, "answer_unreadable", message, by=None), reply)
         return
     call.sent_status = answer.status

@@ -45,7 +45,7 @@ class AsyncCallStore:
     def __init__(self, store: KeptCalls, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._worker = Worker("kept calls")
+        self._worker = Worker("stored calls")
         self._adding: deque[_Adding] = deque()
 
     async def add(self, call: KeptCall) -> None:
@@ -68,7 +68,7 @@ class AsyncCallStore:
         except StoreError:
             raise
         except Exception as error:
-            _log.exception("the store of kept calls broke")
+            _log.exception("unexpected error in the store of calls")
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
     async def ask(self, act: Callable[[KeptCalls], _Found], within_s: float = PATIENCE_S) -> _Found:
@@ -79,7 +79,7 @@ class AsyncCallStore:
                 limit.set(self._clock.now() + within_s, "store")
                 return await self.do(act)
         except TimeoutError:
-            raise SlowDisk(f"the disk has not answered in {within_s:g} s") from None
+            raise SlowDisk(f"the disk has not responded within {within_s:g} s") from None
 
     async def insist(self, act: Callable[[KeptCalls], _Found]) -> _Found:
         """Runs `act`, retrying for half a minute, because the response to be written was paid for. Raises
@@ -88,7 +88,7 @@ class AsyncCallStore:
             try:
                 return await self.do(act)
             except StoreError as error:
-                _log.warning("a kept call could not be written, and will be again", error=str(error))
+                _log.warning("a stored call could not be written; retrying", error=str(error))
                 await self._clock.sleep(_WRITE_AGAIN_S)
         return await self.do(act)
 

@@ -95,8 +95,8 @@ class Runner:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:
-                    self._events.note("store", "unreadable")
-                    _log.error("kept calls cannot be begun", error=str(error))
+                    self._events.note("call_store", "read_failed")
+                    _log.error("stored calls cannot be started", error=str(error))
                 self._is_failing = True
             await self._rest()
 
@@ -105,7 +105,7 @@ class Runner:
         if (ahead_s := self._terms.jumped()) is not None:
             if times := self._terms.times(ahead_s):
                 await self._call_store.do(lambda store: store.reschedule(times))
-                _log.warning("the wall clock was set: deferred calls keep their deadlines", calls=len(times))
+                _log.warning("the wall clock was changed: deadlines of deferred calls adjusted", calls=len(times))
             self._terms.accept(ahead_s)
 
     def wake(self) -> None:
@@ -149,9 +149,7 @@ class Runner:
         """Cancels a call after another gateway has taken over its lease: two must not run it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
-            _log.warning(
-                "a kept call is somebody else's by now: it is not asked for here any more", stored_call_id=kept_id
-            )
+            _log.warning("another gateway has taken over a stored call: cancelled here", stored_call_id=kept_id)
             begun.is_taken = True
             begun.task.cancel()
 
@@ -192,7 +190,9 @@ class Runner:
                 self._terms.forget(begun.kept.id)
         except StoreError as error:
             self._counts.rounds[begun.kept.purpose, "lost"] += 1
-            _log.error("what came of a kept call could not be written", stored_call_id=begun.kept.id, error=str(error))
+            _log.error(
+                "the outcome of a stored call could not be written", stored_call_id=begun.kept.id, error=str(error)
+            )
         finally:
             del self._begun[begun.kept.id]
             self._has_work.set()
@@ -234,7 +234,7 @@ class Runner:
         if outcome == "answered":
             self._credentials.forget(kept.id)
         self._counts.uncounted -= kept.purpose == "deferred"
-        self._events.note("dead_letter" if kept.purpose == "dead_letter" else "deferred_call", outcome)
+        self._events.note("dead_letter" if kept.purpose == "dead_letter" else "deferred", outcome)
         self._on_over()
         return outcome
 

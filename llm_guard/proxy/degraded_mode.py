@@ -84,7 +84,7 @@ class Degraded:
             self._routes[alias].settings = rules
         for alias in before.keys() - self._routes.keys():
             self._words.pop(alias, None)
-            self._tell(alias, False, "it has no such rules any longer", now)
+            self._tell(alias, False, "the config no longer has these rules", now)
         self._settle({}, now)
 
     def look(self, now: float) -> None:

@@ -121,9 +121,9 @@ class Handler:
         except BadRequest as bad:  # found while renaming the model, or while forwarding the body
             await self._refuse(call, refusal_of(bad), reply)
         except Exception as error:  # noqa: BLE001  # a bug in the gateway must not look like a provider's failure
-            _log.exception("a call broke the gateway", **log_ids(call))
+            _log.exception("unexpected error in a call", **log_ids(call))
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
-            await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
+            await self._refuse(call, Refusal(500, "internal_error", "internal error of the gateway", by=None), reply)
         finally:
             if not isinstance(call.body, bytes):
                 call.body.close()
@@ -233,7 +233,7 @@ class Handler:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
         if (refusal := self.quotas.reserve(call, is_deferred=True)) is not None:
-            return Exhausted(None, refusal, "its client key's limits are used up")
+            return Exhausted(None, refusal, "the client key is over its limits")
         self._running[task] = call
         try:
             return await self.execute(call, reply)
@@ -262,7 +262,9 @@ class Handler:
     async def _serve_status_api(self, call: Call, reply: Reply) -> None:
         """Serves the status and result of a deferred call."""
         if self.deferred_store is None:
-            await self._refuse(call, Refusal(404, "unknown_path", "nothing is kept here", by="route"), reply)
+            await self._refuse(
+                call, Refusal(404, "unknown_path", "this gateway does not store calls", by="route"), reply
+            )
         else:
             await self.deferred_store.show(call, reply)
 

@@ -206,7 +206,7 @@ class Gates:
 class Hold:
     """An operator's maintenance hold: the deployment gets no new attempts; running ones continue."""
 
-    kind: Literal["drained", "benched"]
+    kind: Literal["drained", "cordoned"]
     reason: str
     who: str
     since: float

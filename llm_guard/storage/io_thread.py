@@ -33,7 +33,9 @@ class Worker(Executor):
         """The future fails with StoreError if the queue is full."""
         future: Future[Any] = Future()
         if self.is_full:
-            future.set_exception(StoreError(f"the disk does not keep up: {self._most_waiting} reads and writes wait"))
+            future.set_exception(
+                StoreError(f"the disk does not keep up: {self._most_waiting} reads and writes are queued")
+            )
             return future
         self._work.put((future, partial(act, *args, **named)))
         if self._thread.ident is None:

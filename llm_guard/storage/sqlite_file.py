@@ -159,7 +159,9 @@ class Database:
             if _code(error) not in _BROKEN:
                 raise
             aside = move_aside(path)
-            _log.error(f"{self._form.said} is broken: a new one begins", moved_to=aside, error=_said(error))
+            _log.error(
+                f"{self._form.said} is corrupt: moved aside, a new one is created", moved_to=aside, error=_said(error)
+            )
         create(path, os.O_EXCL)
         return self._connect()
 
@@ -200,7 +202,9 @@ class Database:
             if _code(error) in _BROKEN:
                 self._is_suspect = True
             if self._is_full(error):
-                raise DiskFullError(f"{self._form.name}: the disk is full: make room on it, or delete here") from error
+                raise DiskFullError(
+                    f"{self._form.name}: the disk is full: free some space, or delete stored entries"
+                ) from error
             raise StoreError(f"{self._form.name}: {_said(error)}") from error
 
     def _is_full(self, error: Exception) -> bool:
@@ -232,7 +236,7 @@ def _check_version(connection: sqlite3.Connection, form: Form) -> int:
     """Raises sqlite3.OperationalError for a version newer than this code."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > form.version:
-        raise sqlite3.OperationalError(f"was written by a newer llm-guard (version {version} of its form)")
+        raise sqlite3.OperationalError(f"was written by a newer llm-guard (schema version {version})")
     return version
 
 

@@ -47,11 +47,11 @@ class WebhookClient:
         try:
             response = await self._open().post(url, data=content, headers=headers, allow_redirects=False)
         except TimeoutError:
-            return Sent(False, may_retry=True, problem=f"no answer within {_TOTAL_S:g} s")
+            return Sent(False, may_retry=True, problem=f"no response within {_TOTAL_S:g} s")
         except aiohttp.ClientSSLError as error:
             return Sent(False, may_retry=True, problem=f"its TLS certificate is refused ({type(error).__name__})")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Sent(False, may_retry=True, problem=f"it cannot be reached ({type(error).__name__})")
+            return Sent(False, may_retry=True, problem=f"connection failed ({type(error).__name__})")
         response.close()
         return _judge(response.status, {name.lower(): value for name, value in response.headers.items()}, wall)
 
@@ -75,8 +75,8 @@ def _judge(status: int, headers: Mapping[str, str], wall: float) -> Sent:
         return Sent(True)
     problem = f"answered {status}"
     if 300 <= status < 400:
-        return Sent(False, problem=f"{problem}: redirects are not followed, write the address itself")
+        return Sent(False, problem=f"{problem}: redirects are not followed, set the final URL")
     if status >= 500 or status in _TRY_AGAIN:
         asked_s = retry_after(headers, wall)
         return Sent(False, True, problem, None if asked_s is None else min(asked_s, _LONGEST_WAIT_S))
-    return Sent(False, problem=f"{problem}: {_REMEDIES.get(status, 'it does not take what it is sent')}")
+    return Sent(False, problem=f"{problem}: {_REMEDIES.get(status, 'the receiver rejects the payload')}")

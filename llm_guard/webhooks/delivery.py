@@ -89,7 +89,9 @@ class Webhook:
             self._waiting.popleft()
             self._dropped += 1
             if self._dropped == 1 or self._dropped % MOST_WAITING == 0:
-                _log.error("alerts dropped, too many wait for a webhook", webhook=self.config.name, count=self._dropped)
+                _log.error(
+                    "alerts dropped: too many are queued for a webhook", webhook=self.config.name, count=self._dropped
+                )
         self._waiting.append(notice)
         self._has_work.set()
 
@@ -152,7 +154,7 @@ class Webhook:
                 await self._deliver(self._sending)
             except Exception:  # noqa: BLE001  # a bug must not silence all later alerts
                 self._failed += len(self._sending)
-                _log.exception("a webhook broke", webhook=self.config.name)
+                _log.exception("unexpected error in a webhook", webhook=self.config.name)
             self._sending = []
 
     async def _deliver(self, notices: list[Notice]) -> None:
@@ -172,7 +174,7 @@ class Webhook:
             is_over = not sent.may_retry or self._clock.now() + wait_s > give_up_at
             if retry == 1 or is_over:
                 _log.warning(
-                    "a webhook fails",
+                    "webhook delivery failed",
                     webhook=self.config.name,
                     error=sent.problem,
                     alerts=len(notices),

@@ -24,7 +24,7 @@ WHY = {
     "reset": "was cut",
     "truncated": "without its terminal event",
     "done": "without its terminal event",
-    "total": "time of the whole call",
+    "total": "total timeout",
 }
 """The gateway's description of each break."""
 THEIRS = ("The server had an error", "Overloaded", "slot lost")

@@ -120,8 +120,8 @@ async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
     [
         (Path.unlink, "does not exist"),
         (lambda file: file.write_text(""), "is empty"),
-        (lambda file: file.write_text("two words"), "must hold one key and nothing else"),
-        (lambda file: file.write_bytes(b"\xff\xfe"), "must hold one key and nothing else"),
+        (lambda file: file.write_text("two words"), "must contain one key and nothing else"),
+        (lambda file: file.write_bytes(b"\xff\xfe"), "must contain one key and nothing else"),
         (lambda file: file.write_text("x" * (2 << 20)), "is larger than 1 MiB"),
     ],
 )

@@ -184,12 +184,12 @@ async def test_operator_sees_what_is_kept_and_empties_it() -> None:
         await stand.idle()
         seen = {each["route"]: each for each in (await get(stand.url, "cache"))["routes"]}
         assert seen.keys() == {"gpt", "claude", "other", "none"}
-        assert {name: seen["gpt"][name] for name in ("is_on", "entries", "hit", "miss")} == {
-            "is_on": True, "entries": 1, "hit": 1, "miss": 1,
+        assert {name: seen["gpt"][name] for name in ("is_enabled", "entries", "hit", "miss")} == {
+            "is_enabled": True, "entries": 1, "hit": 1, "miss": 1,
         }  # fmt: skip
         assert (seen["claude"]["entries"], seen["other"]["entries"]) == (1, 0)
 
-        assert (await change(stand.url, "cache/purge", route="gpt"))["now"] == {"forgotten": 1}
+        assert (await change(stand.url, "cache/purge", route="gpt"))["now"] == {"purged": 1}
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-cache"] == "miss"
         await change(stand.url, "cache/purge", all=True)
         written = [(what, target) for _, what, target, _ in await audit(stand.url)]

@@ -150,12 +150,12 @@ async def test_engine_gets_none_of_our_keys(tmp_path: Path) -> None:
     [
         (
             {"argv": ("no-such-program",)},
-            "there is no program no-such-program to be run: install it, or write its whole path in argv",
+            "the program no-such-program was not found: install it, or write its full path in argv",
         ),
-        ({"argv": ("./engine",), "folder": "/"}, "there is no program ./engine to be run"),
+        ({"argv": ("./engine",), "folder": "/"}, "the program ./engine was not found"),
         (
             {"argv": SLEEPER, "folder": "/no/such"},
-            "there is no folder /no/such: set command.folder to one that there is",
+            "the folder /no/such does not exist: correct command.folder",
         ),
     ],
 )  # fmt: skip

@@ -220,14 +220,14 @@ async def test_mode_is_seen_everywhere() -> None:
         view = await get(stand.url, "degraded")
         assert (view["gateway"]["is_degraded"], view["gateway"]["by"]) == (True, "rule")
         assert [(each["model"], each["by"]) for each in view["models"]] == [("gpt", "rule"), ("claude", "rule")]
-        assert view["models"][0]["why"] == "3 of 3 calls within 60 s had no real answer"
+        assert view["models"][0]["reason"] == "3 of 3 calls within 60 s failed"
         health = await get(stand.url, "health")
         assert health["health"] != "healthy"
         assert health["degraded_models"] == ["gpt", "claude"]
-        assert "the gateway is degraded" in health["why"]
+        assert "the gateway is degraded" in health["reasons"]
         ready = await ask(stand.url, "/readyz", headers=HERE, method="GET")
         assert ready.status == 200
-        assert "degraded mode, with early fallback responses, for gpt, claude\n" in ready.text
+        assert "degraded mode: gpt, claude\n" in ready.text
         assert await stand.metric("llm_guard_degraded", model="gpt") == 1
         assert await stand.metric("llm_guard_degraded_gateway") == 1
         shown = (await get(stand.url, "metrics"))["degraded"]
@@ -241,18 +241,18 @@ async def test_operator_enters_and_leaves_and_all_of_it_is_written_down() -> Non
     async with facing(HANGS, models=models()) as (stand, _):
         answer = await change(stand.url, "degraded/enter", model="gpt", for_="1h")
         (gpt, claude) = answer["now"]["models"]
-        assert (gpt["is_degraded"], gpt["by"], gpt["why"], gpt["who"]) == (
+        assert (gpt["is_degraded"], gpt["by"], gpt["reason"], gpt["operator"]) == (
             True, "operator", "an outage", "ann from 127.0.0.1",
         )  # fmt: skip
         assert gpt["until"] > gpt["since"]
         assert not claude["is_degraded"]
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-degraded"] == "static"
-        answer = await change(stand.url, "degraded/leave", model="gpt")
+        answer = await change(stand.url, "degraded/exit", model="gpt")
         assert (answer["now"]["models"][0]["is_degraded"], answer["now"]["models"][0]["by"]) == (False, "operator")
         answer = await change(stand.url, "degraded/auto", model="gpt")
         assert answer["now"]["models"][0]["by"] is None
         assert [each[1:3] for each in await audit(stand.url)] == [
-            ("degraded.auto", "gpt"), ("degraded.leave", "gpt"), ("degraded.enter", "gpt"),
+            ("degraded.auto", "gpt"), ("degraded.exit", "gpt"), ("degraded.enter", "gpt"),
         ]  # fmt: skip
         assert turns(stand) == [("gpt", True), ("gpt", False)]
 
@@ -265,14 +265,14 @@ async def test_operator_degrades_the_whole_gateway_until_the_time_is_over() -> N
         stand.app.ops._degraded.look(stand.app._clock.now() + 3601)
         view = await get(stand.url, "degraded")
         assert (view["gateway"]["is_degraded"], view["gateway"]["by"]) == (False, None)
-        assert (await audit(stand.url))[0] == ("expiry", "degraded.auto", "gateway", "its time was over")
+        assert (await audit(stand.url))[0] == ("expiry", "degraded.auto", "gateway", "the override expired")
 
 
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
         ({"model": "gtp"}, 404, "unknown_model"),
-        ({"model": "plain"}, 409, "no_lesser_answers"),
+        ({"model": "plain"}, 409, "no_degraded_rules"),
         ({"for_": "soon"}, 422, "invalid_body"),
         ({"reason": ...}, 422, "invalid_body"),
         ({"deployment": "one/gpt"}, 422, "invalid_body"),
@@ -288,11 +288,11 @@ async def test_word_that_means_nobody_is_refused(body: dict[str, Any], status: i
 async def test_word_on_a_gateway_without_fallback_responses_warns() -> None:
     async with facing(CHAT.ok) as (stand, _):
         answer = await change(stand.url, "degraded/enter")
-        assert answer["warnings"] == ["no model has `degraded` in its rules: there is nothing that this would change"]
+        assert answer["warnings"] == ["no effect: no model has `degraded` in its rules"]
         answer = await change(stand.url, "degraded/auto")
         assert answer["warnings"] == []
         answer = await change(stand.url, "degraded/auto")
-        assert answer["warnings"] == ["gateway was left to the rule already"]
+        assert answer["warnings"] == ["gateway had no override"]
 
 
 async def test_reload_that_takes_the_rules_away_ends_word_and_mode(tmp_path: Path) -> None:

@@ -142,6 +142,6 @@ async def test_call_in_execution_at_a_kill_is_sent_again_within_two_seconds_of_t
             await served.exit_code()
         async with serving(tmp_path / "guard.yaml", json.dumps(text)) as served:
             await eventually(lambda: len(provider.requests) == 2, within_s=2)  # its lease lasts at least 7.5 s
-            await served.logged("kept calls of a process that has ended were taken over")
+            await served.logged("stored calls of an ended process taken over")
             client = Client()
             await _until_answered(client, served.url, [kept_id])

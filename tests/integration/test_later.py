@@ -149,7 +149,7 @@ async def test_key_that_is_gone_with_its_process_ends_the_call_with_the_remedy(t
             await eventually(lambda: provider.requests)
         async with standing(config) as stand:
             reply = await outcome(stand, kept_id, KEY)
-            assert (reply.status, "give the upstream an api_key" in reply.text) == (401, True)
+            assert (reply.status, "set the upstream's api_key" in reply.text) == (401, True)
             assert CANARY.encode() not in provider.requests[1]
 
 
@@ -234,8 +234,8 @@ async def test_what_happens_is_counted_and_told(tmp_path: Path) -> None:
         assert await stand.metric("llm_guard_calls_total") == 1
         await stand.app.deferred._upkeep._look()  # normally runs every few seconds
         assert await stand.metric("llm_guard_stored_calls", purpose="deferred", state="answered") == 1
-        events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "deferred_call"]
-        assert [each["what"] for each in events] == ["accepted", "answered"]
+        events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "deferred"]
+        assert [each["event"] for each in events] == ["accepted", "answered"]
         purposes = [line["background_purpose"] for line in stand.log if "background_purpose" in line]
         assert purposes.count("deferred") == 2
 

@@ -32,7 +32,7 @@ async def letter(stand: Stand, form: Form = CHAT, headers: Mapping[str, str] | N
 
 
 async def listed(stand: Stand, query: str = "") -> list[str]:
-    return [each["id"] for each in (await get(stand.url, f"dead-letters{query}"))["letters"]]
+    return [each["id"] for each in (await get(stand.url, f"dead-letters{query}"))["calls"]]
 
 
 async def settled(stand: Stand, count: int, state: str) -> None:
@@ -52,7 +52,7 @@ async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> No
         assert reply.status == 503
         kept_id = reply.headers["x-llm-guard-dead-letter"]
         whole_letter = await get(stand.url, f"dead-letters/{kept_id}?body=true")
-        found = whole_letter["letter"]
+        found = whole_letter["call"]
         assert (found["state"], found["route"], found["attempts"], found["last_failure"]["status"]) == (
             "dead",
             "gpt",
@@ -66,7 +66,7 @@ async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> No
         (line,) = await stand.calls()
         assert line["dead_letter_id"] == kept_id
         assert await stand.metric("llm_guard_dead_letters_total", model="gpt") == 1
-        assert [each.facts["what"] for each in stand.app.ops.journal.since(0)[0] if each.kind == "dead_letter"] == [
+        assert [each.facts["event"] for each in stand.app.ops.journal.since(0)[0] if each.kind == "dead_letter"] == [
             "stored"
         ]
 
@@ -121,7 +121,7 @@ async def test_refusal_of_an_open_breaker_is_kept(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, breaker=breaker, **ALWAYS) as (stand, _):
         await letter(stand)
         kept_id = await letter(stand)
-        found = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
+        found = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
         assert (found["last_failure"]["kind"], found["attempts"]) == ("breaker_open", 0)
 
 
@@ -175,8 +175,8 @@ async def test_letter_is_asked_again_with_the_key_of_now(tmp_path: Path) -> None
             assert (await outcome(stand, kept_id)).status == 200
             assert b"sk-new" in provider.requests[1]
             found = await get(stand.url, f"dead-letters/{kept_id}?body=true")
-            assert (found["letter"]["state"], found["answer_status"]) == ("answered", 200)
-            assert found["answer_body"]["content"] == CHAT.answer.decode()
+            assert (found["call"]["state"], found["response_status"]) == ("answered", 200)
+            assert found["response_body"]["content"] == CHAT.answer.decode()
             assert (await audit(stand.url))[0][1:] == ("dead-letters.requeue", kept_id, "an outage")
 
 
@@ -195,11 +195,11 @@ async def test_two_operators_who_press_at_once_get_each_letter_once(tmp_path: Pa
 async def test_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
         kept_id = await letter(stand)
-        first = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
+        first = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
         await change(stand.url, "dead-letters/requeue", all=True)
         await eventually(lambda: stand.app.deferred.counts.rounds == {("dead_letter", "dead"): 1})
-        again = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
-        assert (again["state"], again["attempts"], again["rounds"]) == ("dead", 2, 1)
+        again = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
+        assert (again["state"], again["attempts"], again["executions"]) == ("dead", 2, 1)
         assert again["first_failed"] == first["first_failed"] < again["last_failed"]
         assert await stand.metric("llm_guard_dead_letters_total") == 1
 
@@ -210,7 +210,7 @@ async def test_letters_wait_for_their_turn(tmp_path: Path) -> None:
         ids = [await letter(stand) for _ in range(2)]
         done = await change(stand.url, "dead-letters/requeue", all=True)
         assert done["now"]["count"] == 2
-        found = {each["id"]: each for each in (await get(stand.url, "dead-letters?state=queued"))["letters"]}
+        found = {each["id"]: each for each in (await get(stand.url, "dead-letters?state=queued"))["calls"]}
         assert ids[1] in found
         assert found[ids[1]]["due"] is not None
 
@@ -272,7 +272,7 @@ async def test_page_behind_a_letter_that_is_gone_is_not_the_last_one(tmp_path: P
         assert await listed(stand, f"?before={first}") == []
         await change(stand.url, "dead-letters/delete", ids=[second])
         reply = await ask(stand.url, f"/admin/dead-letters?before={second}", headers=HERE, method="GET")
-        assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_letter")
+        assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_call")
 
 
 async def test_what_runs_just_now_is_not_deleted(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def test_unknown_letter_is_not_found(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY) as (stand, _):
         for method, body in (("GET", b""), ("DELETE", b'{"reason":"x"}')):
             reply = await ask(stand.url, "/admin/dead-letters/nobody", body, HERE, method=method)
-            assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_letter")
+            assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_call")
         assert not (tmp_path / "s").exists()
 
 
@@ -310,7 +310,7 @@ async def test_store_that_cannot_be_read_is_said_to_the_operator(tmp_path: Path)
     (folder / "calls.db").mkdir()
     async with keeping(folder, CHAT.ok) as (stand, _):
         reply = await ask(stand.url, "/admin/dead-letters", headers=HERE, method="GET")
-        assert (reply.status, reply.json["error"]["code"]) == (503, "letters_unreadable")
+        assert (reply.status, reply.json["error"]["code"]) == (503, "call_store_unavailable")
         assert (await CHAT.ask(stand.url)).status == 200
 
 

@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 async def test_it_says_in_one_line_where_it_serves(path: Path) -> None:
     async with serving(path, config_text("http://127.0.0.1:9")) as served:
-        assert re.fullmatch(r"llm-guard \S+ serves on http://127\.0\.0\.1:\d+\n", served.said)
+        assert re.fullmatch(r"llm-guard \S+ listens on http://127\.0\.0\.1:\d+\n", served.said)
         assert (await fetch(f"{served.url}/healthz")).status == 200
         assert (await fetch(f"{served.url}/readyz")).status == 200
         served.signal(signal.SIGTERM)
@@ -268,7 +268,7 @@ async def test_invalid_file_changes_nothing_and_is_reported_by_line(path: Path) 
     async with ScriptedProvider(CHAT.ok) as provider, serving(path, with_model(provider, "old")) as served:
         write(path, "upstreams:\n  one: {dialect: cobol}\n")
         served.signal(signal.SIGHUP)
-        refused = await served.logged("reload refused, the old config stays")
+        refused = await served.logged("reload failed: the new config is invalid, the old one stays in use")
         assert any(f"{path}:2" in problem for problem in refused["problems"])
         assert await status_of(served, "old") == 200
         assert await reload_is_good(served) == 0

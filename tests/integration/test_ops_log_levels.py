@@ -81,9 +81,9 @@ async def test_word_ends_when_its_time_is_over_and_that_is_written_down() -> Non
         assert (LEVELS.of(BREAKER_LOGGER), LEVELS.of("llm_guard.app")) == ("critical", "critical")
         look(stand, 620.0)
         shown: list[dict[str, Any]] = (await ask(stand.url, "/admin/audit", b"", HERE, "GET")).json
-        ended, _, began = [(each["who"], each["what"], each["target"], each["why"]) for each in shown]
+        ended, _, began = [(each["actor"], each["action"], each["target"], each["reason"]) for each in shown]
         assert began == ("operator from 127.0.0.1", "log-levels.set", BREAKER_LOGGER, "to see more")
-        assert ended == ("expiry", "log-levels.reset", BREAKER_LOGGER, "its time was over")
+        assert ended == ("expiry", "log-levels.reset", BREAKER_LOGGER, "the override expired")
         assert shown[0]["detail"] == {"was": "error", "level": "critical", "reason": "to see more"}
         await change(stand.url, logger="", level=None)
 

@@ -63,7 +63,7 @@ async def test_models_without_calls_are_shown_too() -> None:
         assert [each.model for each in seen.models] == ["gpt", "claude"]
         assert seen.total.calls == 0
         assert seen.total.success_rate is seen.total.retries_per_call is None
-        assert (seen.health, seen.why, seen.is_draining) == ("healthy", [], False)
+        assert (seen.health, seen.reasons, seen.is_draining) == ("healthy", [], False)
 
 
 async def test_what_the_client_did_wrong_is_no_failure() -> None:
@@ -156,7 +156,7 @@ async def test_healthy_gateway_says_so() -> None:
     async with facing(GOOD) as (stand, _):
         await CHAT.ask(stand.url)
         summary = await view(stand.url, "/admin/health", HealthSummary)
-        assert (summary.health, summary.why, summary.unhealthy, summary.degraded) == ("healthy", [], [], [])
+        assert (summary.health, summary.reasons, summary.unhealthy, summary.degraded) == ("healthy", [], [], [])
         assert {state: each.count for state, each in summary.deployments.items()} == {
             "healthy": 4, "degraded": 0, "unhealthy": 0, "failed": 0,
         }  # fmt: skip
@@ -174,7 +174,7 @@ async def test_outage_is_unhealthy_and_the_gateway_still_ready() -> None:
         assert ready.status == 200
         assert ready.text == "ready\nhealth: unhealthy\none/gpt: its breaker is open\n"
         seen = await snapshot(stand)
-        assert (seen.health, of(seen, "one/gpt").why) == ("unhealthy", ["its breaker is open"])
+        assert (seen.health, of(seen, "one/gpt").reasons) == ("unhealthy", ["its breaker is open"])
         assert await stand.metric("llm_guard_health_state", deployment="one/gpt", state="unhealthy") == 1
 
 
@@ -200,7 +200,7 @@ async def test_model_that_has_nobody_left_makes_the_whole_unhealthy_but_not_one_
             await CHAT.ask(stand.url, model="xy")
         summary = await view(stand.url, "/admin/health", HealthSummary)
         assert (summary.health, summary.unhealthy) == (health, [f"one/{key}"])
-        assert (summary.why[0] == "nobody is left who could answer for xy") == (health == "unhealthy")
+        assert (summary.reasons[0] == "no deployment is left for xy") == (health == "unhealthy")
 
 
 async def test_answers_slower_than_their_budget_are_degraded() -> None:
@@ -219,7 +219,9 @@ async def test_deployment_that_its_provider_holds_is_degraded_unless_it_is_anoth
         gates.of("an account", now).pause_until(now + 60)
         (one,) = (await view(stand.url, "/admin/health", HealthSummary)).degraded
         assert one == "one/gpt"
-        assert "one/gpt: its provider takes nothing for another " in (await look(stand.url, "/readyz")).text
+        assert (
+            "one/gpt: its provider sent a Retry-After: no calls for another " in (await look(stand.url, "/readyz")).text
+        )
         gates.of("another account", now)
         assert (await view(stand.url, "/admin/health", HealthSummary)).health == "healthy"
 
@@ -236,7 +238,7 @@ async def test_deployment_whose_own_credential_rests_is_degraded() -> None:
         seen = await snapshot(stand)
         assert seen.credentials_in_cooldown == 2
         assert [each.deployment for each in seen.deployments if each.health == "degraded"] == ["paid/ours", "paid"]
-        assert of(seen, "paid/ours").why[0].startswith("its credential is in a cooldown for another ")
+        assert of(seen, "paid/ours").reasons[0].startswith("its credential is in cooldown for another ")
 
 
 async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:
@@ -246,7 +248,7 @@ async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:
         assert stand.deployment("one/gpt").breaker.try_acquire(SystemClock().now() + 31) is not None
         one = of(await snapshot(stand), "one/gpt")
         assert (one.breaker.state, one.breaker.next_probe_s) == ("half_open", None)
-        assert (one.health, one.why) == ("degraded", ["its breaker is half-open"])
+        assert (one.health, one.reasons) == ("degraded", ["its breaker is half-open"])
 
 
 class Breathing(SystemClock):

@@ -180,7 +180,7 @@ async def forced_breaker(_folder: Path) -> AsyncIterator[Scene]:
 @asynccontextmanager
 async def hold(_folder: Path) -> AsyncIterator[Scene]:
     async with facing(CHAT.ok) as (stand, _):
-        await change(stand.url, "deployments/bench", deployment="one/gpt", for_="1h")
+        await change(stand.url, "deployments/cordon", deployment="one/gpt", for_="1h")
         yield scene_of(stand)
 
 
@@ -367,9 +367,9 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
         assert found["since"] is not None
         assert (found["until"] is not None) == (kind in HAVE_AN_END)
         assert found["cause"]
-        assert found["end"]
+        assert found["ends"]
         if (lift := found["lift"]) is None:
-            assert found["why_no_lift"]
+            assert found["no_lift_reason"]
             return
         if scene.config is not None:
             path, text = scene.config
@@ -431,14 +431,14 @@ async def test_nothing_is_healthy_while_most_calls_are_refused(kind: Kind, tmp_p
         (gpt,) = (each for each in seen["models"] if each["model"] == "gpt")
         (one,) = (each for each in seen["deployments"] if each["deployment"] == "one/gpt")
         assert gpt["health"] != "healthy"
-        assert f" by {CASES[kind].by}" in gpt["why"][0]
+        assert f" by {CASES[kind].by}" in gpt["reasons"][0]
         assert gpt["traffic"]["refused_rate"] > 0.5
         assert one["health"] != "healthy"
-        assert any(f" by {CASES[kind].by}" in why for why in one["why"])
+        assert any(f" by {CASES[kind].by}" in why for why in one["reasons"])
         assert seen["health"] != "healthy"
         summary = await get(scene.admin, "health")
         assert summary["health"] == seen["health"]
-        assert any("the gateway refused" in why for why in summary["why"])
+        assert any("the gateway refused" in why for why in summary["reasons"])
 
 
 async def test_refused_calls_are_an_alert_within_seconds() -> None:
@@ -488,7 +488,7 @@ async def test_reset_of_a_deployment_ends_all_that_it_does_by_itself_and_says_wh
             assert answer["warnings"] == ["the credential of one is used again for every model, not only for one/gpt"]
             await fail(stand, 200)
             (entry, *_) = await get(stand.url, "audit")
-            assert (entry["what"], entry["target"], entry["why"]) == ("deployments.reset", "one/gpt", "a new key")
+            assert (entry["action"], entry["target"], entry["reason"]) == ("deployments.reset", "one/gpt", "a new key")
             assert entry["detail"]["lifted"] == ["credential_cooldown: one"]
 
 
@@ -499,7 +499,7 @@ async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
         answer = await change(stand.url, "deployments/reset", deployment="one/gpt")
         assert {each["kind"] for each in answer["now"]} == {"hold", "forced_breaker"}
         nothing, *still = answer["warnings"]
-        assert nothing == "one/gpt: nothing of that restricted it"
+        assert nothing == "one/gpt: no such restriction was in force"
         assert [each.partition(":")[0] for each in still] == [
             "still restricted by forced_breaker",
             "still restricted by hold",
@@ -544,12 +544,12 @@ async def test_keys_of_callers_are_listed_together_and_without_what_they_are() -
 @pytest.mark.parametrize(
     ("body", "status", "word"),
     [
-        ({}, 422, "name a `deployment`"),
-        ({"deployment": "one/gtp"}, 404, "near it are one/gpt"),
-        ({"deployment": "one/gpt", "what": []}, 422, "what"),
-        ({"deployment": "one/gpt", "what": ["hold"]}, 422, "what"),
+        ({}, 422, "send either `deployment`"),
+        ({"deployment": "one/gtp"}, 404, "similar names: one/gpt"),
+        ({"deployment": "one/gpt", "kinds": []}, 422, "kinds"),
+        ({"deployment": "one/gpt", "kinds": ["hold"]}, 422, "kinds"),
         ({"deployment": "one/gpt", "reason": ...}, 422, "reason"),
-        ({"upstream": "one", "what": ["pace"]}, 422, "of an upstream as a whole there is no pace"),
+        ({"upstream": "one", "kinds": ["pace"]}, 422, "an upstream as a whole has no pace"),
     ],
 )
 async def test_reset_that_makes_no_sense_is_refused_with_a_remedy(body: dict[str, Any], status: int, word: str) -> None:

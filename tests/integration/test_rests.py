@@ -62,7 +62,7 @@ async def test_spent_quota_burns_an_attempt_twice_and_then_none_on_any_model_of_
         assert [kind(reply) for reply in replies] == [(200, "2")] * 2 + [(200, "1")] * 4
         assert {reply.headers["x-llm-guard-deployment"] for reply in replies} == {"good/a", "good/b", "good/c"}
         assert (len(spent.requests), len(good.requests)) == (2, 6)
-        assert (await stand.calls())[-1]["skipped"] == [{"deployment": "spent/c", "reason": "cooldown"}]
+        assert (await stand.calls())[-1]["skipped"] == [{"deployment": "spent/c", "reason": "in cooldown"}]
 
 
 async def test_response_in_a_cooldown_is_the_providers_own_with_the_wait_that_is_left() -> None:
@@ -81,7 +81,7 @@ async def test_response_in_a_cooldown_is_the_providers_own_with_the_wait_that_is
         assert not {"x-request-id", "set-cookie", "x-ratelimit-remaining-requests"} & set(reply.headers)
         assert len(spent.requests) == 2
         line = (await stand.calls())[-1]
-        assert (line["outcome"], line["gave_up"], line["attempts"]) == ("quota_exhausted", "cooldown", [])
+        assert (line["outcome"], line["gave_up"], line["attempts"]) == ("quota_exhausted", "in cooldown", [])
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, SPENT), (401, b'{"error":{"code":"invalid_api_key"}}')])

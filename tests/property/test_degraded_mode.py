@@ -67,7 +67,7 @@ class DegradedWalk(RuleBasedStateMachine):
             type(self).left_silent += 1
             return
         assert self.now - self.turned_at >= self.chosen.recovery_window
-        assert self.counted(self.turned_at - 1)[0] > 0, "nobody has had a real answer"
+        assert self.counted(self.turned_at - 1)[0] > 0, "nobody has had a real response"
         type(self).left_well += 1
 
     @rule(passed_s=st.floats(0, 2) | st.floats(0, 1000))

@@ -36,7 +36,7 @@ BREAKER = BreakerSettings(consecutive_failures=2, early_probes=False)
 HOLDS = {
     "": None,
     "drained": Hold(kind="drained", reason="why", who="who", since=0.0, until=None),
-    "benched": Hold(kind="benched", reason="why", who="who", since=0.0, until=1060.0),
+    "cordoned": Hold(kind="cordoned", reason="why", who="who", since=0.0, until=1060.0),
 }  # fmt: skip
 
 
@@ -67,7 +67,7 @@ STATES = st.builds(
     in_flight=st.integers(0, 3),
     waiting=st.lists(st.integers(0, 2), max_size=3).map(tuple),
     rest=st.sampled_from(["", "", "", "credential", "soon", "later"]),
-    hold=st.sampled_from(["", "", "", "drained", "benched"]),
+    hold=st.sampled_from(["", "", "", "drained", "cordoned"]),
     held_s=st.sampled_from([0.0, 0.0, 3.0]),
     pace=st.sampled_from(["", "", "hinted", "learned"]),
 )
@@ -217,9 +217,9 @@ def test_call_goes_where_it_was_foreseen_to_go(world: World) -> None:
     except asyncio.CancelledError:
         entered = None
     asked = [selector.target(entered[0])] if entered is not None else []
-    assert [each.target for each in foreseen if each.turn == "asked"] == asked
-    assert [each.target for each in foreseen if each.turn == "waited_for"] == waited_for
-    gone = [each.target.deployment.label for each in foreseen if each.turn == "left_out"]
+    assert [each.target for each in foreseen if each.decision == "selected"] == asked
+    assert [each.target for each in foreseen if each.decision == "queued"] == waited_for
+    gone = [each.target.deployment.label for each in foreseen if each.decision == "skipped"]
     said = [each.deployment for each in world.call.skipped if each.why != "no room now"]
     assert gone[: len(said)] == said
 
@@ -233,17 +233,17 @@ def test_states_reach_every_answer() -> None:
     @given(WORLDS)
     def look(world: World) -> None:
         for each in world.look(lambda: 0.3):
-            seen.add((each.turn, getattr(each.obstacle, "why", "")))
+            seen.add((each.decision, getattr(each.obstacle, "why", "")))
             for gate in each.target.deployment.gates.all():
                 pace = gate._paces.free._pacer.snapshot(world.clock.now())
                 paced.add((pace.rate is not None, pace.next_at > world.clock.now()))
 
     look()
     assert (True, True) in paced
-    assert {turn for turn, _ in seen} == {"asked", "waited_for", "in_reserve", "left_out"}
+    assert {turn for turn, _ in seen} == {"selected", "queued", "backup", "skipped"}
     assert {why for _, why in seen} >= {
-        "", "cooldown", "its host fails", "breaker open", "breaker half_open", "breaker forced_open", "no room in time",
-        "no room to wait", "drained by an operator", "benched by an operator",
+        "", "in cooldown", "its host fails", "breaker open", "breaker half_open", "breaker forced_open",
+        "no room in time", "no room to wait", "drained by an operator", "cordoned by an operator",
     }  # fmt: skip
 
 

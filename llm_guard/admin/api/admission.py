@@ -29,7 +29,7 @@ from llm_guard.routing.route_table import Route
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.engines.supervisor import EngineSeen
 
-Why = Literal[
+Reason = Literal[
     "breaker_open", "credential_cooldown", "deployment_held", "draining", "engine_unhealthy", "queue_full",
     "unknown_model",
 ]  # fmt: skip
@@ -63,7 +63,7 @@ class Admission(Struct, frozen=True):
 
     model: str
     admitted: bool
-    why: Why | None
+    reason: Reason | None
     """Why the first candidate is not available; null if the call would be admitted."""
     message: str
     deployment: str | None
@@ -71,9 +71,9 @@ class Admission(Struct, frozen=True):
     engines: list[EngineOutlook]
     """Engines of the model's deployments, in the order in which they would be tried."""
     standby: str | None
-    """Spare engine that POST would start, because none of the model's own deployments is available."""
+    """Standby engine that POST would start, because none of the model's own deployments is available."""
     provisioned: str | None
-    """Spare engine that this request has started."""
+    """Standby engine that this request has started."""
 
 
 class Admissions:
@@ -89,11 +89,11 @@ class Admissions:
     def pages(self) -> list[Page]:
         return [
             Page(
-                "GET", "/admin/admit", "Whether a call would be let in now.", self._give, query=AdmitQuery,
+                "GET", "/admin/admit", "Returns whether a call would be admitted now.", self._give, query=AdmitQuery,
                 gives=Admission,
             ),
             Page(
-                "POST", "/admin/admit", "The same, and starts a standby engine where that helps.", self._admit,
+                "POST", "/admin/admit", "The same; starts a standby engine if needed.", self._admit,
                 takes=Admit, gives=Changed[Admission],
             ),
         ]  # fmt: skip
@@ -102,8 +102,8 @@ class Admissions:
         wants: AdmitQuery = asked.wants
         found = self.judge(wants.model)
         if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.standby):
-            why = f"GET /admin/admit asked for {wants.model}"
-            self._changes.note(asked.who, "engines.provision", str(found.standby), why, {"model": wants.model})
+            reason = f"GET /admin/admit for {wants.model}"
+            self._changes.note(asked.who, "engines.provision", str(found.standby), reason, {"model": wants.model})
             found = self._provision(found)
         return answer(found)
 
@@ -113,7 +113,7 @@ class Admissions:
         def do() -> Done:
             found = self.judge(model)
             if found.standby is None:
-                return Done(found, {"model": model}, [f"nothing was started: {_idle(found)}"])
+                return Done(found, {"model": model}, [f"no engine was started: {_idle(found)}"])
             return Done(self._provision(found), {"model": model, "engine": found.standby})
 
         return await self._changes.make(asked, "engines.provision", model, do)
@@ -122,23 +122,23 @@ class Admissions:
         """Checks whether a call would be admitted. Has no side effect on calls."""
         gateway = self._gateway
         if gateway.is_leaving:
-            return _refused(model, "draining", "this gateway is going away")
+            return _refused(model, "draining", "this gateway is shutting down")
         route = gateway.table.preview(model)
         if route is None:
             return _refused(model, "unknown_model", unknown_model(gateway.table, model).message)
         seen = {upstream: each for each in self._engines.seen() for upstream in each.config.upstreams}
         steps = [_Step(each, seen.get(each.target.deployment.upstream.name)) for each in self._foresee(model, route)]
-        able = [each for each in steps if each.why is None]
-        chosen = min(able, key=lambda each: each.foreseen.turn == "in_reserve", default=None)
+        able = [each for each in steps if each.reason is None]
+        chosen = min(able, key=lambda each: each.foreseen.decision == "backup", default=None)
         own = [each for each in steps if each.foreseen.target.alias == route.alias]
         return Admission(
             model=model,
             admitted=chosen is not None,
-            why=None if chosen is not None else steps[0].why,
-            message="; ".join(each.words for each in steps),
+            reason=None if chosen is not None else steps[0].reason,
+            message="; ".join(each.message for each in steps),
             deployment=None if chosen is None else chosen.label,
             engines=[each.outlook for each in steps if each.outlook is not None],
-            standby=_standby(own) if all(each.why is not None for each in own) else None,
+            standby=_standby(own) if all(each.reason is not None for each in own) else None,
             provisioned=None,
         )
 
@@ -164,20 +164,20 @@ class Admissions:
 class _Step:
     """A candidate deployment with its engine."""
 
-    __slots__ = ("engine", "foreseen", "label", "why", "words")
+    __slots__ = ("engine", "foreseen", "label", "message", "reason")
 
     def __init__(self, foreseen: Foreseen, engine: EngineSeen | None) -> None:
         self.foreseen = foreseen
         self.engine = engine
         self.label = foreseen.target.deployment.label
-        self.why: Why | None = None
-        self.words = f"{self.label} can be asked"
+        self.reason: Reason | None = None
+        self.message = f"{self.label} is available"
         if engine is not None and engine.now.state != "running":
-            self.why = "engine_unhealthy"
-            self.words = f"{self.label}: its engine {engine.name} is {engine.now.state}"
-        elif foreseen.turn == "left_out" and foreseen.obstacle is not None:
-            self.why = _why(foreseen.obstacle)
-            self.words = f"{self.label}: {foreseen.obstacle.why}"
+            self.reason = "engine_unhealthy"
+            self.message = f"{self.label}: its engine {engine.name} is {engine.now.state}"
+        elif foreseen.decision == "skipped" and foreseen.obstacle is not None:
+            self.reason = _reason(foreseen.obstacle)
+            self.message = f"{self.label}: {foreseen.obstacle.why}"
 
     @property
     def outlook(self) -> EngineOutlook | None:
@@ -192,12 +192,12 @@ def _may_start(asked: Asked) -> bool:
     return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 
 
-def _why(obstacle: Unavailable | AtCapacity) -> Why:
+def _reason(obstacle: Unavailable | AtCapacity) -> Reason:
     if isinstance(obstacle, AtCapacity):
         return "queue_full"
     if obstacle.is_held:
         return "deployment_held"
-    return "credential_cooldown" if obstacle.why == "cooldown" else "breaker_open"
+    return "credential_cooldown" if obstacle.why == "in cooldown" else "breaker_open"
 
 
 def _standby(steps: list[_Step]) -> str | None:
@@ -209,8 +209,8 @@ def _standby(steps: list[_Step]) -> str | None:
 
 
 def _idle(found: Admission) -> str:
-    return "it is admitted" if found.admitted else "no standby engine of this model waits to be started"
+    return "calls are admitted" if found.admitted else "the model has no stopped standby engine"
 
 
-def _refused(model: str, why: Why, message: str) -> Admission:
-    return Admission(model, False, why, message, None, [], None, None)
+def _refused(model: str, reason: Reason, message: str) -> Admission:
+    return Admission(model, False, reason, message, None, [], None, None)

@@ -21,7 +21,7 @@ from llm_guard.webhooks.payloads import Notice, plain
 from llm_guard.webhooks.queue import Webhooks
 
 Subject = Annotated[
-    str, Meta(min_length=1, max_length=600, description="As /admin/alerts names it; null: whatever it is.")
+    str, Meta(min_length=1, max_length=600, description="Subject of the alert, as in /admin/alerts; null: any.")
 ]
 
 
@@ -50,7 +50,7 @@ class SilenceView(Struct, frozen=True):
     """Subject of the alert; null: any."""
     until: str
     reason: str
-    who: str
+    operator: str
 
 
 class RuleView(Struct, frozen=True):
@@ -74,7 +74,7 @@ class AlertsView(Struct, frozen=True):
 
 
 class Unsilence(Change):
-    """The silence to remove; `*` is the one of every rule."""
+    """The silence to remove; `*`: the silence of all rules."""
 
     alert: RuleName | Literal["*"]
     subject: Subject | None = None
@@ -111,11 +111,11 @@ class AlertPages:
     def pages(self) -> list[Page]:
         silences, path = Changed[list[SilenceView]], "/admin/alerts"
         return [
-            Page("GET", path, "What fires, what lately did, and who is told.", self._give, gives=AlertsView),
-            Page("POST", f"{path}/silence", "Tells nobody.", self._silence, takes=PutSilence, gives=silences),
-            Page("POST", f"{path}/unsilence", "Tells again.", self._unsilence, takes=Unsilence, gives=silences),
+            Page("GET", path, "Lists alerts, silences, rules and webhooks.", self._give, gives=AlertsView),
+            Page("POST", f"{path}/silence", "Silences alerts.", self._silence, takes=PutSilence, gives=silences),
+            Page("POST", f"{path}/unsilence", "Removes a silence.", self._unsilence, takes=Unsilence, gives=silences),
             Page(
-                "POST", f"{path}/test", "Sends a webhook a test alert.", self._test, takes=TryWebhook,
+                "POST", f"{path}/test", "Sends a test alert to a webhook.", self._test, takes=TryWebhook,
                 gives=Changed[Tried],
             ),
         ]  # fmt: skip
@@ -144,10 +144,12 @@ class AlertPages:
         def do() -> Done:
             until = self._clock.now() + seconds
             if not self._alerts.try_silence(Silence(body.alert, body.subject, until, body.reason, asked.who)):
-                raise Refused(409, "too_many_silences", f"there are {MOST} silences: end some, or silence whole rules")
+                raise Refused(
+                    409, "too_many_silences", f"there are already {MOST} silences: remove some, or silence whole rules"
+                )
             is_of_use = any(self._alerts.is_silenced(each) for each in self._alerts.firing())
             return Done(
-                [*self._silences()], {"for": body.for_}, [] if is_of_use else ["nothing that fires now is silenced"]
+                [*self._silences()], {"for": body.for_}, [] if is_of_use else ["no firing alert matches this silence"]
             )
 
         return await self._changes.make(asked, "alerts.silence", _target(body), do)
@@ -158,7 +160,7 @@ class AlertPages:
         def do() -> Done:
             silence = self._alerts.try_unsilence(body.alert, body.subject)
             if silence is None:
-                raise Refused(404, "unknown_silence", "there is no such silence; /admin/alerts lists them")
+                raise Refused(404, "unknown_silence", "there is no such silence: GET /admin/alerts lists all silences")
             return Done([*self._silences()], {"was": silence.reason})
 
         return await self._changes.make(asked, "alerts.unsilence", _target(body), do)
@@ -168,7 +170,7 @@ class AlertPages:
         webhook = self._webhooks.find(name)
         if webhook is None:
             known = ", ".join(each.name for each in self._webhooks.views()) or "none"
-            raise Refused(404, "unknown_webhook", f"no webhook has this name; known: {known}")
+            raise Refused(404, "unknown_webhook", f"there is no webhook {name!r}; known: {known}")
 
         async def do() -> Done:
             wall = self._clock.wall()
@@ -204,7 +206,7 @@ def _view(raised: Raised, *, is_silenced: bool) -> AlertView:
 
 
 def _test_notice(state: Literal["firing", "resolved"], who: str, wall: float) -> Notice:
-    summary = f"a test by {who}: nothing is wrong"
+    summary = f"test alert sent by {who}; nothing is wrong"
     return Notice(f"{wall:.0f}-test", state, "test", "info", "webhook", summary, 0.0, 0.0, wall, wall)
 
 

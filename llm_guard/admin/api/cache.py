@@ -33,7 +33,8 @@ class Purge(Change):
 class Purged(Struct, frozen=True):
     """Result of the purge."""
 
-    forgotten: int
+    purged: int
+    """Number of purged responses."""
 
 
 class CachePages:
@@ -60,9 +61,9 @@ class CachePages:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/admin/cache", "What is kept of answers, by route.", self._give, gives=CacheView),
+            Page("GET", "/admin/cache", "Shows the response cache, by route.", self._give, gives=CacheView),
             Page(
-                "POST", "/admin/cache/purge", "Forgets the answers of one route, or all of them.", self._purge,
+                "POST", "/admin/cache/purge", "Purges the cached responses of one route, or of all.", self._purge,
                 takes=Purge, gives=Changed[Purged],
             ),
         ]  # fmt: skip
@@ -99,15 +100,15 @@ class CachePages:
     async def _purge(self, asked: Asked) -> Answer:
         route = None if asked.body.route is UNSET else asked.body.route
         if (route is None) == (asked.body.all is UNSET):
-            raise Refused(422, "invalid_body", 'name a `route`, or say `"all": true`, and not both')
+            raise Refused(422, "invalid_body", 'send either `route`, or `"all": true`')
         if route is not None:
             check_known(route, self._is_on.keys() | self._cache.snapshot().routes.keys(), "route")
 
         async def do() -> Done:
-            forgotten = await self._cache.purge(route)
-            if forgotten is None:
-                message = "the cache's file does not answer: what it holds may still be given; set `store.cache.kind`"
-                raise Refused(503, "cache_unreadable", f"{message} to memory, or try again")
-            return Done(Purged(forgotten), {"forgotten": forgotten})
+            purged = await self._cache.purge(route)
+            if purged is None:
+                message = "the cache file does not respond, and its responses may still be served: try again, or set"
+                raise Refused(503, "cache_unreadable", f"{message} `store.cache.kind` to memory")
+            return Done(Purged(purged), {"purged": purged})
 
         return await self._changes.make(asked, "cache.purge", route or "all", do)

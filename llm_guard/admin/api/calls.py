@@ -40,11 +40,12 @@ class Calls(Struct, frozen=True):
 
     calls: list[CallLine]
     """The calls, latest first."""
-    kept: int
-    """Finished calls with a line kept."""
-    kept_failed: int
-    """Those of them that failed although a better gateway or upstream could have made them succeed."""
+    retained: int
+    """Finished calls that are in memory."""
+    retained_failed: int
+    """Those of them that failed because of the gateway or an upstream, not because of the client."""
     running: int
+    """Calls that run now."""
 
 
 class CallPages:
@@ -61,8 +62,14 @@ class CallPages:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/admin/calls", "The last calls.", self._list, query=CallsQuery, gives=Calls),
-            Page("GET", "/admin/calls/{id}", "One call, by x-llm-guard-request-id.", self._one, gives=CallLine),
+            Page("GET", "/admin/calls", "Lists the last calls.", self._list, query=CallsQuery, gives=Calls),
+            Page(
+                "GET",
+                "/admin/calls/{id}",
+                "Returns one call, by its x-llm-guard-request-id.",
+                self._one,
+                gives=CallLine,
+            ),
         ]
 
     async def _list(self, asked: Asked) -> Answer:
@@ -71,7 +78,7 @@ class CallPages:
         found = islice(_matching(self._lines(wants), wants.model, wants.deployment), wants.limit)
         # The lines are JSON already: decoding and encoding them would take a hundred times as long.
         listed = b",".join(line.rstrip() for line in found)
-        said = b'],"kept":%d,"kept_failed":%d,"running":%d}' % (kept.calls, kept.failed, self._gateway.running)
+        said = b'],"retained":%d,"retained_failed":%d,"running":%d}' % (kept.calls, kept.failed, self._gateway.running)
         return Answer(b'{"calls":[' + listed + said)
 
     async def _one(self, asked: Asked) -> Answer:
@@ -81,7 +88,11 @@ class CallPages:
                 return Answer(self._running_line(call).rstrip())
         line = self._timelines.try_find(to_line({"request_id": name}).rstrip(b"}\n"))
         if line is None:
-            raise Refused(404, "unknown_call", "no such call is kept any more; ops.recent_calls says how many are")
+            raise Refused(
+                404,
+                "unknown_call",
+                "no call with this id is in memory any more: ops.recent_calls sets how many are retained",
+            )
         return Answer(line.rstrip())
 
     def _lines(self, wants: CallsQuery) -> Iterator[bytes]:

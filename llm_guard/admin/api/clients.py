@@ -74,9 +74,9 @@ class ClientPages:
         self._keys = {key.name: key for key in config.server.client_keys}
 
     def pages(self) -> list[Page]:
-        reset = "Forgets what a client key has used of its rate and its tokens; running calls still count."
+        reset = "Resets the used rate and tokens of a client key. Running calls still count."
         return [
-            Page("GET", "/admin/clients", "What each client key has used and may use.", self._give,
+            Page("GET", "/admin/clients", "Shows usage and limits of each client key.", self._give,
                  gives=list[ClientView]),
             Page("POST", RESET, reset, self._reset, takes=ResetClient, gives=Changed[ClientView]),
         ]  # fmt: skip

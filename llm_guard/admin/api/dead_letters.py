@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from llm_guard.admin.audit.changes import Changed, Changes, Done
 from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
 from llm_guard.admin.schemas.dead_letters import LetterView, WholeLetter, letter_view, whole_letter
-from llm_guard.admin.schemas.subsystems import KeptView
+from llm_guard.admin.schemas.subsystems import StoredCallsView
 from llm_guard.clock import Clock, iso
 from llm_guard.config import Config
 from llm_guard.deferred.service import DeferredService
 from llm_guard.storage.calls.store import Found, KeptCalls, Purpose, State, StoreError, Wanted
 
-_PATIENCE_S = 5.0
+_STORE_TIMEOUT_S = 5.0
 _ROOT = "/admin/dead-letters"
 _MOST_IDS = 10_000
 
@@ -79,7 +79,7 @@ class ChooseLetters(Change):
 class Letters(Struct, frozen=True):
     """Response of `GET /admin/dead-letters`."""
 
-    letters: list[LetterView]
+    calls: list[LetterView]
     """The stored calls, newest first."""
     count: dict[str, int]
     """Number of all stored calls, by purpose and state: `dead_letter/dead`, ..."""
@@ -121,22 +121,22 @@ class DeadLetterApi:
         gives = Changed[Chosen]
         return [
             Page(
-                "GET", _ROOT, "Calls that are kept, the newest first.", self._list, query=LettersQuery, gives=Letters,
+                "GET", _ROOT, "Lists stored calls, newest first.", self._list, query=LettersQuery, gives=Letters,
                 may_miss=True,
             ),
-            Page("GET", f"{_ROOT}/{{id}}", "One of them.", self._one, query=BodyQuery, gives=WholeLetter),
+            Page("GET", f"{_ROOT}/{{id}}", "Returns one of them.", self._one, query=BodyQuery, gives=WholeLetter),
             Page(
-                "POST", f"{_ROOT}/requeue", "Asks for the dead ones again, at store.dead_letters.pace.", self._requeue,
+                "POST", f"{_ROOT}/requeue", "Executes dead letters again, at a limited rate.", self._requeue,
                 takes=ChooseLetters, gives=gives,
             ),
             Page(
-                "POST", f"{_ROOT}/delete", "Deletes those that nobody is asking for just now.", self._delete,
+                "POST", f"{_ROOT}/delete", "Deletes stored calls, except running ones.", self._delete,
                 takes=ChooseLetters, gives=gives,
             ),
             Page("DELETE", f"{_ROOT}/{{id}}", "Deletes one.", self._delete_one, takes=Change, gives=gives),
         ]  # fmt: skip
 
-    def view_if_used(self) -> KeptView | None:
+    def view_if_used(self) -> StoredCallsView | None:
         """Returns the counts; None if no call is stored, and no model stores calls without a request header."""
         counts = self._deferred.counts
         found = counts.found or Found(count={}, size=0)
@@ -144,7 +144,7 @@ class DeadLetterApi:
         if not (self._keeps_by_itself or found.count or lost):
             return None
         oldest = None if found.oldest_at is None else iso(found.oldest_at)
-        return KeptView(dict(found.count), found.size, oldest, lost)
+        return StoredCallsView(dict(found.count), found.size, oldest, lost)
 
     async def _list(self, asked: Asked) -> Answer:
         wants: LettersQuery = asked.wants
@@ -172,7 +172,11 @@ class DeadLetterApi:
             now, pace_s = self._clock.wall(), self._pace_s
             ids = await self._ask(lambda store: store.requeue(wanted, now, pace_s))
             self._deferred.runner.wake()
-            warnings = [] if ids else ["none of these is dead and can be asked for: /admin/dead-letters?state=dead"]
+            warnings = (
+                []
+                if ids
+                else ["none of these can be requeued: GET /admin/dead-letters?state=dead lists those that can"]
+            )
             last_due = iso(now + pace_s * (len(ids) - 1)) if ids else None
             return Done(Chosen(len(ids), ids[:100], last_due), {"count": len(ids), "ids": ids[:100]}, warnings)
 
@@ -196,7 +200,7 @@ class DeadLetterApi:
             count = 0
             while some := await self._ask(lambda store: store.delete(doomed)):
                 count += some
-            warnings = [] if count else ["none was deleted: there is none, or it is asked for just now"]
+            warnings = [] if count else ["none was deleted: none matches, or those that match are being executed"]
             return Done(Chosen(count, []), {"count": count}, warnings)
 
         return await self._changes.make(asked, "dead-letters.delete", target, do)
@@ -204,24 +208,24 @@ class DeadLetterApi:
     async def _ask(self, act: Callable[[KeptCalls], _Found]) -> _Found:
         """Runs `act` on the store. Raises Refused if the store fails."""
         try:
-            return await self._deferred.call_store.ask(act, _PATIENCE_S)
+            return await self._deferred.call_store.ask(act, _STORE_TIMEOUT_S)
         except StoreError as error:
-            raise Refused(503, "letters_unreadable", f"{error}; calls go on without") from None
+            raise Refused(503, "call_store_unavailable", f"{error}; the gateway still serves calls") from None
 
 
 def _chosen(body: ChooseLetters, state: State | None) -> tuple[Wanted, str]:
     """Returns the filter of the chosen calls, and their description for the audit trail. Raises Refused."""
     if sum(each is not UNSET for each in (body.ids, body.filter, body.all)) != 1:
-        raise Refused(422, "invalid_body", "name `ids`, or a `filter`, or say `all`: true, and one of these alone")
+        raise Refused(422, "invalid_body", "send exactly one of `ids`, `filter` and `all`: true")
     if body.ids is not UNSET:
         return Wanted(state=state, ids=tuple(body.ids)), body.ids[0] if len(body.ids) == 1 else f"{len(body.ids)} ids"
     chosen = Filter() if body.filter is UNSET else body.filter
     terms = {name: getattr(chosen, name) for name in chosen.__struct_fields__ if getattr(chosen, name) is not UNSET}
     if body.filter is not UNSET and not terms:
-        raise Refused(422, "invalid_body", "an empty `filter` is all of them: say `all`: true")
+        raise Refused(422, "invalid_body", "`filter` is empty: to choose all stored calls, send `all`: true")
     said = ", ".join(f"{name}: {value}" for name, value in terms.items())
     return Wanted(state=state, **terms), said or "all"
 
 
 def _unknown() -> Refused:
-    return Refused(404, "unknown_letter", "no call is kept under this id; /admin/dead-letters lists them")
+    return Refused(404, "unknown_call", "no stored call has this id: GET /admin/dead-letters lists them")

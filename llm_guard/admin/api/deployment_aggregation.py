@@ -18,14 +18,14 @@ def breaker_view(group: Group, forced: ForceView | None, now: float) -> BreakerV
     calls = sum(each.calls for each in snapshots)
     failures = sum(each.failures for each in snapshots)
     probe_at = worst.probe_at if worst.state == "open" else None
-    word = forced if worst.is_forced else None
+    override = forced if worst.is_forced else None
     return BreakerView(
         worst.state,
         worst.is_forced,
-        word.reason if word is not None else None,
-        word.since if word is not None else None,
-        word.until if word is not None else None,
-        word.who if word is not None else None,
+        override.reason if override is not None else None,
+        override.since if override is not None else None,
+        override.until if override is not None else None,
+        override.operator if override is not None else None,
         failures / calls if calls else 0.0,
         calls,
         None if probe_at is None else max(0.0, probe_at - now),

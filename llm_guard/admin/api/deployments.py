@@ -1,4 +1,4 @@
-"""Operator actions on breakers and deployments: force and reset, drain, bench and return.
+"""Operator actions on breakers and deployments: force and reset, drain, cordon and uncordon.
 
 `admin.overrides.breaker_overrides` and `admin.overrides.maintenance_holds` apply them and keep their ends.
 """
@@ -22,7 +22,7 @@ from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
 from llm_guard.routing.deployment import Deployment, Hold
 
-Label = Annotated[str, Meta(min_length=1, max_length=600, description="As /admin/deployments names it.")]
+Label = Annotated[str, Meta(min_length=1, max_length=600, description="Label, as in /admin/deployments.")]
 
 _TEXT, _NULL = {"type": "string"}, {"type": "null"}
 
@@ -51,20 +51,20 @@ class ForceBreakers(Breakers):
     """Duration; null: until it is reset."""
 
 
-class ReturnDeployment(Change):
-    """The deployment to return to service."""
+class UncordonDeployment(Change):
+    """The deployment to put back into service."""
 
     deployment: Label
 
 
-class DrainDeployment(ReturnDeployment):
+class DrainDeployment(UncordonDeployment):
     """The deployment to drain, and for how long."""
 
     for_: Duration | None = field(name="for", default=None)
-    """Duration; null: until it is returned."""
+    """Duration; null: until it is uncordoned."""
 
 
-class BenchDeployment(ReturnDeployment):
+class CordonDeployment(UncordonDeployment):
     """The deployment to take out of service, and for how long."""
 
     for_: Duration = field(name="for")
@@ -96,22 +96,28 @@ class DeploymentApi:
         return [
             _page(
                 "breakers/force-open",
-                "Lets no calls through until it is reset.",
+                "Forces breakers open: no calls pass.",
                 self._force_open,
                 ForceBreakers,
                 gives,
             ),
             _page(
                 "breakers/force-closed",
-                "Lets every call through, however many fail.",
+                "Forces breakers closed: all calls pass, no matter how many fail.",
                 self._force_closed,
                 ForceBreakers,
                 gives,
             ),
-            _page("breakers/reset", "Back to the evidence, and to none so far.", self._reset, Breakers, gives),
-            _page("deployments/drain", "Sends no new calls; running ones go on.", self._drain, DrainDeployment, gives),
-            _page("deployments/bench", "Sends no new calls for a time.", self._bench, BenchDeployment, gives),
-            _page("deployments/return", "Sends calls again, more by and by.", self._return, ReturnDeployment, gives),
+            _page(
+                "breakers/reset", "Removes overrides and clears the failure statistics.", self._reset, Breakers, gives
+            ),
+            _page(
+                "deployments/drain", "Sends no new calls; running calls finish.", self._drain, DrainDeployment, gives
+            ),
+            _page(
+                "deployments/cordon", "Sends no new calls for a limited time.", self._cordon, CordonDeployment, gives
+            ),
+            _page("deployments/uncordon", "Sends calls again, gradually.", self._uncordon, UncordonDeployment, gives),
         ]
 
     def look(self, now: float) -> None:
@@ -149,18 +155,22 @@ class DeploymentApi:
     async def _force(self, asked: Asked, state: ForcedState) -> Answer:
         body: ForceBreakers = asked.body
         aim, seconds = self.aim(body), optional_seconds_of(body.for_)
-        what = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
+        action = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
 
         def do() -> Done:
             self.forces.put(Force(aim, state, body.reason, self._until(seconds), asked.who, self._clock.wall()))
             return Done(self._now(aim), {"for": body.for_}, self._warnings() if state == "forced_open" else [])
 
-        return await self._changes.make(asked, what, str(aim), do)
+        return await self._changes.make(asked, action, str(aim), do)
 
     async def _reset(self, asked: Asked) -> Answer:
         aim = self.aim(asked.body)
         if (force := self.forces.covering(aim)) is not None:
-            raise Refused(409, "forced_as_a_whole", f"{force.aim} is {force.state} as a whole: reset that")
+            raise Refused(
+                409,
+                "forced_as_a_whole",
+                f"all breakers of {force.aim} are {force.state}: reset {force.aim} without `model`",
+            )
 
         def do() -> Done:
             ended = self.forces.reset(aim)
@@ -171,10 +181,10 @@ class DeploymentApi:
     def aim(self, body: Breakers) -> Aim:
         """Returns the breakers that a body names. Raises Refused for an unknown name."""
         if (body.deployment is None) == (body.upstream is None):
-            raise Refused(422, "invalid_body", "name a `deployment`, or an `upstream`, and not both")
+            raise Refused(422, "invalid_body", "send either `deployment` or `upstream`")
         if body.upstream is not None:
             if body.model is not None:
-                raise Refused(422, "invalid_body", "an upstream's host has one breaker: leave `model` out")
+                raise Refused(422, "invalid_body", "an upstream has one breaker for its host: omit `model`")
             check_known(body.upstream, self._config.upstreams.keys(), "upstream")
         else:
             check_known(str(body.deployment), self._labels.keys(), "deployment")
@@ -187,10 +197,10 @@ class DeploymentApi:
     async def _drain(self, asked: Asked) -> Answer:
         return await self._hold(asked, partial(Hold, "drained"), "deployments.drain")
 
-    async def _bench(self, asked: Asked) -> Answer:
-        return await self._hold(asked, partial(Hold, "benched"), "deployments.bench")
+    async def _cordon(self, asked: Asked) -> Answer:
+        return await self._hold(asked, partial(Hold, "cordoned"), "deployments.cordon")
 
-    async def _hold(self, asked: Asked, hold: Callable[[str, str, float, float | None], Hold], what: str) -> Answer:
+    async def _hold(self, asked: Asked, hold: Callable[[str, str, float, float | None], Hold], action: str) -> Answer:
         label, seconds = asked.body.deployment, optional_seconds_of(asked.body.for_)
         check_known(label, self._labels.keys(), "deployment")
 
@@ -198,19 +208,19 @@ class DeploymentApi:
             self.holds.put(label, hold(asked.body.reason, asked.who, self._clock.wall(), self._until(seconds)))
             return Done(self._now(Aim(label)), {"for": asked.body.for_}, self._warnings())
 
-        return await self._changes.make(asked, what, label, do)
+        return await self._changes.make(asked, action, label, do)
 
-    async def _return(self, asked: Asked) -> Answer:
+    async def _uncordon(self, asked: Asked) -> Answer:
         label = asked.body.deployment
         check_known(label, self._labels.keys(), "deployment")
 
         def do() -> Done:
             hold = self.holds.end(label)
             was = hold.kind if hold is not None else None
-            warnings = [] if was else [f"{label} was neither drained nor benched"]
+            warnings = [] if was else [f"{label} was neither drained nor cordoned"]
             return Done(self._now(Aim(label)), {"was": was}, warnings)
 
-        return await self._changes.make(asked, "deployments.return", label, do)
+        return await self._changes.make(asked, "deployments.uncordon", label, do)
 
     def _until(self, seconds: float | None) -> float | None:
         return None if seconds is None else self._clock.now() + seconds
@@ -225,7 +235,7 @@ class DeploymentApi:
     def _warnings(self) -> list[str]:
         closed = {*self.holds.labels(), *self.forces.closed_labels()}
         closed |= {label for label, upstream in self._labels.items() if upstream in self.forces.closed_upstreams()}
-        return [f"{name}: nobody is left to be asked" for name in left_alone(self._config, closed)]
+        return [f"{name}: no deployment is left" for name in left_alone(self._config, closed)]
 
 
 def _page(

@@ -29,7 +29,7 @@ _BY_ITSELF = frozenset({
 class ChangeEngine(Change):
     """The engine to change."""
 
-    engine: Annotated[str, Meta(min_length=1, max_length=64, description="As /admin/engines names it.")]
+    engine: Annotated[str, Meta(min_length=1, max_length=64, description="Name, as in /admin/engines.")]
 
 
 class EnginePages:
@@ -44,11 +44,11 @@ class EnginePages:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/admin/engines", "Engines of our own.", self._give, gives=list[EngineView]),
-            _page("start", "Starts one that is down, at once.", self._start),
-            _page("stop", "Stops one; it is not brought back.", self._stop),
-            _page("restart", "Stops one, waits, and starts it; twice at once is once.", self._restart),
-            _page("reset", "Forgets its attempts; one that was given up is tried again.", self._reset),
+            Page("GET", "/admin/engines", "Lists self-hosted engines.", self._give, gives=list[EngineView]),
+            _page("start", "Starts an engine at once.", self._start),
+            _page("stop", "Stops an engine. It is not restarted automatically.", self._stop),
+            _page("restart", "Stops an engine and starts it again.", self._restart),
+            _page("reset", "Clears its restart attempts. An engine that was given up is restarted.", self._reset),
         ]
 
     def views(self) -> list[EngineView]:
@@ -59,18 +59,18 @@ class EnginePages:
         return answer(self.views())
 
     async def _start(self, asked: Asked) -> Answer:
-        return await self._change(asked, "start", Supervisor.start, "it is up already, or coming up")
+        return await self._change(asked, "start", Supervisor.start, "it is already running or starting")
 
     async def _stop(self, asked: Asked) -> Answer:
-        return await self._change(asked, "stop", Supervisor.stop, "it is stopped already")
+        return await self._change(asked, "stop", Supervisor.stop, "it is already stopped")
 
     async def _restart(self, asked: Asked) -> Answer:
-        return await self._change(asked, "restart", Supervisor.restart, "it is being restarted already")
+        return await self._change(asked, "restart", Supervisor.restart, "it is already being restarted")
 
     async def _reset(self, asked: Asked) -> Answer:
         return await self._change(asked, "reset", Supervisor.reset, "")
 
-    async def _change(self, asked: Asked, what: str, act: Callable[[Supervisor], bool], idle: str) -> Answer:
+    async def _change(self, asked: Asked, action: str, act: Callable[[Supervisor], bool], idle: str) -> Answer:
         """Responds at once: the operation may take minutes, and its result is published as events."""
         name = asked.body.engine
         check_known(name, set(self._engines.names()), "engine")
@@ -82,7 +82,7 @@ class EnginePages:
             has_begun = act(supervisor)
             return Done(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])
 
-        return await self._changes.make(asked, f"engines.{what}", name, do)
+        return await self._changes.make(asked, f"engines.{action}", name, do)
 
     def _view(self, seen: EngineSeen) -> EngineView:
         config, now = seen.config, seen.now
@@ -107,12 +107,12 @@ class EnginePages:
         )
 
     def _tell(self, engine: str, turn: Turn) -> None:
-        state = "gave_up" if turn.after == "failed" else turn.after  # the alert matches this word
-        why = turn.why or None
-        self._journal.note("engine", engine=engine, state=state, what=turn.what, why=why, attempt=turn.attempt)
+        state = "gave_up" if turn.after == "failed" else turn.after  # the alert matches this value
+        reason = turn.why or None
+        self._journal.note("engine", engine=engine, state=state, event=turn.what, reason=reason, attempt=turn.attempt)
         if turn.what in _BY_ITSELF:
             detail = {"before": turn.before, "after": turn.after, "attempt": turn.attempt}
-            self._changes.note("engines", turn.what, engine, turn.why or "it is up", detail)
+            self._changes.note("engines", turn.what, engine, turn.why or "it is running", detail)
 
 
 def _page(path: str, summary: str, give: Callable[[Asked], Awaitable[Answer]]) -> Page:

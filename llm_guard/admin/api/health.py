@@ -68,10 +68,10 @@ class Health:
     def pages(self) -> list[Page]:
         return [
             Page(
-                "GET", "/readyz", "Readiness: whether new calls are welcome; why not, for operators.", self._ready,
+                "GET", "/readyz", "Readiness: 503 during shutdown. With a token: reasons.", self._ready,
                 media=TEXT, is_open=True, says_more=True,
             ),
-            Page("GET", "/admin/health", "How deployments are, and why.", self._give, gives=HealthSummary),
+            Page("GET", "/admin/health", "Returns the health of all deployments.", self._give, gives=HealthSummary),
         ]  # fmt: skip
 
     def states(self) -> Iterator[tuple[str, HealthState]]:

@@ -70,7 +70,7 @@ class History:
     def pages(self) -> list[Page]:
         return [
             Page(
-                "GET", "/admin/history", "Rates, shares and quantiles of the last quarter of an hour.", self._give,
+                "GET", "/admin/history", "Returns the traffic of the last 15 minutes.", self._give,
                 gives=HistoryView,
             ),
         ]  # fmt: skip

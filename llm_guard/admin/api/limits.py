@@ -48,6 +48,7 @@ class SetLimits(LimitsOf):
     concurrency: _Count | Literal["adaptive"] | UnsetType | None = UNSET
     """Most concurrent attempts; null: no limit."""
     max_queue: _Count | UnsetType = UNSET
+    """Most calls in the wait queue."""
 
 
 class Limits(Struct, frozen=True):
@@ -65,6 +66,7 @@ class Limits(Struct, frozen=True):
     """Retries available now."""
     concurrency: int | Literal["adaptive"] | None
     max_queue: int
+    """Most calls in the wait queue."""
     in_flight: int
     waiting: int
     is_changed: bool
@@ -102,13 +104,13 @@ class LimitPages:
 
     def pages(self) -> list[Page]:
         gives, path = Changed[list[Limits]], "/admin/limits"
-        back = "Retry budget and capacity as the config says."
+        back = "Resets retry budget and capacity to the config."
         return [
-            Page("GET", path, "Retry budgets and capacity.", self._list, gives=list[Limits]),
+            Page("GET", path, "Lists retry budgets and capacity.", self._list, gives=list[Limits]),
             Page(
                 "POST",
                 path,
-                "Changes them until the next reload; a restart by the same config keeps them.",
+                "Changes them until the next reload. A restart with the same config keeps them.",
                 self._set,
                 takes=SetLimits,
                 gives=gives,
@@ -124,7 +126,7 @@ class LimitPages:
                 self._apply(each, self._wanted[label])
         self._gateway.wake_waiters()
 
-    def words(self) -> Mapping[str, _Said]:
+    def overrides(self) -> Mapping[str, _Said]:
         """Returns the values that operators have set, by label."""
         return dict(self._wanted)
 
@@ -143,7 +145,7 @@ class LimitPages:
         """Ends all changes: the new config's settings apply. Must be called before the gateway adopts it."""
         for label in list(self._wanted):
             said = self._end(label)
-            self._changes.note("reload", "limits.reset", label, "the config was read", {"was": said})
+            self._changes.note("reload", "limits.reset", label, "the config was reloaded", {"was": said})
         self._labels = labels_of(config).keys()
 
     async def _list(self, _asked: Asked) -> Answer:
@@ -166,7 +168,9 @@ class LimitPages:
 
         def do() -> Done:
             was = self._end(label)
-            return Done(self._now(label), {"was": was}, [] if was else [f"{label} was as the config says"])
+            return Done(
+                self._now(label), {"was": was}, [] if was else [f"the limits of {label} were those of the config"]
+            )
 
         return await self._changes.make(asked, "limits.reset", label, do)
 
@@ -218,7 +222,7 @@ def _said(wanted: SetLimits) -> _Said:
     said = {name: value for name in ways if (value := getattr(wanted, name)) is not UNSET}
     said |= {name: int(said[name]) for name in _CAPACITY if isinstance(said.get(name), float)}
     if not said:
-        raise Refused(422, "invalid_body", f"say what is to change: {', '.join(ways)}")
+        raise Refused(422, "invalid_body", f"send at least one of {', '.join(ways)}")
     for name, value in said.items():
         try:
             ways[name].parse(value)

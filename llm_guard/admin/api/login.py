@@ -21,7 +21,7 @@ from llm_guard.storage.used_login_codes import UsedCodes
 
 _log = structlog.get_logger("llm_guard.admin.api.login")
 
-_PATIENCE_S = 5.0
+_DISK_TIMEOUT_S = 5.0
 """Seconds that a login waits for the disk."""
 _Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -54,9 +54,22 @@ class LoginPages:
 
     def pages(self) -> list[Page]:
         return [
-            Page("POST", "/dashboard/login", "A code or a token for a cookie.", self._login, takes=Login, is_open=True),
-            Page("POST", "/dashboard/logout", "Takes the cookie back.", self._logout, is_open=True),
-            Page("GET", "/admin/session", "Whose token this request has.", self._show, gives=Session),
+            Page(
+                "POST",
+                "/dashboard/login",
+                "Exchanges a code or a token for a session cookie.",
+                self._login,
+                takes=Login,
+                is_open=True,
+            ),
+            Page("POST", "/dashboard/logout", "Deletes the session cookie.", self._logout, is_open=True),
+            Page(
+                "GET",
+                "/admin/session",
+                "Returns name and role of the token that the request has.",
+                self._show,
+                gives=Session,
+            ),
         ]
 
     def close(self) -> None:
@@ -68,7 +81,7 @@ class LoginPages:
             raise Refused(422, "invalid_body", "send either `code` or `token`")
         credential = await self._of_code(given.code) if given.code is not None else self._of_token(given.token or "")
         _log.info(
-            "a browser has logged in",
+            "browser logged in",
             name=credential.name,
             method="code" if given.code else "token",
             operator=asked.who,
@@ -80,17 +93,19 @@ class LoginPages:
     def _of_token(self, token: str) -> Credential:
         credential = self._guard().of_token(token)
         if credential is None:
-            raise WrongToken(401, "wrong_token", "the token is not, or no longer, good here")
+            raise WrongToken(401, "wrong_token", "the token is not valid, or no longer valid")
         return credential
 
     async def _of_code(self, code: str) -> Credential:
         wall = self._clock.wall()
         found = self._guard().redeemed(code, wall)
         if found is None:
-            raise WrongToken(401, "wrong_code", "the link is too old, or no longer good: `llm-guard login` prints one")
+            raise WrongToken(
+                401, "wrong_code", "the link has expired or is invalid: `llm-guard login` prints a new one"
+            )
         credential, known = found
         if not await self._is_first_use(known.mark, known.until, wall):
-            raise WrongToken(401, "used_code", "the link has been used: `llm-guard login` prints another one")
+            raise WrongToken(401, "used_code", "the link was already used: `llm-guard login` prints a new one")
         return credential
 
     async def _is_first_use(self, mark: str, until: float, wall: float) -> bool:
@@ -99,10 +114,10 @@ class LoginPages:
         using = asyncio.get_running_loop().run_in_executor(self._thread, self._used.use, mark, until, wall)
         try:
             with self._clock.limit() as limit:
-                limit.set(self._clock.now() + _PATIENCE_S, "login")
+                limit.set(self._clock.now() + _DISK_TIMEOUT_S, "login")
                 return await asyncio.shield(using)
         except TimeoutError:
-            raise Refused(503, "store_slow", "the disk of ops.store does not answer: log in with the token") from None
+            raise Refused(503, "store_slow", "the disk of ops.store does not respond: log in with the token") from None
 
     async def _logout(self, asked: Asked) -> Answer:
         """Expires only the cookies that the request has: the cookie name of another token would allow to guess a weak

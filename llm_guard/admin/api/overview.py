@@ -21,7 +21,7 @@ from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
 from llm_guard.admin.monitor import rates
 from llm_guard.admin.monitor.rates import Tally
 from llm_guard.admin.schemas.models import DeploymentView, ForceView, LabelledBreaker, ModelView, Snapshot, Traffic
-from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, KeptView, ProbedView
+from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
@@ -47,7 +47,7 @@ class Others:
     probes: Callable[[], Iterable[ProbedView]]
     """An iterator, as there may be a thousand."""
     cache: Callable[[], CacheView | None]
-    kept: Callable[[], KeptView | None]
+    stored_calls: Callable[[], StoredCallsView | None]
     clients: Callable[[], list[ClientView]]
 
 
@@ -82,12 +82,12 @@ class Overview:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/admin/metrics", "Everything at one moment.", self._give_snapshot, gives=Snapshot),
+            Page("GET", "/admin/metrics", "Returns a snapshot of everything.", self._give_snapshot, gives=Snapshot),
             Page(
-                "GET", "/admin/deployments", "Every deployment at one moment.", self._give_deployments,
+                "GET", "/admin/deployments", "Lists all deployments.", self._give_deployments,
                 gives=list[DeploymentView],
             ),
-            Page("GET", "/admin/breakers", "Every breaker.", self._give_breakers, gives=list[LabelledBreaker]),
+            Page("GET", "/admin/breakers", "Lists all breakers.", self._give_breakers, gives=list[LabelledBreaker]),
         ]  # fmt: skip
 
     async def snapshot(self) -> Snapshot:
@@ -117,7 +117,7 @@ class Overview:
             others.engines(),
             probes,
             others.cache(),
-            others.kept(),
+            others.stored_calls(),
             sum(key[0] == "credential" for key in gateway.cooldowns.snapshot(now)),
             sum(listener.count for listener in listeners),
             listeners[0].settings.max_connections if listeners else 0,

@@ -35,9 +35,9 @@ class ProbePages:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/admin/probes", "What looks at upstreams have found.", self._give, gives=list[ProbedView]),
+            Page("GET", "/admin/probes", "Lists the results of probes.", self._give, gives=list[ProbedView]),
             Page(
-                "POST", "/admin/probes/now", "Looks at once, and says what was found.", self._look_now,
+                "POST", "/admin/probes/now", "Probes at once, and returns the results.", self._probe_now,
                 takes=ProbeNow, gives=Changed[list[ProbedView]],
             ),
         ]  # fmt: skip
@@ -51,7 +51,7 @@ class ProbePages:
     async def _give(self, _asked: Asked) -> Answer:
         return answer(list(self.views()))
 
-    async def _look_now(self, asked: Asked) -> Answer:
+    async def _probe_now(self, asked: Asked) -> Answer:
         wanted: str | None = asked.body.upstream
         if wanted is not None:
             check_known(wanted, {each.upstream.name for each in self._prober.subjects()}, "probe")
@@ -59,7 +59,7 @@ class ProbePages:
         async def do() -> Done:
             await self._prober.wait_looks(wanted)
             shown = list(self.views(wanted))
-            return Done(shown, warnings=[] if shown else ["nothing is looked at: no upstream has a `probe`"])
+            return Done(shown, warnings=[] if shown else ["nothing was probed: no upstream has a `probe`"])
 
         return await self._changes.make(asked, "probes.now", wanted or "all", do)
 
@@ -86,4 +86,6 @@ class ProbePages:
         return None if wall is None else self._timestamps.of(wall)
 
     def _tell(self, view: ProbeView) -> None:
-        self._journal.note("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, why=view.why)
+        self._journal.note(
+            "probe", upstream=view.upstream, deployment=view.deployment, state=view.state, reason=view.why
+        )

@@ -51,7 +51,7 @@ class Trail:
         if self._is_closed:
             return self._refuse(entry, "the gateway has stopped")
         if len(self._waiting) >= _MOST_WAITING or self._thread.is_full:
-            return self._refuse(entry, f"{len(self._waiting)} changes wait for the disk already")
+            return self._refuse(entry, f"{len(self._waiting)} changes already wait for the disk")
         entries = [*self._unwritten, entry]
         self._unwritten.clear()
         self._waiting += entries
@@ -67,14 +67,14 @@ class Trail:
                 limit.set(self._clock.now() + PATIENCE_S, "audit")
                 return await asyncio.shield(written)
         except TimeoutError:
-            _log.error("the disk of the audit trail does not answer", pending=len(self._waiting))
-            return f"the disk has not answered in {PATIENCE_S:g} s; it is still waited for"
+            _log.error("the disk of the audit trail does not respond", pending=len(self._waiting))
+            return f"the disk has not responded in {PATIENCE_S:g} s; the write may still succeed"
 
     async def latest(self, limit: int, before: int | None) -> list[Entry]:
         """Returns the newest entries first, unwritten ones before all others. Raises Refused if the file cannot be
         read, or too many reads are pending."""
         if self._reading >= MOST_READING:
-            why = f"{self._reading} questions wait for the disk of ops.store already: look whether it answers; "
+            why = f"{self._reading} reads of the disk of ops.store are already pending: check the disk; "
             raise Refused(503, "audit_busy", why + self._kept(), (("Retry-After", f"{PATIENCE_S:.0f}"),))
         reading = asyncio.get_running_loop().run_in_executor(self._thread, self._file.latest, limit, before)
         self._reading += 1
@@ -84,7 +84,7 @@ class Trail:
                 scope.set(self._clock.now() + PATIENCE_S, "audit")
                 found = await asyncio.shield(reading)
         except (StoreError, TimeoutError) as error:
-            why = f"{error}" or f"the disk has not answered in {PATIENCE_S:g} s"
+            why = f"{error}" or f"the disk has not responded in {PATIENCE_S:g} s"
             raise Refused(503, "audit_unreadable", f"{why}; {self._kept()}") from None
         new = [*self._unwritten, *self._waiting] if before is None else []
         return [*reversed(new), *found][:limit]
@@ -104,7 +104,7 @@ class Trail:
             reading.exception()  # marks the exception as retrieved: the reader may be gone
 
     def _kept(self) -> str:
-        return f"{len(self._unwritten) + len(self._waiting)} changes wait to be written; the log has them"
+        return f"{len(self._unwritten) + len(self._waiting)} changes are not written yet; the log has them"
 
     def _settle(self, entries: list[Entry], written: Written) -> None:
         del self._waiting[: len(entries)]  # writes finish in the order in which they were queued
@@ -121,7 +121,7 @@ class Trail:
     def _keep(self, entries: list[Entry], why: str) -> None:
         """Keeps entries that could not be written. Logs the last one; the others were logged before."""
         self._unwritten.extend(entries)
-        _log.error("not in the audit trail", error=why, entry=msgspec.to_builtins(entries[-1]))
+        _log.error("change not written to the audit trail", error=why, entry=msgspec.to_builtins(entries[-1]))
 
 
 def _append(file: AuditFile, entries: list[Entry]) -> str | None:

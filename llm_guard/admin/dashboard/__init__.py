@@ -33,8 +33,8 @@ class Dashboard:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/dashboard", "The dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
-            Page("GET", "/dashboard/{file}", "What it is made of.", self._file, media="*/*", is_open=True),
+            Page("GET", "/dashboard", "Returns the dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
+            Page("GET", "/dashboard/{file}", "Files of the dashboard.", self._file, media="*/*", is_open=True),
         ]
 
     async def _index(self, asked: Asked) -> Answer:
@@ -45,7 +45,7 @@ class Dashboard:
         if not name:
             return Answer(b"", status=308, headers=(("Location", "../dashboard"),))
         if name not in self._answers:
-            raise Refused(404, "unknown_path", "the dashboard has no such file; it begins at /dashboard")
+            raise Refused(404, "unknown_path", "the dashboard has no such file: open /dashboard")
         return _unless_known(self._answers[name], asked)
 
 

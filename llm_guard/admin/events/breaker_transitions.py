@@ -49,7 +49,7 @@ def _news(history: History, told: int, whose: _Facts) -> Iterator[tuple[float, _
     if changes > len(latest):
         yield latest[0].at, whose | {"missing": changes - len(latest)}
     for each in latest:
-        yield each.at, whose | {"before": each.before, "after": each.after, "why": each.why}
+        yield each.at, whose | {"before": each.before, "after": each.after, "reason": each.why}
 
 
 def _whose(deployment: Deployment, breaker: Breaker) -> _Facts:

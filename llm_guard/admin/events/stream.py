@@ -36,7 +36,7 @@ _STREAM = Answer(
 )
 
 
-_Position = Annotated[str, Meta(pattern=_POSITION, description="The id of an event, as it came; or its number alone.")]
+_Position = Annotated[str, Meta(pattern=_POSITION, description="The id of an event, or its number alone.")]
 
 
 class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,11 +69,11 @@ class Events:
     def pages(self) -> list[Page]:
         return [
             Page(
-                "GET", "/admin/events", "Server-sent events; goes on after ?since= or Last-Event-ID.",
+                "GET", "/admin/events", "Streams events as server-sent events, from ?since= or Last-Event-ID.",
                 live=self._stream, query=EventsQuery, heeds=EventsHeaders, gives=Message,
             ),
             Page(
-                "GET", "/admin/events/ws", "The same as texts of a WebSocket; goes on after ?since=.",
+                "GET", "/admin/events/ws", "Streams events over a WebSocket, from ?since=.",
                 live=self._talk, query=EventsQuery, heeds=EventsHeaders, gives=Message,
             ),
         ]  # fmt: skip
@@ -144,9 +144,9 @@ class Events:
 
     def _join(self, reader: Reader) -> None:
         if self._is_over:
-            raise Refused(503, "draining", "the gateway is going away: ask the next one")
+            raise Refused(503, "draining", "the gateway is shutting down: connect to another one")
         if len(self._readers) >= MAX_READERS:
-            raise Refused(503, "too_many_readers", f"{MAX_READERS} read already: close one of them, then ask again")
+            raise Refused(503, "too_many_readers", f"there are already {MAX_READERS} readers: close one and retry")
         self._readers.add(reader)
 
     async def _send(self, messages: list[tuple[Message, str]], reader: Reader, reply: Reply) -> None:
@@ -170,9 +170,9 @@ class Events:
         begun = self._position(events[0].id - 1 if events else last_id)
         messages: list[tuple[Message, str]] = [(hello, begun)]
         if not is_ours:
-            messages.append((Missed(after, "another process"), begun))
+            messages.append((Missed(after, "other_process"), begun))
         elif not is_whole:
-            messages.append((Missed(after, "too long ago"), begun))
+            messages.append((Missed(after, "expired"), begun))
         return messages + [(event, self._position(event.id)) for event in events]
 
     def _position(self, event_id: int) -> str:
@@ -182,6 +182,6 @@ class Events:
 def _parsed(position: str) -> tuple[str, int]:
     """Parses a position. Raises Refused for a bad header; `since` was validated with the query."""
     if re.search(_POSITION, position) is None:
-        raise Refused(400, "invalid_position", "Last-Event-ID must be the id of an event, as it came")
+        raise Refused(400, "invalid_position", "Last-Event-ID must be the id of an event")
     boot, _, number = position.rpartition("-")
     return boot, int(number)

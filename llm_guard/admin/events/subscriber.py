@@ -50,7 +50,7 @@ class Texts:
     """WebSocket format: one text frame with the same JSON; its `kind` is the type."""
 
     beat = websocket.frame(websocket.PING)
-    end = websocket.close_frame(websocket.GOING_AWAY, "the gateway is going away")
+    end = websocket.close_frame(websocket.GOING_AWAY, "the gateway is shutting down")
 
     def of(self, message: Message, position: str) -> bytes:  # noqa: ARG002  # boot and id are in the messages
         return websocket.frame(websocket.TEXT, as_json(message))
@@ -78,7 +78,7 @@ class Reader:
         self._waiting.append(data)
         self._bytes += len(data)
         if len(self._waiting) > MAX_EVENTS or self._bytes > MAX_BYTES:
-            _log.warning("an event reader is dropped: it does not read", pending=len(self._waiting))
+            _log.warning("event reader dropped: it reads too slowly", pending=len(self._waiting))
             self._waiting.clear()
             self.end()
             self._drop()

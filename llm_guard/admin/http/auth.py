@@ -41,7 +41,7 @@ class Guard:
         if method not in _READING:
             check_json(headers)
             if caller.role == "viewer":
-                raise Refused(403, "viewer_may_not", f"the token of {caller.name} is a viewer's: it only reads")
+                raise Refused(403, "viewer_may_not", f"the token {caller.name} has the role viewer, which only reads")
         return caller
 
     def authenticate(self, headers: Mapping[str, str], wall: float) -> Caller:
@@ -85,7 +85,7 @@ class Guard:
         name = host_name(host)
         if "*" in self._names or name in self._names or _is_address(name):
             return
-        raise Refused(403, "unknown_host", f"the operator's side is not known as {name!r}: add it to ops.hosts")
+        raise Refused(403, "unknown_host", f"{name!r} is not a known host name of the admin API: add it to ops.hosts")
 
 
 def host_name(host: str) -> str:
@@ -110,13 +110,13 @@ def cookies_in(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _missing() -> Refused:
-    message = "send `Authorization: Bearer OPS_TOKEN`; for a browser `llm-guard login -c FILE` prints a link"
+    message = "send `Authorization: Bearer OPS_TOKEN`; for a browser, `llm-guard login -c FILE` prints a link"
     return Refused(401, "token_needed", message, _CHALLENGE)
 
 
 def _wrong(headers: Mapping[str, str]) -> WrongToken:
-    what = "token" if _token_in(headers) is not None else "login of this browser"
-    return WrongToken(401, "wrong_token", f"the {what} is not, or no longer, good here", _CHALLENGE)
+    what = "token" if _token_in(headers) is not None else "browser session"
+    return WrongToken(401, "wrong_token", f"the {what} is not valid, or no longer valid", _CHALLENGE)
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:
@@ -125,10 +125,10 @@ def _check_origin(headers: Mapping[str, str]) -> None:
         raise Refused(
             403,
             "foreign_origin",
-            "a page of another origin may not ask (a proxy must pass Host on)",
+            "requests from pages of another origin are not allowed (a proxy must forward the Host header)",
         )
     if headers.get("sec-fetch-site", "none") not in _OWN_SITES:
-        raise Refused(403, "foreign_origin", "a page of another site may not ask")
+        raise Refused(403, "foreign_origin", "requests from pages of another site are not allowed")
 
 
 def _token_in(headers: Mapping[str, str]) -> bytes | None:

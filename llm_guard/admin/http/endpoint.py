@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 Reason = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=500, pattern=r"\S", description="Why, for the audit trail; not blank.")
+    str, msgspec.Meta(min_length=1, max_length=500, pattern=r"\S", description="Reason for the audit trail; not blank.")
 ]
 
 

@@ -20,17 +20,17 @@ from llm_guard.version import __version__
 
 _REFS = "#/components/schemas/{name}"
 _MODULE = re.compile(r"(?<=_)llm_guard\.(?:[a-z_]+\.)+")
-_WHY = {
+_ERRORS = {
     400: "The path or the body cannot be read.",
-    401: "The token is missing, wrong, or no longer good. A wrong one is answered after a second.",
-    403: "Nobody may ask under this name or from another site's page; or the token is a viewer's, which only reads.",
-    404: "There is nothing of that name.",
-    409: "As things are, it cannot be done.",
+    401: "The token is missing, wrong, or no longer valid. The response to a wrong one is delayed by a second.",
+    403: "The host or the origin of the request is not allowed, or the token has the role viewer, which only reads.",
+    404: "The name is unknown.",
+    409: "The current state does not allow it.",
     413: "The body is too large.",
-    415: "The body must come as application/json.",
+    415: "The content type must be application/json.",
     422: "A value is out of range, unknown or missing.",
-    500: "The page failed; the log says why.",
-    503: "Not now.",
+    500: "Internal error; the log has the reason.",
+    503: "Temporarily unavailable.",
 }
 _OF_EVERY_ONE = (400, 401, 403, 422, 500, 503)
 _OF_A_BODY = (404, 409, 413, 415)
@@ -70,8 +70,14 @@ def with_description(pages: Iterable[Page]) -> list[Page]:
 
     every = [
         *pages,
-        Page("GET", "/admin", "All pages.", give_list, gives=PageList),
-        Page("GET", "/admin/openapi.json", "This description, OpenAPI 3.1.", give_description, gives=dict[str, Any]),
+        Page("GET", "/admin", "Lists all endpoints.", give_list, gives=PageList),
+        Page(
+            "GET",
+            "/admin/openapi.json",
+            "Returns this description (OpenAPI 3.1).",
+            give_description,
+            gives=dict[str, Any],
+        ),
     ]
     return every
 
@@ -92,7 +98,7 @@ def described(pages: Iterable[Page]) -> dict[str, Any]:
         paths.setdefault(page.path, {})[page.method.lower()] = _operation(page, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "llm-guard: the operator's side", "version": __version__},
+        "info": {"title": "llm-guard admin API", "version": __version__},
         "paths": paths,
         "components": {
             "schemas": components,
@@ -150,9 +156,9 @@ def _responses(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
     refused |= set(_OF_A_BODY) if page.takes is not None else set()
     refused |= {404} if "{" in page.path or page.may_miss else set()
     error = {JSON: {"schema": schemas[Error]}}
-    errors = {str(status): {"description": _WHY[status], "content": error} for status in sorted(refused)}
+    errors = {str(status): {"description": _ERRORS[status], "content": error} for status in sorted(refused)}
     if page.path == "/readyz":
-        errors["503"] = {"description": "It is leaving.", "content": good["content"]}
+        errors["503"] = {"description": "The gateway is shutting down.", "content": good["content"]}
     return {"200": good, **errors}
 
 

@@ -70,8 +70,8 @@ class Site:
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001  # an operator's request must not end without a response
-            _log.exception("a page failed", path=request.path)
-            answer = Refused(500, "internal_error", "the page failed; the log says why").answer()
+            _log.exception("admin request failed", path=request.path)
+            answer = Refused(500, "internal_error", "internal error; the log has the reason").answer()
         if answer is None:
             return
         if reply.has_begun:  # too late for an error response
@@ -95,7 +95,7 @@ class Site:
         if page.query is not None:
             asked.wants = _wanted(pairs, page.query)
         elif pairs and page.live is None and not page.is_open:
-            raise Refused(422, "invalid_query", "this page takes no parameters")
+            raise Refused(422, "invalid_query", "this endpoint takes no parameters")
         if page.live is not None:
             await page.live(asked, request, reply)
             return None
@@ -152,7 +152,7 @@ class Site:
         for pattern in self._patterns:
             if (found := _match(pattern, path)) is not None:
                 return self._by_path[pattern], found
-        raise Refused(404, "unknown_path", "there is no such page; /admin lists them")
+        raise Refused(404, "unknown_path", "unknown path; /admin lists all paths")
 
     def _allowed(self, path: str) -> tuple[tuple[str, str]]:
         """Returns the Allow header that a 405 must have (RFC 9110, section 15.5.6)."""
@@ -177,14 +177,14 @@ def _pairs(query: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query, keep_blank_values=True, max_num_fields=64)
     except ValueError:
-        raise Refused(422, "invalid_query", "there are more than 64 parameters") from None
+        raise Refused(422, "invalid_query", "there are more than 64 query parameters") from None
 
 
 def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec.Struct:
     """Parses the query. Raises Refused for what the page does not take."""
     query = dict(pairs)
     if len(pairs) > len(query):
-        raise Refused(422, "invalid_query", "a parameter is there twice")
+        raise Refused(422, "invalid_query", "a query parameter is given twice")
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -194,11 +194,11 @@ def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec
 def _who(caller: Caller | None, reply: Reply) -> str:
     """Returns the caller's name for the audit trail: the token's name, and in brackets the operator's name that a
     request with a shared token claims."""
-    name = caller.name if caller is not None else "anybody"
+    name = caller.name if caller is not None else "anonymous"
     if caller is not None and caller.is_shared:
         claimed = re.sub(r"[()]", "", reply.request.names.get("x-llm-guard-operator", ""))[:_MAX_NAME_CHARS]
         name = f"{name} ({claimed})" if claimed else name
-    return f"{name} from {reply.peer or 'an unknown place'}"
+    return f"{name} from {reply.peer or 'an unknown address'}"
 
 
 async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> msgspec.Struct:
@@ -216,7 +216,7 @@ async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> m
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid_body", _plainly(error, kind)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from None
+        raise Refused(400, "invalid_json", f"the body is not valid JSON: {error}") from None
 
 
 def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
@@ -224,7 +224,7 @@ def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
     if (found := _NO_MATCH.fullmatch(str(error))) is None:
         return str(error)
     schema = msgspec.json.schema_components((kind,))[1][kind.__name__]["properties"][found[1]]
-    return f"`{found[1]}` does not fit. {type_text(schema)}"
+    return f"`{found[1]}` is invalid. {type_text(schema)}"
 
 
 def headers_of(answer: Answer) -> list[tuple[str, str]]:

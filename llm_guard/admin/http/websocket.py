@@ -51,7 +51,9 @@ def accept(request: Request) -> str:
     headers = request.names
     tokens = {token.strip().lower() for token in headers.get("connection", "").split(",")}
     if not request.is_for_websocket or "upgrade" not in tokens:
-        raise Refused(400, "upgrade_needed", "this is a WebSocket: ask with Connection: Upgrade, Upgrade: websocket")
+        raise Refused(
+            400, "upgrade_needed", "this path is a WebSocket: send Connection: Upgrade and Upgrade: websocket"
+        )
     if headers.get("sec-websocket-version") != "13":
         raise Refused(400, "websocket_version", "send Sec-WebSocket-Version: 13")
     key = headers.get("sec-websocket-key", "")
@@ -81,7 +83,7 @@ def answer_to_close(payload: bytes) -> bytes:
         return frame(CLOSE)
     code = int.from_bytes(payload[:2], "big")
     if len(payload) == 1 or not (code in _CODES_ON_THE_WIRE or 3000 <= code < 5000):
-        raise ProtocolError(PROTOCOL_ERROR, "no such close code")
+        raise ProtocolError(PROTOCOL_ERROR, "an invalid close code")
     _check_text(payload[2:])
     return frame(CLOSE, payload[:2])
 
@@ -129,7 +131,9 @@ class ClientFrames:
     def _join(self, is_last: bool, opcode: int, payload: bytes) -> Message | None:
         """Returns the message that this frame completes, None if more fragments follow."""
         if (opcode == _CONTINUATION) != (self._opcode is not None):
-            raise ProtocolError(PROTOCOL_ERROR, "a fragment of nothing, or a message within another")
+            raise ProtocolError(
+                PROTOCOL_ERROR, "a continuation frame without a message, or a new message before the end of the last"
+            )
         if self._opcode is None:
             self._opcode = opcode
         self._fragments += payload
@@ -158,7 +162,7 @@ def _check_head(first: int, second: int) -> None:
     if not second & _MASKED:
         raise ProtocolError(PROTOCOL_ERROR, "a client's frames must be masked")
     if opcode >= CLOSE and (not first & _FIN or second & ~_MASKED > _MAX_CONTROL_BYTES):
-        raise ProtocolError(PROTOCOL_ERROR, "a control frame that is too long, or in fragments")
+        raise ProtocolError(PROTOCOL_ERROR, "a control frame that is too long or fragmented")
 
 
 def _unmasked(payload: bytearray, mask: bytearray) -> bytes:
@@ -171,4 +175,4 @@ def _check_text(payload: bytes) -> None:
     try:
         payload.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(INVALID_TEXT, "text that is no UTF-8") from None
+        raise ProtocolError(INVALID_TEXT, "text that is not valid UTF-8") from None

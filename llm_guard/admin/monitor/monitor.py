@@ -59,7 +59,7 @@ class Watch:
             except Exception:  # noqa: BLE001  # a failure must not stop the others, or the next run
                 if now - self._complained_at >= _MINUTE_S:
                     self._complained_at = now
-                    _log.exception("a look failed")
+                    _log.exception("a periodic check failed")
         self._arm(self._clock.now())
 
     def _note_lag(self, lag_s: float, now: float) -> None:

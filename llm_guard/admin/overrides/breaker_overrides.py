@@ -126,9 +126,9 @@ class Forces:
         if not self._forces:
             return
         for force in [each for each in self._forces.values() if each.until is not None and now >= each.until]:
-            self._end(force, "expiry", "its time was over")
+            self._end(force, "expiry", "the override expired")
         for force in {force for breaker, force in self._taken.items() if breaker.state != force.state}:
-            self._end(force, "reload", "the config says another state")
+            self._end(force, "reload", "the new config sets another state")
         self._forget_lost()
 
     def apply_overrides(self, deployment: Deployment) -> None:
@@ -142,7 +142,7 @@ class Forces:
         """Ends overrides of labels and upstreams that the new config no longer has."""
         for force in list(self._forces.values()):
             if force.aim.deployment not in labels and force.aim.upstream not in upstreams:
-                self._end(force, "reload", "the config has it no longer")
+                self._end(force, "reload", "the new config no longer has it")
 
     def _meant(self, aim: Aim) -> list[tuple[Deployment, Breaker]]:
         """Returns the selected deployments and breakers; deployments of one upstream share its breaker."""
@@ -166,15 +166,15 @@ class Forces:
             self.apply_overrides(deployment)
         self._gateway.wake_waiters()
 
-    def _end(self, force: Force, who: str, why: str) -> None:
+    def _end(self, force: Force, actor: str, reason: str) -> None:
         """Ends an override as a whole, even if a reload has overruled it for one of its breakers only."""
         if self._forces.get(force.aim) is force:
             del self._forces[force.aim]
         meant = [pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force]
-        self._release(meant, f"no longer forced: {why}")
+        self._release(meant, f"no longer forced: {reason}")
         self._taken = {breaker: taken for breaker, taken in self._taken.items() if taken is not force}
         details = {"was": force.state, "reason": force.reason}
-        self._changes.note(who, "breakers.reset", str(force.aim), why, details)
+        self._changes.note(actor, "breakers.reset", str(force.aim), reason, details)
 
     def _forget_lost(self) -> None:
         """Forgets breakers that no longer exist: patterns drop names, reloads drop deployments."""

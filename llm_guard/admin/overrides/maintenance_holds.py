@@ -1,4 +1,4 @@
-"""Maintenance holds: deployments that an operator has drained, or benched for a time.
+"""Maintenance holds: deployments that an operator has drained, or cordoned for a time.
 
 Applies each hold to every deployment with its label, new ones included, and ends it. `proxy.attempts.admission`
 enforces it.
@@ -61,7 +61,7 @@ class Holds:
         for label, hold in list(self._holds.items()):
             if hold.until is not None and now >= hold.until:
                 self.end(label)
-                self._note("expiry", label, hold, "its time was over")
+                self._note("expiry", label, hold, "the hold expired")
 
     def apply_overrides(self, deployment: Deployment) -> None:
         """Applies the hold to a deployment that is new, or has another label."""
@@ -71,7 +71,7 @@ class Holds:
         """Ends holds of labels that the new config no longer has."""
         for label in self._holds.keys() - labels:
             if (hold := self.end(label)) is not None:
-                self._note("reload", label, hold, "the config has it no longer")
+                self._note("reload", label, hold, "the new config no longer has the deployment")
 
-    def _note(self, who: str, label: str, hold: Hold, why: str) -> None:
-        self._changes.note(who, "deployments.return", label, why, {"was": hold.kind, "reason": hold.reason})
+    def _note(self, actor: str, label: str, hold: Hold, reason: str) -> None:
+        self._changes.note(actor, "deployments.uncordon", label, reason, {"was": hold.kind, "reason": hold.reason})

@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 
 from llm_guard.admin.alerting.alerts import Alerts, KeptAlert
-from llm_guard.admin.api.degraded import DegradedPages, Word
+from llm_guard.admin.api.degraded import DegradedPages, ModeOverride
 from llm_guard.admin.api.deployments import DeploymentApi
 from llm_guard.admin.api.limits import LimitPages
 from llm_guard.admin.audit.changes import Changes
@@ -47,7 +47,7 @@ class KeptForce(Struct, frozen=True):
 
 class KeptHold(Struct, frozen=True):
     label: str
-    kind: Literal["drained", "benched"]
+    kind: Literal["drained", "cordoned"]
     reason: str
     who: str
     since: float
@@ -134,7 +134,7 @@ class OperatorState:
 
     def snapshot(self) -> Kept:
         """Takes a snapshot. It equals the previous one unless something was set, sent, or has ended."""
-        offset_s, words, current = self._offset(), self._limits.words(), self._reloads.current
+        offset_s, limits, current = self._offset(), self._limits.overrides(), self._reloads.current
         is_rolled_back = self._reloads.is_rolled_back
         return Kept(
             alerts=self._alerts.kept(),
@@ -144,11 +144,11 @@ class OperatorState:
             ],
             forces=[_kept_force(each, offset_s) for each in self._controls.forces.all()],
             holds=[_kept_hold(label, each, offset_s) for label, each in self._controls.holds.all()],
-            limits=[KeptLimits(label, said) for label, said in words.items()],
-            modes=[_kept_mode(model, each, offset_s) for model, each in self._degraded.words()],
+            limits=[KeptLimits(label, said) for label, said in limits.items()],
+            modes=[_kept_mode(model, each, offset_s) for model, each in self._degraded.overrides()],
             stopped=self._engines.stopped(),
             log_levels=sorted(LEVELS.overrides()),
-            config=current.digest if words or is_rolled_back else None,
+            config=current.digest if limits or is_rolled_back else None,
             is_rolled_back=is_rolled_back,
             clients=self._clients_lately(),
         )
@@ -170,8 +170,8 @@ class OperatorState:
         self._gateway.quotas.restore_days((each.name, each.day, each.tokens) for each in kept.clients)
         self._recall_config(kept)
         for name in kept.log_levels:
-            self._changes.note("start", "log-levels.reset", name or "all", "the process began anew", {})
-        _log.info("what was said before the restart", **_counts(kept))
+            self._changes.note("start", "log-levels.reset", name or "all", "the gateway was restarted", {})
+        _log.info("operator state restored", **_counts(kept))
 
     def _clients_lately(self) -> list[KeptClient]:
         """Returns the usage of client keys as of a few seconds ago, so that not every call causes a write; up to date
@@ -188,13 +188,19 @@ class OperatorState:
         digest = self._reloads.current.digest
         is_same = kept.config == digest
         if kept.is_rolled_back and not is_same:
-            why, detail = "the process began anew, by the file", {"was": kept.config, "digest": digest}
+            why, detail = "the gateway was restarted with the config file", {"was": kept.config, "digest": digest}
             self._changes.note("start", "config.reload", str(self._reloads.path), why, detail)
         for each in kept.limits:
             if is_same:
                 self._limits.put(each.label, each.said)
             else:
-                self._changes.note("start", "limits.reset", each.label, "the config was read", {"was": each.said})
+                self._changes.note(
+                    "start",
+                    "limits.reset",
+                    each.label,
+                    "the gateway was restarted with another config",
+                    {"was": each.said},
+                )
 
     def _offset(self) -> float:
         """Returns the seconds from monotonic instants to the epoch. It changes only if the wall clock is set: otherwise
@@ -225,12 +231,14 @@ def _hold(kept: KeptHold, offset_s: float) -> tuple[str, Hold]:
     return kept.label, Hold(kept.kind, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
 
 
-def _kept_mode(model: str | None, word: Word, offset_s: float) -> KeptMode:
-    return KeptMode(model, word.is_degraded, word.reason, word.who, word.since, _moved(word.until, offset_s))
+def _kept_mode(model: str | None, override: ModeOverride, offset_s: float) -> KeptMode:
+    return KeptMode(
+        model, override.is_degraded, override.reason, override.who, override.since, _moved(override.until, offset_s)
+    )
 
 
-def _mode(kept: KeptMode, offset_s: float) -> tuple[str | None, Word]:
-    return kept.model, Word(kept.is_degraded, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
+def _mode(kept: KeptMode, offset_s: float) -> tuple[str | None, ModeOverride]:
+    return kept.model, ModeOverride(kept.is_degraded, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
 
 
 def _moved(until: float | None, by_s: float) -> float | None:

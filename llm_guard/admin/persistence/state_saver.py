@@ -62,11 +62,11 @@ class Keeping:
             self._last = None  # this process owns the file from here on
             self._recall(_read(content))
         except TimeoutError:
-            _log.error("the disk of ops.store does not answer: nothing is known of before the restart")
+            _log.error("operator state not restored: the disk of ops.store does not respond")
         except (OSError, msgspec.DecodeError) as error:
-            _log.error("nothing is known of before the restart", error=_said(error))
+            _log.error("operator state not restored", error=_said(error))
         except Exception:  # noqa: BLE001  # the file may have been edited by hand; the gateway must start
-            _log.exception("not all is known of before the restart")
+            _log.exception("the operator state is only restored in part")
 
     def look(self, now: float) -> None:
         """Writes the state if it has changed."""
@@ -90,7 +90,10 @@ class Keeping:
                 if self._writing is not None:
                     await asyncio.shield(self._writing)
         except Exception as error:  # noqa: BLE001  # the rest must be stopped as well
-            _log.error("what was new is lost", error=_said(error) or "the disk does not answer")
+            _log.error(
+                "operator state not saved: the latest changes are lost",
+                error=_said(error) or "the disk does not respond",
+            )
         self._is_over = True
         self._thread.shutdown()
 
@@ -104,12 +107,12 @@ class Keeping:
             self._last, self._is_failing = kept, False
         elif isinstance(error, TakenOver):
             self._is_over = True
-            _log.error("another gateway of this name keeps its own here: this one's is lost with it", remedy=_REMEDY)
+            _log.error("operator state not saved: another gateway with the same name uses the file", remedy=_REMEDY)
         else:
             self._next_at = self._clock.now() + AGAIN_S
             if not self._is_failing:
                 self._is_failing = True
-                _log.error("a restart would not know what fires, nor what operators said", error=_said(error))
+                _log.error("operator state not saved: a restart would lose alerts and overrides", error=_said(error))
 
     def _on_thread(self, act: Callable[[], _Given]) -> asyncio.Future[_Given]:
         return asyncio.get_running_loop().run_in_executor(self._thread, act)

@@ -178,7 +178,7 @@ class Restrictions:
         if breaker.state == "forced_open" and not self._controls.forces.has_taken(breaker):
             yield of_operators.of_config_force(deployment)
         yield from of_deployments.of_breaker(deployment, moment)
-        is_changed = "concurrency" in self._limits.words().get(deployment.label, {})
+        is_changed = "concurrency" in self._limits.overrides().get(deployment.label, {})
         yield from of_deployments.of_gates(
             deployment, moment, full_since=latest.get(deployment), is_limit_changed=is_changed
         )

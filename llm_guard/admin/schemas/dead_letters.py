@@ -34,13 +34,14 @@ class LetterView(Struct, frozen=True):
     last_failed: str | None
     attempts: int
     """Attempts on upstreams in all."""
-    rounds: int
+    executions: int
     """How often it was executed since it was stored."""
     due: str | None
     """When it is executed next."""
     deadline: str | None
     last_failure: LastFailureView | None
     answered: str | None
+    """When it got its response."""
 
 
 class BodyView(Struct, frozen=True):
@@ -53,15 +54,15 @@ class BodyView(Struct, frozen=True):
 class WholeLetter(Struct, frozen=True):
     """Response of `GET /admin/dead-letters/{id}`."""
 
-    letter: LetterView
+    call: LetterView
     request_headers: dict[str, str]
     is_readable: bool
     """False: the bodies were encrypted with a key that this gateway does not have."""
-    answer_status: int | None
+    response_status: int | None
     request_body: BodyView | None
     """null: not requested with ?body=true, or not stored."""
     failure_body: BodyView | None
-    answer_body: BodyView | None
+    response_body: BodyView | None
 
 
 def letter_view(kept: KeptCall) -> LetterView:

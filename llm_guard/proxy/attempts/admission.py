@@ -60,7 +60,7 @@ class AtCapacity:
 
     @property
     def why(self) -> str:
-        return "no room in time" if self.has_place else "no room to wait"
+        return "wait queue too slow" if self.has_place else "wait queue full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +209,11 @@ class AdmissionControl:
             breaker = breaker_of(call, deployment, now)
             refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
-                return Unavailable("cooldown", rest.until - now, as_of(rest, now))
-            return Unavailable("cooldown", refused_s)
+                return Unavailable("in cooldown", rest.until - now, as_of(rest, now))
+            return Unavailable("in cooldown", refused_s)
         host = deployment.host.try_acquire(now)
         if host is None:
-            return Unavailable("its host fails", deployment.host.retry_after_s(now))
+            return Unavailable("host breaker open", deployment.host.retry_after_s(now))
         caller = caller_of(call, deployment, now)
         suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
         breaker = deployment.judge_of(suspect)
@@ -245,7 +245,9 @@ def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now
     allows it."""
     if breaker is not deployment.breaker or not deployment.callers.try_look(caller, now):
         return None
-    return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
+    return (
+        breaker.try_acquire(now) if breaker.end_opening(now, "another caller's call is the probe") is not None else None
+    )
 
 
 def key_for(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> ApiKey | None:
@@ -303,7 +305,7 @@ def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> flo
 
 def shut_by(hold: Hold, guess_s: float, now: float) -> Unavailable:
     """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
-    why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
+    why = "drained by an operator" if hold.kind == "drained" else "cordoned by an operator"
     return Unavailable(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
 
 

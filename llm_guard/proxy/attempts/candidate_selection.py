@@ -156,7 +156,7 @@ class CandidateSelector:
     def _try(self, candidate: Candidate) -> Lease | _Wait | None:
         """Returns a lease, or the wait before the next try; None if the deployment is dropped."""
         if self.call.recovery is not None and self.call.recovery.resume_mode(self.target(candidate)) is None:
-            self._drop(candidate, "cannot go on with the stream")
+            self._drop(candidate, "cannot resume the stream")
             return None
         if self.call.attempts:  # the first attempt is always made
             now = self._clock.now()
@@ -246,7 +246,7 @@ class CandidateSelector:
         """Records deployments that were at capacity when another had room; they stay candidates."""
         for wait in waits:
             if wait.is_for_turn:
-                self.call.skipped.append(Skipped(self.target(wait.candidate).deployment.label, "no room now"))
+                self.call.skipped.append(Skipped(self.target(wait.candidate).deployment.label, "at capacity"))
 
     def _reject(self, candidate: Candidate, why: Unavailable | AtCapacity) -> None:
         self.rejected.append(why)

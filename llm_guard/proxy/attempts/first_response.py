@@ -57,13 +57,13 @@ async def read_to_commit(
         return await _error_answer(call, upstream, exchange, limits)
     if exchange.status == 101:
         if not call.is_upgrade:
-            raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
+            raise UpstreamError(FailureKind.MALFORMED, "switched protocols without a request for it")
         return _opened(exchange, b"", exchange)
     reader = reader_of(call, attempt)
     shape = reader.shape if reader is not None else None
     if exchange.status >= 300 and (call.model is not None or shape is not None):
         # A redirect is not passed on: the client would follow it and send its key there.
-        raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
+        raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, a redirect, which is not followed")
     headers = header_rules.lower_names(exchange.headers)
     is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
     if not is_event_stream and may_be_stream(call, shape):
@@ -179,7 +179,7 @@ class _Beginning:
             if view.failure is not None:
                 raise UpstreamError(view.failure.kind, view.failure.detail)
             if view.watch.malformed:
-                why = "the stream began with no event of this endpoint"
+                why = "the stream does not begin with an event of this endpoint"
                 raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=view.watch.is_foreign)
             if view.is_closed:
                 return self._end()

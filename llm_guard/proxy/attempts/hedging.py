@@ -19,9 +19,9 @@ from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.routing.lease import Lease
 
 HedgeCandidate = tuple[Attempt, Lease]
-_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 _HEALTHY = Signal.HEALTHY
-_SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+_SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 _TURNS_TO_READ = 2
 """Event-loop turns before a hedge begins: after a busy spell the loop runs timers before it reads from sockets, and the
 first attempt's response may already be there."""
@@ -98,7 +98,7 @@ class AttemptRunner:
         try:
             await hedge.end(is_superseded=winner is not None)
         except asyncio.CancelledError:
-            winner = None  # the client left while the hedge was being ended: no response can be delivered
+            winner = None  # the client disconnected while the hedge was being ended: no response can be delivered
             raise
         finally:
             for outcome in (first, hedge.outcome):

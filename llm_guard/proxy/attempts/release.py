@@ -100,7 +100,7 @@ def _note_caller(attempt: Attempt, lease: Lease, signal: Signal, now: float) -> 
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY:
         if deployment.note_failure(lease.caller, now):
-            _log.warning("caller fails alone", **deployment.breaker_of(), caller=lease.caller)
+            _log.warning("calls of a single caller fail", **deployment.breaker_of(), caller=lease.caller)
     elif signal is _HEALTHY and not lease.is_begun:
         deployment.callers.note_ok(lease.caller, attempt.started_at, now, lease.own_key)
 

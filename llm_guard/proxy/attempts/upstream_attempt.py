@@ -185,7 +185,7 @@ class _Limits:
         if not self._is_early:
             return failure
         took_s = self.clock.now() - self._attempt.started_at
-        detail = f"no answer within {took_s:.2g} s, when time was left for one more attempt"
+        detail = f"no response within {took_s:.2g} s; ended early to leave time for one more attempt"
         return replace(failure, detail=detail, is_early=True)
 
     def _begin_again(self) -> None:
@@ -265,8 +265,8 @@ def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: 
         "first_token": f"no first token within {timeouts.first_token or FIRST_TOKEN_S:g} s",
         "idle": f"silent for {timeouts.idle:g} s in the middle of the stream",
         "stall": f"nothing but keep-alives for {timeouts.stall:g} s in the middle of the stream",
-        "attempt": f"no complete answer within {timeouts.attempt or ATTEMPT_S:g} s",
-        "total": "the time of the whole call, or the client's patience, is used up",
+        "attempt": f"no complete response within {timeouts.attempt or ATTEMPT_S:g} s",
+        "total": "the call's total timeout, or the client's own, has passed",
     }
     limit: Limit = name  # type: ignore[assignment]  # TimeLimit returns the name it was given
     kind = FailureKind.CONNECT_TIMEOUT if name == "connect" else FailureKind.TIMEOUT

@@ -15,7 +15,7 @@ from llm_guard.proxy.http_server.error_responses import DRAINED
 from llm_guard.proxy.http_server.response_writer import Reply
 from llm_guard.storage.cache.response_store import CachedAnswer
 
-CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
 _TRUE_AGAIN = (
     "content-encoding", "content-language", "content-type", "openai-model", "openai-version", "x-accel-buffering",

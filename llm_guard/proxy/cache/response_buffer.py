@@ -49,14 +49,14 @@ class Recording:
         self.body += data
         self._on_news()
         if len(self.body) > self._most_bytes:
-            raise ConnectionResetError("the answer is too large to be kept")
+            raise ConnectionResetError("the response is too large to be stored")
         return True
 
     async def wait_room(self) -> None:
         """Returns at once: there is always room."""
 
     def take_over(self, inbox: Inbox) -> None:  # noqa: ARG002  # part of the interface
-        raise ConnectionResetError("a recording cannot be upgraded")
+        raise ConnectionResetError("a buffered response cannot be upgraded")
 
     def close(self) -> None:
         self.is_broken = True

@@ -16,11 +16,11 @@ from llm_guard.resilience.client_keys.scope import Scope, Sent, model_in_path
 from llm_guard.resilience.routing.client_hints import PRIORITIES, priority
 from llm_guard.routing.route_table import RouteTable
 
-_TWICE = Refusal(400, "invalid_model", "the query must name the model once", by="request", param="model")
+_TWICE = Refusal(400, "invalid_model", "the query must contain `model` exactly once", by="request", param="model")
 _INVALID_PRIORITY = Refusal(
     400, "invalid_priority", f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}", by="request"
 )
-_UNKNOWN = Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
+_UNKNOWN = Refusal(401, "invalid_api_key", "invalid API key: this gateway does not know it", by="auth")
 
 
 class Clients:
@@ -63,7 +63,7 @@ class Clients:
             return None
         if scope.allows_path(call.method, call.path) and not (call.query and "_method" in _names_in(call.query)):
             return None
-        return _denied(f"this API key may not call {call.method} {call.path}; an operator allows paths for it")
+        return _denied(f"this API key may not call {call.method} {call.path}; an operator can allow the path")
 
 
 def check_model(call: Call, table: RouteTable) -> Refusal | None:
@@ -79,14 +79,12 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
     model = call.model or model_in_path(call.path)
     if model is None:
         if scope.needs_model(call.method, call.path, is_upstream_named=call.upstream_name is not None):
-            return _denied("this API key may ask for certain models only: name one in `model`", "model")
+            return _denied("this API key may only use certain models: set `model`", "model")
         return None
     if may_use(call, table, model):
         return None
     where = f" at the upstream {call.upstream_name}" if call.upstream_name is not None else ""
-    return _denied(
-        f"this API key may not ask for the model {model!r}{where}; an operator allows models for it", "model"
-    )
+    return _denied(f"this API key may not use the model {model!r}{where}; an operator can allow it", "model")
 
 
 def may_use(call: Call, table: RouteTable, model: str) -> bool:

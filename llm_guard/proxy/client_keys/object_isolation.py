@@ -54,14 +54,14 @@ _PAGE = "100"
 Run = Callable[[Call, Route], Awaitable[Delivered | Exhausted]]
 
 _TOO_LARGE = Refusal(
-    413, "body_too_large", f"a body that refers to objects may have {MOST_BYTES} bytes at most", by="scope"
+    413, "body_too_large", f"a body that refers to objects must not be larger than {MOST_BYTES} bytes", by="scope"
 )
 _UNREADABLE = Refusal(
-    400, "invalid_body", "this body cannot be checked for the ids in it: send JSON, or a form without ids", by="scope"
+    400, "invalid_body", "the ids in this body cannot be checked: send JSON, or a form without ids", by="scope"
 )
 _TOO_LONG = Refusal(
-    502, "list_too_long", f"the first {_MOST_PAGES} pages of the upstream's list have no entry of this API key's, and "
-    "there are more: ask for an object by its id", by=None,
+    502, "list_too_long", f"the first {_MOST_PAGES} pages of the upstream's list have no entry of this API key, and "
+    "there are more: request objects by their ids", by=None,
 )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ class Isolation:
         no such object."""
         place = _place(call)
         if place is None and not is_inference(call.method, call.path):
-            return _missing(f"there is nothing at {call.path} for this API key")
+            return _missing(f"{call.path} is not available to this API key")
         if place is not None:
             ask_for_plain(call)
             if place.object_id and not self._is_own(call, place.object_id):
@@ -189,7 +189,7 @@ class Isolation:
             if not kept and query is not None and pages == _MOST_PAGES:
                 if self._objects.owners.has_objects(call.client_key or ""):
                     # An empty list would say that the key has none: others could hide its objects behind their own.
-                    return Exhausted(None, _TOO_LONG, "the list was too long to be filtered")
+                    return Exhausted(None, _TOO_LONG, "the upstream's list was too long to be filtered")
                 query = None
             if kept or query is None:
                 return self._shown(call, served, answer, kept, size)

@@ -105,5 +105,5 @@ class OwnedObjects:
 
     def _note_failure(self, error: StoreError) -> None:
         if not self._is_failing:
-            _log.warning("the index of objects is not saved; it is kept in memory and tried again", error=str(error))
+            _log.warning("the index of object owners could not be saved; retrying", error=str(error))
         self._is_failing = True

@@ -24,7 +24,7 @@ from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackRes
 from llm_guard.proxy.telemetry.recorder import Recorder
 
 _INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
-_NOT_CACHED = Refusal(504, "not_cached", "there is no answer from before, and no other was wanted", by="request")
+_NOT_CACHED = Refusal(504, "not_cached", "no cached response, and the request has only-if-cached", by="request")
 
 
 class Executor(Protocol):

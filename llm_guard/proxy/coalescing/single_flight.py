@@ -136,16 +136,18 @@ class Flight:
         except BadRequest as bad:
             self._bad = bad
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
-            _log.exception("a request for several calls broke the gateway", **log_ids(self.call))
-            self.gave_up = Exhausted(Failure(FailureKind.INTERNAL, type(error).__name__), None, "the gateway failed")
+            _log.exception("unexpected error in a coalesced request", **log_ids(self.call))
+            self.gave_up = Exhausted(
+                Failure(FailureKind.INTERNAL, type(error).__name__), None, "internal error of the gateway"
+            )
         self.tape.end()
         await on_over(self)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("an answer could not be kept", **log_ids(self.call), exc_info=error)
+            _log.error("a response could not be cached", **log_ids(self.call), exc_info=error)
         if not self.tape.is_over:  # only a drain cancels the task while calls still follow it
-            self.gave_up = Exhausted(None, DRAINED, "the gateway is going away")
+            self.gave_up = Exhausted(None, DRAINED, "the gateway is shutting down")
             self.tape.is_broken = True
             self.tape.end()
 

@@ -25,9 +25,9 @@ from llm_guard.proxy.response.keepalive import KeepAlive
 
 _GRACE_S = 0.05
 """Added to the call's own limits: the request has the same ones, and its error says more."""
-_LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly to stay with the others")
+_LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly for a shared stream")
 _INCOMPATIBLE_RESPONSE = Failure(
-    FailureKind.MALFORMED, "sent what cannot follow on what the client has: no stream, or a compressed answer"
+    FailureKind.MALFORMED, "cannot continue the client's stream: no stream, or a compressed one"
 )
 
 

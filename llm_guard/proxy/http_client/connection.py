@@ -143,7 +143,7 @@ class UpstreamConnection(asyncio.Protocol):
     async def write(self, data: bytes) -> None:
         """Writes; waits while the upstream's buffer is full. Raises ConnectionResetError if the upstream is gone."""
         if self.transport.is_closing():
-            raise ConnectionResetError("the upstream is gone")
+            raise ConnectionResetError("the upstream has closed the connection")
         self.transport.write(data)
         if self._is_full:
             self._drained = self._loop.create_future()
@@ -344,4 +344,4 @@ def _measured(blocks: Iterator[Block], size: int) -> Iterator[Block]:
                 break
         yield block
     if left:
-        raise OSError("the body's file has changed")
+        raise OSError("the spooled body's file has changed")

@@ -189,7 +189,7 @@ class _Wire:
 
     async def write(self, data: bytes) -> None:
         if self.transport.is_closing():
-            raise ConnectionResetError("the upstream is gone")
+            raise ConnectionResetError("the upstream has closed the connection")
         self.transport.write(data)
         await self._protocol._drain_helper()  # noqa: SLF001  # as aiohttp's own websocket writer does
 

@@ -76,13 +76,13 @@ async def send_accepted(call: Call, kept_id: str, reply: Reply) -> None:
 
 
 DRAINED = Refusal(
-    503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
+    503, "gateway_draining", "this gateway is shutting down", by="drain", retry_after_s=1.0, should_retry=True
 )
 
 
 def own_words(call: Call, failure: Failure) -> Refusal:
     """Returns the error response for a failure without an upstream's response that could be passed on."""
-    asked = call.attempts[-1].target.deployment.label if call.attempts else "in a cooldown"
+    asked = call.attempts[-1].target.deployment.label if call.attempts else "in cooldown"
     tried = f"{asked}: {failure.detail}"
     if len(call.attempts) > 1:
         tried += f" ({len(call.attempts)} attempts)"
@@ -106,7 +106,7 @@ def refusal_of(bad: BadRequest) -> Refusal:
 
 def unknown_model(table: RouteTable, model: str) -> Refusal:
     near = table.near(model)
-    hint = f"; near it are {', '.join(near)}" if near else ""
+    hint = f"; similar names: {', '.join(near)}" if near else ""
     return Refusal(404, "model_not_found", f"no route for the model {model!r}{hint}", by="route", param="model")
 
 
@@ -136,5 +136,5 @@ def last_words(call: Call, body: bytes) -> bytes:
         said = None
     if isinstance(said, dict) and said.get("error"):
         return b"event: error\ndata: " + json.dumps(said).encode() + b"\n\n"
-    message = "the upstream failed, in words that cannot stand in a stream"
+    message = "the upstream failed with an error that does not fit into a stream"
     return DIALECTS[call.dialect].error_event(Refusal(502, "upstream_error", message, by=None), call.id)

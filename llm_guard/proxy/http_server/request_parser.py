@@ -181,7 +181,7 @@ class RequestParser:
 
 
 def _not_framed() -> BadRequest:
-    return BadRequest(400, "invalid_body", "the body is not framed as its headers say")
+    return BadRequest(400, "invalid_body", "the body's framing does not match its headers")
 
 
 def _not_http() -> BadRequest:

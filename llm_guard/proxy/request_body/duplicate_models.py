@@ -37,7 +37,7 @@ def check_single_model(call: Call, asked: Asked) -> None:
         is_plain = asked.model is not None and body.count(_PLAIN) == 1 and not has_escape
         is_doubled = is_doubled or (not is_plain and names_more_models(body))
     if is_doubled:
-        message = "this API key may name one model only: write `model` once, and neither `models` nor `fallbacks`"
+        message = "this API key may use only one model per call: set `model` once, without `models` and `fallbacks`"
         raise BadRequest(400, "invalid_model", message, "model")
 
 

@@ -37,7 +37,7 @@ def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
         return
     if request.names["expect"].lower() != "100-continue":
         reply.closes_connection = True  # unknown whether the body follows
-        raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
+        raise BadRequest(417, "expectation_failed", "the only supported Expect value is 100-continue")
     reply.send_continue()
 
 

@@ -94,7 +94,7 @@ class JsonScan:
         if len(parts) % 2 == 0:
             self._shorten(plain[cut:])
         if len(self._rest) > _MAX_GAP_BYTES:
-            raise invalid_json(f"there is no comma or bracket for {_MAX_GAP_BYTES} bytes")
+            raise invalid_json(f"no comma or bracket within {_MAX_GAP_BYTES} bytes")
 
     def _read(self, before: bytes, part: bytes, behind: bytes) -> None:
         """Reads a part as a document."""
@@ -154,7 +154,7 @@ def _last_cut(parts: list[bytes], end: int) -> int:
             if at >= 0:
                 return begin + at + (parts[index][at] != ord(","))
         elif len(parts) - index > 2 * _MAX_STRINGS:
-            raise invalid_json("a string follows on a string")
+            raise invalid_json("a string directly follows another string")
         end = begin - 1
     return 0
 

@@ -59,9 +59,9 @@ class CheckedExchange:
             self._last = chunk[-1:]
             return last + chunk[:-1]
         if not self._end.is_whole:
-            raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the answer was cut")
+            raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the response was cut off")
         if missing := self._end.missing:
-            why = f"the JSON of the answer has no {missing}"
+            why = f"the JSON of the response has no {missing}"
             raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=True)
         self._last = b""
         return last

@@ -34,10 +34,10 @@ from llm_guard.resilience.streams.settings import ENDING_S, why_cut
 
 _log = structlog.get_logger("llm_guard.proxy.response.relay")
 
-CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 _CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
 _DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
-_INCOMPATIBLE_RESPONSE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
+_INCOMPATIBLE_RESPONSE = "cannot continue the client's stream: no stream, or a compressed one"
 
 
 def relay(
@@ -62,7 +62,7 @@ async def _relay(call: Call, served: Delivered, reply: Reply, clock: Clock, fall
             served = resumed
             failure = await _follow(call, served, reply, clock)
     except ConnectionError:
-        pass  # the client left
+        pass  # the client disconnected
     except asyncio.CancelledError:
         if not call.is_draining:
             raise
@@ -75,7 +75,7 @@ async def _relay(call: Call, served: Delivered, reply: Reply, clock: Clock, fall
             await fallback.dead_letter(call, reply)
         await _break_off(call, served, call.failure, reply)
     elif not reply.is_over:
-        with contextlib.suppress(ConnectionError):  # the client left at the terminal event
+        with contextlib.suppress(ConnectionError):  # the client disconnected at the terminal event
             await reply.end()
 
 
@@ -284,7 +284,7 @@ async def _resume(
     if isinstance(result, Delivered):
         return result
     call.gave_up = result.why
-    call.failure = replace(failure, detail=f"{failure.detail}, and was not gone on with ({call.gave_up})")
+    call.failure = replace(failure, detail=f"{failure.detail}, and the stream was not resumed ({call.gave_up})")
     return None
 
 
@@ -303,7 +303,7 @@ def _is_adopted(call: Call, recovery: Recovery, served: Delivered, clock: Clock)
 
 
 def _internal(error: Exception, call: Call) -> Failure:
-    _log.exception("a stream broke the gateway", **log_ids(call))
+    _log.exception("unexpected error while relaying a stream", **log_ids(call))
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 

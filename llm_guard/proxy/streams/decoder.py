@@ -16,8 +16,8 @@ MAX_INFLATED_BYTES = 16 << 20
 """The most that one chunk may inflate to: far more than events need, far less than a decompression bomb, which inflates
 to a thousand times its size."""
 
-_BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is broken")
-_BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates beyond all measure")
+_BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is invalid")
+_BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates too much")
 
 
 class StreamView:

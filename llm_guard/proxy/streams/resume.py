@@ -19,8 +19,8 @@ from llm_guard.proxy.request_body.model_field import BadRequest, inflate
 from llm_guard.resilience.streams.settings import JOIN_S, Recover, may_recover
 from llm_guard.routing.route_table import Target
 
-_DIVERGED = Failure(FailureKind.DIVERGED, "began anew, and its answer is not the one that was cut")
-_NOT_JOINED = Failure(FailureKind.DIVERGED, "does not repeat the end of the answer that was cut: cannot be joined")
+_DIVERGED = Failure(FailureKind.DIVERGED, "restarted, but the response is not the one that was cut off")
+_NOT_JOINED = Failure(FailureKind.DIVERGED, "does not repeat the end of the text that was cut off: cannot be joined")
 _REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED})
 _MAX_BODY_BYTES = 64 << 20
 

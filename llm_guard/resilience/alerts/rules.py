@@ -120,7 +120,7 @@ def evaluate_success(model: str, outcomes: Sequence[bool], settings: SuccessRate
     below = settings.models.get(model, settings.below)
     share = sum(outcomes) / len(outcomes)
     verdict = _verdict(share < below, share >= below + (1 - below) / 5)
-    summary = f"{model}: {percent(share)} of the last {len(outcomes)} calls succeeded (alarming below {percent(below)})"
+    summary = f"{model}: {percent(share)} of the last {len(outcomes)} calls succeeded (threshold {percent(below)})"
     return Finding(verdict, share, below, summary)
 
 
@@ -133,7 +133,7 @@ def evaluate_latency(model: str, what: str, recent: Mean, usual: Mean, settings:
     verdict = _verdict(recent.value > threshold, recent.value <= usual.value * (1 + rise / 2))
     summary = (
         f"{model}: {what} takes {seconds(recent.value)} on average over {seconds(settings.over)}, "
-        f"usually {seconds(usual.value)} (alarming above {seconds(threshold)})"
+        f"usually {seconds(usual.value)} (threshold {seconds(threshold)})"
     )
     return Finding(verdict, recent.value, threshold, summary)
 
@@ -150,7 +150,7 @@ def evaluate_refusals(
     by = ", ".join(f"{number} by {name}" for name, number in most_first if number)
     summary = (
         f"{model}: the gateway refused {count} of {calls} calls within {seconds(over_s)}"
-        f"{f': {by}' if by else ''} (alarming from {percent(settings.share)})"
+        f"{f': {by}' if by else ''} (threshold {percent(settings.share)})"
     )
     return Finding(verdict, found, settings.share, summary)
 
@@ -175,7 +175,7 @@ def evaluate_failures(subject: str, recent: Mean, usual: Mean, settings: Failure
     verdict = _verdict(rate >= threshold, rate <= threshold / 2)
     summary = (
         f"{subject}: {rate:.3g} failures per second in the last minute, usually {usual_rate:.3g} "
-        f"(alarming from {threshold:.3g})"
+        f"(threshold {threshold:.3g})"
     )
     return Finding(verdict, rate, threshold, summary)
 
@@ -184,7 +184,7 @@ def evaluate_budget(subject: str, tokens: float, failure_share: float) -> Findin
     """Evaluates a retry budget: it is exhausted if no retry is left while attempts fail. `failure_share` decays without
     attempts."""
     is_out = tokens < 1 and failure_share >= FAILING
-    state = "no retry is left" if is_out else "retries are left, or not wanted"
+    state = "no retry is left" if is_out else "retries are available, or not needed"
     summary = f"{subject}: {state}, {percent(failure_share)} of the recent attempts failed"
     return Finding(_verdict(is_out, True), tokens, 1.0, summary)
 
@@ -193,29 +193,31 @@ def evaluate_credential(upstream: str, rest_s: float, category: str, key: str = 
     """Evaluates a credential. `rest_s`: seconds left of its cooldown, 0: none; `category`: of the refusal; `key`: name
     of the key, if the upstream has several."""
     name = f"key {key}" if key else "key"
-    state = f"its {name} was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
+    state = f"its {name} was refused ({category}) and is in cooldown" if rest_s > 0 else "its key is in use"
     return Finding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
 
 
 def evaluate_engine(engine: str, has_given_up: bool) -> Finding:
-    state = "could not be brought back, and is no longer tried" if has_given_up else "is tried again"
+    state = "could not be restarted, and was given up" if has_given_up else "is no longer given up"
     return Finding(_verdict(has_given_up, True), float(has_given_up), 1.0, f"{engine} {state}")
 
 
 def evaluate_reload(is_good: bool) -> Finding:
-    state = "the file was taken when it was read last" if is_good else "the file is refused, the config before it stays"
+    state = (
+        "the config file was applied" if is_good else "the config file was rejected; the previous config stays in use"
+    )
     return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
 
 
 def evaluate_file(what: str, problem: str | None) -> Finding:
     """Evaluates a file with a key or certificates that the config names; `problem` None: its content is in use."""
-    state = "its files are in use" if problem is None else f"{problem}; what was good before stays in use"
+    state = "its files are in use" if problem is None else f"{problem}; the last valid version stays in use"
     return Finding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
 
 
 def evaluate_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
     """Evaluates the event loop's lag; it resolves below half of the threshold."""
-    summary = f"the event loop kept everybody waiting for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
+    summary = f"the event loop was blocked for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
     return Finding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
 
 

@@ -123,7 +123,7 @@ class Breaker:
             if now < self._opening.probe_at():
                 self._opening.refused += 1
                 return None
-            self._change("half_open", now, "it is time to ask again")
+            self._change("half_open", now, "the open duration has elapsed")
         self._leases = {permit: ends_at for permit, ends_at in self._leases.items() if ends_at > now}
         if len(self._leases) >= self._settings.half_open_calls:
             self._opening.refused += 1
@@ -176,7 +176,7 @@ class Breaker:
         if permit.end == 0 or permit.generation != self._generation:
             return None
         if permit.is_probe:
-            return self._change("open", now, "a probe died")
+            return self._change("open", now, "a probe ended without a result")
         self._window.take_back(permit.settled_at, now, self._settings.window, self._settings.window_calls)
         self._run.take_back(permit.end, now, permit.sent_at, permit.place)
         permit.end = 0
@@ -185,7 +185,7 @@ class Breaker:
     def note_probe(self, is_ok: bool, now: float) -> Transition | None:
         """Notes the result of a light health probe, which runs beside the calls. A success ends the open period early;
         a failure changes nothing, nor does either in another state than open."""
-        return self.end_opening(now, "a light probe succeeded") if is_ok else None
+        return self.end_opening(now, "a health probe succeeded") if is_ok else None
 
     def end_opening(self, now: float, why: str) -> Transition | None:
         """Ends the open period early, so that the next call is a probe. Does nothing in any other state than open."""
@@ -259,7 +259,7 @@ class Breaker:
         another call ends the open period."""
         if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or is_slow:
             return None
-        transition = self.end_opening(now, "a call of the outage was answered")
+        transition = self.end_opening(now, "a call from before the outage succeeded")
         return self._judge_probe(permit, signal, False, now) if permit.is_probe else transition
 
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:

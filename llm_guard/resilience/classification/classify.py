@@ -210,7 +210,7 @@ class _Reading(NamedTuple):
     """The kind to use instead if the wait turns out to be short."""
 
 
-_UNKNOWN = _Reading(FailureKind.SERVER_ERROR, "an error without a word that is known", is_weak=True)
+_UNKNOWN = _Reading(FailureKind.SERVER_ERROR, "an unknown error", is_weak=True)
 
 
 def _by_rule(
@@ -223,7 +223,7 @@ def _by_rule(
     for user_rule in rules:
         for layer, words in layers or ((Layer(), ""),):
             if user_rule.fits(layer, words, status):
-                return _Reading(user_rule.kind, "a rule of the config")
+                return _Reading(user_rule.kind, "a rule in upstreams.X.errors")
     rule = book.find(layers, status, family)
     return None if rule is None else _Reading(rule.kind, _why(rule), rule.is_weak, rule.soon)
 
@@ -299,9 +299,9 @@ def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: Said, wall: flo
 
 def _why(rule: Rule) -> str:
     if rule.sense is not None:
-        return f"what it is about ({rule.source.partition(': ')[2] or rule.source})"
+        return f"its topic ({rule.source.partition(': ')[2] or rule.source})"
     words = f"code {rule.code}" if rule.code else ""
-    phrase = f'the words "{rule.message.strip("* ")}"' if rule.message else ""
+    phrase = f'the phrase "{rule.message.strip("* ")}"' if rule.message else ""
     return " and ".join(filter(None, (words, phrase)))
 
 
@@ -315,7 +315,7 @@ def _network_verdict(evidence: Evidence) -> Verdict:
     layer = Layer(message=message[:2000])
     rule = NETWORK_RULES.find([(layer, words_of(message))], None, evidence.network_kind or "")
     kind = known or (rule.kind if rule else FailureKind.NETWORK)
-    why = f"network: {evidence.network_kind}" if evidence.network_kind else "no answer"
+    why = f"network: {evidence.network_kind}" if evidence.network_kind else "no response"
     if rule is not None and _refines(rule.kind, kind):
         kind, why = rule.kind, _why(rule)
     return Verdict(kind, None, why, STATUS_OF.get(kind, 502), message=message[:300])

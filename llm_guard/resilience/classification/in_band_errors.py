@@ -71,16 +71,20 @@ def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Foun
             return None
         # DeepSeek keeps a queued call alive with blank lines, for up to ten minutes.
         kind = FailureKind.TIMEOUT if text else FailureKind.MALFORMED
-        return Found(kind=kind, why="blank lines and no answer" if text else "an empty answer")
+        return Found(kind=kind, why="blank lines instead of a response" if text else "an empty response")
     text = text.strip()
     if text.startswith(("data:", "event:", ":")):
         return error_in_events(_BOUNDARY.split(text), family=family)
     if text[0] not in "{[":
-        return Found(kind=FailureKind.MALFORMED, why="a page instead of an answer") if text[0] == "<" else Found(text)
+        return (
+            Found(kind=FailureKind.MALFORMED, why="an HTML page instead of a response")
+            if text[0] == "<"
+            else Found(text)
+        )
     try:
         return error_in(json.loads(text))
     except ValueError:
-        return Found(kind=FailureKind.TRUNCATED, why="the JSON of the answer was cut")
+        return Found(kind=FailureKind.TRUNCATED, why="the JSON of the response was cut off")
     except RecursionError:
         return None
 

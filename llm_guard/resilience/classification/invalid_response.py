@@ -26,7 +26,7 @@ _HTML = re.compile(
 )
 _TITLE = re.compile(rb"<title[^<>]{0,200}>([^<]{0,400})", re.IGNORECASE)
 _WORDS: dict[Fault, str] = {
-    "cut": "with JSON that was cut",
+    "cut": "with truncated JSON",
     "empty": "with an empty body",
     "encoding": "in an encoding that was not requested or is not what it claims to be",
     "shape": "with other JSON",

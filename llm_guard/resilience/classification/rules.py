@@ -74,9 +74,9 @@ def user_rule(
 ) -> UserRule:
     """Returns a checked rule; raises ValueError if it has no condition, or a pattern without a word."""
     if not (statuses or code or type_ or message):
-        raise ValueError("says nothing: give status, code, type or message")
+        raise ValueError("is empty: set status, code, type or message")
     if message and not any(character.isalnum() for character in message):
-        raise ValueError("has no word to look for")
+        raise ValueError("has no word to search for")
     if len(message) > MAX_PATTERN_CHARS:
         raise ValueError(f"is longer than {MAX_PATTERN_CHARS} characters")
     return UserRule(kind, statuses, code, type_, Phrase(message) if message else None)

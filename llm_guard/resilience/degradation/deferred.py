@@ -70,13 +70,13 @@ def after_round(
             return Over("refused")
         kind = None
     elif is_own_doing:
-        return Over("its own doing")
+        return Over("caused by the request itself")
     else:
         kind = end.kind
         if not kind.is_retriable and kind not in _PASSING:
             return Over("final error")
         if not is_repeatable and may_have_executed(end):
-            return Over("it may have been executed")
+            return Over("not idempotent: it may have been executed")
     wait_s = delay_s(
         _BETWEEN_ROUNDS, retry=rounds, kind=kind, retry_after_s=end.retry_after_s, previous_s=None, u=u
     )  # fmt: skip

@@ -33,9 +33,9 @@ _MOST_STEPS = 1000
 def parse_answer(value: object) -> str:
     """Checks the text of a static response; raises ValueError."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("write the text that is to be the answer, in quotes")
+        raise ValueError("must be the response's text, in quotes")
     if len(value) > MOST_CHARS:
-        raise ValueError(f"an answer has {MOST_CHARS} characters at most, this one {len(value)}")
+        raise ValueError(f"must have at most {MOST_CHARS} characters, has {len(value)}")
     return value
 
 
@@ -156,19 +156,19 @@ class Degradation:
         is_in_use = now - self._called_at < rules.window
         if not is_in_use or calls < rules.min_calls or failed < rules.enter_failure_rate * calls:
             return None
-        return f"{failed} of {calls} calls within {rules.window:g} s had no real answer"
+        return f"{failed} of {calls} calls within {rules.window:g} s failed"
 
     def _reason_to_leave(self, seen: Seen, since: float, now: float) -> str | None:
         rules = self.settings
         if now - max(since, self._called_at) >= rules.window:
-            return f"nobody has called for {rules.window:g} s"
+            return f"no calls for {rules.window:g} s"
         if now - since < rules.recovery_window:
             return None
         before = self._before(now - rules.recovery_window)
         answered, failed = seen.answered - before.answered, seen.failed - before.failed
         if not answered or failed > rules.exit_failure_rate * (answered + failed):
             return None
-        return f"{answered} of {answered + failed} calls within {rules.recovery_window:g} s had a real answer"
+        return f"{answered} of {answered + failed} calls within {rules.recovery_window:g} s succeeded"
 
     def _turn(self, since: float | None, why: str, seen: Seen, now: float) -> Turn:
         self._since = since

@@ -182,7 +182,7 @@ class Engine:
             return self._give_up(now)
         self._due_at = opens_at(self.settings, self._begun, now)
         if self._due_at > now:
-            self._why = f"{self.settings.max_per_hour} restarts within an hour are the most; before it: {self._why}"
+            self._why = f"limit of {self.settings.max_per_hour} restarts an hour reached; last failure: {self._why}"
             return Turn("auto_restart_postponed", self.state, self.state, self._why, self._attempts)
         self._attempts += 1
         self._begun.append(now)

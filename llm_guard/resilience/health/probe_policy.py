@@ -93,7 +93,7 @@ def evaluate_health(status: int, said: object) -> ProbeResult:
         return result
     if said is True or said == status or (isinstance(said, str) and said.lower() in _WELL):
         return result
-    return ProbeResult("failed", f"its health page says {said!r:.60}")
+    return ProbeResult("failed", f"its health page reports {said!r:.60}")
 
 
 def evaluate_models(status: int, listed: Collection[str] | None, wanted: Collection[str]) -> ProbeResult:
@@ -119,7 +119,7 @@ def evaluate_completion(status: int, is_completion: bool) -> ProbeResult:
     """Evaluates a call for one token. `is_completion`: the body is an object, and not an error."""
     result = _by_status(status, "to a call for one token")
     if result.finding == "ok" and not is_completion:
-        return ProbeResult("failed", f"what it answered {status} with is no completion")
+        return ProbeResult("failed", f"it answered {status}, but the body is not a completion")
     return result
 
 

@@ -120,9 +120,9 @@ def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Se
     ]
     used = [healths[name] for name in asked if name in healths]
     if used and all(health in ("unhealthy", "failed") for health in used):
-        return Verdict("unhealthy", ("no deployment that is in use is well", *why))
+        return Verdict("unhealthy", ("no deployment in use is healthy", *why))
     if alone:
-        return Verdict("unhealthy", (f"nobody is left who could answer for {_listed(alone)}", *why))
+        return Verdict("unhealthy", (f"no deployment is left for {_listed(alone)}", *why))
     return Verdict("degraded" if why else "healthy", tuple(why))
 
 
@@ -130,7 +130,7 @@ def with_refusals(whole: Verdict, total: Verdict, models: Mapping[str, Verdict])
     """Adds refused calls to the gateway's health: `total` is that of all calls, `models` those of the worst models."""
     why = [f"{name}: {phrase}" for name, verdict in models.items() for phrase in verdict.why]
     left = len(why) - _MODELS_NAMED
-    more = [f"so it did for {left} more model{'s' if left > 1 else ''}"] if left > 0 else []
+    more = [f"the same for {left} more model{'s' if left > 1 else ''}"] if left > 0 else []
     found: HealthState = "unhealthy" if total.health == "unhealthy" else "degraded" if why else "healthy"
     health = max(whole.health, found, key=_WORSE.index)
     return Verdict(health, (*whole.why, *why[:_MODELS_NAMED], *more))
@@ -146,7 +146,7 @@ def mode_words(degraded: Sequence[str], *, is_gateway: bool) -> list[str]:
     """Returns phrases that say which models, or the whole gateway, are in degraded mode."""
     words = ["the gateway is degraded"] if is_gateway else []
     if degraded:
-        words.append(f"degraded mode, with early fallback responses, for {_listed(degraded)}")
+        words.append(f"degraded mode: {_listed(degraded)}")
     return words
 
 
@@ -169,13 +169,13 @@ def _weaknesses(signals: HealthSignals, settings: HealthSettings) -> list[str]:
     if 0 < share < 1 and share >= settings.failure_share:
         found.append(f"{signals.failures} of {signals.attempts} attempts within a minute failed")
     if signals.held_s > 0:
-        found.append(f"its provider takes nothing for another {signals.held_s:.0f} s")
+        found.append(f"its provider sent a Retry-After: no calls for another {signals.held_s:.0f} s")
     if signals.rests_s > 0:
-        found.append(f"its credential is in a cooldown for another {signals.rests_s:.0f} s")
+        found.append(f"its credential is in cooldown for another {signals.rests_s:.0f} s")
     if signals.quota_s > 0:
-        found.append(f"its quota is spent, and it rests for another {signals.quota_s:.0f} s")
+        found.append(f"its quota is exhausted, in cooldown for another {signals.quota_s:.0f} s")
     if signals.named_wait_s > 0:
-        found.append(f"its provider has named a wait: it rests for another {signals.named_wait_s:.0f} s")
+        found.append(f"its provider sent a Retry-After, in cooldown for another {signals.named_wait_s:.0f} s")
     found += _over("p95", signals.p95_s, settings.p95)
     found += _over("p95 to the first token", signals.first_token_p95_s, settings.first_token_p95)
     if signals.hold is not None:
@@ -190,7 +190,7 @@ def _over(what: str, found_s: float | None, budget_s: float | None) -> list[str]
 
 
 def _seconds(seconds: float) -> str:
-    return "longer than its limits" if seconds == float("inf") else f"{seconds:.3g} s"
+    return "longer than its timeouts" if seconds == float("inf") else f"{seconds:.3g} s"
 
 
 def _listed(names: Sequence[str]) -> str:

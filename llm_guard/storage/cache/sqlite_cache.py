@@ -149,7 +149,7 @@ class SqliteCache:
         if is_busy:
             self._failures["timeout"] += 1
         else:
-            self._fail("timeout", f"the disk has not answered in {within_s:g} s")
+            self._fail("timeout", f"the disk has not responded within {within_s:g} s")
 
     def _is_too_much(self, is_much: bool) -> bool:
         """Counts an operation that is dropped because the queue is full. Does not pause the store: if the disk hangs,
@@ -173,5 +173,5 @@ class SqliteCache:
     def _fail(self, reason: str, error: str) -> None:
         self._failures[reason] += 1
         if not self._is_resting:  # else already logged
-            _log.warning("the cache's file is left alone for a while", error=error, seconds=REST_S)
+            _log.warning("the cache file is not used for a while after an error", error=error, seconds=REST_S)
         self._rests_until = self._clock.now() + REST_S

@@ -34,7 +34,7 @@ class Bodies:
     def __init__(self, rule: BodyRule, sealing: Sealing | None) -> None:
         """Raises ValueError if bodies are to be encrypted and there is no key."""
         if rule == "encrypted" and sealing is None:
-            raise ValueError("bodies are to be encrypted, but there is no key")
+            raise ValueError("bodies must be encrypted, but there is no key")
         self._rule = rule
         self._sealing = sealing
         self.keys = json.dumps(() if sealing is None else sealing.names)

@@ -55,9 +55,9 @@ class Sealing:
                 nonce, rest = piece[:_NONCE_BYTES], piece[_NONCE_BYTES:]
                 opened += cipher.decrypt(nonce, rest, _label(place, number, len(pieces)))
         except (InvalidTag, ValueError):
-            raise ValueError("it was damaged or changed since it was sealed") from None
+            raise ValueError("it was damaged or changed after it was encrypted") from None
         if not pieces:
-            raise ValueError("nothing is left of it")
+            raise ValueError("it is empty")
         return bytes(opened)
 
 

@@ -93,7 +93,7 @@ _SECOND = (
     + _TRIGGERS
 )
 """Renames the purposes. SQLite cannot change a CHECK, so the table is replaced."""
-FORM = Form("calls.db", "the store of kept calls", (_FIRST, _SECOND), reserve_bytes=8 * 1024**2)
+FORM = Form("calls.db", "the store of calls", (_FIRST, _SECOND), reserve_bytes=8 * 1024**2)
 
 _COLUMNS = (
     "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",

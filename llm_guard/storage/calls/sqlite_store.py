@@ -25,7 +25,7 @@ from llm_guard.storage.sqlite_file import Database
 
 INTERRUPTED = Ended(
     kind="interrupted",
-    detail="the gateway ended in the middle of asking; it may have been executed, and is not asked again unbidden",
+    detail="the gateway ended during the call; the call may have been executed, and is not retried automatically",
 )
 
 _MINE = "id = ? AND state = 'running' AND runner = ?"
@@ -35,7 +35,10 @@ _RESCHEDULE = """
 """
 _RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # constants
 _EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # constants
-OVERDUE = Ended(kind="deadline", detail="its deadline has passed, and no gateway can decrypt its request")
+OVERDUE = Ended(
+    kind="deadline",
+    detail="its deadline has passed, and no gateway has the store.encryption_key to decrypt its request",
+)
 # json_each takes a list of any length; SQLite's own parameters do not.
 _CAN_BE_ASKED = """
     EXISTS (SELECT 1 FROM bodies WHERE call = number AND part = 'request'

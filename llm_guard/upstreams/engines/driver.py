@@ -72,7 +72,7 @@ async def poll_gone(strategy: Strategy, clock: Clock) -> str:
             found = await strategy.look()
         except EngineError as error:
             if not is_silent:
-                _log.warning("an engine cannot be looked at", engine=strategy.place, error=str(error))
+                _log.warning("the state of an engine cannot be read", engine=strategy.place, error=str(error))
             is_silent = True
             continue
         is_silent = False

@@ -186,7 +186,7 @@ class Supervisor:
         except EngineError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001  # supervision must survive any error
-            _log.exception("an engine could not be cared for", engine=self.name)
+            _log.exception("unexpected error in the supervision of an engine", engine=self.name)
             problem = f"{type(error).__name__}: {error}"
         self._note(self._machine.finish(problem, self._clock.now(), self._draw()))
         if order != "stop" and problem is None:
@@ -213,7 +213,7 @@ class Supervisor:
                 raise
             # The config is often changed because the old way no longer works, so its failure must not block the new
             # one.
-            _log.error("an engine stays behind", engine=self.name, place=self._strategy.place, error=str(error))
+            _log.error("an engine could not be stopped", engine=self.name, place=self._strategy.place, error=str(error))
 
     async def _has_been_revived(self) -> bool:
         """True if another gateway or the engine's own daemon has restarted it: stopping it during startup would only

@@ -49,7 +49,7 @@ class UnitEngine:
         said = await self._run(_ANSWER_S, "show", f"--property={_PROPERTIES}", self._unit)
         facts = dict(line.partition("=")[::2] for line in said.splitlines())
         if (loaded := facts.get("LoadState", "")) not in ("loaded", ""):
-            raise EngineError(f"{self._unit} is {loaded}: create or enable it, or correct its name")
+            raise EngineError(f"{self._unit} is {loaded}: create or enable it, or correct the name")
         if facts.get("ActiveState", "inactive") not in _ENDED:
             return Found(True, facts.get("InvocationID", ""))
         return Found(False, why=_ending(facts))
@@ -75,7 +75,7 @@ class UnitEngine:
         """Runs systemctl and returns its output. Raises EngineError; _TooLong on a timeout."""
         program = shutil.which("systemctl")
         if program is None:
-            raise EngineError("there is no systemctl on PATH: systemd is needed for this engine")
+            raise EngineError("systemctl was not found on PATH: this engine needs systemd")
         process = await asyncio.create_subprocess_exec(
             program, *self._options, "--no-ask-password", "--no-pager", verb, *arguments, stdin=DEVNULL, stdout=PIPE,
             stderr=PIPE, env=environment(os.environ, _BUS, {}),
@@ -85,7 +85,7 @@ class UnitEngine:
                 limit.set(self._clock.now() + within_s, "engine")
                 output, problems = await process.communicate()
         except TimeoutError:
-            raise _TooLong(f"systemctl {verb} {self._unit} has not ended within {within_s:g} s") from None
+            raise _TooLong(f"systemctl {verb} {self._unit} has not finished within {within_s:g} s") from None
         finally:
             if process.returncode is None:  # timed out or cancelled
                 with contextlib.suppress(ProcessLookupError):

@@ -210,7 +210,7 @@ class Prober:
                 async with self._turns:
                     await self._look(watched)
             except Exception:  # noqa: BLE001  # the loop must go on: without probes a down upstream would stay down
-                _log.exception("a look failed", upstream=watched.subject.upstream.name)
+                _log.exception("a probe failed unexpectedly", upstream=watched.subject.upstream.name)
             finally:
                 _resolve(waiters)
             await self._pause(watched, delay_s(rules.interval, rules.jitter, self._draw()))
@@ -245,7 +245,7 @@ class Prober:
                 limit.set(self._clock.now() + timeout_s, "probe")
                 return await looking
         except TimeoutError:
-            return ProbeResult("failed", f"it did not answer within {timeout_s:g} s")
+            return ProbeResult("failed", f"it did not respond within {timeout_s:g} s")
         except UpstreamError as error:
             return sight_of(error)
 

@@ -27,8 +27,8 @@ Key = tuple[str, str | None]
 
 _WORDS = {
     "health": "probed at {path}",
-    "models": "probed for its list of models",
-    "completion": "probed with a call for one token",
+    "models": "probed by its list of models",
+    "completion": "probed with a one-token call",
 }
 
 
@@ -76,7 +76,7 @@ def told(config: Config) -> Iterator[str]:
         longest_s = rules.max_failures * (rules.interval * (1 + rules.jitter) + rules.timeout)
         yield (
             f"{subject.label or subject.upstream.name}: {what} every {rules.interval:g}s; "
-            f"down after {rules.max_failures} failures, within {longest_s:g}s"
+            f"down after {rules.max_failures} failures, detected within {longest_s:g}s"
         )
 
 

@@ -68,7 +68,7 @@ async def test_letter_says_how_the_call_has_failed() -> None:
         assert kept.first_failed_at == kept.last_failed_at == it.clock.wall()
         assert call.disposition is not None
         assert call.disposition.dead_letter_id == kept_id
-        assert it.told == [("dead_letter", {"what": "stored", "count": 1})]
+        assert it.told == [("dead_letter", {"event": "stored", "count": 1})]
 
 
 async def test_letter_of_a_refusal_has_its_code() -> None:
@@ -86,7 +86,7 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
         assert await it.intake.bury(call) is None
         assert call.disposition is None
         assert it.deferred.counts.lost == {"write_failed": 1}
-        assert ("dead_letter", {"what": "lost", "count": 1}) in it.told
+        assert ("dead_letter", {"event": "lost", "count": 1}) in it.told
 
 
 async def test_hung_disk_is_waited_for_two_seconds() -> None:
@@ -207,7 +207,7 @@ async def test_deferred_call_that_cannot_be_kept_is_no_deferred_call() -> None:
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.should_retry, refusal.retry_after_s) == (503, True, 10.0)
         assert "disk I/O" not in refusal.message
-        assert it.told == [("deferred_call", {"what": "rejected", "count": 1})]
+        assert it.told == [("deferred", {"event": "rejected", "count": 1})]
         it.store.problem = None
         await it.pass_s(5)
         assert it.provider.asked == []

@@ -58,7 +58,7 @@ async def test_failed_call_is_an_error_in_its_own_dialect() -> None:
         assert (shown.status, dict(shown.headers)["x-should-retry"]) == (502, "false")
         error = json.loads(shown.body)["error"]
         assert (error["code"], error["message"]) == (
-            "upstream_invalid_request", "answered 400 (given up after 1 exchanges)",
+            "upstream_invalid_request", "answered 400 (attempts: 1)",
         )  # fmt: skip
 
 

@@ -304,7 +304,7 @@ async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> N
         done = it.now(kept)
         assert done.state == "dead"
         assert done.ended is not None
-        assert "give the upstream an api_key" in done.ended.detail
+        assert "set the upstream's api_key" in done.ended.detail
         assert it.provider.headers("Authorization") == []
         # Otherwise a provider's answer to the missing key would put the caller's key into cooldown.
         assert it.provider.asked[0].key_digest == sha256(b"").hexdigest()
@@ -494,7 +494,7 @@ async def test_store_that_cannot_be_read_is_tried_again() -> None:
         await it.new_deferred()
         await it.pass_s(1)
         assert len(it.provider.asked) == 1
-        assert any(kind == "store" for kind, _ in it.told)
+        assert any(kind == "call_store" for kind, _ in it.told)
 
 
 async def test_store_that_stays_unreadable_is_told_of_once_until_it_is_well_again() -> None:
@@ -504,11 +504,11 @@ async def test_store_that_stays_unreadable_is_told_of_once_until_it_is_well_agai
             await it.pass_s(60)
             it.store.problem = None
             await it.pass_s(10)
-        assert sorted(facts["what"] for kind, facts in it.told if kind == "store") == [
+        assert sorted(facts["event"] for kind, facts in it.told if kind == "call_store") == [
             *["maintenance_failed"] * 2,
-            *["unreadable"] * 2,
+            *["read_failed"] * 2,
         ]
-        assert all(facts["count"] == 1 for kind, facts in it.told if kind == "store")
+        assert all(facts["count"] == 1 for kind, facts in it.told if kind == "call_store")
 
 
 async def test_reload_changes_how_many_are_asked_at_once() -> None:

@@ -95,7 +95,7 @@ def test_route_whose_calls_fail_is_degraded_and_told_of_once() -> None:
     assert world.look() == [("one", True)]
     assert world.look() == []
     assert world.in_effect == ["one"]
-    assert world.reasons == ["10 of 10 calls within 60 s had no real answer"]
+    assert world.reasons == ["10 of 10 calls within 60 s failed"]
 
 
 @pytest.mark.parametrize("calls", [{"ok": 11, "failed": 10}, {"cut_short": 100}, {"unasked": 100}, {"failed": 9}])

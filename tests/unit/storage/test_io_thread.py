@@ -53,7 +53,7 @@ def test_no_more_waits_for_a_disk_that_hangs_than_there_is_room_for() -> None:
     begun.wait(10)
     waiting = [worker.submit(lambda: 1) for _ in range(2)]
     assert worker.is_full
-    with pytest.raises(StoreError, match="2 reads and writes wait"):
+    with pytest.raises(StoreError, match="2 reads and writes are queued"):
         worker.submit(lambda: 1).result(10)
     goes_on.set()
     first.result(10)

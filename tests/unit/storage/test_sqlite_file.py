@@ -228,6 +228,6 @@ def test_full_disk_is_an_error_of_its_own(opened: Opening) -> None:
     write(database, "owl")
     assert database._connection is not None
     database._connection.execute("PRAGMA max_page_count = 3")
-    with pytest.raises(DiskFullError, match=r"words\.db: the disk is full: make room"):
+    with pytest.raises(DiskFullError, match=r"words\.db: the disk is full: free some space"):
         write(database, "x" * 100_000)
     assert read(database) == ["owl"]

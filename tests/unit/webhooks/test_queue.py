@@ -120,7 +120,7 @@ async def test_refusal_is_final_and_counted_and_the_next_is_sent() -> None:
             view = one.view()
     assert receiver.ids() == [["1"], ["2"]]
     assert (view.delivered, view.failed, view.last_problem) == (1, 1, "answered 404: check its url")
-    assert [(line["event"], line["will_retry"]) for line in lines] == [("a webhook fails", False)]
+    assert [(line["event"], line["will_retry"]) for line in lines] == [("webhook delivery failed", False)]
 
 
 async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tried() -> None:
@@ -134,7 +134,7 @@ async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tri
             assert one.view().failed == 1
             assert receiver.ids()[-1] == ["2"]
     assert 30 < len(receiver.at) < 60, "once a minute, after the first few"
-    told = [line["will_retry"] for line in lines if line["event"] == "a webhook fails"]
+    told = [line["will_retry"] for line in lines if line["event"] == "webhook delivery failed"]
     assert told == [True, False, True], "not one line for each attempt"
 
 
@@ -240,7 +240,7 @@ async def test_bug_does_not_silence_the_alerts_to_come() -> None:
         await one.stop(0.0)
     assert receiver.ids() == [["2"]]
     assert one.view().failed == 1
-    assert [line["event"] for line in lines] == ["a webhook broke"]
+    assert [line["event"] for line in lines] == ["unexpected error in a webhook"]
 
 
 async def test_test_is_sent_once_before_all_that_waits_and_whatever_is_wanted() -> None:

@@ -71,7 +71,7 @@ async def test_reset_leads_back_to_what_the_config_says() -> None:
     answer = await world.reset()
     assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
     assert (answer["now"][0]["is_changed"], answer["warnings"]) == (False, [])
-    assert (await world.reset())["warnings"] == ["a/m-* was as the config says"]
+    assert (await world.reset())["warnings"] == ["the limits of a/m-* were those of the config"]
 
 
 async def test_name_that_is_asked_for_later_is_held_to_the_same() -> None:
@@ -98,7 +98,7 @@ async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_d
     world.pages.adopt(config(other=[{"upstream": "b"}]))
     assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
     ended = world.trail.entries[-1]
-    assert (ended.who, ended.what, ended.detail) == ("reload", "limits.reset", {"was": {"concurrency": 3}})
+    assert (ended.actor, ended.action, ended.detail) == ("reload", "limits.reset", {"was": {"concurrency": 3}})
     with pytest.raises(Refused, match="no deployment is named"):
         await world.set(concurrency=3)
 
@@ -106,7 +106,7 @@ async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_d
 @pytest.mark.parametrize(
     ("said", "word"),
     [
-        ({}, "say what is to change"),
+        ({}, "send at least one of"),
         ({"retry_ratio": 1.5}, "retry_ratio"),
         ({"min_per_second": float("inf")}, "min_per_second"),
         ({"max_ratio": -1.0}, "max_ratio"),

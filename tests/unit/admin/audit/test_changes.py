@@ -54,12 +54,12 @@ async def test_change_is_done_written_down_told_and_answered() -> None:
     world = World()
     with capture_logs() as log:
         answer = await world.make(lambda: Done({"state": "closed"}, {"was": "open"}, ["look out"]))
-    assert answer == {"now": {"state": "closed"}, "audited": True, "unaudited_why": None, "warnings": ["look out"]}
+    assert answer == {"now": {"state": "closed"}, "audited": True, "audit_error": None, "warnings": ["look out"]}
     (entry,) = world.trail.entries
-    assert (entry.at, entry.who, entry.what) == ("2027-01-15T08:00:00.000Z", "ann from 127.0.0.1", "breakers.reset")
-    assert (entry.target, entry.why, entry.detail) == ("a/x", "an outage", {"was": "open"})
+    assert (entry.at, entry.actor, entry.action) == ("2027-01-15T08:00:00.000Z", "ann from 127.0.0.1", "breakers.reset")
+    assert (entry.target, entry.reason, entry.detail) == ("a/x", "an outage", {"was": "open"})
     assert ":" in entry.instance
-    facts = {"who": "ann from 127.0.0.1", "what": "breakers.reset", "target": "a/x", "why": "an outage"}
+    facts = {"actor": "ann from 127.0.0.1", "action": "breakers.reset", "target": "a/x", "reason": "an outage"}
     assert world.told() == [("change", facts)]
     assert [(line["event"], line["reason"]) for line in log] == [("changed", "an outage")]
 
@@ -80,7 +80,7 @@ async def test_change_is_done_though_it_cannot_be_written_down_and_the_answer_sa
     world = World()
     world.trail.problem = "the disk is full"
     answer = await world.make(lambda: Done(1))
-    assert (answer["now"], answer["audited"], answer["unaudited_why"]) == (1, False, "the disk is full")
+    assert (answer["now"], answer["audited"], answer["audit_error"]) == (1, False, "the disk is full")
 
 
 async def test_what_is_refused_is_no_change() -> None:

@@ -49,7 +49,7 @@ def test_change_is_told_once() -> None:
     assert scene.look() == []
     fail(deployment.breaker, 1000.0)
     (told,) = scene.look()
-    assert told == {"deployment": "a/x", "before": "closed", "after": "open", "why": "1 failures in a row"}
+    assert told == {"deployment": "a/x", "before": "closed", "after": "open", "reason": "1 failures in a row"}
     assert scene.look() == []
 
 
@@ -69,7 +69,7 @@ def test_upstreams_breaker_is_told_once_for_all_its_deployments() -> None:
     scene = Scene(one, replace(new_deployment("a/y"), host=one.host))
     one.host.force("forced_open", 1000.0)
     (told,) = scene.look()
-    assert told == {"upstream": "a", "before": "closed", "after": "forced_open", "why": "set by an operator"}
+    assert told == {"upstream": "a", "before": "closed", "after": "forced_open", "reason": "set by an operator"}
 
 
 def test_reload_that_makes_deployments_anew_tells_nothing_again_and_loses_nothing() -> None:

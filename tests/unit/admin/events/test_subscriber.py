@@ -108,7 +108,7 @@ def test_first_words_name_their_kind() -> None:
     block = ServerSentEvents().of(Hello("1.0", "b007", 3), "b007-3")
     assert block.startswith(b"id: b007-3\nevent: hello\ndata: ")
     assert json.loads(block.split(b"data: ")[1]) == {"kind": "hello", "version": "1.0", "boot": "b007", "last_id": 3}
-    block = ServerSentEvents().of(Missed("x-1", "another process"), "b007-3")
+    block = ServerSentEvents().of(Missed("x-1", "other_process"), "b007-3")
     assert block.startswith(b"id: b007-3\nevent: missed\n")
 
 

@@ -35,7 +35,7 @@ def test_look_that_fails_ends_no_other_and_is_told_once_a_minute() -> None:
     with capture_logs() as lines:
         pass_s(clock, 61)
     assert len(seen) == 244
-    assert [line["event"] for line in lines] == ["a look failed"] * 2
+    assert [line["event"] for line in lines] == ["a periodic check failed"] * 2
 
 
 def test_lag_is_how_late_a_look_comes_and_the_longest_is_kept_for_a_minute() -> None:

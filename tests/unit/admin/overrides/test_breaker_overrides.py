@@ -93,7 +93,7 @@ def test_latest_word_on_a_breaker_holds_and_the_other_comes_back_after_it() -> N
     clock.advance(60)
     forces.look(clock.now())
     assert states(one, two) == ["forced_open", "forced_open"]
-    assert world_.notes == [("expiry", "breakers.reset", "a/m-* (m-2)", "its time was over")]
+    assert world_.notes == [("expiry", "breakers.reset", "a/m-* (m-2)", "the override expired")]
 
 
 def test_single_name_cannot_be_reset_while_the_whole_is_forced() -> None:
@@ -131,7 +131,7 @@ def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:
     assert states(one) == ["closed"]
     assert gate.snapshot(clock.now()).limit == 4
     assert world_.let_in_count == 1
-    assert world_.notes == [("expiry", "breakers.reset", "a/x", "its time was over")]
+    assert world_.notes == [("expiry", "breakers.reset", "a/x", "the override expired")]
 
 
 def test_calls_that_were_let_through_are_not_held_up_by_the_end() -> None:
@@ -177,8 +177,8 @@ def test_end_of_a_force_is_one_change_of_state_and_says_why(state: Literal["forc
     forces.adopt({"b/y"}, {"b"})
     assert told(one)[1::2] == [
         (state, "closed", "reset by an operator"),
-        (state, "closed", "no longer forced: its time was over"),
-        (state, "closed", "no longer forced: the config has it no longer"),
+        (state, "closed", "no longer forced: the override expired"),
+        (state, "closed", "no longer forced: the new config no longer has it"),
     ]
 
 
@@ -215,7 +215,7 @@ def test_reload_that_says_another_state_ends_it_as_a_whole_and_that_is_written_d
     one.breaker.settings = replace(one.breaker.settings, state="disabled")
     forces.look(clock.now())
     assert states(one, two) == ["disabled", "closed"]
-    assert world_.notes == [("reload", "breakers.reset", "a/m-*", "the config says another state")]
+    assert world_.notes == [("reload", "breakers.reset", "a/m-*", "the new config sets another state")]
     forces.look(clock.now())
     assert len(world_.notes) == 1
 

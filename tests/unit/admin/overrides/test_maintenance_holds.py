@@ -44,7 +44,7 @@ def test_hold_ends_by_itself_and_that_is_written_down() -> None:
     clock.advance(0.1)
     holds.look(clock.now())
     assert [each.hold is not None for each in world_.all] == [False, True]
-    assert world_.notes == [("expiry", "deployments.return", "a/x", "its time was over")]
+    assert world_.notes == [("expiry", "deployments.uncordon", "a/x", "the hold expired")]
     holds.look(clock.now())
     assert len(world_.notes) == 1
 
@@ -81,7 +81,7 @@ def test_what_the_config_has_no_longer_is_let_go_and_that_is_written_down() -> N
     holds.put("b/x", hold())
     holds.adopt({"b/x"})
     assert [each.hold is not None for each in world_.all] == [False, True]
-    assert world_.notes == [("reload", "deployments.return", "a/x", "the config has it no longer")]
+    assert world_.notes == [("reload", "deployments.uncordon", "a/x", "the new config no longer has the deployment")]
 
 
 def test_hold_is_shown_with_its_end() -> None:
@@ -91,7 +91,7 @@ def test_hold_is_shown_with_its_end() -> None:
     clock.advance(30)
     view = holds.view("a/x")
     assert view is not None
-    assert (view.kind, view.reason, view.who) == ("drained", "an outage", "ann")
+    assert (view.kind, view.reason, view.operator) == ("drained", "an outage", "ann")
     assert (view.since, view.until) == ("2027-01-15T08:00:00.000Z", "2027-01-15T08:01:00.000Z")
     holds.put("a/x", hold())
     assert holds.view("a/x").until is None  # type: ignore[union-attr]

@@ -156,7 +156,7 @@ async def test_start_waits_no_longer_than_its_patience_for_a_disk_that_does_not_
             await eventually(lambda: bool(world.clock.limits))
             await world.clock.pass_s(PATIENCE_S)
             await recalling
-        assert "does not answer" in lines[0]["event"]
+        assert "does not respond" in lines[0]["event"]
 
 
 async def test_what_cannot_be_followed_does_not_keep_the_gateway_from_starting() -> None:
@@ -206,5 +206,6 @@ async def test_name_that_no_json_can_say_is_said_and_stops_nothing() -> None:
             await world.look()
             assert world.disk.tried == 0
     assert [each["event"] for each in lines] == [
-        "a restart would not know what fires, nor what operators said", "what was new is lost",
-    ]  # fmt: skip
+        "operator state not saved: a restart would lose alerts and overrides",
+        "operator state not saved: the latest changes are lost",
+    ]

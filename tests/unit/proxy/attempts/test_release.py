@@ -198,8 +198,8 @@ def test_wait_of_a_moment_is_left_to_the_pace() -> None:
     assert held_until(target) == [None]
 
 
-CANCELLED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
-SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+CANCELLED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
+SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 
 
 @pytest.mark.parametrize(("failure", "share"), [(None, 0.0), (SERVER_ERROR, 0.1), (RATE_LIMIT, 0.1), (CANCELLED, 0.0)])

@@ -97,7 +97,7 @@ async def test_deaths_count_as_attempts() -> None:
         die(this, served)
     end = await resumed(served)
     assert isinstance(end, Exhausted)
-    assert (end.failure, end.why) == (CUT, "attempts used up")
+    assert (end.failure, end.why) == (CUT, "max_attempts reached")
 
 
 async def test_nobody_is_asked_who_is_failing() -> None:
@@ -140,7 +140,7 @@ async def test_call_that_may_have_been_executed_is_not_sent_again() -> None:
     _, served = await dead(open_stream(), targets=two(), is_repeatable=False)
     end = await resumed(served)
     assert isinstance(end, Exhausted)
-    assert end.why == "it may have been executed"
+    assert end.why == "not idempotent: it may have been executed"
 
 
 async def test_refused_resume_mode_leads_to_the_next_one_at_once() -> None:

@@ -74,7 +74,7 @@ NOT_A_HEAD = {
     "too many headers": OK + fields(200) + LENGTH_1,
     "a header too long": OK + fields(1, 1 << 15) + LENGTH_1,
     "headers too long together": OK + fields(3, 30_000) + LENGTH_1,
-    "interim answers without end": b"HTTP/1.1 102 P\r\n\r\n" * 1001 + WHOLE,
+    "too many interim responses": b"HTTP/1.1 102 P\r\n\r\n" * 1001 + WHOLE,
 }
 NOT_A_BODY = {
     "a chunk's size with a prefix": b"0x1\r\nx\r\n0\r\n\r\n",

@@ -17,9 +17,9 @@ from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
 from tests.unit.proxy.attempts.plays import open_breaker
 
-DOWN = Exhausted(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "attempts used up")
+DOWN = Exhausted(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "max_attempts reached")
 SHUT = Exhausted(None, Refusal(503, "breaker_open", "failing", by="breaker"), "breakers open")
-HELD = Exhausted(None, Refusal(503, "deployment_held", "held", by="drain"), "held by an operator")
+HELD = Exhausted(None, Refusal(503, "deployment_held", "held", by="drain"), "out of service (operator)")
 OWN_DOING = Exhausted(Failure(FailureKind.CONTEXT_LENGTH, "too long"), None, "final error")
 LATE = Exhausted(Failure(FailureKind.TIMEOUT, "no answer", limit="total"), None, "deadline")
 FULL = Refusal(503, "too_many_promises", "enough", by="limit")

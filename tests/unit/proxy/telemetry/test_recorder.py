@@ -27,7 +27,7 @@ from tests.fakes.script import SERVER_ERROR, new_call, new_target
 from tests.scrape import Scraped, scraped
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="attempt")
-SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 
 
 class Records:
@@ -201,7 +201,7 @@ def test_refusal_is_counted_by_who_refused(records: Records) -> None:
 @pytest.mark.parametrize(
     ("end", "by", "outcome"),
     [
-        (Exhausted(SERVER_ERROR, None, "cooldown", is_cooldown=True), "cooldown", "server_error"),
+        (Exhausted(SERVER_ERROR, None, "in cooldown", is_cooldown=True), "cooldown", "server_error"),
         (Exhausted(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"), "deadline", "timeout"),
         (Exhausted(Failure(FailureKind.TIMEOUT, "slow", limit="attempt"), None, "no retry"), None, "timeout"),
         (Exhausted(SERVER_ERROR, None, "no retry"), None, "server_error"),
@@ -221,7 +221,7 @@ def test_failure_that_the_gateway_has_decided_on_is_a_refusal_too(
 def test_refused_call_is_counted_on_every_deployment_that_could_have_served_it(records: Records) -> None:
     first, second = new_target("a/x"), new_target("b/y")
     refused = new_call(first, second)
-    refused.skipped = [Skipped("a/x", "breaker open"), Skipped("b/y", "no room in time"), Skipped("a/x", "cooldown")]
+    refused.skipped = [Skipped("a/x", "breaker open"), Skipped("b/y", "no room in time"), Skipped("a/x", "in cooldown")]
     refused.refusal = Refusal(429, "at_capacity", "full", by="limit")
     records.whole_call(refused, at=1000.0)
     late = new_call(first, second)
@@ -241,7 +241,7 @@ def test_refused_call_is_counted_on_every_deployment_that_could_have_served_it(r
 @pytest.mark.parametrize("by", ["auth", "request", "route", "drain"])
 def test_callers_mistakes_and_the_shutdown_are_no_deployments_refusals(records: Records, by: Any) -> None:
     call = new_call(new_target("a/x"))
-    call.skipped = [Skipped("a/x", "cooldown")]
+    call.skipped = [Skipped("a/x", "in cooldown")]
     call.refusal = Refusal(400, "code", "message", by=by)
     records.whole_call(call)
     assert records.counters.deployments == {}

@@ -65,8 +65,8 @@ def test_each_attempt_says_why_and_what_was_decided() -> None:
     )  # fmt: skip
     text = waterfall(call(tried), PLAIN, 100)
     assert (
-        "   beside the one before; asked to go on by prefill; waited 500 ms (queue); its breaker was half_open;"
-        " too slow\n   -> give up: deadline; 7.5 more retries could have been made\n"
+        "   hedge; resumes a broken stream (prefill); waited 500 ms (queue); its breaker was half_open;"
+        " too slow\n   -> give up: deadline; 7.5 left in the retry budget\n"
     ) in text
 
 
@@ -75,11 +75,11 @@ def test_head_says_what_became_of_it() -> None:
                   gave_up="deadline", ttft_s=0.5)  # fmt: skip
     assert waterfall(failed, PLAIN, 100) == (
         "lg-1  2026-01-31 23:59:58.123 UTC  POST /v1/chat/completions\n"
-        "gpt by the route g*: timeout, status 504 after 4 s, first token after 500 ms, of which the gateway's own"
+        "gpt via route g*: timeout, status 504 after 4 s, first token after 500 ms, gateway overhead"
         " 200 us\n"
-        "client      app\n"
-        "reason      it took too long\n"
-        "gave up     deadline"
+        "client       app\n"
+        "reason       it took too long\n"
+        "stopped      deadline"
     )
 
 
@@ -87,26 +87,26 @@ def test_refusal_says_by_what_and_who_was_skipped() -> None:
     refused = call(outcome="refused", status=503, refused_by="breaker", reason="failing",
                    skipped=[SkippedLine("a/x", "breaker open")])  # fmt: skip
     assert waterfall(refused, PLAIN, 100).splitlines()[-2:] == [
-        "reason      by breaker: failing",
-        "not asked: a/x: breaker open",
+        "reason       by breaker: failing",
+        "skipped: a/x: breaker open",
     ]
 
 
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"cache": "hit", "age_s": 12.0}, ["cache       an answer from before, 12 s old"]),
+        ({"cache": "hit", "age_s": 12.0}, ["cache        hit, 12 s old"]),
         ({"cache": "stale_if_error", "age_s": 90.0},
-         ["cache       an answer from before, as nobody gave one, 90 s old"]),
-        ({"cache": "miss"}, ["cache       none; it was asked for"]),
+         ["cache        stale, because the provider failed, 90 s old"]),
+        ({"cache": "miss"}, ["cache        miss"]),
         ({"fallback_response": "static", "dead_letter_id": "ab12"},
-         ["got         the static answer of its route", "dead_letter ab12: stored, can be requeued"]),
-        ({"deferred_id": "cd34"}, ["deferred    cd34: its client fetches the response by this id"]),
+         ["fallback     static response", "dead letter  ab12, can be requeued"]),
+        ({"deferred_id": "cd34"}, ["deferred     cd34, the id under which the client fetches the response"]),
         ({"deferred_id": "cd34", "background_purpose": "deferred"},
-         ["deferred    cd34: its client fetches the response by this id",
-          "background  the gateway's own, executing a deferred call"]),
+         ["deferred     cd34, the id under which the client fetches the response",
+          "origin       execution of a deferred call"]),
         ({"cache": "of a newer gateway", "background_purpose": "another"},
-         ["cache       of a newer gateway", "background  another"]),
+         ["cache        of a newer gateway", "origin       another"]),
     ],
 )  # fmt: skip
 def test_what_became_of_it_beyond_its_attempts_is_said(facts: dict[str, Any], said: list[str]) -> None:

@@ -68,7 +68,7 @@ def test_what_may_pass_within_an_hour_is_tried_again(kind: FailureKind) -> None:
 
 
 def test_clients_own_doing_is_never_tried_again() -> None:
-    assert follows(Failure(FailureKind.AUTH, "no key"), is_own_doing=True) == Over("its own doing")
+    assert follows(Failure(FailureKind.AUTH, "no key"), is_own_doing=True) == Over("caused by the request itself")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_refusal_passes_unless_it_is_of_the_request_itself(by: RefusedBy | None,
 def test_what_may_have_been_executed_is_repeated_only_where_that_is_safe() -> None:
     reset = Failure(FailureKind.NETWORK, "reset")
     assert isinstance(follows(reset), Again)
-    assert follows(reset, is_repeatable=False) == Over("it may have been executed")
+    assert follows(reset, is_repeatable=False) == Over("not idempotent: it may have been executed")
     at_the_door = Failure(FailureKind.OVERLOADED, "503", answer=Answer(503, "", (), b""))
     assert isinstance(follows(at_the_door, is_repeatable=False), Again)
     never_sent = Failure(FailureKind.CONNECT_TIMEOUT, "no answer", is_before_sending=True)

@@ -177,7 +177,7 @@ def test_hourly_limit_puts_an_attempt_off_and_says_so_once() -> None:
     turn = engine.pass_time(12.0, U)
     assert turn is not None
     assert what(turn) == ("auto_restart_postponed", "unhealthy")
-    assert turn.why == "1 restarts within an hour are the most; before it: it died again"
+    assert turn.why == "limit of 1 restarts an hour reached; last failure: it died again"
     assert engine.wakes_at == 2.0 + HOUR_S
     assert engine.pass_time(100.0, U) is None
     assert what(engine.pass_time(2.0 + HOUR_S, U)) == ("auto_restart", "restarting")

@@ -60,8 +60,8 @@ def test_health_page_is_judged_by_its_status_and_by_what_it_says(status: int, sa
 
 def test_finding_that_is_not_all_well_says_why() -> None:
     assert evaluate_health(503, None).why == "it answered 503 to the health page"
-    assert evaluate_health(200, "loading model").why == "its health page says 'loading model'"
-    assert evaluate_health(200, "x" * 500).why == "its health page says 'xxxxx" + "x" * 54
+    assert evaluate_health(200, "loading model").why == "its health page reports 'loading model'"
+    assert evaluate_health(200, "x" * 500).why == "its health page reports 'xxxxx" + "x" * 54
     assert evaluate_health(200, None).why == ""
     assert evaluate_models(404, None, ()).why == "it answered 404 to the list of models"
     assert evaluate_completion(502, False).why == "it answered 502 to a call for one token"

@@ -126,7 +126,7 @@ async def test_broken_file_is_moved_aside(cache: SqliteCache, clock: SteppedCloc
         await cache.put(KEY, answer(), 60)
         assert await cache.get(KEY) is not None
     assert (tmp_path / f"{FILE}.broken-1").exists()
-    assert any("is broken" in line["event"] for line in log)
+    assert any("is corrupt" in line["event"] for line in log)
 
 
 async def test_answer_that_cannot_be_read_is_not_there(cache: SqliteCache, tmp_path: Path) -> None:

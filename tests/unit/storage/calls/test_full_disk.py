@@ -38,7 +38,7 @@ def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(s
     store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
     try:
         number = 0
-        with pytest.raises(DiskFullError, match="make room"):  # noqa: PT012  # any of the calls may fail
+        with pytest.raises(DiskFullError, match="free some space"):  # noqa: PT012  # any of the calls may fail
             for number in range(1000):
                 store.add(large(number))
         assert number > 50

@@ -83,7 +83,7 @@ async def test_head_is_enough_where_there_is_nothing_to_read() -> None:
 
 async def test_page_is_read_where_there_is_json_and_from_then_on_at_once() -> None:
     sights, requests = await looks(2, HAS_JSON, said("ok"), said("loading model"))
-    assert sights == [ProbeResult("ok"), ProbeResult("failed", "its health page says 'loading model'")]
+    assert sights == [ProbeResult("ok"), ProbeResult("failed", "its health page reports 'loading model'")]
     assert lines(requests) == ["HEAD /health", "GET /health", "GET /health"]
 
 
@@ -124,7 +124,7 @@ async def test_page_without_an_end_is_not_read_on() -> None:
 async def test_page_that_is_cut_is_a_failure() -> None:
     cut: list[Step] = [stream_head(200), chunk(b"{"), Close()]
     sights, _ = await looks(1, NO_HEAD, cut)
-    assert sights == [ProbeResult("failed", "the answer was cut")]
+    assert sights == [ProbeResult("failed", "the response was cut off")]
 
 
 async def test_path_is_from_the_root_of_the_host() -> None:

@@ -208,7 +208,7 @@ async def test_silence_is_a_failure_after_the_timeout() -> None:
         await stand.clock.pass_s(4.9)
         assert stand.view().last is None
         await stand.clock.pass_s(0.2)
-        assert (stand.view().last, stand.view().why) == ("failed", "it did not answer within 5 s")
+        assert (stand.view().last, stand.view().why) == ("failed", "it did not respond within 5 s")
         assert (stand.view().took_s, stand.view().last_ok_wall) == (None, None)
 
 

@@ -158,7 +158,7 @@ def test_rule_of_the_config_needs_all_that_it_names() -> None:
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [({}, "says nothing"), ({"message": "***"}, "no word"), ({"message": "x" * 301}, "longer than")],
+    [({}, "is empty"), ({"message": "***"}, "no word"), ({"message": "x" * 301}, "longer than")],
 )
 def test_rule_that_can_never_mean_anything_is_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):

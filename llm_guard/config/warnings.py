@@ -100,7 +100,7 @@ def _is_secret(place: _Place) -> bool:
     match place:
         case ("ops", "token") | ("ops", "tokens", _, "token") | ("server", "client_keys", _, "key"):
             return True
-        case ("upstreams", _, "api_key") | ("upstreams", _, "api_keys", _) | ("store", "key"):
+        case ("upstreams", _, "api_key") | ("upstreams", _, "api_keys", _) | ("store", "encryption_key"):
             return True
         case ("upstreams", _, "api_keys", _, "key") | ("ops" | "store", "webhooks", _, "secret"):
             return True

@@ -16,8 +16,8 @@ export function showStoredCalls({ stored_calls: stored }) {
   setHidden(byId("stored-part"), stored === null);
   if (stored === null) return;
   const pieces = [
-    { title: "Dead letters", purpose: "letter", look: deadLetters(stored, countsOf(stored, "letter")) },
-    { title: "Deferred calls", purpose: "later", look: deferredCalls(countsOf(stored, "later")) },
+    { title: "Dead letters", purpose: "dead_letter", look: deadLetters(stored, countsOf(stored, "dead_letter")) },
+    { title: "Deferred calls", purpose: "deferred", look: deferredCalls(countsOf(stored, "deferred")) },
   ];
   showTiles(byId("stored"), pieces, TILES);
   const oldest = stored.oldest === null ? "" : `, oldest from ${moment(stored.oldest)}`;

@@ -7,7 +7,7 @@ import { count, counted, moment, words } from "./format.js";
 
 const SHOWN = 50;
 const MARKS = { dead: "bad", queued: "none", running: "warn", answered: "well" };
-const TITLES = { letter: "Dead letters", later: "Deferred calls" };
+const TITLES = { dead_letter: "Dead letters", deferred: "Deferred calls" };
 
 const one = ({ id }) => ({ ids: [id] });
 const whole = ({ purpose }) => ({ filter: { purpose } });
@@ -37,9 +37,9 @@ const DELETE_ALL = {
   body: whole,
 };
 
-let purpose = "letter";
+let purpose = "dead_letter";
 
-/** `chosen`: letter, or later. */
+/** `chosen`: dead_letter or deferred. */
 export function openStoredCalls(chosen) {
   purpose = chosen;
   setText(byId("stored-dialog-head"), TITLES[purpose]);

@@ -14,7 +14,7 @@ from llm_guard.proxy.telemetry.counters import ModelCounts
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
 
-RULES: dict[str, Any] = {"answer": "later", "min_calls": 10, "calm": "30s", "patience": "10s"}
+RULES: dict[str, Any] = {"static_response": "later", "min_calls": 10, "recovery_window": "30s", "max_wait": "10s"}
 
 
 def config(**rules: Any) -> Config:

@@ -87,7 +87,7 @@ class Play:
         return dict(self.recording.headers)
 
 
-STATIC: dict[str, Any] = {"answer": "later"}
+STATIC: dict[str, Any] = {"static_response": "later"}
 ON_FAILURE = {"when": "on_failure"}
 WANTED = {"x-llm-guard-dead-letter": "true"}
 

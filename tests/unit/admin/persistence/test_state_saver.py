@@ -156,7 +156,7 @@ async def test_start_waits_no_longer_than_its_patience_for_a_disk_that_does_not_
             await eventually(lambda: bool(world.clock.limits))
             await world.clock.pass_s(PATIENCE_S)
             await recalling
-        assert "does not answer" in lines[0]["event"]
+        assert "does not respond" in lines[0]["event"]
 
 
 async def test_what_cannot_be_followed_does_not_keep_the_gateway_from_starting() -> None:

@@ -279,7 +279,7 @@ async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so()
         assert found["provisioned"] == "e"
         await until(stand, "running")
         (entry,) = [each for each in await audit(stand.url) if each[1] == "engines.provision"]
-        assert entry == ("ann from 127.0.0.1", "engines.provision", "e", "GET /admin/admit asked for solo")
+        assert entry == ("ann from 127.0.0.1", "engines.provision", "e", "GET /admin/admit for solo")
 
 
 async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:

@@ -31,11 +31,11 @@ from llm_guard.proxy.cache.response_cache import AnswerCache
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
 from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_server.binding import address_of, bound, listen, listener_settings
 from llm_guard.proxy.http_server.listener import Listener, Serve
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.settings import Serving
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
@@ -91,7 +91,7 @@ class App:
         """Starts the gateway; it accepts connections when this returns. Raises OSError if an address is not available,
         and ConfigError if a file named by the config cannot be used."""
         await self.operator_token.prepare_within(_TOKEN_S, self.config.ops, self._clock)
-        self._connections = Connections()
+        self._connections = ConnectionPool()
         self.files = ConfigFiles(self._clock, self._use_tls)
         await asyncio.to_thread(self.files.prepare, self.config, self._path)
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
@@ -273,7 +273,7 @@ class App:
         self.ops.state.is_last_reload_good = False
         self.ops.journal.note("reload", outcome="refused", why=problems[0], problems=len(problems))
 
-    def _serve(self, request: Request, reply: Reply) -> Awaitable[None]:
+    def _serve(self, request: Request, reply: ResponseWriter) -> Awaitable[None]:
         """Serves a request to the listener that is shared by calls and the admin API."""
         return self.ops.serve(request, reply) if is_operators(request.path) else self.gateway.serve(request, reply)
 

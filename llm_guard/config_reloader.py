@@ -16,7 +16,7 @@ from typing import Literal
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.config import Config, ConfigError, KeyChange, Tried, digest, key_changes, load_config, try_text
+from llm_guard.config import Config, ConfigError, DryCheckResult, KeyChange, digest, key_changes, load_config, try_text
 
 _log = structlog.get_logger("llm_guard.config_reloader")
 
@@ -142,7 +142,7 @@ class Reloads:
             self._undo.pop()
             return adopted
 
-    async def check(self, text: str) -> Tried:
+    async def check(self, text: str) -> DryCheckResult:
         """Validates a text as a config, as far as that is possible without the environment's values."""
         async with self._checking:  # one at a time, and not under `_turn`: a large text takes seconds
             return await asyncio.to_thread(try_text, text, "text", os.environ)

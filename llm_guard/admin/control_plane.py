@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from llm_guard.admin.alerting.alerts import Alerts
-from llm_guard.admin.alerting.signals import Signals
+from llm_guard.admin.alerting.signals import AlertSignals
 from llm_guard.admin.api.admission import Admissions
 from llm_guard.admin.api.alerts import AlertPages
 from llm_guard.admin.api.cache import CachePages
@@ -20,8 +20,8 @@ from llm_guard.admin.api.degraded import DegradedPages
 from llm_guard.admin.api.deployments import DeploymentApi
 from llm_guard.admin.api.engines import EnginePages
 from llm_guard.admin.api.explain import Foresight
-from llm_guard.admin.api.health import Health
-from llm_guard.admin.api.history import History
+from llm_guard.admin.api.health import HealthApi
+from llm_guard.admin.api.history import HistoryApi
 from llm_guard.admin.api.limits import LimitPages
 from llm_guard.admin.api.log_levels import LogLevels
 from llm_guard.admin.api.login import LoginPages
@@ -37,7 +37,7 @@ from llm_guard.admin.events.event_log import Journal
 from llm_guard.admin.events.stream import Events
 from llm_guard.admin.http.auth import Guard
 from llm_guard.admin.http.credentials import credentials_of
-from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Page
 from llm_guard.admin.http.openapi import with_description
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.http.router import Site
@@ -58,7 +58,7 @@ from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.config import Config
 from llm_guard.config_reloader import BY_ITSELF, Adopted
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.routing.deployment import Deployment
 from llm_guard.storage.audit_log import AuditFile
 from llm_guard.storage.snapshot_file import KeptFile, file_name
@@ -82,7 +82,7 @@ class OperatorSide:
         self._log_levels = LogLevels(config.ops.log, self.changes, running.clock)
         self._events = Events(self.journal, running.clock.now())
         self._transitions = Transitions(running.gateway.deployments, self.journal)
-        self._history = History(running.counters, running.clock)
+        self._history = HistoryApi(running.counters, running.clock)
         self._webhooks = Webhooks(config.ops.webhooks, running.clock)
         self._alerts = self._new_alerts(config)
         looks = [
@@ -102,7 +102,7 @@ class OperatorSide:
         looks += [self._controls.look, self._limits.look, self._degraded.look, self._restrictions.look]
         looks += [self._keeping.look] if self._keeping else []
         self._watch = Watch(looks, running.clock)
-        self._health = Health(config, running, self._history, self._controls.holds.view)
+        self._health = HealthApi(config, running, self._history, self._controls.holds.view)
         self._letters = DeadLetterApi(config, running.deferred, self.changes, running.clock)
         self._cache = CachePages(
             config, running.cache, running.counters.models, lambda: running.gateway.cache_stage.flights, self.changes
@@ -132,7 +132,7 @@ class OperatorSide:
         self._logins = LoginPages(lambda: self._site.guard, UsedCodes(folder), running.clock)
         self._site = Site(with_description(self._pages()), self._guard(config), running.clock)
 
-    async def serve(self, request: Request, reply: Reply) -> None:
+    async def serve(self, request: Request, reply: ResponseWriter) -> None:
         """Serves one request for an admin path."""
         await self._site.serve(request, reply)
 
@@ -196,7 +196,9 @@ class OperatorSide:
     def _new_alerts(self, config: Config) -> Alerts:
         running, rules = self._running, config.ops.alerts
         lag, reload = lambda: self._watch.lag_s, lambda: self.state.is_last_reload_good
-        signals = Signals(rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems)
+        signals = AlertSignals(
+            rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems
+        )
         return Alerts(rules, signals, self._webhooks, self.journal, running.clock)
 
     def _new_keeping(self, folder: Callable[[], Path], config: Config) -> Keeping | None:
@@ -254,5 +256,5 @@ class OperatorSide:
         ]
 
 
-async def _alive(_asked: Asked) -> Answer:
-    return Answer(b"ok\n", TEXT)
+async def _alive(_asked: AdminRequest) -> AdminResponse:
+    return AdminResponse(b"ok\n", TEXT)

@@ -253,7 +253,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
         await provider.stop()
 
 
-def _show_scene(seen: scenes.Seen) -> None:
+def _show_scene(seen: scenes.SceneResult) -> None:
     direct, guarded = seen.direct.success_share, seen.guarded.success_share
     p99_s = (seen.guarded.latency if seen.guarded.ok else seen.guarded.failed_latency).p99
     per_call = seen.upstream_requests / seen.guarded.calls

@@ -27,16 +27,16 @@ from llm_guard.config.checks import (
 )
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.fields import Strict
-from llm_guard.config.models import Config, ModelConfig, Probing, Rules, Server, UpstreamConfig, Way
+from llm_guard.config.models import Config, ModelConfig, ProbesConfig, Rules, Server, UpstreamConfig, Way
 from llm_guard.config.names import did_you_mean
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.yaml_source import (
     ConfigError,
+    ConfigProblem,
     Document,
     Interpolated,
-    Path,
-    Problem,
+    KeyPath,
     dotted,
     plain_scalar,
     read_document,
@@ -83,26 +83,28 @@ def text_in(path: str | os.PathLike[str]) -> str:
         with pathlib.Path(path).open("rb") as opened:
             content = opened.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError([Problem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
+        raise ConfigError([ConfigProblem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
     if len(content) > _MAX_BYTES:
-        raise ConfigError([Problem(file, 0, "", "is larger than 1 MiB")])
+        raise ConfigError([ConfigProblem(file, 0, "", "is larger than 1 MiB")])
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError([Problem(file, line, "", "not text in UTF-8")]) from None
+        raise ConfigError([ConfigProblem(file, line, "", "not text in UTF-8")]) from None
 
 
-def problem_at(path: pathlib.Path | None, key: Path, reason: str, env: Mapping[str, str] = os.environ) -> Problem:
+def problem_at(
+    path: pathlib.Path | None, key: KeyPath, reason: str, env: Mapping[str, str] = os.environ
+) -> ConfigProblem:
     """A problem with a key of a config that was valid when it was read; `path` is its file, None if it came from
     elsewhere."""
     if path is None:
-        return Problem("config", 0, dotted(key), reason)
+        return ConfigProblem("config", 0, dotted(key), reason)
     try:
         line = read_document(text_in(path), os.fspath(path), env).line(key)
     except ConfigError:  # the file has changed since
         line = 0
-    return Problem(os.fspath(path), line, dotted(key), reason)
+    return ConfigProblem(os.fspath(path), line, dotted(key), reason)
 
 
 def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.environ) -> Config:
@@ -112,7 +114,7 @@ def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.en
     server = _read(document, Server, ("server",), top.get("server", {}))
     ops = _read(document, Ops, ("ops",), top.get("ops", {}))
     store = _read(document, StoreConfig, ("store",), top.get("store", {}))
-    probing = _read(document, Probing, ("probing",), top.get("probing", {}))
+    probing = _read(document, ProbesConfig, ("probing",), top.get("probing", {}))
     defaults = _read(document, Rules, ("defaults",), top.get("defaults", {}))
     engines = {
         key: _read(document, EngineConfig, ("engines", key), data)
@@ -196,7 +198,7 @@ def _way(data: object) -> Way | None:
 
 
 def _read(
-    document: Document, part: type[_Part], path: Path, data: object, inherited: Path | None = None
+    document: Document, part: type[_Part], path: KeyPath, data: object, inherited: KeyPath | None = None
 ) -> _Part | None:
     """Reads a part of the config. Returns None after reporting its problems, each where its value comes from."""
     try:
@@ -215,7 +217,7 @@ def _is_echo(detail: ErrorDetails) -> bool:
     return detail["type"] == "default_factory_not_called" or (detail["type"] == "too_short" and bool(detail["input"]))
 
 
-def _origin(document: Document, place: Path, path: Path, inherited: Path | None) -> Path:
+def _origin(document: Document, place: KeyPath, path: KeyPath, inherited: KeyPath | None) -> KeyPath:
     theirs = (*(inherited or ()), *place[len(path) :])
     return theirs if inherited and place not in document.lines and theirs in document.lines else place
 

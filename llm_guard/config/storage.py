@@ -18,7 +18,7 @@ from llm_guard.config.fields import OptionalSecret, Strict, wrong
 from llm_guard.resilience.units import Count, Seconds, Size, Unit, at_least
 
 _KEY_BYTES = 32
-Pace = Annotated[float, Unit(at_least(0.001))]
+RequeueRate = Annotated[float, Unit(at_least(0.001))]
 
 
 class CacheStore(Strict):
@@ -38,7 +38,7 @@ class LetterStore(Strict):
     """Maximum size in bytes of all dead letters together; the oldest are deleted first."""
     bodies: Literal["plain", "encrypted", "none"] = "plain"
     """none: requests are not stored, and cannot be requeued. encrypted: with `store.key`."""
-    pace: Pace = 2.0
+    pace: RequeueRate = 2.0
     """Maximum number of requeued calls started in a second."""
 
 

@@ -34,7 +34,7 @@ _MOST = 1000
 _RETRY = RetrySettings(base_delay=2.0, max_delay=300.0, jitter="equal", immediate_first=False)
 
 
-class Sent(Protocol):
+class SendResult(Protocol):
     """Result of one webhook request."""
 
     @property
@@ -45,11 +45,11 @@ class Sent(Protocol):
     def retry_after_s(self) -> float | None: ...
 
 
-Post = Callable[[str, Mapping[str, str], bytes, float], Awaitable[Sent]]
+SendCompletion = Callable[[str, Mapping[str, str], bytes, float], Awaitable[SendResult]]
 """Sends one request: URL, headers, body, and the time in seconds since the epoch. Never raises."""
 
 
-class Reason(msgspec.Struct, frozen=True):
+class CompletionError(msgspec.Struct, frozen=True):
     kind: str
     detail: str
 
@@ -68,7 +68,7 @@ class Completion(msgspec.Struct, frozen=True):
     received_at: float
     ended_at: float | None
     attempts: int
-    error: Reason | None
+    error: CompletionError | None
     version: int = 1
 
 
@@ -87,7 +87,7 @@ class CompletionNotifier:
         self,
         config: Config,
         call_store: AsyncCallStore,
-        post: Post,
+        post: SendCompletion,
         counts: ErrandCounts,
         clock: Clock,
         draw: Callable[[], float],
@@ -182,7 +182,7 @@ def completion(kept: KeptCall) -> Completion:
         round(kept.received_at, 3),
         kept.answered_at if is_answered else kept.last_failed_at,
         kept.attempts,
-        None if failed is None else Reason(failed.kind, failed.detail),
+        None if failed is None else CompletionError(failed.kind, failed.detail),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-from llm_guard.storage.calls.store import Found, Purpose
+from llm_guard.storage.calls.store import CallTotals, Purpose
 
 LostWhy = Literal["disk", "slow", "too_large", "too_many", "body"]
 """Why a dead letter was lost. disk: the write failed. slow: the disk did not answer in time (it may have been written,
@@ -25,7 +25,7 @@ class ErrandCounts:
         self.rounds: dict[tuple[Purpose, RoundOutcome], int] = defaultdict(int)
         self.told: dict[tuple[str, ToldOutcome], int] = defaultdict(int)
         """Webhook requests, by the webhook's name."""
-        self.found: Found | None = None
+        self.found: CallTotals | None = None
         """The last count of the store; None: not counted yet, or the store cannot be read."""
         self.promised = 0
         """Calls deferred since that count, less those that have ended since."""

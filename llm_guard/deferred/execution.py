@@ -27,13 +27,13 @@ from llm_guard.proxy.request_body.reader import receive
 from llm_guard.proxy.request_body.size_limit import BodyLimit
 from llm_guard.proxy.telemetry.recorder import is_clients_doing
 from llm_guard.resilience.degradation.deferred import Again, Over, after_round
-from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer
+from llm_guard.storage.calls.store import KeptCall, StoredAnswer, StoredFailure
 
 _log = structlog.get_logger("llm_guard.deferred.execution")
 
 _LEFT_OUT = frozenset({"connection", "content-length", "set-cookie", "transfer-encoding"})
-_NO_BODY = Ended(kind="no_body", detail="what it asked for was not kept, or cannot be read with this store.key")
-_LATE = Ended(kind="deadline", detail="its deadline has passed before anybody could be asked")
+_NO_BODY = StoredFailure(kind="no_body", detail="what it asked for was not kept, or cannot be read with this store.key")
+_LATE = StoredFailure(kind="deadline", detail="its deadline has passed before anybody could be asked")
 _LOST_KEY = (
     "; its caller's own key was kept in memory alone, and is gone: give the upstream an api_key, and requeue the call"
 )
@@ -51,7 +51,7 @@ class Answered:
 class Failed:
     """The round failed."""
 
-    ended: Ended
+    ended: StoredFailure
     again_in_s: float | None
     """Seconds until the next round, or None if the call is dead."""
 
@@ -73,7 +73,7 @@ class _Asking:
     recording: Recording = field(default_factory=Recording)
 
 
-class Executor:
+class DeferredExecutor:
     """Executes stored calls through a `Handler`."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Executor:
         if call.is_draining:
             return Interrupted()
         if len(recording.body) > MOST_BYTES:
-            ended = Ended(kind="answer_too_large", detail=f"its answer has more than {MOST_BYTES} bytes")
+            ended = StoredFailure(kind="answer_too_large", detail=f"its answer has more than {MOST_BYTES} bytes")
             return Failed(ended, None)
         return self._failed(asking.kept, call)
 
@@ -155,7 +155,7 @@ class Executor:
             call.failure = Failure(FailureKind.TRUNCATED, "the answer was broken off")
         end, ended = end_of(call), ended_of(call)
         if isinstance(end, Failure) and end.kind.scope is Scope.CREDENTIAL and self._has_lost_key(kept, call):
-            ended = Ended(
+            ended = StoredFailure(
                 kind=ended.kind, detail=ended.detail + _LOST_KEY, status=ended.status, attempts=ended.attempts,
                 body=ended.body,
             )  # fmt: skip

@@ -22,9 +22,9 @@ from llm_guard.deferred.status_api import StatusApi
 from llm_guard.deferred.store_client import AsyncCallStore, SlowDisk
 from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.resilience.degradation.deferred import Again, LaterSettings, after_round
-from llm_guard.storage.calls.store import Ended, KeptCall, StoreError, Wanted
+from llm_guard.storage.calls.store import KeptCall, StoredFailure, StoreError, Wanted
 
 _log = structlog.get_logger("llm_guard.deferred.intake")
 
@@ -77,7 +77,7 @@ class CallIntake:
         """Applies the settings of a new config."""
         self._most_waiting = config.store.answer_later.waiting
 
-    async def show(self, call: Call, reply: Reply) -> None:
+    async def show(self, call: Call, reply: ResponseWriter) -> None:
         await self._status_api.show(call, reply)
 
     async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
@@ -130,7 +130,7 @@ class CallIntake:
         return step.after_s if isinstance(step, Again) else None
 
     def _promised(
-        self, call: Call, body: bytes, ended: Ended | None, due_in_s: float, rules: LaterSettings
+        self, call: Call, body: bytes, ended: StoredFailure | None, due_in_s: float, rules: LaterSettings
     ) -> KeptCall:  # fmt: skip
         kept = kept_call(new_id(), call, body, ended, self._clock, purpose="later", state="queued")
         wall = self._clock.wall()

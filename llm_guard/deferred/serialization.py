@@ -12,7 +12,7 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.caller_digests import digests_of
 from llm_guard.proxy.http_server.error_responses import own_words
 from llm_guard.resilience.routing.client_hints import PRIORITIES
-from llm_guard.storage.calls.store import Ended, KeptCall, Purpose, State, StoredRequest
+from llm_guard.storage.calls.store import KeptCall, Purpose, State, StoredFailure, StoredRequest
 
 MOST_BODY_BYTES = 16 * 1024**2
 """Largest body of a call that is stored."""
@@ -48,7 +48,14 @@ async def body_of(call: Call, clock: Clock) -> bytes | None:
 
 
 def kept_call(
-    kept_id: str, call: Call, body: bytes | None, ended: Ended | None, clock: Clock, *, purpose: Purpose, state: State
+    kept_id: str,
+    call: Call,
+    body: bytes | None,
+    ended: StoredFailure | None,
+    clock: Clock,
+    *,
+    purpose: Purpose,
+    state: State,
 ) -> KeptCall:
     """Builds the stored form. `ended` is how the call has failed so far."""
     assert call.route is not None  # noqa: S101  # calls without a route are never stored
@@ -87,16 +94,16 @@ def _request(call: Call, body: bytes | None, route: str) -> StoredRequest:
     )
 
 
-def ended_of(call: Call) -> Ended:
+def ended_of(call: Call) -> StoredFailure:
     """Describes how the call has failed."""
     attempts = len(call.attempts)
     end = end_of(call)
     if isinstance(end, Refusal):
-        return Ended(kind=end.code, detail=end.message, status=end.status, attempts=attempts)
+        return StoredFailure(kind=end.code, detail=end.message, status=end.status, attempts=attempts)
     answer = end.answer
     status = answer.status if answer is not None else call.sent_status or own_words(call, end).status
     words = answer.body[:_MOST_WORDS_BYTES] if answer is not None else None
-    return Ended(kind=end.kind.label, detail=end.detail, status=status, attempts=attempts, body=words)
+    return StoredFailure(kind=end.kind.label, detail=end.detail, status=status, attempts=attempts, body=words)
 
 
 def end_of(call: Call) -> Failure | Refusal:

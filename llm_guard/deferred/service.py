@@ -10,11 +10,11 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.completion_webhooks import CompletionNotifier, Post
+from llm_guard.deferred.completion_webhooks import CompletionNotifier, SendCompletion
 from llm_guard.deferred.counters import ErrandCounts
 from llm_guard.deferred.credentials import Credentials
 from llm_guard.deferred.deadlines import Terms
-from llm_guard.deferred.execution import Executor
+from llm_guard.deferred.execution import DeferredExecutor
 from llm_guard.deferred.intake import CallIntake
 from llm_guard.deferred.maintenance import Upkeep
 from llm_guard.deferred.operator_events import AggregatedEvents
@@ -39,7 +39,7 @@ class DeferredService:
         config: Config,
         gateway: Handler,
         store: KeptCalls,
-        post: Post,
+        post: SendCompletion,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -48,7 +48,7 @@ class DeferredService:
         self.events = AggregatedEvents(clock)
         self.call_store = AsyncCallStore(store, clock)
         credentials, terms = Credentials(), Terms(clock)
-        self._executor = Executor(gateway, credentials, terms, clock, draw)
+        self._executor = DeferredExecutor(gateway, credentials, terms, clock, draw)
         self._notifier = CompletionNotifier(config, self.call_store, post, self.counts, clock, draw)
         self.runner = Runner(
             config,

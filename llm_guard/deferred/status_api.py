@@ -18,7 +18,7 @@ from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.error_responses import KEPT_CALLS, refuse
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.storage.calls.store import KeptCall, StoreError, Wanted
 
 _LONGEST_POLL_S = 30.0
@@ -64,7 +64,7 @@ class StatusApi:
         self._clock = clock
         self._give_up = give_up
 
-    async def show(self, call: Call, reply: Reply) -> None:
+    async def show(self, call: Call, reply: ResponseWriter) -> None:
         """Responds to one request."""
         call.disposition = Disposition(background_purpose="fetch")
         kept_id = call.path.removeprefix(KEPT_CALLS)
@@ -82,7 +82,7 @@ class StatusApi:
         except StoreError:
             await refuse(call, _UNREADABLE, reply)
 
-    async def _delete(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+    async def _delete(self, call: Call, kept: KeptCall, reply: ResponseWriter) -> None:
         """Cancels the call and deletes its response. 409 if another gateway is running it."""
         is_deleted = await self._call_store.ask(lambda store: store.delete(Wanted(ids=(kept.id,)))) > 0
         if not is_deleted and not self._give_up(kept.id):
@@ -90,7 +90,7 @@ class StatusApi:
             return
         await _send(call, 200, {"id": kept.id, "object": "llm_guard.call", "deleted": True}, [], reply)
 
-    async def _give(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+    async def _give(self, call: Call, kept: KeptCall, reply: ResponseWriter) -> None:
         if kept.state == "answered":
             await _pass_on(call, kept, reply)
         elif kept.state == "dead":
@@ -130,7 +130,7 @@ def _failure(kept: KeptCall) -> Refusal:
     return Refusal(status, f"upstream_{ended.kind}", tried, by=None)
 
 
-async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
+async def _pass_on(call: Call, kept: KeptCall, reply: ResponseWriter) -> None:
     answer = kept.answer
     if answer is None:
         message = "its answer was kept encrypted, and this gateway does not have the key"
@@ -143,7 +143,7 @@ async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
     await reply.send(answer.status, "", headers, answer.body)
 
 
-async def _send(call: Call, status: int, body: object, headers: list[tuple[str, str]], reply: Reply) -> None:
+async def _send(call: Call, status: int, body: object, headers: list[tuple[str, str]], reply: ResponseWriter) -> None:
     call.sent_status = status
     said = [("Content-Type", "application/json"), *headers, *header_rules.ours(call, None)]
     if isinstance(body, StateView):

@@ -18,7 +18,7 @@ from llm_guard.config import Config
 from llm_guard.deferred.counters import ErrandCounts, RoundOutcome
 from llm_guard.deferred.credentials import Credentials
 from llm_guard.deferred.deadlines import Terms
-from llm_guard.deferred.execution import Answered, Executor, Failed, Interrupted, Round
+from llm_guard.deferred.execution import Answered, DeferredExecutor, Failed, Interrupted, Round
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.store_client import AsyncCallStore
 from llm_guard.storage.calls.store import KeptCall, Purpose, StoreError, Wanted
@@ -53,7 +53,7 @@ class Runner:
         self,
         config: Config,
         call_store: AsyncCallStore,
-        executor: Executor,
+        executor: DeferredExecutor,
         credentials: Credentials,
         counts: ErrandCounts,
         events: AggregatedEvents,

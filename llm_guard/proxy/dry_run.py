@@ -27,7 +27,7 @@ from llm_guard.resilience.capacity.gate import Forecast
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, as_of
 from llm_guard.routing.route_table import Route, Target
 
-Turn = Literal["asked", "waited_for", "in_reserve", "left_out"]
+PredictedUse = Literal["asked", "waited_for", "in_reserve", "left_out"]
 """`asked`: the first deployment that would admit the call. `waited_for`: if none would, the one with the shortest
 queue. `in_reserve`: would be tried later. `left_out`: would not be tried."""
 
@@ -39,7 +39,7 @@ class Foreseen:
     """One deployment, as the call would find it."""
 
     target: Target
-    turn: Turn
+    turn: PredictedUse
     obstacle: Unavailable | AtCapacity | None
     """Why the call would not be admitted; None: it would be."""
 
@@ -60,9 +60,9 @@ def foresee(call: Call, route: Route, cooldowns: Cooldowns, clock: Clock, draw: 
             left.remove(place)
     free = [place for place in left if found[place] is None]
     chosen = free[0] if free else min(waits, key=waits.__getitem__, default=None)
-    first: Turn = "asked" if free else "waited_for"
+    first: PredictedUse = "asked" if free else "waited_for"
 
-    def turn(place: int) -> Turn:
+    def turn(place: int) -> PredictedUse:
         return first if place == chosen else "in_reserve" if place in left else "left_out"
 
     return [Foreseen(route.targets[place], turn(place), obstacle) for place, obstacle in found.items()]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 
 class DeferredStore(Protocol):
@@ -26,5 +26,5 @@ class DeferredStore(Protocol):
         on the disk by then; None: it could not be stored, which is counted. The id is set in `call.disposition`,
         too."""
 
-    async def show(self, call: Call, reply: Reply) -> None:
+    async def show(self, call: Call, reply: ResponseWriter) -> None:
         """Answers a client's request below `/v1/llm-guard/` for one of its deferred calls."""

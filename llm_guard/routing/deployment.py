@@ -19,7 +19,7 @@ from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.callers import Callers, Suspect
-from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
 from llm_guard.resilience.classification.rules import UserRule
 from llm_guard.resilience.classification.vocabulary.families import family_of_url
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
@@ -89,7 +89,7 @@ class Upstream:
         """The key for requests that are not calls, such as probes; None if the upstream has none."""
         return self.api_key if self.keys is None else self.keys.first.secret
 
-    def credential(self, digest: str, account: str = "") -> Key:
+    def credential(self, digest: str, account: str = "") -> CooldownKey:
         """Returns the cooldown key of an API key on an account."""
         return ("credential", self.name, self.base_url, digest, account)
 
@@ -99,7 +99,7 @@ class Upstream:
             return self.keys.named(digest) is not None
         return self.api_key is None or self.key_digest == digest
 
-    def own_credentials(self) -> dict[Key, str]:
+    def own_credentials(self) -> dict[CooldownKey, str]:
         """Returns the cooldown keys of the upstream's own API keys, each with its name; "" if there is only one."""
         if self.keys is not None:
             return {self.credential(key.digest): key.name for key in self.keys.keys}
@@ -203,7 +203,7 @@ class Gates:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class MaintenanceHold:
     """An operator's maintenance hold: the deployment gets no new attempts; running ones continue."""
 
     kind: Literal["drained", "benched"]
@@ -256,8 +256,8 @@ class Deployment:
     """Seconds since the epoch."""
     refuses_prefill: bool = False
     """True if it has refused to continue from the beginning of an answer."""
-    hold: Hold | None = None
-    credential: Key | None = field(init=False, repr=False)
+    hold: MaintenanceHold | None = None
+    credential: CooldownKey | None = field(init=False, repr=False)
     """Cooldown key of the upstream's only API key on its default account; None if it has several, or callers send
     theirs."""
 

@@ -24,7 +24,7 @@ from llm_guard.config import (
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
-from llm_guard.resilience.degradation.deferred import LaterSettings, Letters
+from llm_guard.resilience.degradation.deferred import DeadLetterMode, LaterSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.budget import RetryBudget
@@ -43,7 +43,7 @@ class Lasting:
 
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
-    letters: Letters = "on_request"
+    letters: DeadLetterMode = "on_request"
     later: LaterSettings = field(default_factory=LaterSettings)
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.storage.sqlite_file import Database, Form
+from llm_guard.storage.sqlite_file import Database, DatabaseSpec
 
 FILE = "audit.db"
 
@@ -28,7 +28,7 @@ CREATE TABLE changes (
 CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'the audit trail only grows'); END;
 CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'the audit trail only grows'); END;
 """
-_FORM = Form(FILE, "the audit trail", (_FIRST,))
+_FORM = DatabaseSpec(FILE, "the audit trail", (_FIRST,))
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

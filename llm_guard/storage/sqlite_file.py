@@ -35,7 +35,7 @@ room in the WAL first.
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class DatabaseSpec:
     """Name, schema and durability of a database file."""
 
     name: str
@@ -57,7 +57,7 @@ class Form:
 class Database:
     """Opens the file on first use. After a StoreError the next use opens it again."""
 
-    def __init__(self, folder: Callable[[], Path], form: Form) -> None:
+    def __init__(self, folder: Callable[[], Path], form: DatabaseSpec) -> None:
         """`folder` may raise OSError."""
         self._folder = folder
         self._form = form
@@ -215,7 +215,7 @@ class Database:
         return False
 
 
-def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
+def _prepare(connection: sqlite3.Connection, form: DatabaseSpec, version: int) -> None:
     if version == 0:
         # Takes effect only while the database is empty.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -228,7 +228,7 @@ def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
             _bring_up(connection, form)
 
 
-def _check_version(connection: sqlite3.Connection, form: Form) -> int:
+def _check_version(connection: sqlite3.Connection, form: DatabaseSpec) -> int:
     """Raises sqlite3.OperationalError for a version newer than this code."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > form.version:
@@ -236,7 +236,7 @@ def _check_version(connection: sqlite3.Connection, form: Form) -> int:
     return version
 
 
-def _bring_up(connection: sqlite3.Connection, form: Form) -> None:
+def _bring_up(connection: sqlite3.Connection, form: DatabaseSpec) -> None:
     """Migrates from the version that the file has now: another gateway may have migrated it meanwhile."""
     for step in form.steps[_check_version(connection, form) :]:
         for statement in _statements(step):

@@ -1,6 +1,6 @@
 """A scripted engine, and a prober with results set by the test.
 
-They implement `llm_guard.upstreams.engines.driver.Strategy` and `llm_guard.upstreams.engines.supervisor.Probing`.
+They implement `llm_guard.upstreams.engines.driver.Strategy` and `llm_guard.upstreams.engines.supervisor.EngineProber`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.upstreams.engines.driver import EngineError, Found
+from llm_guard.upstreams.engines.driver import DriverStatus, EngineError
 from llm_guard.upstreams.probes.targets import Hear, ProbeView
 
 
@@ -28,8 +28,8 @@ class FakeEngine:
         self._gone = asyncio.Event()
         self._why = ""
 
-    async def look(self) -> Found:
-        return Found(self.is_running, str(self.run) if self.is_running else "")
+    async def look(self) -> DriverStatus:
+        return DriverStatus(self.is_running, str(self.run) if self.is_running else "")
 
     async def start(self) -> None:
         self._do("start")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer, StoredRequest
+from llm_guard.storage.calls.store import KeptCall, StoredAnswer, StoredFailure, StoredRequest
 
 BODY = b'{"model": "gpt-4", "messages": [{"role": "user", "content": "why is the sky blue?"}]}'
-FAILED = Ended(kind="server_error", detail="500 from a/gpt-4", status=502, attempts=3, body=b'{"error": "broken"}')
+FAILED = StoredFailure(
+    kind="server_error", detail="500 from a/gpt-4", status=502, attempts=3, body=b'{"error": "broken"}'
+)
 ANSWER = StoredAnswer(status=200, headers=(("content-type", "application/json"),), body=b'{"id": "chatcmpl-1"}')
 
 

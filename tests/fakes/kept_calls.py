@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from llm_guard.storage.calls.store import Ended, Found, KeptCall, Purpose, State, StoredAnswer, StoreError, Wanted
+from llm_guard.storage.calls.store import (
+    CallTotals,
+    KeptCall,
+    Purpose,
+    State,
+    StoredAnswer,
+    StoredFailure,
+    StoreError,
+    Wanted,
+)
 
 
 class KeptInMemory:
@@ -48,13 +57,13 @@ class KeptInMemory:
         self._note("find")
         return [each for each in reversed(self.rows.values()) if _is_wanted(each, wanted)][:limit]
 
-    def stats(self) -> Found:
+    def stats(self) -> CallTotals:
         self._note("stats")
         count: dict[str, int] = {}
         for each in self.rows.values():
             key = f"{each.purpose}/{each.state}"
             count[key] = count.get(key, 0) + 1
-        return Found(count=count, size=sum(len(each.request.body or b"") for each in self.rows.values()))
+        return CallTotals(count=count, size=sum(len(each.request.body or b"") for each in self.rows.values()))
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
         self._note(f"begin {purpose} {limit}")
@@ -82,7 +91,7 @@ class KeptInMemory:
             if kept is not None and kept.state in ("queued", "running"):
                 self._put(kept, due_at=due_at if kept.state == "queued" else None, deadline_at=deadline_at)
 
-    def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
+    def put_back(self, call_id: str, ended: StoredFailure | None, now: float, due_at: float) -> bool:
         return self._leave("put_back", call_id, ended, now, state="queued", due_at=due_at)
 
     def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
@@ -91,7 +100,7 @@ class KeptInMemory:
         facts = {"state": "answered", "answer": answer, "attempts": attempts, "answered_at": now}
         return self._leave("answer", call_id, None, now, **facts)
 
-    def bury(self, call_id: str, ended: Ended, now: float) -> bool:
+    def bury(self, call_id: str, ended: StoredFailure, now: float) -> bool:
         return self._leave("bury", call_id, ended, now, state="dead")
 
     def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
@@ -143,7 +152,7 @@ class KeptInMemory:
         kept = self.rows.get(call_id)
         return kept is not None and kept.state == "running" and self.leases[call_id][0] == self._runner
 
-    def _leave(self, what: str, call_id: str, ended: Ended | None, now: float, **facts: object) -> bool:
+    def _leave(self, what: str, call_id: str, ended: StoredFailure | None, now: float, **facts: object) -> bool:
         self._note(what)
         if not self._is_mine(call_id):
             return False

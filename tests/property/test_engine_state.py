@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.resilience.health.engine_state import Engine, Order, Turn, What
+from llm_guard.resilience.health.engine_state import Engine, EngineEvent, Order, What
 from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings, delay_s
 
 EXAMPLES = 400
@@ -48,7 +48,7 @@ class EngineWalk(RuleBasedStateMachine):
         self.in_a_row = 0
         self.is_given_up = False
 
-    def note(self, turn: Turn | None) -> None:
+    def note(self, turn: EngineEvent | None) -> None:
         if turn is None:
             return
         assert turn.after == self.engine.state

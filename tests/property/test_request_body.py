@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llm_guard.proxy.request_body import json_scanner
-from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 from llm_guard.proxy.request_body.json_scanner import JsonScan
 from llm_guard.proxy.request_body.model_field import asked_of_form, inspect, rename
 from llm_guard.proxy.request_body.multipart_scanner import FormScan
@@ -64,14 +64,14 @@ def pieces_of(body: bytes, cuts: list[int]) -> list[bytes]:
     return [body[start:end] for start, end in pairwise(ends)]
 
 
-def as_a_whole(body: bytes, kind: str) -> Asked | str:
+def as_a_whole(body: bytes, kind: str) -> BodyFields | str:
     try:
         return inspect(body, kind, "", BOUND)
     except BadRequest as bad:
         return bad.code
 
 
-def check_json(body: bytes, cuts: list[int], read_bytes: int) -> Asked | None:
+def check_json(body: bytes, cuts: list[int], read_bytes: int) -> BodyFields | None:
     """Scans the body in pieces and returns its fields; None if it is refused."""
     expected = as_a_whole(body, JSON)
     scan = JsonScan()
@@ -144,10 +144,10 @@ def test_form_in_pieces_asks_for_what_it_does_as_a_whole(body: bytes, cuts: list
     for piece in pieces_of(body, cuts):
         scan.feed(piece)
     try:
-        asked: Asked | str = asked_of_form(scan)
+        asked: BodyFields | str = asked_of_form(scan)
     except BadRequest as bad:
         asked = bad.code
     assert asked == as_a_whole(body, kind)
-    if isinstance(asked, Asked) and asked.model is not None:
+    if isinstance(asked, BodyFields) and asked.model is not None:
         patches = [(start, end, b"new") for start, end in scan.spans]
         assert b"".join(patched([body], patches)) == rename(body, kind, "", "new")

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from llm_guard.resilience.caching.freshness import CacheSettings, judge, lasts_s, may_stand_in
-from llm_guard.storage.cache.response_store import CachedAnswer, CacheSnapshot, Found, MemoryCache, cost_of
+from llm_guard.storage.cache.response_store import CachedAnswer, CacheHit, CacheSnapshot, MemoryCache, cost_of
 from llm_guard.storage.cache.sqlite_cache_file import CacheFile
 from tests.fakes.clock import ManualClock
 
@@ -59,7 +59,7 @@ class FileStore:
         self._touches: dict[bytes, float] = {}
         self._written = self._file.forget_ended(clock.wall(), most)
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         found = self._file.get(key, self._clock.wall())
         if found is not None:
             self._touches[key] = self._clock.wall()

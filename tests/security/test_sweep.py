@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from llm_guard.admin.events.event_log import Journal
 from llm_guard.admin.http import router
-from llm_guard.admin.http.endpoint import Answer
+from llm_guard.admin.http.endpoint import AdminResponse
 from llm_guard.dialects import DIALECTS
 from llm_guard.log import LogWriter
 from llm_guard.outcome import Refusal
@@ -58,7 +58,7 @@ def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
 
 def test_what_an_operator_is_answered_is_heard() -> None:
     """C55: in responses of the admin API."""
-    vars(router)["headers_of"](Answer(f"told {PLANTED}".encode()))
+    vars(router)["headers_of"](AdminResponse(f"told {PLANTED}".encode()))
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 

@@ -15,11 +15,11 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from llm_guard.admin.alerting.signals import Found
+from llm_guard.admin.alerting.signals import SubjectFinding
 from llm_guard.admin.events.event_log import Journal
 from llm_guard.clock import Clock
 from llm_guard.config import AlertRules
-from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Severity
+from llm_guard.resilience.alerts.alert import QUIET_S, Alert, RuleFinding, RuleSettings, Severity
 from llm_guard.resilience.alerts.rules import RULES, RuleName, seconds
 from llm_guard.resilience.alerts.silences import Silence, Silences
 from llm_guard.webhooks.payloads import RESENT_EVERY_S, Notice, plain
@@ -32,12 +32,12 @@ _RESOLVED_KEPT = 100
 _Key = tuple[RuleName, str]
 
 
-class Signals(Protocol):
+class FindingSource(Protocol):
     """Source of the findings that alerts are made of."""
 
     def adopt(self, rules: AlertRules) -> None: ...
     def note_lag(self) -> None: ...
-    def look(self, now: float) -> Iterator[Found]: ...
+    def look(self, now: float) -> Iterator[SubjectFinding]: ...
 
 
 class Told(Protocol):
@@ -57,11 +57,11 @@ class Raised:
     subject: str
     severity: Severity
     since: float
-    finding: Finding
+    finding: RuleFinding
     resolved_at: float | None = None
     is_told: bool = False
     """Webhooks were notified, so they must also be notified when it resolves."""
-    first: Finding = field(init=False)
+    first: RuleFinding = field(init=False)
     """The finding with which it fired."""
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class _Watched:
 class Alerts:
     """All alerts of a process. `look` is called by its watch."""
 
-    def __init__(self, rules: AlertRules, signals: Signals, told: Told, journal: Journal, clock: Clock) -> None:
+    def __init__(self, rules: AlertRules, signals: FindingSource, told: Told, journal: Journal, clock: Clock) -> None:
         self._rules = rules
         self._signals = signals
         self._told = told
@@ -174,7 +174,7 @@ class Alerts:
         names: dict[str, RuleName] = {name: name for name in RULES}
         for each in kept:
             if (rule := names.get(each.alert)) is not None:
-                finding = Finding("bad", each.value, each.threshold, each.summary)
+                finding = RuleFinding("bad", each.value, each.threshold, each.summary)
                 raised = Raised(each.id, rule, each.subject, each.severity, each.since, finding, is_told=each.is_told)
                 watched = self._watched[rule, each.subject] = _Watched(raised=raised)
                 watched.alert.resume(finding, now)
@@ -192,7 +192,7 @@ class Alerts:
     def silences(self) -> list[Silence]:
         return [*self._silences.snapshot(self._clock.now())]
 
-    def _take(self, rule: RuleName, subject: str, finding: Finding | None, now: float) -> None:
+    def _take(self, rule: RuleName, subject: str, finding: RuleFinding | None, now: float) -> None:
         settings = self._rules.of(rule)
         watched = self._watched.get((rule, subject))
         if settings is None or (watched is None and (finding is None or finding.verdict != "bad")):
@@ -206,14 +206,14 @@ class Alerts:
             watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding)
         elif change == "resolved":
             match watched.alert.finding:
-                case Finding(verdict="good", summary=summary):
+                case RuleFinding(verdict="good", summary=summary):
                     self._resolve(watched, summary)
                 case _:
                     self._resolve(watched, f"{subject}: nothing new for {seconds(QUIET_S)}")
         if watched.alert.is_idle:
             del self._watched[rule, subject]
 
-    def _raise(self, rule: RuleName, subject: str, severity: Severity, finding: Finding) -> Raised:
+    def _raise(self, rule: RuleName, subject: str, severity: Severity, finding: RuleFinding) -> Raised:
         self._raised += 1
         self._counts[rule, severity] = self._counts.get((rule, severity), 0) + 1
         wall = self._clock.wall()

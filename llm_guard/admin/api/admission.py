@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, answer
 from llm_guard.clock import Clock
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
@@ -98,7 +98,7 @@ class Admissions:
             ),
         ]  # fmt: skip
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         wants: AdmitQuery = asked.wants
         found = self.judge(wants.model)
         if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.spare):
@@ -107,7 +107,7 @@ class Admissions:
             found = self._provision(found)
         return answer(found)
 
-    async def _admit(self, asked: Asked) -> Answer:
+    async def _admit(self, asked: AdminRequest) -> AdminResponse:
         model = asked.body.model
 
         def do() -> Done:
@@ -185,7 +185,7 @@ class _Step:
         return None if engine is None else EngineOutlook(engine.name, self.label, engine.now.state)
 
 
-def _may_start(asked: Asked) -> bool:
+def _may_start(asked: AdminRequest) -> bool:
     """Returns whether a GET may start an engine. A cookie is not enough: browsers send it with requests that a foreign
     page on this host causes."""
     caller = asked.caller

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from llm_guard.admin.alerting.alerts import Alerts, Raised
 from llm_guard.admin.api.parameters import Duration, seconds_of
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.resilience.alerts.alert import Severity
 from llm_guard.resilience.alerts.rules import RuleName
@@ -20,7 +20,7 @@ from llm_guard.webhooks.delivery import WebhookView
 from llm_guard.webhooks.payloads import Notice, plain
 from llm_guard.webhooks.queue import Webhooks
 
-Subject = Annotated[
+AlertSubject = Annotated[
     str, Meta(min_length=1, max_length=600, description="As /admin/alerts names it; null: whatever it is.")
 ]
 
@@ -77,7 +77,7 @@ class Unsilence(Change):
     """The silence to remove; `*` is the one of every rule."""
 
     alert: RuleName | Literal["*"]
-    subject: Subject | None = None
+    subject: AlertSubject | None = None
 
 
 class PutSilence(Unsilence, kw_only=True):
@@ -92,7 +92,7 @@ class TryWebhook(Change):
     webhook: str
 
 
-class Tried(Struct, frozen=True):
+class WebhookTestResult(Struct, frozen=True):
     """Result of the test."""
 
     is_delivered: bool
@@ -116,11 +116,11 @@ class AlertPages:
             Page("POST", f"{path}/unsilence", "Tells again.", self._unsilence, takes=Unsilence, gives=silences),
             Page(
                 "POST", f"{path}/test", "Sends a webhook a test alert.", self._test, takes=TryWebhook,
-                gives=Changed[Tried],
+                gives=Changed[WebhookTestResult],
             ),
         ]  # fmt: skip
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         alerts = self._alerts
         fired: dict[str, int] = {}
         for (alert, _), count in alerts.counts().items():
@@ -137,7 +137,7 @@ class AlertPages:
         )
         return answer(view)
 
-    async def _silence(self, asked: Asked) -> Answer:
+    async def _silence(self, asked: AdminRequest) -> AdminResponse:
         body: PutSilence = asked.body
         seconds = seconds_of(body.for_)
 
@@ -152,7 +152,7 @@ class AlertPages:
 
         return await self._changes.make(asked, "alerts.silence", _target(body), do)
 
-    async def _unsilence(self, asked: Asked) -> Answer:
+    async def _unsilence(self, asked: AdminRequest) -> AdminResponse:
         body: Unsilence = asked.body
 
         def do() -> Done:
@@ -163,7 +163,7 @@ class AlertPages:
 
         return await self._changes.make(asked, "alerts.unsilence", _target(body), do)
 
-    async def _test(self, asked: Asked) -> Answer:
+    async def _test(self, asked: AdminRequest) -> AdminResponse:
         name: str = asked.body.webhook
         webhook = self._webhooks.find(name)
         if webhook is None:
@@ -175,7 +175,7 @@ class AlertPages:
             sent = await webhook.send_at_once(_test_notice("firing", asked.who, wall))
             if sent.is_delivered:  # else an incident would stay open
                 sent = await webhook.send_at_once(_test_notice("resolved", asked.who, wall))
-            tried = Tried(sent.is_delivered, sent.problem or None)
+            tried = WebhookTestResult(sent.is_delivered, sent.problem or None)
             return Done(tried, {"is_delivered": tried.is_delivered, "problem": tried.problem})
 
         return await self._changes.make(asked, "alerts.test", name, do)

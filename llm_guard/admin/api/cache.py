@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
 from llm_guard.admin.schemas.subsystems import CacheView, RouteCache
 from llm_guard.config import Config
 from llm_guard.proxy.cache.response_cache import AnswerCache
@@ -88,7 +88,7 @@ class CachePages:
         view = self.view()
         return view if view.routes else None
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.view())
 
     def _route(self, route: str, held: Held) -> RouteCache:
@@ -96,7 +96,7 @@ class CachePages:
         got = (counts.cache.get(each, 0) for each in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
         return RouteCache(route, self._is_on.get(route, False), held.entries, held.bytes, *got)
 
-    async def _purge(self, asked: Asked) -> Answer:
+    async def _purge(self, asked: AdminRequest) -> AdminResponse:
         route = None if asked.body.route is UNSET else asked.body.route
         if (route is None) == (asked.body.all is UNSET):
             raise Refused(422, "invalid_body", 'name a `route`, or say `"all": true`, and not both')

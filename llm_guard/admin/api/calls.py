@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused
 from llm_guard.clock import Clock
 from llm_guard.config import TimelineSettings
 from llm_guard.log import to_line
@@ -35,7 +35,7 @@ class CallsQuery(Struct, forbid_unknown_fields=True):
     """A deployment that was tried or skipped."""
 
 
-class Calls(Struct, frozen=True):
+class CallsView(Struct, frozen=True):
     """Response of `GET /admin/calls`."""
 
     calls: list[CallLine]
@@ -61,28 +61,28 @@ class CallPages:
 
     def pages(self) -> list[Page]:
         return [
-            Page("GET", "/admin/calls", "The last calls.", self._list, query=CallsQuery, gives=Calls),
+            Page("GET", "/admin/calls", "The last calls.", self._list, query=CallsQuery, gives=CallsView),
             Page("GET", "/admin/calls/{id}", "One call, by x-llm-guard-request-id.", self._one, gives=CallLine),
         ]
 
-    async def _list(self, asked: Asked) -> Answer:
+    async def _list(self, asked: AdminRequest) -> AdminResponse:
         wants: CallsQuery = asked.wants
         kept = self._timelines.snapshot()
         found = islice(_matching(self._lines(wants), wants.model, wants.deployment), wants.limit)
         # The lines are JSON already: decoding and encoding them would take a hundred times as long.
         listed = b",".join(line.rstrip() for line in found)
         said = b'],"kept":%d,"kept_failed":%d,"running":%d}' % (kept.calls, kept.failed, self._gateway.running)
-        return Answer(b'{"calls":[' + listed + said)
+        return AdminResponse(b'{"calls":[' + listed + said)
 
-    async def _one(self, asked: Asked) -> Answer:
+    async def _one(self, asked: AdminRequest) -> AdminResponse:
         name = asked.params["id"]
         for call in self._gateway.calls():
             if call.id == name:
-                return Answer(self._running_line(call).rstrip())
+                return AdminResponse(self._running_line(call).rstrip())
         line = self._timelines.try_find(to_line({"request_id": name}).rstrip(b"}\n"))
         if line is None:
             raise Refused(404, "unknown_call", "no such call is kept any more; ops.timelines says how many are")
-        return Answer(line.rstrip())
+        return AdminResponse(line.rstrip())
 
     def _lines(self, wants: CallsQuery) -> Iterator[bytes]:
         if wants.running:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, Changes, Done
 from llm_guard.admin.context import Running
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, answer
 from llm_guard.admin.metrics.exposition import Family, Row
 from llm_guard.clock import Clock
 from llm_guard.config import Config
@@ -105,10 +105,10 @@ class ClientPages:
             Family("llm_guard_client_limit_left", "gauge", "What is left of a client key's limit.", labels, left),
         )
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.views())
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         name = asked.body.client
         check_known(name, self._keys.keys(), "client")
 

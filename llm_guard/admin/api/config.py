@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
 from llm_guard.clock import iso
-from llm_guard.config import ConfigError, KeyChange, Problem, shown
+from llm_guard.config import ConfigError, ConfigProblem, KeyChange, shown
 from llm_guard.config_reloader import Adopted, How, NothingToDo, Reloads
 
 _MOST_CHANGES = 1000
@@ -118,30 +118,30 @@ class ConfigPages:
             ),
         ]
 
-    async def _show(self, _asked: Asked) -> Answer:
+    async def _show(self, _asked: AdminRequest) -> AdminResponse:
         reloads = self._reloads
         source = str(reloads.path) if reloads.path is not None else None
         config = await asyncio.to_thread(shown, reloads.current.config)
         warnings = _passing(reloads)
         return answer(RunningConfig(source, list(reloads.problems), warnings, _line(reloads.current), config))
 
-    async def _history(self, _asked: Asked) -> Answer:
+    async def _history(self, _asked: AdminRequest) -> AdminResponse:
         before = self._reloads.can_roll_back_to
         lines = [_line(each) for each in reversed(self._reloads.history)]
         return answer(ConfigHistory(lines, _line(before) if before is not None else None))
 
-    async def _validate(self, asked: Asked) -> Answer:
+    async def _validate(self, asked: AdminRequest) -> AdminResponse:
         tried = await self._reloads.check(asked.body.text)
         problems = [TextProblem(each.line, each.key, each.reason) for each in tried.problems]
         return answer(ConfigCheck(not problems, problems, list(tried.unchecked)))
 
-    async def _reload(self, asked: Asked) -> Answer:
+    async def _reload(self, asked: AdminRequest) -> AdminResponse:
         return await self._adopt(asked, "config.reload", self._reloads.reload)
 
-    async def _roll_back(self, asked: Asked) -> Answer:
+    async def _roll_back(self, asked: AdminRequest) -> AdminResponse:
         return await self._adopt(asked, "config.roll-back", self._reloads.roll_back)
 
-    async def _adopt(self, asked: Asked, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> Answer:
+    async def _adopt(self, asked: AdminRequest, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> AdminResponse:
         async def do() -> Done:
             try:
                 adopted = await adopt(asked.who)
@@ -166,7 +166,7 @@ def _passing(reloads: Reloads) -> list[str]:
     return [ROLLED_BACK] if reloads.is_rolled_back else []
 
 
-def _told(problems: tuple[Problem, ...]) -> str:
+def _told(problems: tuple[ConfigProblem, ...]) -> str:
     more = f"\nand {len(problems) - 20} more" if len(problems) > 20 else ""
     return "the config stays as it was:\n" + "\n".join(map(str, problems[:20])) + more
 

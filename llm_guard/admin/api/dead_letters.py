@@ -13,13 +13,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
 from llm_guard.admin.schemas.dead_letters import LetterView, WholeLetter, letter_view, whole_letter
 from llm_guard.admin.schemas.subsystems import KeptView
 from llm_guard.clock import Clock, iso
 from llm_guard.config import Config
 from llm_guard.deferred.service import DeferredService
-from llm_guard.storage.calls.store import Found, KeptCalls, Purpose, State, StoreError, Wanted
+from llm_guard.storage.calls.store import CallTotals, KeptCalls, Purpose, State, StoreError, Wanted
 
 _PATIENCE_S = 5.0
 _ROOT = "/admin/dead-letters"
@@ -76,7 +76,7 @@ class ChooseLetters(Change):
     all: Literal[True] | UnsetType = UNSET
 
 
-class Letters(Struct, frozen=True):
+class DeadLettersView(Struct, frozen=True):
     """Response of `GET /admin/dead-letters`."""
 
     letters: list[LetterView]
@@ -121,8 +121,8 @@ class DeadLetterApi:
         gives = Changed[Chosen]
         return [
             Page(
-                "GET", _ROOT, "Calls that are kept, the newest first.", self._list, query=LettersQuery, gives=Letters,
-                may_miss=True,
+                "GET", _ROOT, "Calls that are kept, the newest first.", self._list, query=LettersQuery,
+                gives=DeadLettersView, may_miss=True,
             ),
             Page("GET", f"{_ROOT}/{{id}}", "One of them.", self._one, query=BodyQuery, gives=WholeLetter),
             Page(
@@ -139,14 +139,14 @@ class DeadLetterApi:
     def view_if_used(self) -> KeptView | None:
         """Returns the counts; None if no call is stored, and no model stores calls without a request header."""
         counts = self._deferred.counts
-        found = counts.found or Found(count={}, size=0)
+        found = counts.found or CallTotals(count={}, size=0)
         lost = dict[str, int](counts.lost.items())
         if not (self._keeps_by_itself or found.count or lost):
             return None
         oldest = None if found.oldest_at is None else iso(found.oldest_at)
         return KeptView(dict(found.count), found.size, oldest, lost)
 
-    async def _list(self, asked: Asked) -> Answer:
+    async def _list(self, asked: AdminRequest) -> AdminResponse:
         wants: LettersQuery = asked.wants
         wanted = Wanted(
             purpose=wants.purpose, state=wants.state, route=wants.route, kind=wants.kind, since=wants.since,
@@ -157,15 +157,15 @@ class DeadLetterApi:
         if before is not None and not found and await self._ask(lambda store: store.get(before)) is None:
             raise _unknown()
         oldest = None if stats.oldest_at is None else iso(stats.oldest_at)
-        return answer(Letters([letter_view(each) for each in found], stats.count, stats.size, oldest))
+        return answer(DeadLettersView([letter_view(each) for each in found], stats.count, stats.size, oldest))
 
-    async def _one(self, asked: Asked) -> Answer:
+    async def _one(self, asked: AdminRequest) -> AdminResponse:
         kept = await self._ask(lambda store: store.get(asked.params["id"]))
         if kept is None:
             raise _unknown()
         return answer(whole_letter(kept, shows_bodies=asked.wants.body))
 
-    async def _requeue(self, asked: Asked) -> Answer:
+    async def _requeue(self, asked: AdminRequest) -> AdminResponse:
         wanted, target = _chosen(asked.body, "dead")
 
         async def do() -> Done:
@@ -178,16 +178,16 @@ class DeadLetterApi:
 
         return await self._changes.make(asked, "dead-letters.requeue", target, do)
 
-    async def _delete(self, asked: Asked) -> Answer:
+    async def _delete(self, asked: AdminRequest) -> AdminResponse:
         return await self._delete_those(asked, *_chosen(asked.body, None))
 
-    async def _delete_one(self, asked: Asked) -> Answer:
+    async def _delete_one(self, asked: AdminRequest) -> AdminResponse:
         kept_id = asked.params["id"]
         if await self._ask(lambda store: store.get(kept_id)) is None:
             raise _unknown()
         return await self._delete_those(asked, Wanted(ids=(kept_id,)), kept_id)
 
-    async def _delete_those(self, asked: Asked, wanted: Wanted, target: str) -> Answer:
+    async def _delete_those(self, asked: AdminRequest, wanted: Wanted, target: str) -> AdminResponse:
         # Excludes calls that are stored while this request runs.
         until = min(self._clock.wall(), wanted.until if wanted.until is not None else math.inf)
         doomed = replace(wanted, until=until) if wanted.ids is None else wanted

@@ -15,7 +15,7 @@ from llm_guard.admin.api.parameters import Duration, check_known, optional_secon
 from llm_guard.admin.audit.changes import Changed, Changes, Done
 from llm_guard.admin.context import Running
 from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView, RouteModeView
 from llm_guard.clock import iso
 from llm_guard.config import Config
@@ -42,7 +42,7 @@ class SetMode(ModeOf):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ModeOverride:
     """An operator's override of a degraded mode."""
 
     is_degraded: bool
@@ -64,7 +64,7 @@ class DegradedPages:
         self._journal = journal
         self._clock = running.clock
         self._config = config
-        self._words: dict[str | None, Word] = {}
+        self._words: dict[str | None, ModeOverride] = {}
         """Overrides by model; None: of the whole gateway."""
         self._degraded.on_turn = self._note_turn
 
@@ -96,11 +96,11 @@ class DegradedPages:
         for model in [each for each in self._words if each is not None and each not in rules_of(config)]:
             self._end(model, "reload", "the config has no such rules for it any longer")
 
-    def words(self) -> list[tuple[str | None, Word]]:
+    def words(self) -> list[tuple[str | None, ModeOverride]]:
         """Returns all overrides by model; None: of the whole gateway."""
         return list(self._words.items())
 
-    def recall(self, words: Iterable[tuple[str | None, Word]]) -> None:
+    def recall(self, words: Iterable[tuple[str | None, ModeOverride]]) -> None:
         """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit
         trail."""
         for model, word in words:
@@ -115,29 +115,29 @@ class DegradedPages:
         routes = [self._route_view(alias, mode, modes, counts.get(alias)) for alias, mode in modes.routes.items()]
         return DegradedView(self._gateway_view(modes), routes)
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.view())
 
-    async def _enter(self, asked: Asked) -> Answer:
+    async def _enter(self, asked: AdminRequest) -> AdminResponse:
         return await self._say(asked, "degraded.enter", is_degraded=True)
 
-    async def _leave(self, asked: Asked) -> Answer:
+    async def _leave(self, asked: AdminRequest) -> AdminResponse:
         return await self._say(asked, "degraded.leave", is_degraded=False)
 
-    async def _say(self, asked: Asked, what: str, *, is_degraded: bool) -> Answer:
+    async def _say(self, asked: AdminRequest, what: str, *, is_degraded: bool) -> AdminResponse:
         body: SetMode = asked.body
         self._check(body.model)
         seconds = optional_seconds_of(body.for_)
 
         def do() -> Done:
             until = None if seconds is None else self._clock.now() + seconds
-            self._words[body.model] = Word(is_degraded, body.reason, asked.who, self._clock.wall(), until)
+            self._words[body.model] = ModeOverride(is_degraded, body.reason, asked.who, self._clock.wall(), until)
             self._degraded.say(body.model, is_degraded, body.reason)
             return Done(self.view(), {"for": body.for_}, self._warnings())
 
         return await self._changes.make(asked, what, body.model or _GATEWAY, do)
 
-    async def _auto(self, asked: Asked) -> Answer:
+    async def _auto(self, asked: AdminRequest) -> AdminResponse:
         body: ModeOf = asked.body
         self._check(body.model)
 
@@ -194,7 +194,7 @@ class DegradedPages:
             lesser,
         )  # fmt: skip
 
-    def _view_of(self, word: Word) -> ModeView:
+    def _view_of(self, word: ModeOverride) -> ModeView:
         until = None if word.until is None else self._iso(word.until)
         return ModeView(word.is_degraded, "operator", word.reason, iso(word.since), until, word.who)
 
@@ -202,5 +202,5 @@ class DegradedPages:
         return None if at is None else iso(self._clock.wall() + at - self._clock.now())
 
 
-def _said(word: Word) -> str:
+def _said(word: ModeOverride) -> str:
     return "degraded" if word.is_degraded else "well"

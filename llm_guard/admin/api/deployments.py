@@ -13,14 +13,14 @@ from msgspec import Meta, field
 
 from llm_guard.admin.api.parameters import Duration, check_known, labels_of, left_alone, optional_seconds_of
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused
 from llm_guard.admin.overrides.breaker_overrides import Aim, Force, ForcedState, Forces
-from llm_guard.admin.overrides.maintenance_holds import Holds
+from llm_guard.admin.overrides.maintenance_holds import MaintenanceHolds
 from llm_guard.admin.schemas.models import DeploymentView
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 
 Label = Annotated[str, Meta(min_length=1, max_length=600, description="As /admin/deployments names it.")]
 
@@ -83,7 +83,7 @@ class DeploymentApi:
     ) -> None:
         """`view` returns the current view of a deployment."""
         self.forces = Forces(gateway, changes, clock)
-        self.holds = Holds(gateway, changes, clock)
+        self.holds = MaintenanceHolds(gateway, changes, clock)
         self._gateway = gateway
         self._changes = changes
         self._clock = clock
@@ -123,7 +123,7 @@ class DeploymentApi:
         self.holds.apply_overrides(deployment)
         self.forces.apply_overrides(deployment)
 
-    def recall(self, forces: Iterable[Force], holds: Iterable[tuple[str, Hold]]) -> None:
+    def recall(self, forces: Iterable[Force], holds: Iterable[tuple[str, MaintenanceHold]]) -> None:
         """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit
         trail."""
         for force in forces:
@@ -140,13 +140,13 @@ class DeploymentApi:
         self.forces.adopt(self._labels.keys(), config.upstreams.keys())
         self.holds.adopt(self._labels.keys())
 
-    async def _force_open(self, asked: Asked) -> Answer:
+    async def _force_open(self, asked: AdminRequest) -> AdminResponse:
         return await self._force(asked, "forced_open")
 
-    async def _force_closed(self, asked: Asked) -> Answer:
+    async def _force_closed(self, asked: AdminRequest) -> AdminResponse:
         return await self._force(asked, "forced_closed")
 
-    async def _force(self, asked: Asked, state: ForcedState) -> Answer:
+    async def _force(self, asked: AdminRequest, state: ForcedState) -> AdminResponse:
         body: ForceBreakers = asked.body
         aim, seconds = self.aim(body), optional_seconds_of(body.for_)
         what = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
@@ -157,7 +157,7 @@ class DeploymentApi:
 
         return await self._changes.make(asked, what, str(aim), do)
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         aim = self.aim(asked.body)
         if (force := self.forces.covering(aim)) is not None:
             raise Refused(409, "forced_as_a_whole", f"{force.aim} is {force.state} as a whole: reset that")
@@ -184,13 +184,15 @@ class DeploymentApi:
             check_known(body.model, {name for name in live if name is not None}, "model")
         return aim
 
-    async def _drain(self, asked: Asked) -> Answer:
-        return await self._hold(asked, partial(Hold, "drained"), "deployments.drain")
+    async def _drain(self, asked: AdminRequest) -> AdminResponse:
+        return await self._hold(asked, partial(MaintenanceHold, "drained"), "deployments.drain")
 
-    async def _bench(self, asked: Asked) -> Answer:
-        return await self._hold(asked, partial(Hold, "benched"), "deployments.bench")
+    async def _bench(self, asked: AdminRequest) -> AdminResponse:
+        return await self._hold(asked, partial(MaintenanceHold, "benched"), "deployments.bench")
 
-    async def _hold(self, asked: Asked, hold: Callable[[str, str, float, float | None], Hold], what: str) -> Answer:
+    async def _hold(
+        self, asked: AdminRequest, hold: Callable[[str, str, float, float | None], MaintenanceHold], what: str
+    ) -> AdminResponse:
         label, seconds = asked.body.deployment, optional_seconds_of(asked.body.for_)
         check_known(label, self._labels.keys(), "deployment")
 
@@ -200,7 +202,7 @@ class DeploymentApi:
 
         return await self._changes.make(asked, what, label, do)
 
-    async def _return(self, asked: Asked) -> Answer:
+    async def _return(self, asked: AdminRequest) -> AdminResponse:
         label = asked.body.deployment
         check_known(label, self._labels.keys(), "deployment")
 
@@ -229,6 +231,10 @@ class DeploymentApi:
 
 
 def _page(
-    path: str, summary: str, give: Callable[[Asked], Awaitable[Answer]], takes: type[Change], gives: object
+    path: str,
+    summary: str,
+    give: Callable[[AdminRequest], Awaitable[AdminResponse]],
+    takes: type[Change],
+    gives: object,
 ) -> Page:
     return Page("POST", f"/admin/{path}", summary, give, takes=takes, gives=gives)

@@ -10,10 +10,10 @@ from msgspec import Meta
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, Changes, Done
 from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, answer
 from llm_guard.admin.schemas.subsystems import EngineView
 from llm_guard.clock import Clock, iso
-from llm_guard.resilience.health.engine_state import Turn
+from llm_guard.resilience.health.engine_state import EngineEvent
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.engines.supervisor import EngineSeen, Supervisor
 
@@ -55,22 +55,24 @@ class EnginePages:
         """Returns the current state of all engines."""
         return [self._view(each) for each in self._engines.seen()]
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.views())
 
-    async def _start(self, asked: Asked) -> Answer:
+    async def _start(self, asked: AdminRequest) -> AdminResponse:
         return await self._change(asked, "start", Supervisor.start, "it is up already, or coming up")
 
-    async def _stop(self, asked: Asked) -> Answer:
+    async def _stop(self, asked: AdminRequest) -> AdminResponse:
         return await self._change(asked, "stop", Supervisor.stop, "it is stopped already")
 
-    async def _restart(self, asked: Asked) -> Answer:
+    async def _restart(self, asked: AdminRequest) -> AdminResponse:
         return await self._change(asked, "restart", Supervisor.restart, "it is being restarted already")
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         return await self._change(asked, "reset", Supervisor.reset, "")
 
-    async def _change(self, asked: Asked, what: str, act: Callable[[Supervisor], bool], idle: str) -> Answer:
+    async def _change(
+        self, asked: AdminRequest, what: str, act: Callable[[Supervisor], bool], idle: str
+    ) -> AdminResponse:
         """Responds at once: the operation may take minutes, and its result is published as events."""
         name = asked.body.engine
         check_known(name, set(self._engines.names()), "engine")
@@ -106,7 +108,7 @@ class EnginePages:
             list(seen.output[-_OUTPUT:]),
         )
 
-    def _tell(self, engine: str, turn: Turn) -> None:
+    def _tell(self, engine: str, turn: EngineEvent) -> None:
         state = "gave_up" if turn.after == "failed" else turn.after  # the alert matches this word
         why = turn.why or None
         self._journal.note("engine", engine=engine, state=state, what=turn.what, why=why, attempt=turn.attempt)
@@ -115,5 +117,5 @@ class EnginePages:
             self._changes.note("engines", turn.what, engine, turn.why or "it is up", detail)
 
 
-def _page(path: str, summary: str, give: Callable[[Asked], Awaitable[Answer]]) -> Page:
+def _page(path: str, summary: str, give: Callable[[AdminRequest], Awaitable[AdminResponse]]) -> Page:
     return Page("POST", f"/admin/engines/{path}", summary, give, takes=ChangeEngine, gives=Changed[EngineView])

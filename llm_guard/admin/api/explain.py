@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, answer
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, Turn, forecast_of, foresee
+from llm_guard.proxy.dry_run import Foreseen, PredictedUse, forecast_of, foresee
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model, wrong_dialect
 from llm_guard.proxy.telemetry.waterfall import took
@@ -79,7 +79,7 @@ class DeploymentOutlook(Struct, frozen=True):
     upstream: str
     model: str | None
     """Model name sent to the upstream."""
-    turn: Turn
+    turn: PredictedUse
     why: str | None
     """Why it would not be tried now."""
     back_in_s: float | None
@@ -132,7 +132,7 @@ class Foresight:
         summary = "What would become of a call now; nothing is sent."
         return [Page("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
 
-    async def _explain(self, asked: Asked) -> Answer:
+    async def _explain(self, asked: AdminRequest) -> AdminResponse:
         return answer(self.explain(asked.body))
 
     def explain(self, request: ExplainRequest) -> Explanation:

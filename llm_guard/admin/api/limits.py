@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from llm_guard.admin.api.deployments import Label
 from llm_guard.admin.api.parameters import check_known, labels_of
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
@@ -50,7 +50,7 @@ class SetLimits(LimitsOf):
     queue: _Count | UnsetType = UNSET
 
 
-class Limits(Struct, frozen=True):
+class LimitsView(Struct, frozen=True):
     """Current limits of a deployment."""
 
     deployment: str
@@ -101,10 +101,10 @@ class LimitPages:
         """The config's settings."""
 
     def pages(self) -> list[Page]:
-        gives, path = Changed[list[Limits]], "/admin/limits"
+        gives, path = Changed[list[LimitsView]], "/admin/limits"
         back = "Retry budget and capacity as the config says."
         return [
-            Page("GET", path, "Retry budgets and capacity.", self._list, gives=list[Limits]),
+            Page("GET", path, "Retry budgets and capacity.", self._list, gives=list[LimitsView]),
             Page(
                 "POST",
                 path,
@@ -146,10 +146,10 @@ class LimitPages:
             self._changes.note("reload", "limits.reset", label, "the config was read", {"was": said})
         self._labels = labels_of(config).keys()
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self._now())
 
-    async def _set(self, asked: Asked) -> Answer:
+    async def _set(self, asked: AdminRequest) -> AdminResponse:
         wanted: SetLimits = asked.body
         check_known(wanted.deployment, self._labels, "deployment")
         said = _said(wanted)
@@ -160,7 +160,7 @@ class LimitPages:
 
         return await self._changes.make(asked, "limits.set", wanted.deployment, do)
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         label = asked.body.deployment
         check_known(label, self._labels, "deployment")
 
@@ -186,7 +186,7 @@ class LimitPages:
         self._gateway.wake_waiters()
         return said
 
-    def _now(self, label: str | None = None) -> list[Limits]:
+    def _now(self, label: str | None = None) -> list[LimitsView]:
         """Returns the current limits. Where several deployments share a label, the settings of the first and the sums
         of all."""
         groups: dict[str, list[Deployment]] = {}
@@ -195,9 +195,9 @@ class LimitPages:
                 groups.setdefault(each.label, []).append(each)
         return [self._limits(name, group) for name, group in groups.items()]
 
-    def _limits(self, label: str, group: list[Deployment]) -> Limits:
+    def _limits(self, label: str, group: list[Deployment]) -> LimitsView:
         budget, capacity, now = group[0].budget.settings, group[0].gates.settings, self._clock.now()
-        return Limits(
+        return LimitsView(
             label,
             budget.ratio,
             budget.min_per_second,

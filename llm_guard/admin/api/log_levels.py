@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, field
 
 from llm_guard.admin.api.parameters import Duration, optional_seconds_of
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.config import LogSettings
 from llm_guard.log import LEVELS, LevelName, is_logger
@@ -84,10 +84,10 @@ class LogLevels:
                  gives=Changed[list[LevelView]]),
         ]  # fmt: skip
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(list(self._views()))
 
-    async def _change(self, asked: Asked) -> Answer:
+    async def _change(self, asked: AdminRequest) -> AdminResponse:
         change: LevelChange = asked.body
         what = "log-levels.reset" if change.level is None else "log-levels.set"
         return await self._changes.make(asked, what, change.logger or "all", lambda: self._do(change))

@@ -13,19 +13,19 @@ import msgspec
 
 from llm_guard.admin.api import deployment_aggregation
 from llm_guard.admin.api.clients import ClientView
-from llm_guard.admin.api.health import Group, Health, worst
-from llm_guard.admin.api.history import History, Lately
+from llm_guard.admin.api.health import Group, HealthApi, worst
+from llm_guard.admin.api.history import HistoryApi, Lately
 from llm_guard.admin.context import Running
 from llm_guard.admin.http.cooperative import Pauses
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, answer
 from llm_guard.admin.monitor import rates
-from llm_guard.admin.monitor.rates import Tally
+from llm_guard.admin.monitor.rates import CallTally
 from llm_guard.admin.schemas.models import DeploymentView, ForceView, LabelledBreaker, ModelView, Snapshot, Traffic
 from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, KeptView, ProbedView
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
-from llm_guard.resilience.health.status import Verdict, evaluate_refusals
+from llm_guard.resilience.health.status import HealthVerdict, evaluate_refusals
 from llm_guard.version import __version__
 
 Forced = Callable[[str], ForceView | None]
@@ -58,8 +58,8 @@ class Overview:
         self,
         config: Config,
         running: Running,
-        history: History,
-        health: Health,
+        history: HistoryApi,
+        health: HealthApi,
         forced: Forced,
         max_lag_s: Callable[[], float],
         others: Others,
@@ -135,23 +135,23 @@ class Overview:
         group = self._health.groups().get(label)
         return None if group is None else self._labelled(label, group)
 
-    async def _give_snapshot(self, _asked: Asked) -> Answer:
+    async def _give_snapshot(self, _asked: AdminRequest) -> AdminResponse:
         snapshot = await self.snapshot()
         await self._running.clock.sleep(0)  # encoding a thousand deployments takes 2 ms
         return answer(snapshot)
 
-    async def _give_deployments(self, _asked: Asked) -> Answer:
+    async def _give_deployments(self, _asked: AdminRequest) -> AdminResponse:
         groups, pauses = self._health.groups(), Pauses(self._running.clock)
         return answer(await self._deployment_views(groups, await self._health.judged(groups, pauses), pauses))
 
-    async def _give_breakers(self, _asked: Asked) -> Answer:
+    async def _give_breakers(self, _asked: AdminRequest) -> AdminResponse:
         pauses, views = Pauses(self._running.clock), []
         for label, group in self._health.groups().items():
             views.append(self._labelled(label, group))
             await pauses.after(_LOOKS_OF_A_LABEL + len(group))
         return answer(views)
 
-    async def _lately(self, pauses: Pauses) -> tuple[dict[str, Lately], Tally]:
+    async def _lately(self, pauses: Pauses) -> tuple[dict[str, Lately], CallTally]:
         """Returns the recent traffic of each model that was called since the start, and the sum over all."""
         found, whole = {}, rates.NOTHING
         for name in tuple(self._counters.models):
@@ -160,7 +160,7 @@ class Overview:
             await pauses.after(_LOOKS_OF_A_MODEL)
         return found, whole
 
-    def _total(self, whole: Tally) -> Traffic:
+    def _total(self, whole: CallTally) -> Traffic:
         models = self._counters.models
         return _traffic(
             self._history.lately(whole),
@@ -189,7 +189,7 @@ class Overview:
         return ModelView(name, traffic, dict(counts.calls), verdict.health, list(verdict.why))
 
     async def _deployment_views(
-        self, groups: Groups, verdicts: Mapping[str, Verdict], pauses: Pauses
+        self, groups: Groups, verdicts: Mapping[str, HealthVerdict], pauses: Pauses
     ) -> list[DeploymentView]:
         """Returns the views, with pauses: a pattern has hundreds of deployments, and each may have a thousand
         callers."""
@@ -200,7 +200,7 @@ class Overview:
             await pauses.after(_LOOKS_OF_A_LABEL + len(group) + gates // _GATES_A_LOOK)
         return views
 
-    def _view(self, label: str, group: Group, verdict: Verdict) -> DeploymentView:
+    def _view(self, label: str, group: Group, verdict: HealthVerdict) -> DeploymentView:
         now, first, upstream = self._running.clock.now(), group[0], group[0].upstream
         lately = self._history.deployment(label).tally
         counts = self._counters.deployments.get(label) or DeploymentCounts()

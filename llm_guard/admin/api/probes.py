@@ -10,11 +10,11 @@ from msgspec import Meta
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, Changes, Done
 from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, answer
 from llm_guard.admin.schemas.subsystems import ProbedView
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.upstreams.probes.prober import Prober
-from llm_guard.upstreams.probes.targets import ProbeView, Subject
+from llm_guard.upstreams.probes.targets import ProbeTarget, ProbeView
 
 
 class ProbeNow(Change):
@@ -48,10 +48,10 @@ class ProbePages:
         pairs = zip(self._prober.subjects(), self._prober.views(), strict=True)
         return (self._view(subject, view) for subject, view in pairs if upstream in (None, view.upstream))
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(list(self.views()))
 
-    async def _look_now(self, asked: Asked) -> Answer:
+    async def _look_now(self, asked: AdminRequest) -> AdminResponse:
         wanted: str | None = asked.body.upstream
         if wanted is not None:
             check_known(wanted, {each.upstream.name for each in self._prober.subjects()}, "probe")
@@ -63,7 +63,7 @@ class ProbePages:
 
         return await self._changes.make(asked, "probes.now", wanted or "all", do)
 
-    def _view(self, subject: Subject, view: ProbeView) -> ProbedView:
+    def _view(self, subject: ProbeTarget, view: ProbeView) -> ProbedView:
         rules = subject.settings
         return ProbedView(
             view.upstream,

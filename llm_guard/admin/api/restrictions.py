@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from llm_guard.admin.api.deployments import Breakers, DeploymentApi
 from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused, answer
 from llm_guard.admin.overrides.breaker_overrides import Aim
 from llm_guard.admin.restrictions.deployments import RESET, concerned_by, is_ramping
 from llm_guard.admin.restrictions.restrictions import Restrictions
@@ -21,7 +21,7 @@ from llm_guard.admin.schemas.restrictions import Resettable, Restriction
 from llm_guard.clock import Clock
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
-from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
 from llm_guard.routing.deployment import Deployment
 
 _ALL: tuple[Resettable, ...] = get_args(Resettable)
@@ -57,10 +57,10 @@ class RestrictionPages:
             Page("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
         ]
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(await self._restrictions.all())
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         body: ResetDeployment = asked.body
         aim = self._controls.aim(body)
         what = _wanted(body)
@@ -130,7 +130,7 @@ class RestrictionPages:
         lifted = self._gateway.cooldowns.lift(keys, self._clock.now())
         return list(dict.fromkeys(concerned[key][0].upstream.name for key in lifted))
 
-    def _cooldowns(self, meant: list[Deployment]) -> dict[Key, list[Deployment]]:
+    def _cooldowns(self, meant: list[Deployment]) -> dict[CooldownKey, list[Deployment]]:
         return concerned_by(self._gateway.cooldowns.snapshot(self._clock.now()), meant)
 
     def _forget_paces(self, meant: list[Deployment]) -> list[str]:

@@ -13,9 +13,9 @@ from typing import Annotated, Generic, TypeVar
 import structlog
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from llm_guard.admin.audit.writer import Trail, Written
+from llm_guard.admin.audit.writer import Trail, WriteResult
 from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.storage.audit_log import Entry
 
@@ -66,8 +66,8 @@ class Changes:
         self._instance = f"{socket.gethostname()}:{os.getpid()}"
 
     async def make(
-        self, asked: Asked, what: str, target: str, do: Callable[[], Done | Awaitable[Done]]
-    ) -> Answer:  # fmt: skip
+        self, asked: AdminRequest, what: str, target: str, do: Callable[[], Done | Awaitable[Done]]
+    ) -> AdminResponse:  # fmt: skip
         """Carries out a change, and responds with the new state. `asked.body` is a `Change`. `do` may raise Refused, if
         nothing was changed."""
         why = asked.body.reason
@@ -87,7 +87,7 @@ class Changes:
         """Records a change that was made: in the audit trail, the log and the event log."""
         _ = self._note(who, what, target, why, detail)  # the trail logs its own errors
 
-    def _note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> Written:
+    def _note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> WriteResult:
         self._journal.note("change", who=who, what=what, target=target, why=why)
         _log.info("changed", who=who, what=what, target=target, why=why)
         at = iso(self._clock.wall())
@@ -99,6 +99,6 @@ class Changes:
         summary = "What was changed, by whom and why, the newest first; id null: not on the disk."
         return [Page("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         wants: AuditQuery = asked.wants
         return answer(await self._trail.latest(wants.limit, None if wants.before is UNSET else wants.before))

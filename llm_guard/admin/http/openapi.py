@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import DataclassType, DictType, ListType, Metadata, StructType, UnionType
 
-from llm_guard.admin.http.endpoint import JSON, Answer, Asked, Change, OperatorHeaders, Page, answer
+from llm_guard.admin.http.endpoint import JSON, AdminRequest, AdminResponse, Change, OperatorHeaders, Page, answer
 from llm_guard.admin.http.schema_docs import field_texts, type_text
 from llm_guard.version import __version__
 
@@ -48,7 +48,7 @@ class PageList(Struct, frozen=True):
     pages: list[PageLine]
 
 
-class Problem(Struct, frozen=True):
+class ErrorDetail(Struct, frozen=True):
     code: str
     message: str
 
@@ -56,16 +56,16 @@ class Problem(Struct, frozen=True):
 class Error(Struct, frozen=True):
     """Body of an error response."""
 
-    error: Problem
+    error: ErrorDetail
 
 
 def with_description(pages: Iterable[Page]) -> list[Page]:
     """Adds the two endpoints that describe all of them."""
 
-    async def give_list(_asked: Asked) -> Answer:
+    async def give_list(_asked: AdminRequest) -> AdminResponse:
         return answer(PageList([PageLine(each.method, each.path, each.summary) for each in every]))
 
-    async def give_description(_asked: Asked) -> Answer:
+    async def give_description(_asked: AdminRequest) -> AdminResponse:
         return answer(await asyncio.to_thread(described, every))  # reads source files
 
     every = [

@@ -14,10 +14,10 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
 from llm_guard.admin.context import Running
-from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Page
 from llm_guard.admin.metrics.call_metrics import call_metrics
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, Family, Format, Histogram, pieces, wanted
-from llm_guard.admin.metrics.state_metrics import Alerts, Health, StateMetrics
+from llm_guard.admin.metrics.state_metrics import AlertCounts, HealthStates, StateMetrics
 from llm_guard.admin.monitor.monitor import Watch
 
 _SHARE = 0.1
@@ -30,7 +30,12 @@ class Metrics:
     """All metrics, and the page that shows them."""
 
     def __init__(
-        self, running: Running, watch: Watch, health: Health, alerts: Alerts, others: Iterable[Family | Histogram] = ()
+        self,
+        running: Running,
+        watch: Watch,
+        health: HealthStates,
+        alerts: AlertCounts,
+        others: Iterable[Family | Histogram] = (),
     ) -> None:
         """`others`: metrics of other subsystems."""
         self.state = StateMetrics(running, watch, health, alerts)
@@ -49,9 +54,9 @@ class Metrics:
         summary = "For Prometheus; as OpenMetrics if asked to."
         return [Page("GET", "/metrics", summary, self._give, media=TEXT, is_open=True)]
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         form = wanted(asked.headers.get("accept", ""))
-        return Answer(await self._page(form), CONTENT_TYPES[form])
+        return AdminResponse(await self._page(form), CONTENT_TYPES[form])
 
     async def _page(self, form: Format) -> bytes:
         """Returns a page that was begun after this request. Concurrent requests share the next one."""

@@ -12,7 +12,7 @@ import structlog
 from msgspec import Struct
 
 from llm_guard.admin.alerting.alerts import Alerts, KeptAlert
-from llm_guard.admin.api.degraded import DegradedPages, Word
+from llm_guard.admin.api.degraded import DegradedPages, ModeOverride
 from llm_guard.admin.api.deployments import DeploymentApi
 from llm_guard.admin.api.limits import LimitPages
 from llm_guard.admin.audit.changes import Changes
@@ -22,7 +22,7 @@ from llm_guard.config_reloader import Reloads
 from llm_guard.log import LEVELS
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.alerts.silences import Silence
-from llm_guard.routing.deployment import Hold
+from llm_guard.routing.deployment import MaintenanceHold
 from llm_guard.upstreams.engines.registry import Engines
 
 _log = structlog.get_logger("llm_guard.admin.persistence.operator_state")
@@ -85,7 +85,7 @@ class KeptClient(Struct, frozen=True):
     """Tokens used on that day."""
 
 
-class Kept(Struct, frozen=True):
+class SavedState(Struct, frozen=True):
     """The whole state. One that equals a default instance need not be written."""
 
     alerts: list[KeptAlert] = []
@@ -132,11 +132,11 @@ class OperatorState:
         self._clients_at = float("-inf")
         self._offset_s = clock.wall() - clock.now()
 
-    def snapshot(self) -> Kept:
+    def snapshot(self) -> SavedState:
         """Takes a snapshot. It equals the previous one unless something was set, sent, or has ended."""
         offset_s, words, current = self._offset(), self._limits.words(), self._reloads.current
         is_rolled_back = self._reloads.is_rolled_back
-        return Kept(
+        return SavedState(
             alerts=self._alerts.kept(),
             silences=[
                 KeptSilence(each.alert, each.subject, offset_s + each.until, each.reason, each.who)
@@ -153,7 +153,7 @@ class OperatorState:
             clients=self._clients_lately(),
         )
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, kept: SavedState) -> None:
         """Restores a snapshot, before the first call. Overrides that have ended meanwhile are noted in the audit
         trail."""
         offset_s = self._offset()
@@ -182,7 +182,7 @@ class OperatorState:
             self._clients = [KeptClient(*each) for each in self._gateway.quotas.days()]
         return self._clients
 
-    def _recall_config(self, kept: Kept) -> None:
+    def _recall_config(self, kept: SavedState) -> None:
         """Restores changed limits, if the config is the same: a restart with another config ends them, as a reload
         does."""
         digest = self._reloads.current.digest
@@ -217,27 +217,27 @@ def _force(kept: KeptForce, offset_s: float) -> Force:
     return Force(aim, kept.state, kept.reason, until, kept.who, kept.since)
 
 
-def _kept_hold(label: str, hold: Hold, offset_s: float) -> KeptHold:
+def _kept_hold(label: str, hold: MaintenanceHold, offset_s: float) -> KeptHold:
     return KeptHold(label, hold.kind, hold.reason, hold.who, hold.since, _moved(hold.until, offset_s))
 
 
-def _hold(kept: KeptHold, offset_s: float) -> tuple[str, Hold]:
-    return kept.label, Hold(kept.kind, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
+def _hold(kept: KeptHold, offset_s: float) -> tuple[str, MaintenanceHold]:
+    return kept.label, MaintenanceHold(kept.kind, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
 
 
-def _kept_mode(model: str | None, word: Word, offset_s: float) -> KeptMode:
+def _kept_mode(model: str | None, word: ModeOverride, offset_s: float) -> KeptMode:
     return KeptMode(model, word.is_degraded, word.reason, word.who, word.since, _moved(word.until, offset_s))
 
 
-def _mode(kept: KeptMode, offset_s: float) -> tuple[str | None, Word]:
-    return kept.model, Word(kept.is_degraded, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
+def _mode(kept: KeptMode, offset_s: float) -> tuple[str | None, ModeOverride]:
+    return kept.model, ModeOverride(kept.is_degraded, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
 
 
 def _moved(until: float | None, by_s: float) -> float | None:
     return None if until is None else until + by_s
 
 
-def _counts(kept: Kept) -> dict[str, int]:
+def _counts(kept: SavedState) -> dict[str, int]:
     return {
         "alerts": len(kept.alerts),
         "silences": len(kept.silences),

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.admin.api.caller_names import for_callers, of_callers_keys, of_key
-from llm_guard.admin.schemas.restrictions import Kind, Lift, LiftBody, Resettable, Restriction
+from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Resettable, Restriction, RestrictionKind
 from llm_guard.clock import iso
 from llm_guard.resilience.capacity.gate import GateSnapshot
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
-from llm_guard.resilience.circuit_breaker.cooldown import Benched, Key
+from llm_guard.resilience.circuit_breaker.cooldown import Benched, CooldownKey
 from llm_guard.resilience.throttling.adaptive_throttle import Phase
 from llm_guard.routing.deployment import Deployment
 
@@ -38,7 +38,7 @@ class Moment:
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     """Yields its open breaker, and open breakers of single callers."""
     lift = _reset(deployment, "breaker", "Its breaker closes, and forgets what it has seen; calls return gradually.")
-    found: list[tuple[Kind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
+    found: list[tuple[RestrictionKind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
         who = caller or "unknown callers"
         found.append(("caller_breaker", f"its breaker for {who}, whose calls alone fail,", suspect.breaker))
@@ -80,7 +80,7 @@ def of_gates(
 
 
 def of_cooldowns(
-    cooldowns: Mapping[Key, Benched], deployments: Iterable[Deployment], moment: Moment
+    cooldowns: Mapping[CooldownKey, Benched], deployments: Iterable[Deployment], moment: Moment
 ) -> Iterator[Restriction]:
     """Yields cooldowns of credentials and of models, one for each of an upstream's own keys, and one for all callers'
     keys together."""
@@ -99,7 +99,7 @@ def of_cooldowns(
                 yield _cooling(deployment, benched, own, moment)
 
 
-def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
+def concerned_by(keys: Iterable[CooldownKey], deployments: Iterable[Deployment]) -> dict[CooldownKey, list[Deployment]]:
     """Returns each cooldown with the deployments that it may affect, without those of keys that a reload has replaced.
 
     A key ends with upstream, base URL, digest of the credential and account, and with a model unless all are meant.
@@ -133,7 +133,7 @@ def is_ramping(deployment: Deployment, limit: int | None) -> bool:
     return limit is not None and (own is None or (own != "adaptive" and limit < own))
 
 
-def _own_name(key: Key, deployment: Deployment) -> str | None:
+def _own_name(key: CooldownKey, deployment: Deployment) -> str | None:
     """Returns the name of the upstream's own key in a cooldown's key, "" where there is only one; None for a caller's
     key or account."""
     whose = key[-4:] if key[0] == "credential" else key[-5:-1]
@@ -141,7 +141,7 @@ def _own_name(key: Key, deployment: Deployment) -> str | None:
 
 
 def _shut(
-    seen: BreakerSnapshot, kind: Kind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
+    seen: BreakerSnapshot, kind: RestrictionKind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
 ) -> Restriction:
     opened = next((each for each in reversed(seen.latest) if each.after == "open"), None)
     is_host = kind == "host_breaker"

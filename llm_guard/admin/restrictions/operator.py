@@ -14,7 +14,7 @@ from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Restriction
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView
 from llm_guard.clock import iso
 from llm_guard.resilience.client_keys.limits import LimitLeft, Refusing
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 
 _RELOAD = "/admin/config/reload"
 
@@ -65,7 +65,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
     )
 
 
-def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
+def of_hold(label: str, hold: MaintenanceHold, moment: Moment) -> Restriction:
     """Describes a deployment that an operator has drained or benched."""
     return Restriction(
         "hold",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from llm_guard.admin.api.degraded import DegradedPages
 from llm_guard.admin.api.deployments import DeploymentApi
-from llm_guard.admin.api.history import History
+from llm_guard.admin.api.history import HistoryApi
 from llm_guard.admin.api.limits import LimitPages
 from llm_guard.admin.context import Running
 from llm_guard.admin.http.cooperative import Pauses
@@ -55,7 +55,7 @@ class Restrictions:
         self,
         config: Config,
         running: Running,
-        history: History,
+        history: HistoryApi,
         controls: DeploymentApi,
         limits: LimitPages,
         degraded: DegradedPages,

@@ -26,7 +26,7 @@ __all__ = [
     "HealthState",
     "HealthSummary",
     "Hello",
-    "History",
+    "HistoryView",
     "HoldView",
     "LabelledBreaker",
     "Missed",
@@ -288,7 +288,7 @@ class HealthSummary(Struct, frozen=True):
 
 
 class Series(Struct, frozen=True):
-    """Time series of one name. All lists are as long as `History.at`, with null where nothing is known."""
+    """Time series of one name. All lists are as long as `HistoryView.at`, with null where nothing is known."""
 
     calls_per_second: list[float | None]
     """Calls per second in each step."""
@@ -304,7 +304,7 @@ class Series(Struct, frozen=True):
     """Seconds to the first token that 95 % of a step's streams did not exceed."""
 
 
-class History(Struct, frozen=True):
+class HistoryView(Struct, frozen=True):
     """Response of `GET /admin/history`: the last quarter of an hour."""
 
     step_s: float

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from llm_guard.resilience.health.engine_state import EngineState, Order
-from llm_guard.resilience.health.probe_policy import Finding, ProbeKind, ProbeState
+from llm_guard.resilience.health.probe_policy import ProbeKind, ProbeOutcome, ProbeState
 
 
 class ProbedView(Struct, frozen=True):
@@ -22,7 +22,7 @@ class ProbedView(Struct, frozen=True):
     kind: ProbeKind
     state: ProbeState
     """down: it is tried after all others."""
-    last: Finding | None
+    last: ProbeOutcome | None
     """Result of the last probe; null: there was none yet."""
     why: str | None
     """Problem that the last probe found."""

@@ -13,7 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_guard.dialects.resume.base import Body, TalliedSplice, TalliedTranscript, Tally, index_in, mapping, text_in
+from llm_guard.dialects.resume.base import (
+    Body,
+    StreamTally,
+    TalliedSplice,
+    TalliedTranscript,
+    index_in,
+    mapping,
+    text_in,
+)
 from llm_guard.dialects.resume.requests import is_message_shaped, rest_of_message, thinks
 from llm_guard.dialects.resume.text_join import Seam, anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
@@ -96,7 +104,7 @@ class MessagesTranscript(TalliedTranscript):
         delta = mapping(body.get("delta"))
         return text_in(delta, _TEXT_OF_DELTA.get(text_in(delta, "type"), ""))
 
-    def count(self, tally: Tally, body: Body) -> None:
+    def count(self, tally: StreamTally, body: Body) -> None:
         usage = body.get("usage") if body["type"] == "message_delta" else mapping(body.get("message")).get("usage")
         tally.usage.update({key: value for key, value in mapping(usage).items() if value is not None})
         tally.is_final = tally.is_final or (_is_last(body) and "output_tokens" in mapping(usage))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llm_guard.dialects.resume.base import Body
 from llm_guard.dialects.resume.requests import is_response_shaped, rest_of_response
-from llm_guard.dialects.resume.responses_splice import Continued, Restarted
+from llm_guard.dialects.resume.responses_splice import ResponsesContinuation, ResponsesRestart
 from llm_guard.dialects.resume.responses_state import Item, ResponsesTold
 from llm_guard.dialects.resume.text_join import anchor, given_back, instruction_text
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
@@ -49,7 +49,11 @@ class ResponsesTranscript(ResponsesTold):
 
     def splice(self, resume_mode: ResumeMode, marker: Body) -> Splice:
         self._fold()
-        return Restarted(self, marker) if resume_mode == "restart" else Continued(self, resume_mode, marker)
+        return (
+            ResponsesRestart(self, marker)
+            if resume_mode == "restart"
+            else ResponsesContinuation(self, resume_mode, marker)
+        )
 
 
 def _has_refused(item: Item) -> bool:

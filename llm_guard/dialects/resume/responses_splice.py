@@ -13,8 +13,8 @@ from llm_guard.dialects.resume.responses_state import (
     ENDS,
     OPENINGS,
     Item,
-    Place,
     ResponsesTold,
+    TextPosition,
     nature_of,
     part_place,
     text_place,
@@ -33,7 +33,7 @@ class _ResponseSplice(TalliedSplice[ResponsesTold]):
         """Yields the client's events for this one, not yet numbered."""
 
 
-class Continued(_ResponseSplice):
+class ResponsesContinuation(_ResponseSplice):
     """Continues the text in the client's open message, or in a new one; drops reasoning.
 
     Also drops annotations of the continued text: they refer to positions in the new stream's text."""
@@ -167,7 +167,7 @@ class Continued(_ResponseSplice):
         return {"item_id": self._id, "output_index": self._at, "content_index": part}
 
 
-class Restarted(_ResponseSplice):
+class ResponsesRestart(_ResponseSplice):
     """Compares the new response item by item with what was sent. The client keeps its ids."""
 
     def __init__(self, told: ResponsesTold, marker: Body) -> None:
@@ -217,7 +217,7 @@ class Restarted(_ResponseSplice):
         if item.is_open and all(known.is_settled for known in self._seams_of(at)):
             self._awaited.discard(at)
 
-    def _compare_text(self, at: int, place: Place, item: Item, own: Body) -> Iterator[Body]:
+    def _compare_text(self, at: int, place: TextPosition, item: Item, own: Body) -> Iterator[Body]:
         known, is_open = self._seams[at, place], item.texts[place].is_open
         if own["type"].endswith(".done"):
             known.end()

@@ -18,10 +18,17 @@ from llm_guard.proxy.caller_identity import breaker_of, caller_of, share_of, sou
 from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.capacity.wait_queue import Slot, Ticket
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, Permit
-from llm_guard.resilience.circuit_breaker.cooldown import Benched, Cooldowns, Key, as_of, deployment_key, quota_key
+from llm_guard.resilience.circuit_breaker.cooldown import (
+    Benched,
+    CooldownKey,
+    Cooldowns,
+    as_of,
+    deployment_key,
+    quota_key,
+)
 from llm_guard.resilience.retry.key_selection import KeyState, choose
 from llm_guard.routing.api_keys import ApiKey
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target
 
@@ -268,7 +275,7 @@ def key_states(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> 
     return states
 
 
-def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, Key, Key]:
+def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[CooldownKey, CooldownKey, CooldownKey]:
     """Returns the keys of the cooldowns that can stop a call: of the credential, the model's quota and the deployment's
     hint."""
     credential, model = credential_of(call, target, key), target.model or ""
@@ -294,7 +301,7 @@ def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> flo
     return gate.wait_s(now, call.priority, share_of(call), source_of(call, deployment))
 
 
-def shut_by(hold: Hold, guess_s: float, now: float) -> Unavailable:
+def shut_by(hold: MaintenanceHold, guess_s: float, now: float) -> Unavailable:
     """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
     why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
     return Unavailable(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
@@ -321,7 +328,7 @@ def account_of(key: ApiKey, account_digest: str) -> str:
     return f" {account_digest}" if account_digest else OUR_OWN
 
 
-def credential_of(call: Call, target: Target, key: ApiKey | None) -> Key:
+def credential_of(call: Call, target: Target, key: ApiKey | None) -> CooldownKey:
     """Returns the credential and account that the target is tried with: the upstream's own key, or the caller's. `key`:
     the one of the upstream's pool; None where it has none."""
     deployment = target.deployment

@@ -14,7 +14,7 @@ from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.first_response import read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
-from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.request_body import model_field
 from llm_guard.proxy.request_body.forwarding import Sending
 from llm_guard.proxy.request_body.interfaces import FileBody
@@ -31,7 +31,7 @@ cause than a slow client."""
 class Upstreams:
     """Opens attempts over the connections to all upstreams."""
 
-    def __init__(self, connections: Connections, clock: Clock) -> None:
+    def __init__(self, connections: ConnectionPool, clock: Clock) -> None:
         self._connections = connections
         self._clock = clock
         self.memory = AnswerMemory()
@@ -148,13 +148,13 @@ class _Limits:
             self._limit_unary()
 
     def on_block(self) -> None:
-        """Implements `forwarding.Limits`."""
+        """Implements `forwarding.SendTimeLimits`."""
         if not self.is_sending_over:
             self._awaited_from = inf
             self._begin_again()
 
     def on_client_awaited(self) -> None:
-        """Implements `forwarding.Limits`."""
+        """Implements `forwarding.SendTimeLimits`."""
         if not self.is_sending_over:
             self._awaited_from = self.clock.now()
             self._set(inf, self._latest_name)

@@ -18,7 +18,7 @@ from llm_guard.proxy.cache.cached_response import replay, shareable_headers
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.coalescing.single_flight import Flight
 from llm_guard.proxy.gc_pause import uncollected
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.model_field import kind_of
 from llm_guard.resilience.caching.cacheability import ANSWERS, forbids_keeping, is_filtered, may_be_asked_of_cache
 from llm_guard.resilience.caching.freshness import (
@@ -32,7 +32,7 @@ from llm_guard.resilience.caching.freshness import (
 )
 from llm_guard.resilience.caching.key import Question, canonical, key_of, media_type, telling
 from llm_guard.routing.route_table import Route
-from llm_guard.storage.cache.response_store import AnswerStore, CachedAnswer, CacheSnapshot, Found
+from llm_guard.storage.cache.response_store import AnswerStore, CachedAnswer, CacheHit, CacheSnapshot
 
 
 class _Asks(msgspec.Struct):
@@ -61,7 +61,7 @@ class Lookup:
     cache_control: CacheControl
     purges: int
     """Number of purges before the lookup: a response requested before a purge is not stored after it."""
-    found: Found | None = None
+    found: CacheHit | None = None
     result: Age = "miss"
 
 
@@ -88,13 +88,13 @@ class AnswerCache:
         disposition.cache_key = b"" if cache_control.no_cache else key
         return Lookup(key, rules, cache_control, self._purges, found, age)
 
-    async def give(self, call: Call, lookup: Lookup, reply: Reply) -> None:
+    async def give(self, call: Call, lookup: Lookup, reply: ResponseWriter) -> None:
         """Sends the client the response that was found."""
         assert lookup.found is not None and lookup.result != "miss" and call.disposition is not None  # noqa: S101, PT018
         call.disposition.cache, call.disposition.age_s = lookup.result, lookup.found.age_s
         await replay(call, lookup.found.answer, reply, self._clock)
 
-    async def find_stand_in(self, call: Call) -> Found | None:
+    async def find_stand_in(self, call: Call) -> CacheHit | None:
         """Returns the stale response that the route allows after a failure, if there is one."""
         rules = call.route.lasting.cache if call.route is not None else None
         if rules is None or call.disposition is None or not call.disposition.cache_key:
@@ -102,7 +102,7 @@ class AnswerCache:
         found = await self.store.get(call.disposition.cache_key)
         return found if found is not None and may_stand_in(found.age_s, rules) else None
 
-    async def stand_in(self, call: Call, found: Found, reply: Reply) -> None:
+    async def stand_in(self, call: Call, found: CacheHit, reply: ResponseWriter) -> None:
         """Sends the client a stale response. The call's outcome stays a failure."""
         assert call.disposition is not None  # noqa: S101  # else nothing was found
         call.disposition.cache, call.disposition.age_s = "stale_if_error", found.age_s

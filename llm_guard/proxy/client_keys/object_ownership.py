@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.resilience.client_keys.object_owners import ObjectKey, Owners, Ownership
+from llm_guard.resilience.client_keys.object_owners import ObjectKey, ObjectOwners, Ownership
 from llm_guard.storage.errors import StoreError
 from llm_guard.storage.io_thread import Worker
 from llm_guard.storage.object_owners import OwnersFile
@@ -33,7 +33,7 @@ class OwnedObjects:
 
     def __init__(self, folder: Callable[[], Path], clock: Clock) -> None:
         """`folder` returns the directory of the file; it may raise OSError."""
-        self.owners = Owners()
+        self.owners = ObjectOwners()
         self._file = OwnersFile(folder)
         self._clock = clock
         self._worker = Worker("owners")

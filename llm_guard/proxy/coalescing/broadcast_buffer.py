@@ -16,7 +16,7 @@ WINDOW_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16
 
 
-class Reader:
+class BroadcastReader:
     """A reader's position in a tape."""
 
     __slots__ = ("_tape", "_waiter", "is_left_behind", "place")
@@ -78,7 +78,7 @@ class Tape(Recording):
         """Once `has_failed` returns True, what is written goes to `last_words`: it is the error that ends a
         response."""
         super().__init__()
-        self.readers: list[Reader] = []
+        self.readers: list[BroadcastReader] = []
         self.last_words = bytearray()
         self.is_over = False
         """True once nothing more will be written."""
@@ -106,13 +106,13 @@ class Tape(Recording):
         self.is_over = True
         self._wake()
 
-    def join(self) -> Reader:
+    def join(self) -> BroadcastReader:
         """Adds a reader at the beginning; allowed only while `is_whole`."""
-        reader = Reader(self)
+        reader = BroadcastReader(self)
         self.readers.append(reader)
         return reader
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: BroadcastReader) -> None:
         self.readers.remove(reader)
         self.note_read()
 
@@ -121,7 +121,7 @@ class Tape(Recording):
         if self._room is not None and not self._room.done() and not self._is_full():
             self._room.set_result(None)
 
-    # the interface of `response_writer.Connection`
+    # the interface of `response_writer.ResponseConnection`
 
     def push(self, data: bytes) -> bool:
         if not self.status:

@@ -18,7 +18,7 @@ from llm_guard.proxy.coalescing.single_flight import Flight, call_for_all, erran
 from llm_guard.proxy.coalescing.waiter import Following
 from llm_guard.proxy.degraded_mode import Degraded
 from llm_guard.proxy.http_server.error_responses import give_promise, refuse
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
 from llm_guard.proxy.telemetry.recorder import Recorder
@@ -27,20 +27,20 @@ _INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false"
 _NOT_CACHED = Refusal(504, "not_cached", "there is no answer from before, and no other was wanted", by="request")
 
 
-class Executor(Protocol):
+class CallExecutor(Protocol):
     """The part of `handler.Handler` that this module uses."""
 
     recorder: Recorder
     is_leaving: bool
 
-    async def execute_background(self, call: Call, reply: Reply) -> Exhausted | None: ...
-    async def execute(self, call: Call, reply: Reply) -> Exhausted | None: ...
+    async def execute_background(self, call: Call, reply: ResponseWriter) -> Exhausted | None: ...
+    async def execute(self, call: Call, reply: ResponseWriter) -> Exhausted | None: ...
 
 
 class CacheStage:
     """The stage before the attempts, for calls of routes with a cache, and for calls that may be deferred."""
 
-    def __init__(self, executor: Executor, fallback: FallbackResponder, degraded: Degraded, clock: Clock) -> None:
+    def __init__(self, executor: CallExecutor, fallback: FallbackResponder, degraded: Degraded, clock: Clock) -> None:
         self.deferred_store: DeferredStore | None = None
         self.cache: AnswerCache | None = None
         self._executor = executor
@@ -49,7 +49,7 @@ class CacheStage:
         self._following = Following(fallback, clock, lambda: executor.is_leaving)
         self._flights: dict[bytes, Flight] = {}
 
-    async def try_respond(self, call: Call, reply: Reply) -> bool:
+    async def try_respond(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the client has its response; if not, the call goes on to the attempts."""
         return await self._has_promised(call, reply) or await self._has_cached(call, reply)
 
@@ -60,7 +60,7 @@ class CacheStage:
 
     # deferred calls
 
-    async def _has_promised(self, call: Call, reply: Reply) -> bool:
+    async def _has_promised(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred or refused."""
         assert call.route is not None  # noqa: S101  # set before this stage
         said = reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
@@ -79,7 +79,7 @@ class CacheStage:
 
     # cached responses and single flights
 
-    async def _has_cached(self, call: Call, reply: Reply) -> bool:
+    async def _has_cached(self, call: Call, reply: ResponseWriter) -> bool:
         lookup = await self.cache.look_up(call) if self.cache is not None else None
         if self.cache is None or lookup is None:
             return False
@@ -94,7 +94,7 @@ class CacheStage:
             await self._fly(call, lookup, reply)
         return True
 
-    async def _fly(self, call: Call, lookup: Lookup, reply: Reply) -> None:
+    async def _fly(self, call: Call, lookup: Lookup, reply: ResponseWriter) -> None:
         """Joins a flight that already fetches this response, or starts one."""
         call.disposition = call.disposition or Disposition()
         self._degraded.hurry(call, has_stale=may_stand_in_later(lookup))

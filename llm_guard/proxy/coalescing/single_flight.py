@@ -14,15 +14,15 @@ import structlog
 
 from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Source
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.coalescing.broadcast_buffer import Reader, Tape
+from llm_guard.proxy.coalescing.broadcast_buffer import BroadcastReader, Tape
 from llm_guard.proxy.http_server.error_responses import DRAINED
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.telemetry.access_log import log_ids
 
 _log = structlog.get_logger("llm_guard.proxy.coalescing.single_flight")
 
-Fetch = Callable[[Call, Reply], Awaitable[Exhausted | None]]
+Fetch = Callable[[Call, ResponseWriter], Awaitable[Exhausted | None]]
 """Executes a call from its route on (`Handler.execute`, `Handler.execute_background`)."""
 
 
@@ -31,7 +31,7 @@ class Follower:
     """A call that waits for the response of a flight."""
 
     call: Call
-    reader: Reader
+    reader: BroadcastReader
 
 
 class Flight:

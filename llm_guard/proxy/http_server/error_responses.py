@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 
 from llm_guard.dialects import DIALECTS
-from llm_guard.outcome import Answer, Failure, Refusal
+from llm_guard.outcome import Failure, Refusal, UpstreamErrorResponse
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.request import METHODS
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.routing.route_table import RouteTable
 
@@ -24,7 +24,7 @@ _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
 _OURS_ALWAYS = ("x-should-retry",)
 
 
-async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
+async def refuse(call: Call, refusal: Refusal, reply: ResponseWriter) -> None:
     """Sends a refusal in the client's dialect. After an early head it is sent as an event, and the response is
     aborted."""
     if call.failure is None:
@@ -46,7 +46,9 @@ async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
     await reply.send(refusal.status, "", headers, body)
 
 
-async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | None, reply: Reply) -> None:
+async def pass_on(
+    call: Call, failure: Failure, answer: UpstreamErrorResponse, wait_s: float | None, reply: ResponseWriter
+) -> None:
     """Passes on the upstream's own error, unmodified but for the retry headers, since the gateway has retried already.
     `wait_s`: the Retry-After, if one is known. A 4xx keeps a retry-after that the gateway could not interpret. If a
     cooldown refused this call, the error is the one that began the cooldown."""
@@ -66,7 +68,7 @@ async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | 
     await reply.send(answer.status, answer.reason, kept, answer.body)
 
 
-async def give_promise(call: Call, kept_id: str, reply: Reply) -> None:
+async def give_promise(call: Call, kept_id: str, reply: ResponseWriter) -> None:
     """Sends 202 for a deferred call: its id, and the URL at which its response can be fetched."""
     url = KEPT_CALLS + kept_id
     call.sent_status = 202

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from llm_guard.proxy.gc_pause import uncollected
 from llm_guard.proxy.request_body.duplicate_models import is_naming, names_more_models
-from llm_guard.proxy.request_body.fields import FIELDS, Asked
+from llm_guard.proxy.request_body.fields import FIELDS, BodyFields
 from llm_guard.proxy.request_body.input_counter import InputCount
 from llm_guard.proxy.request_body.model_field import asked_of, invalid_json, read_json, span_of_model
 
@@ -64,7 +64,7 @@ class JsonScan:
             self._unread = 0
             uncollected(self._read_on)
 
-    def end(self) -> Asked:
+    def end(self) -> BodyFields:
         """Ends the document, and returns its fields. Raises BadRequest."""
         self._inputs.begin_part(len(self._open), is_new=self._is_new)
         uncollected(self._read, self._before_part(), self._rest, b"")

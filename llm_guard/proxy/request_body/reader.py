@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from llm_guard.clock import Clock
 from llm_guard.proxy.request_body.body_buffer import BodyStore, file_of
 from llm_guard.proxy.request_body.content_encoding import Inflater, is_coded
-from llm_guard.proxy.request_body.fields import NOTHING, Asked, BadRequest
+from llm_guard.proxy.request_body.fields import NOTHING, BadRequest, BodyFields
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
 from llm_guard.proxy.request_body.json_scanner import JsonScan
 from llm_guard.proxy.request_body.model_field import asked_of_form, inspect, kind_of, may_be_json
 from llm_guard.proxy.request_body.multipart_scanner import FormScan, boundary
 from llm_guard.proxy.request_body.size_limit import BodyLimit
 from llm_guard.proxy.request_body.spool import Spool
-from llm_guard.proxy.request_body.spooled_body import Patch, Renamed, StoredBody, Turns
+from llm_guard.proxy.request_body.spooled_body import Patch, Renamed, SpooledBody, Turns
 
 _AT_ONCE_BYTES = 1 << 17
 """A larger body is scanned piece by piece: the costliest JSON takes 18 ms a MiB."""
@@ -35,10 +35,10 @@ async def receive(
     limit: BodyLimit,
     spool: Spool,
     clock: Clock,
-) -> tuple[bytes | StoredBody, Asked]:
+) -> tuple[bytes | SpooledBody, BodyFields]:
     """Receives a body from `read`, which returns b"" at its end. Returns the body and its fields.
 
-    The body is bytes up to `MEMORY_BYTES`, else a StoredBody, which the caller closes. Raises BadRequest, and what
+    The body is bytes up to `MEMORY_BYTES`, else a SpooledBody, which the caller closes. Raises BadRequest, and what
     `read` raises; after an error or a cancellation there is nothing to close. For a complete body of at most 128 KiB
     without a content encoding, `inspect` gives the same fields.
     """
@@ -88,7 +88,7 @@ async def begin(
 
 class ArrivingBody:
     """A body after its first part: either `receive_whole`, or `follow` and `receive_rest`, so that attempts can send it
-    while it arrives. Implements `proxy.request_body.interfaces.StoredBody`.
+    while it arrives. Implements `proxy.request_body.interfaces.BufferedBody`.
 
     Each attempt has an offset of its own and begins with the first byte.
     """
@@ -117,7 +117,7 @@ class ArrivingBody:
         self._models: int | None = None
         """The most model fields that the body may have once attempts send it; None: any number."""
 
-    async def receive_whole(self) -> tuple[bytes | StoredBody, Asked]:
+    async def receive_whole(self) -> tuple[bytes | SpooledBody, BodyFields]:
         """Receives all of it, and returns the same as `receive`. Raises BadRequest, and what `read` raises."""
         try:
             asked = await self.receive_rest()
@@ -129,15 +129,15 @@ class ArrivingBody:
             asked = replace(asked, inflated_bytes=inflated_bytes)
         if isinstance(content, bytes) and inflated_bytes <= _AT_ONCE_BYTES:
             return content, asked
-        # A body that inflates to more than 128 KiB stays a StoredBody: renaming its model inflates it again.
-        stored = StoredBody(
+        # A body that inflates to more than 128 KiB stays a SpooledBody: renaming its model inflates it again.
+        stored = SpooledBody(
             file_of(content), self._store.size, self._content_encoding, self._look.patches, self._spool, self._clock
         )
         return stored, asked
 
     # while it arrives
 
-    def asks_so_far(self) -> Asked | None:
+    def asks_so_far(self) -> BodyFields | None:
         """Returns the fields that have arrived so far. None: the body is complete, or cannot be read in part. Raises
         BadRequest."""
         if self._is_over or is_coded(self._content_encoding):
@@ -155,7 +155,7 @@ class ArrivingBody:
         self._is_followed = True
         self._models = self._look.models if is_routed_by_model else None
 
-    async def receive_rest(self) -> Asked:
+    async def receive_rest(self) -> BodyFields:
         """Receives the rest of the body, and returns its fields. Raises BadRequest, and what `read` raises."""
         while not self._is_over:
             await self.take(await self._read())
@@ -228,7 +228,7 @@ class _Look:
                 self._doubt(bad)
             yield
 
-    def end(self) -> Asked:
+    def end(self) -> BodyFields:
         if self._scan is not None and self._inflater is not None:
             self._inflater.end()
         try:
@@ -239,7 +239,7 @@ class _Look:
             self._doubt(bad)
             return NOTHING
 
-    def asks_so_far(self) -> Asked | None:
+    def asks_so_far(self) -> BodyFields | None:
         """Returns the fields so far; None if the body can only be read as a whole. Raises BadRequest."""
         if isinstance(self._scan, FormScan):
             return asked_of_form(self._scan)

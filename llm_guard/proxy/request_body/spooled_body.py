@@ -31,8 +31,8 @@ class BodyFile(Protocol):
     def close(self) -> None: ...
 
 
-class StoredBody:
-    """A complete body; implements `proxy.request_body.interfaces.StoredBody`."""
+class SpooledBody:
+    """A complete body; implements `proxy.request_body.interfaces.BufferedBody`."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.cache.response_cache import AnswerCache
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.error_responses import give_promise, own_words, pass_on, refuse
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
 from llm_guard.proxy.telemetry.recorder import is_clients_doing
@@ -44,7 +44,7 @@ class FallbackResponder:
         self.cache: AnswerCache | None = None
         self._clock = clock
 
-    async def respond(self, call: Call, result: Exhausted, reply: Reply) -> None:
+    async def respond(self, call: Call, result: Exhausted, reply: ResponseWriter) -> None:
         """Sends the client a fallback response, or the error."""
         call.give_up(result)
         if not _is_worth_it(call):
@@ -62,12 +62,12 @@ class FallbackResponder:
         else:
             await _say(call, result, reply, self._clock.now())
 
-    async def dead_letter(self, call: Call, reply: Reply) -> None:
+    async def dead_letter(self, call: Call, reply: ResponseWriter) -> None:
         """Keeps a failed call as a dead letter, where its route or its client wants that."""
         if self.deferred_store is not None and _wants_letter(call, reply) and _is_worth_it(call):
             await self.deferred_store.bury(call)
 
-    async def _has_promised(self, call: Call, reply: Reply) -> bool:
+    async def _has_promised(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred. That is not possible after an early head, which has sent status
         200."""
         assert call.route is not None  # noqa: S101  # only calls with a route get here
@@ -81,7 +81,7 @@ class FallbackResponder:
         return True
 
 
-def may_be_kept(call: Call, reply: Reply) -> bool:
+def may_be_kept(call: Call, reply: ResponseWriter) -> bool:
     """Returns whether the call may be kept with its body after its client has gone: deferred, or as a dead letter."""
     assert call.route is not None  # noqa: S101  # it was identified
     is_promised = call.route.lasting.later.when in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
@@ -101,14 +101,14 @@ def _note_hurry(call: Call, result: Exhausted) -> None:
         disposition.was_cut_short = failure.is_early or failure.limit == "total"
 
 
-async def _give_static(call: Call, body: bytes, reply: Reply) -> None:
+async def _give_static(call: Call, body: bytes, reply: ResponseWriter) -> None:
     _beyond(call).fallback = "static"
     call.sent_status = 200
     headers = [*_CONTENT_TYPES[call.is_stream], *header_rules.ours(call, None)]
     await reply.send(200, "", headers, body)
 
 
-def _wants_letter(call: Call, reply: Reply) -> bool:
+def _wants_letter(call: Call, reply: ResponseWriter) -> bool:
     rule = call.route.lasting.letters if call.route is not None else "off"
     if call.method != "POST" or call.is_upgrade or rule == "off":
         return False
@@ -121,7 +121,7 @@ def _beyond(call: Call) -> Disposition:
     return call.disposition
 
 
-async def _say(call: Call, result: Exhausted, reply: Reply, now: float) -> None:
+async def _say(call: Call, result: Exhausted, reply: ResponseWriter, now: float) -> None:
     """Sends the failure itself, with a Retry-After for when the breaker of its deployment takes calls again."""
     if result.refusal is not None:
         await refuse(call, result.refusal, reply)

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 from llm_guard.clock import Alarm, Clock
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.resilience.streams.settings import WaitingSettings
 
 _LOOK_AGAIN_S = 1.0
@@ -35,7 +35,12 @@ class KeepAlive:
     """
 
     def __init__(
-        self, call: Call, reply: Reply, settings: WaitingSettings | None, clock: Clock, shared: Shared | None = None
+        self,
+        call: Call,
+        reply: ResponseWriter,
+        settings: WaitingSettings | None,
+        clock: Clock,
+        shared: Shared | None = None,
     ) -> None:
         """`shared` is the request that the call waits for, if another call makes it."""
         self._call = call

@@ -22,7 +22,7 @@ _BESIDE_BYTES = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class BufferSize:
     """The number of lines, and how many of them are of failed calls."""
 
     calls: int
@@ -67,9 +67,9 @@ class Timelines:
                     return line
         return None
 
-    def snapshot(self) -> Kept:
+    def snapshot(self) -> BufferSize:
         failed = sum(len(self._rings[fate].lines) for fate in _FAILED)
-        return Kept(sum(len(ring.lines) for ring in self._rings.values()), failed)
+        return BufferSize(sum(len(ring.lines) for ring in self._rings.values()), failed)
 
 
 class _Ring:

@@ -63,7 +63,7 @@ _TITLE = re.compile(r"<title[^<>]{0,100}>([^<]{0,300})", re.IGNORECASE)
 _HEADING = re.compile(r"<h[12][^<>]{0,100}>(.{0,200})", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]{0,200}>")
 
-Shape = Literal["json", "html", "text", "empty"]
+BodyFormat = Literal["json", "html", "text", "empty"]
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Layer:
 class Said:
     """Content of an error body. `layers` from the outermost to the innermost."""
 
-    shape: Shape
+    shape: BodyFormat
     layers: list[Layer] = field(default_factory=list)
     waits: list[object] = field(default_factory=list)
     """Values of fields that name a wait, as written; milliseconds converted to seconds."""

@@ -13,7 +13,7 @@ from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
 from llm_guard.resilience.retry.idempotency import may_have_executed
 from llm_guard.resilience.units import Seconds
 
-Letters = Literal["off", "on_request", "always"]
+DeadLetterMode = Literal["off", "on_request", "always"]
 """Which failed calls are kept as dead letters; on_request: those with `x-llm-guard-dead-letter: true`."""
 
 _BETWEEN_ROUNDS = RetrySettings(base_delay=1.0, max_delay=60.0, jitter="equal", immediate_first=False)

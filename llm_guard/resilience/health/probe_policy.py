@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from llm_guard.resilience.units import Count, Ratio, Seconds, Unit
 
-Finding = Literal["ok", "answered", "failed", "unclear"]
+ProbeOutcome = Literal["ok", "answered", "failed", "unclear"]
 """ok        it serves, as far as this kind of probe can show
 answered  it responds, but not to this probe: an unknown path, a refused key. The probe may be at fault, so it is no
           reason to prefer other deployments
@@ -81,7 +81,7 @@ class CompletionProbeSettings:
 class ProbeResult:
     """Result of one probe."""
 
-    finding: Finding
+    finding: ProbeOutcome
     why: str = ""
     """A phrase, if something is wrong."""
 

@@ -37,7 +37,7 @@ class CachedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Deployment that produced the response."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class CacheHit(msgspec.Struct, frozen=True):
     """A cache hit."""
 
     answer: CachedAnswer
@@ -68,7 +68,7 @@ class AnswerStore(Protocol):
     """A store of responses. Its methods never raise: an entry that cannot be read is a miss, one that cannot be written
     is not stored, and both are counted. A key is 32 bytes that cannot be guessed."""
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         """Returns the entry if it has not expired; takes at most a tenth of a second."""
 
     async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
@@ -110,13 +110,13 @@ class MemoryCache:
         self._bytes = 0
         self._evictions = 0
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         now = self._clock.now()
         slot = self._slots.get(key)
         if slot is None or now >= slot.ends_at:
             return None
         self._slots.move_to_end(key)
-        return Found(slot.answer, now - slot.stored_at)
+        return CacheHit(slot.answer, now - slot.stored_at)
 
     async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
         self._drop(key)

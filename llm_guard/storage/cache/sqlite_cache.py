@@ -16,8 +16,8 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.storage.cache.response_store import CachedAnswer, CacheSnapshot, Found, Held
-from llm_guard.storage.cache.sqlite_cache_file import CacheFile, Written
+from llm_guard.storage.cache.response_store import CachedAnswer, CacheHit, CacheSnapshot, Held
+from llm_guard.storage.cache.sqlite_cache_file import CacheFile, CacheFileContent
 from llm_guard.storage.errors import StoreError
 from llm_guard.storage.io_thread import Worker
 
@@ -56,11 +56,11 @@ class SqliteCache:
         """Number of disk operations that have finished."""
         self._is_closed = False
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         if self._is_resting or self._is_too_much(self._worker.is_full):
             return None
         now = self._clock.wall()
-        found: Found | None = await self._ask(READ_S, "read", self._file.get, key, now)
+        found: CacheHit | None = await self._ask(READ_S, "read", self._file.get, key, now)
         if found is not None and len(self._touches) < _MOST_TOUCHES:
             self._touches[key] = now
         return found
@@ -78,7 +78,7 @@ class SqliteCache:
 
     async def purge(self, route: str | None) -> int | None:
         """Runs even during the pause after a failure, because an operator requested it."""
-        written: Written | None = await self._ask(_PURGE_S, "write", self._file.purge, route)
+        written: CacheFileContent | None = await self._ask(_PURGE_S, "write", self._file.purge, route)
         return None if written is None else written.gone
 
     def sweep(self) -> None:
@@ -163,7 +163,7 @@ class SqliteCache:
         if asked.cancelled() or asked.exception() is not None:
             return
         written = asked.result()
-        if isinstance(written, Written):
+        if isinstance(written, CacheFileContent):
             self._routes = written.routes
             self._evictions += written.evicted
 

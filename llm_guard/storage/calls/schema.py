@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from llm_guard.storage.calls.bodies import Part, Unreadable
-from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
-from llm_guard.storage.sqlite_file import Form
+from llm_guard.storage.calls.store import KeptCall, StoredAnswer, StoredFailure, StoredRequest, Wanted
+from llm_guard.storage.sqlite_file import DatabaseSpec
 
 # Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
 _FIRST = """
@@ -67,7 +67,7 @@ CREATE TRIGGER bodies_go AFTER DELETE ON bodies BEGIN
     UPDATE calls SET size = size - length(OLD.content) WHERE number = OLD.call;
 END;
 """
-FORM = Form("calls.db", "the store of kept calls", (_FIRST,), reserve_bytes=8 * 1024**2)
+FORM = DatabaseSpec("calls.db", "the store of kept calls", (_FIRST,), reserve_bytes=8 * 1024**2)
 
 _COLUMNS = (
     "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",
@@ -102,7 +102,7 @@ def written(call: KeptCall) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_text(part: StoredRequest | Ended | StoredAnswer | None) -> str | None:
+def as_text(part: StoredRequest | StoredFailure | StoredAnswer | None) -> str | None:
     """The part as JSON, without its body."""
     if part is None:
         return None
@@ -124,7 +124,7 @@ def kept_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: 
     del facts["number"]
     try:
         request = msgspec.json.decode(facts.pop("request"), type=StoredRequest)
-        ended = msgspec.json.decode(facts.pop("ended") or "null", type=Ended | None)
+        ended = msgspec.json.decode(facts.pop("ended") or "null", type=StoredFailure | None)
         answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredAnswer | None)
     except msgspec.DecodeError as error:  # the file was changed by something else
         raise Unreadable(f"{facts['id']}: {error}") from None

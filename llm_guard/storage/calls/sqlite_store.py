@@ -19,11 +19,11 @@ from typing import Any
 from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
 from llm_guard.storage.calls.process_lock import RunnerLock
 from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, kept_call, written
-from llm_guard.storage.calls.store import Ended, Found, KeptCall, Purpose, State, StoredAnswer, Wanted
+from llm_guard.storage.calls.store import CallTotals, KeptCall, Purpose, State, StoredAnswer, StoredFailure, Wanted
 from llm_guard.storage.errors import DiskFullError
 from llm_guard.storage.sqlite_file import Database
 
-INTERRUPTED = Ended(
+INTERRUPTED = StoredFailure(
     kind="interrupted",
     detail="the gateway ended in the middle of asking; it may have been executed, and is not asked again unbidden",
 )
@@ -35,7 +35,9 @@ _RESCHEDULE = """
 """
 _RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # constants
 _EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # constants
-OVERDUE = Ended(kind="deadline", detail="its deadline has passed, and nobody has the store.key to what it asked for")
+OVERDUE = StoredFailure(
+    kind="deadline", detail="its deadline has passed, and nobody has the store.key to what it asked for"
+)
 # json_each takes a list of any length; SQLite's own parameters do not.
 _CAN_BE_ASKED = """
     EXISTS (SELECT 1 FROM bodies WHERE call = number AND part = 'request'
@@ -125,14 +127,14 @@ class KeptCallsFile:
         order = "ORDER BY received_at DESC, number DESC LIMIT :limit"
         return self._bare(f"{SELECT} WHERE {where} {order}", values | {"before": before, "limit": limit})
 
-    def stats(self) -> Found:
+    def stats(self) -> CallTotals:
         with self._database.reading() as connection:
             if connection is None:
-                return Found(count={}, size=0)
+                return CallTotals(count={}, size=0)
             totals = connection.execute("SELECT purpose, state, count, size FROM totals WHERE count > 0").fetchall()
             oldest_at = connection.execute("SELECT min(received_at) FROM calls").fetchone()[0]
         count = {f"{purpose}/{state}": number for purpose, state, number, _ in totals}
-        return Found(count=count, size=sum(size for *_, size in totals), oldest_at=oldest_at)
+        return CallTotals(count=count, size=sum(size for *_, size in totals), oldest_at=oldest_at)
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
         if not self._database.is_there():
@@ -160,14 +162,14 @@ class KeptCallsFile:
             with self._database.writing() as connection:
                 connection.executemany(_RESCHEDULE, [(*both, call_id) for call_id, both in times.items()])
 
-    def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
+    def put_back(self, call_id: str, ended: StoredFailure | None, now: float, due_at: float) -> bool:
         return self._leave(call_id, "queued", now, ended, due_at=due_at)
 
     def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
         """Deletes the request, which is no longer needed."""
         return self._leave(call_id, "answered", now, None, answer=answer, attempts=attempts)
 
-    def bury(self, call_id: str, ended: Ended, now: float) -> bool:
+    def bury(self, call_id: str, ended: StoredFailure, now: float) -> bool:
         return self._leave(call_id, "dead", now, ended)
 
     def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
@@ -251,18 +253,18 @@ class KeptCallsFile:
         try:
             return _whole(connection, row, bodies)
         except Unreadable as error:
-            self._move(connection, row[1], self._runner, "dead", now, Ended(kind="damaged", detail=str(error)))
+            self._move(connection, row[1], self._runner, "dead", now, StoredFailure(kind="damaged", detail=str(error)))
             return None
 
-    def _leave(self, call_id: str, state: State, now: float, ended: Ended | None, **facts: Any) -> bool:
+    def _leave(self, call_id: str, state: State, now: float, ended: StoredFailure | None, **facts: Any) -> bool:
         if not self._database.is_there():
             return False
         with self._database.writing() as connection:
             return self._move(connection, call_id, self._runner, state, now, ended, **facts)
 
     def _move(
-        self, connection: sqlite3.Connection, call_id: str, runner: str, state: State, now: float, ended: Ended | None,
-        **facts: Any,
+        self, connection: sqlite3.Connection, call_id: str, runner: str, state: State, now: float,
+        ended: StoredFailure | None, **facts: Any,
     ) -> bool:  # fmt: skip
         """Ends a call that `runner` runs. False: it does not run there."""
         found = connection.execute(_RUNNING, (call_id, runner)).fetchone()
@@ -281,7 +283,8 @@ class KeptCallsFile:
 
     def _end(
         self, connection: sqlite3.Connection, number: int, call_id: str, purpose: Purpose, state: State, now: float,
-        ended: Ended | None, *, due_at: float | None = None, answer: StoredAnswer | None = None, attempts: int = 0,
+        ended: StoredFailure | None, *, due_at: float | None = None, answer: StoredAnswer | None = None,
+        attempts: int = 0,
     ) -> None:  # fmt: skip
         """Changes the state, and stores or deletes the bodies as the new state requires."""
         values = {

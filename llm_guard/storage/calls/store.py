@@ -43,7 +43,7 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 1
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class StoredFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The last failure of a call."""
 
     kind: str
@@ -88,7 +88,7 @@ class KeptCall(msgspec.Struct, frozen=True, kw_only=True):
     """How often processing was started."""
     due_at: float | None = None
     deadline_at: float | None = None
-    ended: Ended | None = None
+    ended: StoredFailure | None = None
     answer: StoredAnswer | None = None
     answered_at: float | None = None
     webhook: str | None = None
@@ -112,7 +112,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     ids: Collection[str] | None = None
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Number and size of stored calls."""
 
     count: dict[str, int]
@@ -138,7 +138,7 @@ class KeptCalls(Protocol):
         """Returns calls without bodies, newest first. `before`: only calls older than the one with this id; none if it
         is gone."""
 
-    def stats(self) -> Found: ...
+    def stats(self) -> CallTotals: ...
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
         """Marks queued calls that are due as `running` here, longest due first, and returns them with bodies. Skips
@@ -151,14 +151,14 @@ class KeptCalls(Protocol):
         """Corrects due times and deadlines after the wall clock was set. `times`: due time and deadline by id, of calls
         that are queued or running."""
 
-    def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
+    def put_back(self, call_id: str, ended: StoredFailure | None, now: float, due_at: float) -> bool:
         """Queues a running call again. False: it no longer runs here (its lease ended, or it was deleted)."""
 
     def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
         """Stores the response of a running call and deletes its request. False: it no longer runs here, and nothing is
         stored."""
 
-    def bury(self, call_id: str, ended: Ended, now: float) -> bool:
+    def bury(self, call_id: str, ended: StoredFailure, now: float) -> bool:
         """Marks a running call as dead: it has failed for good. False: it no longer runs here."""
 
     def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:

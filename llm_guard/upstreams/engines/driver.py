@@ -24,7 +24,7 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DriverStatus:
     """State of an engine, as reported by what runs it."""
 
     is_running: bool
@@ -45,7 +45,7 @@ class Strategy(Protocol):
     def output(self) -> tuple[str, ...]:
         """The last lines of output, as far as the gateway can read them."""
 
-    async def look(self) -> Found:
+    async def look(self) -> DriverStatus:
         """Returns the current state."""
 
     async def start(self) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
-from llm_guard.resilience.health.engine_state import Turn
+from llm_guard.resilience.health.engine_state import EngineEvent
 from llm_guard.upstreams.engines.docker_driver import ContainerEngine
 from llm_guard.upstreams.engines.driver import Strategy
 from llm_guard.upstreams.engines.process_driver import CommandEngine
-from llm_guard.upstreams.engines.supervisor import EngineSeen, Probing, Supervisor, Tell
+from llm_guard.upstreams.engines.supervisor import EngineProber, EngineSeen, Supervisor, Tell
 from llm_guard.upstreams.engines.systemd_driver import UnitEngine
 
 
@@ -24,7 +24,7 @@ class Engines:
 
     def __init__(
         self,
-        probing: Probing,
+        probing: EngineProber,
         clock: Clock,
         draw: Callable[[], float],
         make: Callable[[EngineConfig, Clock], Strategy] | None = None,
@@ -104,7 +104,7 @@ class Engines:
     def _made(self, config: EngineConfig) -> Strategy:
         return self._make(config, self._clock)
 
-    def _told(self, name: str, turn: Turn) -> None:
+    def _told(self, name: str, turn: EngineEvent) -> None:
         self.tell(name, turn)
 
     def _dismiss(self, supervisor: Supervisor) -> None:
@@ -124,5 +124,5 @@ def strategy_of(config: EngineConfig, clock: Clock) -> Strategy:
             return UnitEngine(way, clock)
 
 
-def _nobody(_engine: str, _turn: Turn) -> None:
+def _nobody(_engine: str, _turn: EngineEvent) -> None:
     """Discards the event."""

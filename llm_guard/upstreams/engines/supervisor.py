@@ -16,7 +16,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import EngineConfig
-from llm_guard.resilience.health.engine_state import Engine, EngineSnapshot, Order, Turn
+from llm_guard.resilience.health.engine_state import Engine, EngineEvent, EngineSnapshot, Order
 from llm_guard.upstreams.engines.driver import EngineError, Strategy
 from llm_guard.upstreams.probes.targets import Hear, ProbeView
 
@@ -27,7 +27,7 @@ _BOOT_LOOK_S = 0.5
 _GOOD = ("ok", "answered")
 
 
-class Probing(Protocol):
+class EngineProber(Protocol):
     """The part of the prober that a supervisor uses."""
 
     def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
@@ -40,7 +40,7 @@ class Probing(Protocol):
         """Sets why the upstream's engine was given up; None: it is not given up."""
 
 
-Tell = Callable[[str, Turn], None]
+Tell = Callable[[str, EngineEvent], None]
 """Called synchronously with an engine's name and its state change; must neither block nor raise."""
 
 
@@ -64,7 +64,7 @@ class Supervisor:
         name: str,
         config: EngineConfig,
         make: Callable[[EngineConfig], Strategy],
-        probing: Probing,
+        probing: EngineProber,
         tell: Tell,
         clock: Clock,
         draw: Callable[[], float],
@@ -127,10 +127,10 @@ class Supervisor:
             await asyncio.wait((task,))
         await self._strategy.close(grace_s)
 
-    def farewell(self) -> Turn:
+    def farewell(self) -> EngineEvent:
         """Last state change to publish, when the engine has been removed from the config."""
         state = self._machine.state
-        return Turn("stop", state, "stopped", "it is no longer in the config", 0)
+        return EngineEvent("stop", state, "stopped", "it is no longer in the config", 0)
 
     @property
     def is_stopped(self) -> bool:
@@ -274,7 +274,7 @@ class Supervisor:
 
     # notifications
 
-    def _note(self, turn: Turn | None) -> bool:
+    def _note(self, turn: EngineEvent | None) -> bool:
         if turn is None:
             return False
         say = _log.info if turn.after in ("starting", "running") else _log.warning

@@ -19,16 +19,16 @@ from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.telemetry.counters import Distribution
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.health.probe_policy import (
-    Finding,
     ProbeHistory,
+    ProbeOutcome,
     ProbeResult,
     delay_s,
     first_delay_s,
     may_end_opening,
 )
 from llm_guard.routing.deployment import Deployment, Down, Upstream
-from llm_guard.upstreams.probes.probe import Look, sight_of
-from llm_guard.upstreams.probes.targets import Hear, Key, ProbeView, Subject, subjects_of
+from llm_guard.upstreams.probes.probe import Probe, sight_of
+from llm_guard.upstreams.probes.targets import Hear, ProbeKey, ProbeTarget, ProbeView, subjects_of
 
 _log = structlog.get_logger("llm_guard.upstreams.probes.prober")
 
@@ -39,13 +39,13 @@ _TOOK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 class _Watched:
     """State of one probed subject."""
 
-    subject: Subject
-    look: Look
+    subject: ProbeTarget
+    look: Probe
     history: ProbeHistory = field(default_factory=ProbeHistory)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
     """Callers of `wait_looks` that need a probe that has not started yet."""
-    last: Finding | None = None
+    last: ProbeOutcome | None = None
     last_ok_wall: float | None = None
     looked_wall: float | None = None
     took_s: float | None = None
@@ -59,7 +59,7 @@ class Prober:
 
     def __init__(
         self,
-        new_look: Callable[[Subject], Look],
+        new_look: Callable[[ProbeTarget], Probe],
         deployments: Callable[[], Iterable[Deployment]],
         down: Down,
         end_hints: Callable[[Iterable[Deployment]], None],
@@ -74,8 +74,8 @@ class Prober:
         self._end_hints = end_hints
         self._clock = clock
         self._draw = draw
-        self._watched: dict[Key, _Watched] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._watched: dict[ProbeKey, _Watched] = {}
+        self._tasks: dict[ProbeKey, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(1)
         self._hearers: dict[str, list[Hear]] = {}
@@ -115,7 +115,7 @@ class Prober:
         """All probed subjects in the config's order, upstreams first."""
         return [self._view(each) for each in self._watched.values()]
 
-    def subjects(self) -> list[Subject]:
+    def subjects(self) -> list[ProbeTarget]:
         """All probed subjects, as configured, in the same order."""
         return [each.subject for each in self._watched.values()]
 
@@ -186,12 +186,12 @@ class Prober:
 
     # the loop of each subject
 
-    def _begin(self, key: Key, subject: Subject) -> None:
+    def _begin(self, key: ProbeKey, subject: ProbeTarget) -> None:
         watched = self._watched[key] = _Watched(subject, self._new_look(subject))
         watched.successes = self._successes(subject)
         self._tasks[key] = asyncio.get_running_loop().create_task(self._watch(watched))
 
-    def _end(self, key: Key) -> None:
+    def _end(self, key: ProbeKey) -> None:
         """Ends the subject's task and releases the callers that wait for a probe."""
         task, watched = self._tasks.pop(key), self._watched.pop(key)
         self._ending.add(task)
@@ -271,7 +271,7 @@ class Prober:
         down = {key for key, each in self._watched.items() if each.history.snapshot(self._clock.now()).state == "down"}
         self._down.keys = frozenset(down | {(name, None) for name in self._failed})
 
-    def _tell_breakers(self, subject: Subject, result: ProbeResult, failures_before: int) -> None:
+    def _tell_breakers(self, subject: ProbeTarget, result: ProbeResult, failures_before: int) -> None:
         """Lets open breakers admit a call early. A host's breaker judges connections, so any response counts; a
         deployment's judges responses."""
         if result.finding not in ("ok", "answered"):
@@ -291,10 +291,10 @@ class Prober:
             said = {"before": transition.before, "after": transition.after, "why": transition.why}
             _log.warning("breaker", **whose, **said)
 
-    def _successes(self, subject: Subject) -> float:
+    def _successes(self, subject: ProbeTarget) -> float:
         return max((each.last_success_wall or 0.0 for each in self._of(subject)), default=0.0)
 
-    def _of(self, subject: Subject) -> list[Deployment]:
+    def _of(self, subject: ProbeTarget) -> list[Deployment]:
         """The deployments that this subject's probes are evidence for. Excludes those without a model: a reachable list
         of files says nothing about models."""
         name, model = subject.key
@@ -320,7 +320,7 @@ class Prober:
         )
 
 
-def _keys(deployment: Deployment) -> tuple[Key, ...]:
+def _keys(deployment: Deployment) -> tuple[ProbeKey, ...]:
     """Keys of the subjects with probes that are evidence for this deployment."""
     name, model = deployment.upstream.name, deployment.model
     return ((name, None),) if model is None else ((name, None), (name, model))

@@ -11,9 +11,9 @@ from llm_guard.deferred import serialization
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.cache.response_buffer import Recording
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.request_body.fields import Asked
+from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.spool import Spool
-from llm_guard.proxy.request_body.spooled_body import StoredBody
+from llm_guard.proxy.request_body.spooled_body import SpooledBody
 from llm_guard.proxy.settings import Serving
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
@@ -170,7 +170,7 @@ async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(mon
     async with world() as it:
         monkeypatch.setattr(serialization, "MOST_BODY_BYTES", 10)
         body = b'{"model":"gpt"}'
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         for each in (body, stored):
             refusal = await it.intake.promise(it.call(body=each), is_at_once=True)
             assert isinstance(refusal, Refusal)
@@ -183,14 +183,14 @@ async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(mon
 async def test_body_in_a_file_is_kept_whole() -> None:
     async with world() as it:
         body = bytes(range(256)) * 3000
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         kept = await it.buried(body=stored)
         assert kept.request.body == body
 
 
 async def test_body_that_is_closed_is_a_counted_loss() -> None:
     async with world() as it:
-        stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
         stored.close()
         assert await it.intake.bury(it.call(failure=BUSY, body=stored)) is None
         assert it.deferred.counts.lost == {"body": 1}
@@ -277,9 +277,9 @@ async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
     client = {"name": "app", "key": "k-app"}
     async with world(server={"client_keys": [client]}) as it:
         call = it.call(client_key="app")
-        assert it.gateway.restore(call, Asked(model="gpt")) is None
+        assert it.gateway.restore(call, BodyFields(model="gpt")) is None
         files = it.call("/v1/files", client_key="app")
-        refusal = it.gateway.restore(files, Asked())
+        refusal = it.gateway.restore(files, BodyFields())
         assert refusal is not None
         assert refusal.code == "permission_denied"
 

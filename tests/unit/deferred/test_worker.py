@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.storage.calls.store import KeptCall, Wanted
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -469,7 +469,7 @@ async def test_answer_that_was_broken_off_is_no_answer(monkeypatch: pytest.Monke
         assert (it.now(kept).state, kind_of(it, kept)) == ("queued", "truncated")
 
 
-async def _broken_off(call: Call, reply: Reply) -> None:
+async def _broken_off(call: Call, reply: ResponseWriter) -> None:
     await reply.send(200, "OK", [], b"half")
     await reply.break_off()
 

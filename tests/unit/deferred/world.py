@@ -23,7 +23,7 @@ from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.calls.store import KeptCall
-from llm_guard.webhooks.client import Sent
+from llm_guard.webhooks.client import WebhookResult
 from tests.chaos.stand import config_text
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -91,10 +91,10 @@ class Hook:
     """A stand-in for a webhook's receiver."""
 
     def __init__(self) -> None:
-        self.sent = Sent(True)
+        self.sent = WebhookResult(True)
         self.got: list[tuple[str, dict[str, str], bytes]] = []
 
-    async def post(self, url: str, headers: Any, content: bytes, wall: float) -> Sent:
+    async def post(self, url: str, headers: Any, content: bytes, wall: float) -> WebhookResult:
         self.got.append((url, dict(headers), content))
         return self.sent
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llm_guard.dialects import DIALECTS
-from llm_guard.dialects.sse import Event, events_in
+from llm_guard.dialects.sse import SseEvent, events_in
 from llm_guard.dialects.static_answer import Occasion, canned, has_form
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
@@ -52,7 +52,7 @@ def body(path: str, said: str = TEXT, /, **more: Any) -> dict[str, Any]:
     return found
 
 
-def events(path: str, said: str = TEXT, /, **more: Any) -> list[Event]:
+def events(path: str, said: str = TEXT, /, **more: Any) -> list[SseEvent]:
     answer = canned(said, occasion(path, stream=True, **more))
     assert answer is not None
     return list(events_in(answer))

@@ -8,14 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.admin.audit.changes import Changes, Done
-from llm_guard.admin.audit.writer import Trail, Written
+from llm_guard.admin.audit.writer import Trail, WriteResult
 from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Asked, Change, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, Change, Refused
 from llm_guard.clock import iso
 from llm_guard.storage.audit_log import Entry
 from tests.fakes.clock import ManualClock
 
-ASKED = Asked("POST", "/admin/x", {}, body=Change(reason="an outage"), who="ann from 127.0.0.1")
+ASKED = AdminRequest("POST", "/admin/x", {}, body=Change(reason="an outage"), who="ann from 127.0.0.1")
 
 
 class InMemory(Trail):
@@ -25,13 +25,13 @@ class InMemory(Trail):
         self.entries: list[Entry] = []
         self.problem: str | None = None
 
-    def add(self, entry: Entry) -> Written:
+    def add(self, entry: Entry) -> WriteResult:
         self.entries.append(entry)
-        written: Written = asyncio.get_running_loop().create_future()
+        written: WriteResult = asyncio.get_running_loop().create_future()
         written.set_result(self.problem)
         return written
 
-    async def wait_written(self, written: Written) -> str | None:
+    async def wait_written(self, written: WriteResult) -> str | None:
         return await written
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llm_guard.admin.events.event_log import KEPT, Event, Journal
+from llm_guard.admin.events.event_log import KEPT, Journal, OperatorEvent
 from tests.fakes.clock import ManualClock
 
 
@@ -39,7 +39,7 @@ def test_reader_of_an_earlier_process_is_told_that_something_is_lost() -> None:
 
 
 def test_readers_hear_of_events_until_they_leave() -> None:
-    journal, heard = Journal(ManualClock()), list[Event]()
+    journal, heard = Journal(ManualClock()), list[OperatorEvent]()
     leave = journal.subscribe(heard.append)
     journal.note("reload")
     leave()

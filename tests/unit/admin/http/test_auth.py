@@ -6,7 +6,7 @@ import pytest
 
 from llm_guard.admin.http.auth import Guard, WrongToken, host_name
 from llm_guard.admin.http.credentials import COOKIE_S, credentials_of
-from llm_guard.admin.http.endpoint import Caller, Refused
+from llm_guard.admin.http.endpoint import Operator, Refused
 from llm_guard.config import Ops
 
 WALL = 1_800_000_000.0
@@ -78,12 +78,12 @@ def test_scheme_of_the_token_may_be_written_in_any_case() -> None:
 
 
 def test_each_token_has_its_name_and_role() -> None:
-    def caller(token: str) -> Caller:
+    def caller(token: str) -> Operator:
         return guarding().check("GET", {**HOST, "authorization": f"Bearer {token}"}, WALL)
 
-    assert caller(TOKEN) == Caller("operator", "operator", is_shared=True)
-    assert caller(ANN) == Caller("ann", "operator")
-    assert caller(VIC) == Caller("vic", "viewer")
+    assert caller(TOKEN) == Operator("operator", "operator", is_shared=True)
+    assert caller(ANN) == Operator("ann", "operator")
+    assert caller(VIC) == Operator("vic", "viewer")
 
 
 def test_viewer_reads_and_changes_nothing() -> None:

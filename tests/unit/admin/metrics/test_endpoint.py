@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.samples import Sample
 
 from llm_guard.admin.context import Running
-from llm_guard.admin.http.endpoint import Answer, Asked
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse
 from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
 from llm_guard.admin.monitor.monitor import Watch
@@ -18,7 +18,7 @@ from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.resilience.health.status import HealthState
@@ -52,7 +52,7 @@ class Stand:
         self.gateway = Handler(
             config,
             compile_routes(config, self.clock.now()),
-            Upstreams(Connections(), self.clock),
+            Upstreams(ConnectionPool(), self.clock),
             Recorder(counters, self.clock),
             self.clock,
             Random(1),
@@ -80,10 +80,10 @@ class Stand:
         assert route is not None
         return route.targets[0].deployment
 
-    async def scrape(self, accept: str = "") -> Answer:
+    async def scrape(self, accept: str = "") -> AdminResponse:
         [page] = self.metrics.pages()
         assert page.give is not None
-        return await page.give(Asked("GET", "/metrics", {"accept": accept} if accept else {}))
+        return await page.give(AdminRequest("GET", "/metrics", {"accept": accept} if accept else {}))
 
     async def scraped(self) -> Scraped:
         return Scraped((await self.scrape()).body.decode())

@@ -10,7 +10,7 @@ from llm_guard.dialects.sse import Usage
 from llm_guard.outcome import Exhausted, Failure, FailureKind
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.coalescing.single_flight import Flight, errand_for
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.resilience.client_keys.limits import ClientLimits, ClientLimitSettings, Reservation
 from tests.fakes.clock import let_run
@@ -33,7 +33,7 @@ class World:
         self.ended = 0
         self.flight.begin(self.fetch, self.keep)
 
-    async def fetch(self, own: Call, reply: Reply) -> Exhausted | None:
+    async def fetch(self, own: Call, reply: ResponseWriter) -> Exhausted | None:
         gave_up = await self.result
         if gave_up is None:
             await reply.send(200, "OK", [], b"answer")

@@ -11,7 +11,7 @@ from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Refu
 from llm_guard.proxy.cache.response_buffer import Recording
 from llm_guard.proxy.cache.response_cache import AnswerCache
 from llm_guard.proxy.call import Attempt, Call
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
@@ -50,11 +50,11 @@ class Desk:
         self.done.append("look")
         return "old" if self.has_old else None
 
-    async def stand_in(self, _call: Call, found: str, reply: Reply) -> None:
+    async def stand_in(self, _call: Call, found: str, reply: ResponseWriter) -> None:
         self.done.append("stand in")
         await reply.send(200, "", [], found.encode())
 
-    async def show(self, _call: Call, _reply: Reply) -> None: ...
+    async def show(self, _call: Call, _reply: ResponseWriter) -> None: ...
 
 
 class Play:

@@ -10,7 +10,7 @@ import pytest
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.keepalive import KeepAlive
 from llm_guard.resilience.streams.settings import WaitingSettings
 from tests.fakes.clock import ManualClock
@@ -19,8 +19,8 @@ from tests.fakes.script import new_call
 SOON = WaitingSettings(after=10.0)
 
 
-class FakeReply(Reply):
-    """A `Reply` without a connection, with what `KeepAlive` needs."""
+class FakeReply(ResponseWriter):
+    """A `ResponseWriter` without a connection, with what `KeepAlive` needs."""
 
     def __init__(
         self, error: Exception | None = None, *, is_stuck: bool = False, has_arrived: bool = True

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_guard.proxy.telemetry.recent_calls import _BESIDE_BYTES as BESIDE
-from llm_guard.proxy.telemetry.recent_calls import Fate, Kept, Timelines
+from llm_guard.proxy.telemetry.recent_calls import BufferSize, Fate, Timelines
 
 MEMORY = 1 << 20
 
@@ -33,7 +33,7 @@ def test_calls_of_all_fates_are_shown_in_the_order_in_which_they_ended() -> None
     keep(timelines, 6, fate="failed")
     assert list(timelines.newest()) == [line(number) for number in (6, 5, 4, 3, 2, 1)]
     assert list(timelines.newest_failed()) == [line(6), line(5), line(2)]
-    assert timelines.snapshot() == Kept(calls=6, failed=3)
+    assert timelines.snapshot() == BufferSize(calls=6, failed=3)
 
 
 @pytest.mark.parametrize("flood", ["well", "own_doing", "turned_away"])
@@ -66,7 +66,7 @@ def test_oldest_goes_first_when_they_are_too_large() -> None:
 def test_line_that_is_larger_than_all_the_room_is_not_kept() -> None:
     timelines = Timelines(1000, 1000)
     keep(timelines, 1, fate="failed", size=5000)
-    assert timelines.snapshot() == Kept(0, 0)
+    assert timelines.snapshot() == BufferSize(0, 0)
 
 
 def test_call_is_found_by_its_id_among_all_fates() -> None:
@@ -87,7 +87,7 @@ def test_smaller_limit_forgets_the_oldest_at_once() -> None:
     timelines.limit(0, MEMORY)
     assert list(timelines.newest()) == []
     keep(timelines, 4, fate="failed")
-    assert timelines.snapshot() == Kept(0, 0)
+    assert timelines.snapshot() == BufferSize(0, 0)
 
 
 FATES = st.sampled_from(["well", "failed", "turned_away", "own_doing"])

@@ -2,21 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.resilience.circuit_breaker.cooldown import (
     ACCEPTED_S,
     CREDENTIAL_S,
     PROBE_S,
     Benched,
+    CooldownKey,
     Cooldowns,
-    Key,
     as_of,
     deployment_key,
     quota_key,
 )
 
-KEY: Key = ("credential", "openai", "https://api.openai.com/v1", "digest", "")
-OTHER: Key = ("credential", "azure", "https://azure/openai/v1", "digest", "")
+KEY: CooldownKey = ("credential", "openai", "https://api.openai.com/v1", "digest", "")
+OTHER: CooldownKey = ("credential", "azure", "https://azure/openai/v1", "digest", "")
 PLACE = deployment_key(KEY, "gpt-4")
 QUOTA = quota_key(KEY, "gpt-4")
 CAP_S = 60.0
@@ -29,7 +29,9 @@ def limited(asked_s: float | None, detail: str = "answered 429") -> Failure:
     return Failure(FailureKind.RATE_LIMIT, detail, asked_s)
 
 
-def left_s(cooldowns: Cooldowns, now: float = 0.0, *, model: str = "gpt-4", credential: Key = KEY) -> float | None:
+def left_s(
+    cooldowns: Cooldowns, now: float = 0.0, *, model: str = "gpt-4", credential: CooldownKey = KEY
+) -> float | None:
     """Returns the seconds left of the longest cooldown of a credential for a model, or None."""
     stop = cooldowns.find(credential, model, now)
     return stop.until - now if stop is not None else None
@@ -45,7 +47,7 @@ def refuse(cooldowns: Cooldowns, failure: Failure, *instants: float, model: str 
         cooldowns.note_refusal(KEY, model, failure, now)
 
 
-def serve(cooldowns: Cooldowns, now: float, *, model: str = "gpt-4", credential: Key = KEY) -> None:
+def serve(cooldowns: Cooldowns, now: float, *, model: str = "gpt-4", credential: CooldownKey = KEY) -> None:
     """Notes a call that was sent and answered at `now`."""
     cooldowns.note_success(credential, model, now, now)
 
@@ -318,17 +320,17 @@ def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
         ("Content-Type", "application/json"), ("content-encoding", "gzip"), ("Set-Cookie", "__cf_bm=1"),
         ("x-request-id", "req_1"), ("date", "today"), ("retry-after", "60"),
     )  # fmt: skip
-    answer = Answer(429, "Too Many Requests", headers, BODY)
+    answer = UpstreamErrorResponse(429, "Too Many Requests", headers, BODY)
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
     rest = cooldowns.find_hint(PLACE, 0.0)
     assert rest is not None
-    assert rest.failure.answer == Answer(429, "Too Many Requests", headers[:2], BODY)
+    assert rest.failure.answer == UpstreamErrorResponse(429, "Too Many Requests", headers[:2], BODY)
 
 
 @pytest.mark.parametrize(("size", "is_kept"), [(16_384, True), (16_385, False)])
 def test_long_answer_is_not_kept(size: int, is_kept: bool) -> None:
-    answer = Answer(429, "", (), b"x" * size)
+    answer = UpstreamErrorResponse(429, "", (), b"x" * size)
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
     rest = cooldowns.find_hint(PLACE, 0.0)

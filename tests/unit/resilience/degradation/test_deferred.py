@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.outcome import GATEWAYS_DOING, Answer, Failure, FailureKind, Refusal, RefusedBy
+from llm_guard.outcome import GATEWAYS_DOING, Failure, FailureKind, Refusal, RefusedBy, UpstreamErrorResponse
 from llm_guard.resilience.degradation.deferred import Again, LaterSettings, Over, after_round
 
 BUSY = Failure(FailureKind.OVERLOADED, "busy")
@@ -86,7 +86,7 @@ def test_what_may_have_been_executed_is_repeated_only_where_that_is_safe() -> No
     reset = Failure(FailureKind.NETWORK, "reset")
     assert isinstance(follows(reset), Again)
     assert follows(reset, is_repeatable=False) == Over("it may have been executed")
-    at_the_door = Failure(FailureKind.OVERLOADED, "503", answer=Answer(503, "", (), b""))
+    at_the_door = Failure(FailureKind.OVERLOADED, "503", answer=UpstreamErrorResponse(503, "", (), b""))
     assert isinstance(follows(at_the_door, is_repeatable=False), Again)
     never_sent = Failure(FailureKind.CONNECT_TIMEOUT, "no answer", is_before_sending=True)
     assert isinstance(follows(never_sent, is_repeatable=False), Again)

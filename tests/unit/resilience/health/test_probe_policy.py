@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.resilience.health.probe_policy import (
-    Finding,
     ProbeHistory,
     ProbeKind,
+    ProbeOutcome,
     ProbeResult,
     RecordSnapshot,
     delay_s,
@@ -54,7 +54,9 @@ ANSWERED = ProbeResult("answered", "it answered 404")
         (429, None, "answered"),
     ],
 )
-def test_health_page_is_judged_by_its_status_and_by_what_it_says(status: int, said: object, finding: Finding) -> None:
+def test_health_page_is_judged_by_its_status_and_by_what_it_says(
+    status: int, said: object, finding: ProbeOutcome
+) -> None:
     assert evaluate_health(status, said).finding == finding
 
 

@@ -17,7 +17,7 @@ from llm_guard.storage.calls.bodies import Bodies, BodyRule, Unreadable
 from llm_guard.storage.calls.encryption import Sealing
 from llm_guard.storage.calls.process_lock import RunnerLock
 from llm_guard.storage.calls.sqlite_store import INTERRUPTED, KeptCallsFile
-from llm_guard.storage.calls.store import Ended, Found, KeptCall, Wanted
+from llm_guard.storage.calls.store import CallTotals, KeptCall, StoredFailure, Wanted
 from llm_guard.storage.errors import StoreError
 from tests.fakes.kept import ANSWER, BODY, FAILED, letter, promise, stored_request
 
@@ -154,7 +154,7 @@ def test_nothing_is_made_before_something_is_kept(store: KeptCallsFile, tmp_path
     assert store.find(Wanted(), 10, None) == store.begin(0, 10, 30) == store.untold("done", 10) == []
     assert store.requeue(Wanted(), 0, 1) == []
     assert store.extend(["a"], 0, 30) == ["a"]
-    assert store.stats() == Found(count={}, size=0)
+    assert store.stats() == CallTotals(count={}, size=0)
     assert not store.put_back("a", FAILED, 0, 0)
     assert not store.answer("a", ANSWER, 1, 0)
     assert not store.bury("a", FAILED, 0)
@@ -411,7 +411,7 @@ def test_found_are_the_newest_first_page_by_page_without_bodies(store: KeptCalls
 def test_found_is_what_is_wanted(store: KeptCallsFile) -> None:
     store.add(letter("a", 1.0))
     store.add(letter("b", 2.0, request=stored_request(route="other")))
-    store.add(letter("c", 3.0, ended=Ended(kind="rate_limit", detail="429")))
+    store.add(letter("c", 3.0, ended=StoredFailure(kind="rate_limit", detail="429")))
     store.add(promise("d", 4.0))
     wanted = [
         Wanted(purpose="later"), Wanted(state="dead"), Wanted(route="other"), Wanted(kind="rate_limit"),
@@ -443,7 +443,7 @@ def test_stats_count_and_weigh_what_is_there(store: KeptCallsFile) -> None:
     assert store.stats().count == {"later/running": 1}
     store.answer("c", ANSWER, 1, 1001)
     store.delete(Wanted())
-    assert store.stats() == Found(count={}, size=0)
+    assert store.stats() == CallTotals(count={}, size=0)
 
 
 # deletion

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llm_guard.config import EngineConfig
-from llm_guard.resilience.health.engine_state import Turn
+from llm_guard.resilience.health.engine_state import EngineEvent
 from llm_guard.upstreams.engines.docker_driver import ContainerEngine
 from llm_guard.upstreams.engines.process_driver import CommandEngine
 from llm_guard.upstreams.engines.registry import Engines, strategy_of
@@ -61,7 +61,7 @@ class World:
         self.made.append(FakeEngine())
         return self.engine
 
-    def _hear(self, name: str, turn: Turn) -> None:
+    def _hear(self, name: str, turn: EngineEvent) -> None:
         self.told.append((name, turn.what, turn.after))
 
 

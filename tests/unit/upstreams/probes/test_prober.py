@@ -17,7 +17,7 @@ from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.resilience.health.probe_policy import ProbeResult
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.upstreams.probes.prober import Prober
-from llm_guard.upstreams.probes.targets import ProbeView, Subject
+from llm_guard.upstreams.probes.targets import ProbeTarget, ProbeView
 from tests.fakes.clock import SteppedClock, let_run
 
 OK, FAILED, ANSWERED = (
@@ -97,7 +97,7 @@ class Stand:
 
 
 class _Played:
-    def __init__(self, stand: Stand, subject: Subject) -> None:
+    def __init__(self, stand: Stand, subject: ProbeTarget) -> None:
         self._stand = stand
         self._name = subject.label or subject.upstream.name
 

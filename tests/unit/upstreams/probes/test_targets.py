@@ -10,7 +10,7 @@ import pytest
 from llm_guard.config import Config, ConfigError, load_config, parse_config
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
 from llm_guard.routing.route_table import compile_routes
-from llm_guard.upstreams.probes.targets import Subject, health_path, subjects_of, told
+from llm_guard.upstreams.probes.targets import ProbeTarget, health_path, subjects_of, told
 
 UPSTREAMS = """\
 upstreams:
@@ -31,7 +31,7 @@ def parse(text: str) -> Config:
     return parse_config(text, "f.yaml", {})
 
 
-def subjects(text: str = UPSTREAMS + MODELS) -> dict[tuple[str, str | None], Subject]:
+def subjects(text: str = UPSTREAMS + MODELS) -> dict[tuple[str, str | None], ProbeTarget]:
     config = parse(text)
     return subjects_of(config, compile_routes(config, 0.0).upstreams)
 

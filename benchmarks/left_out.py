@@ -25,7 +25,7 @@ from llm_guard.cli.classify_report import answers, evidence_of
 from llm_guard.resilience.classification.classify import Evidence, classify
 from llm_guard.resilience.classification.error_body import Layer
 from llm_guard.resilience.classification.rules import ClassificationRule, RuleBook
-from llm_guard.resilience.classification.topic_match import Sense, Wording, wordings
+from llm_guard.resilience.classification.topic_match import TopicPattern, Wording, wordings
 from llm_guard.resilience.classification.vocabulary import RULES
 from llm_guard.resilience.classification.vocabulary.engines import SELF_HOSTED
 
@@ -118,7 +118,7 @@ class _Listening(RuleBook):
         return super().find(layers, status, family)
 
 
-def _words_used(sense: Sense, spoken: Iterable[Wording]) -> Iterator[str]:
+def _words_used(sense: TopicPattern, spoken: Iterable[Wording]) -> Iterator[str]:
     for wording in spoken:
         if sense.holds(wording):
             for group in sense.groups:

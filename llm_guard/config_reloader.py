@@ -31,8 +31,8 @@ _WATCH_S = 1.0
 BY_ITSELF = {"file": "the file has changed", "signal": "SIGHUP"}
 """Initiators of a reload other than operators, with the reason for the audit trail."""
 
-Adapt = Callable[[Config], Config]
-How = Literal["start", "reload", "roll_back"]
+AdaptConfig = Callable[[Config], Config]
+AdoptionCause = Literal["start", "reload", "roll_back"]
 Stamp = tuple[int, int, int]
 
 
@@ -41,7 +41,7 @@ class Adopted:
     """A config that was put into use."""
 
     config: Config = field(repr=False)
-    how: How
+    how: AdoptionCause
     by: str
     at: float
     """Seconds since the epoch."""
@@ -60,14 +60,14 @@ class NothingToDo(Exception):
     """Raised if there is no file to read, or no config to roll back to; the message says which."""
 
 
-class Reloads:
+class ConfigReloader:
     """The running config and its history. `watch` runs as long as the gateway; operators and signals call the rest."""
 
     def __init__(
         self,
         config: Config,
         path: Path | None,
-        adapt: Adapt,
+        adapt: AdaptConfig,
         adopt: Callable[[Adopted], None],
         refuse: Callable[[tuple[str, ...]], None],
         clock: Clock,

@@ -26,7 +26,7 @@ from llm_guard.cli import classify_report
 from llm_guard.cli import demo as scenes
 from llm_guard.cli.explain_command import explain as explain_call
 from llm_guard.cli.login_command import first_link, login
-from llm_guard.cli.restart_summary import schedule
+from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, warnings_of
 from llm_guard.config_files import expiry_warnings, load_with_files
@@ -35,7 +35,7 @@ from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 from llm_guard.storage.state_dir import state_folder
-from llm_guard.upstreams.probes.targets import told
+from llm_guard.upstreams.probes.targets import probe_descriptions
 from llm_guard.version import full_version
 
 
@@ -119,13 +119,13 @@ def check(path: Path) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for line in told(config):
+    for line in probe_descriptions(config):
         click.echo(line)
     for upstream, settings in config.upstreams.items():
         if settings.stream_end == "lenient":
             click.echo(f"upstreams.{upstream}.stream_end: lenient: a stream without a finish_reason passes as whole")
     for name, engine in config.engines.items():
-        click.echo("\n".join(schedule(name, engine)))
+        click.echo("\n".join(restart_schedule(name, engine)))
     expiries = expiry_warnings(config, SystemClock().wall())
     for warning in (*warnings_of(config, path, _state_folder(config)), *expiries):
         click.echo(f"warning: {warning}", err=True)

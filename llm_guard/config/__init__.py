@@ -39,9 +39,9 @@ from llm_guard.config.models import (
     UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
-from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, TimelineSettings, TraceSettings
+from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, RecentCallsSettings, TraceSettings
 from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
-from llm_guard.config.storage import CompletionWebhook, StoreConfig, sealing_keys
+from llm_guard.config.storage import CompletionWebhook, StoreConfig, encryption_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.config.warnings import warnings_of
 from llm_guard.config.yaml_source import ConfigError, ConfigProblem, KeyPath, dotted
@@ -66,11 +66,11 @@ __all__ = [
     "ModelConfig",
     "OperatorTokenConfig",
     "Ops",
+    "RecentCallsSettings",
     "Rules",
     "Server",
     "ServerTls",
     "StoreConfig",
-    "TimelineSettings",
     "TraceSettings",
     "UnitConfig",
     "UpstreamConfig",
@@ -79,6 +79,7 @@ __all__ = [
     "WebhookFormat",
     "digest",
     "dotted",
+    "encryption_keys",
     "is_name",
     "is_pattern",
     "key_changes",
@@ -89,7 +90,6 @@ __all__ = [
     "near_names",
     "parse_config",
     "problem_at",
-    "sealing_keys",
     "shown",
     "try_text",
     "warnings_of",

@@ -17,7 +17,7 @@ from llm_guard.resilience.alerts.rules import (
     BreakerOpenSettings,
     BudgetExhaustedSettings,
     CallsRefusedSettings,
-    CredentialBenchedSettings,
+    CredentialCooldownSettings,
     EngineGaveUpSettings,
     FailureSpikeSettings,
     LatencySettings,
@@ -58,7 +58,7 @@ class AlertRules(Strict):
     breaker_open: OptionalRule[BreakerOpenSettings] = BreakerOpenSettings()
     failure_spike: OptionalRule[FailureSpikeSettings] = FailureSpikeSettings()
     budget_exhausted: OptionalRule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
-    credential_benched: OptionalRule[CredentialBenchedSettings] = CredentialBenchedSettings()
+    credential_benched: OptionalRule[CredentialCooldownSettings] = CredentialCooldownSettings()
     engine_gave_up: OptionalRule[EngineGaveUpSettings] = EngineGaveUpSettings()
     reload_failed: OptionalRule[ReloadFailedSettings] = ReloadFailedSettings()
     loop_lag: OptionalRule[LoopLagSettings] = LoopLagSettings()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from llm_guard.config.engines import EngineConfig
-from llm_guard.config.models import ModelConfig, Server, UpstreamConfig, Way
+from llm_guard.config.models import ModelConfig, ModelRouting, Server, UpstreamConfig
 from llm_guard.config.names import did_you_mean, is_name, is_pattern, matching_key
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
@@ -124,7 +124,7 @@ def check_completion_webhooks(
 
 def check_ways(
     document: Document,
-    ways: Mapping[str, Way | None],
+    ways: Mapping[str, ModelRouting | None],
     upstreams: Mapping[str, UpstreamConfig | None],
 ) -> None:
     """Checks that every deployment and fallback exists and speaks the dialect of the call, without cycles.
@@ -146,7 +146,7 @@ def check_ways(
     _check_cycles(document, ways)
 
 
-def _check_deployments(document: Document, name: str, way: Way, upstreams: Collection[str]) -> None:
+def _check_deployments(document: Document, name: str, way: ModelRouting, upstreams: Collection[str]) -> None:
     seen = set()
     for index, deployment in enumerate(way.deployments):
         path: KeyPath = ("models", name, "deployments", index)
@@ -162,7 +162,7 @@ def _check_deployments(document: Document, name: str, way: Way, upstreams: Colle
 def _check_fallbacks(
     document: Document,
     name: str,
-    way: Way,
+    way: ModelRouting,
     dialects: Mapping[str, set[DialectName]],
     models: Collection[str],
 ) -> None:
@@ -183,7 +183,7 @@ def _check_fallbacks(
             document.report(path, reason)
 
 
-def check_probes(document: Document, ways: Mapping[str, Way | None]) -> None:
+def check_probes(document: Document, ways: Mapping[str, ModelRouting | None]) -> None:
     """Checks that a completion probe has a model name, and the same settings wherever the deployment is listed."""
     owners: dict[tuple[str, str], tuple[str, CompletionProbeSettings]] = {}
     for name, way in ways.items():
@@ -203,7 +203,7 @@ def _differ(ours: set[DialectName] | None, theirs: set[DialectName] | None) -> b
     return bool(ours and theirs and ours.isdisjoint(theirs))
 
 
-def _check_cycles(document: Document, ways: Mapping[str, Way | None]) -> None:
+def _check_cycles(document: Document, ways: Mapping[str, ModelRouting | None]) -> None:
     """Reports each cycle of two models or more once, at the first of them."""
     order = list(ways)
     edges = {

@@ -27,7 +27,7 @@ from llm_guard.config.checks import (
 )
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.fields import Strict
-from llm_guard.config.models import Config, ModelConfig, ProbesConfig, Rules, Server, UpstreamConfig, Way
+from llm_guard.config.models import Config, ModelConfig, ModelRouting, ProbesConfig, Rules, Server, UpstreamConfig
 from llm_guard.config.names import did_you_mean
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
@@ -188,11 +188,11 @@ def _merged(defaults: object, own: object) -> object:
     return {**defaults, **{key: _merged(defaults.get(key), value) for key, value in own.items()}}
 
 
-def _way(data: object) -> Way | None:
+def _way(data: object) -> ModelRouting | None:
     """The model's deployments and fallbacks; None if they are invalid, which has been reported with the model."""
     own = data if isinstance(data, dict) else {}
     try:
-        return Way.model_validate({key: _values(own[key]) for key in Way.model_fields if key in own})
+        return ModelRouting.model_validate({key: _values(own[key]) for key in ModelRouting.model_fields if key in own})
     except ValidationError:
         return None
 

@@ -24,7 +24,7 @@ from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
-from llm_guard.resilience.degradation.deferred import DeadLetterMode, LaterSettings
+from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -181,7 +181,7 @@ class Rules(Strict):
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
     dead_letter: DeadLetterMode = "on_request"
-    answer_later: LaterSettings = LaterSettings()
+    answer_later: DeferredSettings = DeferredSettings()
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""
 
@@ -205,7 +205,7 @@ class DeploymentConfig(Strict):
         return model
 
 
-class Way(Strict):
+class ModelRouting(Strict):
     """Deployments and fallbacks of a model. Separate, because they are checked even if the model's other settings are
     invalid."""
 
@@ -213,7 +213,7 @@ class Way(Strict):
     fallbacks: tuple[NonEmptyText, ...] = ()
 
 
-class ModelConfig(Way, Rules):
+class ModelConfig(ModelRouting, Rules):
     """One entry of `models`, merged with the defaults."""
 
 

@@ -31,11 +31,11 @@ def _own_name(name: str) -> str:
     return name
 
 
-class TimelineSettings(Strict):
+class RecentCallsSettings(Strict):
     """Finished calls that are kept in memory."""
 
     calls: CallCount = 1000
-    """Number of calls for each outcome (`proxy.telemetry.recent_calls.Fate`)."""
+    """Number of calls for each outcome (`proxy.telemetry.recent_calls.CallFate`)."""
     memory: Size = 16 * 1024**2
     """Maximum size in bytes of all together."""
 
@@ -100,7 +100,7 @@ class Ops(Strict):
     """Host names accepted for /admin, besides localhost, the listeners' own and IP addresses; `*`: any."""
     store: NonEmptyText | None = None
     """The state folder; None: XDG_STATE_HOME/llm-guard, and memory if that is not available."""
-    timelines: TimelineSettings = TimelineSettings()
+    timelines: RecentCallsSettings = RecentCallsSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()

@@ -18,11 +18,11 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import CompletionWebhook, Config
-from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.store_client import AsyncCallStore
 from llm_guard.proxy.http_server.error_responses import KEPT_CALLS
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.storage.calls.store import KeptCall, KeptCalls, StoreError
+from llm_guard.storage.calls.store import CallStore, StoredCall, StoreError
 from llm_guard.version import __version__
 from llm_guard.webhooks.signature import SIGNATURE_HEADER, signature
 
@@ -88,7 +88,7 @@ class CompletionNotifier:
         config: Config,
         call_store: AsyncCallStore,
         post: SendCompletion,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -143,7 +143,7 @@ class CompletionNotifier:
         if waiting:
             self._has_news.set()  # more may be pending than one read returns
 
-    async def _has_taken(self, webhook: CompletionWebhook, kept: KeptCall, waiting: int) -> bool:
+    async def _has_taken(self, webhook: CompletionWebhook, kept: StoredCall, waiting: int) -> bool:
         """Sends one completion, and returns whether it was delivered. Raises StoreError."""
         rest = self._backoff_state[webhook.name]
         wall = self._clock.wall()
@@ -167,7 +167,7 @@ class CompletionNotifier:
         )  # fmt: skip
 
 
-def completion(kept: KeptCall) -> Completion:
+def completion(kept: StoredCall) -> Completion:
     """Builds the payload of a finished call. Excludes the response: the webhook's receiver may not be the caller."""
     is_answered = kept.state == "answered"
     failed = kept.ended if not is_answered else None
@@ -186,7 +186,7 @@ def completion(kept: KeptCall) -> Completion:
     )
 
 
-def _note_told(kept: KeptCall, store: KeptCalls) -> None:
+def _note_told(kept: StoredCall, store: CallStore) -> None:
     store.told(kept.id, kept.state)
 
 

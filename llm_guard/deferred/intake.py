@@ -13,18 +13,18 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import ErrandCounts, LostWhy
+from llm_guard.deferred.counters import DeferredCounters, LossReason
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.operator_events import AggregatedEvents
-from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, kept_call, new_id
+from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, new_id, stored_call
 from llm_guard.deferred.status_api import StatusApi
 from llm_guard.deferred.store_client import AsyncCallStore, SlowDisk
 from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
-from llm_guard.resilience.degradation.deferred import Again, LaterSettings, after_round
-from llm_guard.storage.calls.store import KeptCall, StoredFailure, StoreError, Wanted
+from llm_guard.resilience.degradation.deferred import DeferredSettings, RetryDeferred, decide_after_round
+from llm_guard.storage.calls.store import CallFailure, CallFilter, StoredCall, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.intake")
 
@@ -50,9 +50,9 @@ class CallIntake:
         call_store: AsyncCallStore,
         status_api: StatusApi,
         credentials: Credentials,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
         draw: Callable[[], float],
         on_promise: Callable[[], None],
@@ -106,7 +106,7 @@ class CallIntake:
             self._credentials.forget(kept.id)
             self._terms.forget(kept.id)
             self._take_back(kept.id)
-            self._call_store.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
+            self._call_store.let(lambda store: store.delete(CallFilter(ids=(kept.id,))))
             if isinstance(error, StoreError):
                 if self._events.note("promise", "unkept"):
                     _log.error("a call could not be promised an answer", problem=str(error))
@@ -117,9 +117,9 @@ class CallIntake:
         self._on_promise()
         return kept.id
 
-    def _due_in_s(self, call: Call, rules: LaterSettings) -> float | None:
+    def _due_in_s(self, call: Call, rules: DeferredSettings) -> float | None:
         """Seconds until a failed call is tried again, or None if it never is."""
-        step = after_round(
+        step = decide_after_round(
             end_of(call),
             rounds=1,
             is_repeatable=call.is_repeatable,
@@ -127,12 +127,12 @@ class CallIntake:
             left_s=rules.deadline,
             u=self._draw(),
         )
-        return step.after_s if isinstance(step, Again) else None
+        return step.after_s if isinstance(step, RetryDeferred) else None
 
     def _promised(
-        self, call: Call, body: bytes, ended: StoredFailure | None, due_in_s: float, rules: LaterSettings
-    ) -> KeptCall:  # fmt: skip
-        kept = kept_call(new_id(), call, body, ended, self._clock, purpose="later", state="queued")
+        self, call: Call, body: bytes, ended: CallFailure | None, due_in_s: float, rules: DeferredSettings
+    ) -> StoredCall:  # fmt: skip
+        kept = stored_call(new_id(), call, body, ended, self._clock, purpose="later", state="queued")
         wall = self._clock.wall()
         return msgspec.structs.replace(
             kept, due_at=wall + due_in_s, deadline_at=wall + rules.deadline, webhook=rules.webhook,
@@ -151,7 +151,7 @@ class CallIntake:
         if self._is_full:
             self._lose("too_many", f"{self._waiting} calls of {self._waiting_bytes} bytes wait for the disk")
             return None
-        kept = kept_call(new_id(), call, body, ended_of(call), self._clock, purpose="letter", state="dead")
+        kept = stored_call(new_id(), call, body, ended_of(call), self._clock, purpose="letter", state="dead")
         self._credentials.keep(kept.id, call)
         try:
             await self._write(kept)
@@ -163,7 +163,7 @@ class CallIntake:
         self._events.note("letter", "kept")
         return kept.id
 
-    async def _write(self, kept: KeptCall) -> None:
+    async def _write(self, kept: StoredCall) -> None:
         """Writes the call to the disk. Raises StoreError."""
         size = len(kept.request.body or b"")
         self._waiting += 1
@@ -178,7 +178,7 @@ class CallIntake:
     def _is_full(self) -> bool:
         return self._waiting >= _MOST_WAITING or self._waiting_bytes >= _MOST_WAITING_BYTES
 
-    def _lose(self, why: LostWhy, problem: str) -> None:
+    def _lose(self, why: LossReason, problem: str) -> None:
         self._counts.lost[why] += 1
         if self._events.note("letter", "lost"):
             _log.error("a dead letter was lost", why=why, problem=problem)

@@ -15,13 +15,13 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import ErrandCounts, RoundOutcome
+from llm_guard.deferred.counters import DeferredCounters, RoundOutcome
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.execution import Answered, DeferredExecutor, Failed, Interrupted, Round
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.store_client import AsyncCallStore
-from llm_guard.storage.calls.store import KeptCall, Purpose, StoreError, Wanted
+from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.worker")
 
@@ -35,7 +35,7 @@ _TAKEN_BACK_KEPT = 1000
 class _Begun:
     """A call that runs in this process."""
 
-    kept: KeptCall
+    kept: StoredCall
     task: asyncio.Task[None] | None = None
     is_asking: bool = False
     """Set while the task may be cancelled. A task that is cancelled before its first step would never run its
@@ -46,7 +46,7 @@ class _Begun:
     """Another gateway has taken it over."""
 
 
-class Runner:
+class DeferredWorker:
     """Life cycle: `await run()` until `leave()`; then `await stop()`."""
 
     def __init__(
@@ -55,9 +55,9 @@ class Runner:
         call_store: AsyncCallStore,
         executor: DeferredExecutor,
         credentials: Credentials,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
         on_over: Callable[[], None],
     ) -> None:
@@ -207,7 +207,7 @@ class Runner:
         outcome = await self._write(begun.kept, ended)
         return await self._drop(begun.kept) if begun.is_given_up else outcome
 
-    async def _write(self, kept: KeptCall, ended: Round) -> RoundOutcome:
+    async def _write(self, kept: StoredCall, ended: Round) -> RoundOutcome:
         wall = self._clock.wall()
         match ended:
             case Answered(answer, attempts):
@@ -226,7 +226,7 @@ class Runner:
                 is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, None, wall, wall))
                 return "put_back" if is_ours else "lost"
 
-    def _over(self, kept: KeptCall, outcome: RoundOutcome) -> RoundOutcome:
+    def _over(self, kept: StoredCall, outcome: RoundOutcome) -> RoundOutcome:
         if outcome == "answered":
             self._credentials.forget(kept.id)
         self._counts.promised -= kept.purpose == "later"
@@ -234,7 +234,7 @@ class Runner:
         self._on_over()
         return outcome
 
-    async def _drop(self, kept: KeptCall) -> RoundOutcome:
+    async def _drop(self, kept: StoredCall) -> RoundOutcome:
         self._credentials.forget(kept.id)
-        await self._call_store.insist(lambda store: store.delete(Wanted(ids=(kept.id,))))
+        await self._call_store.insist(lambda store: store.delete(CallFilter(ids=(kept.id,))))
         return "given_up"

@@ -15,7 +15,7 @@ from llm_guard.mock.errors import refusal_reply
 from llm_guard.mock.exchange import MockRequest, MockResponse, Upload
 
 
-class Shelf:
+class FilesAndBatches:
     """Serves `/files`, `/batches` and `/messages/batches`."""
 
     def __init__(self) -> None:

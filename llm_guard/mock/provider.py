@@ -24,9 +24,9 @@ from llm_guard.mock.anthropic_answers import answer_anthropic
 from llm_guard.mock.continuation import NO_PREFILL, has_prefill, why_refused
 from llm_guard.mock.errors import error_body, error_reply, limit_reply, quota_reply, refusal_reply
 from llm_guard.mock.exchange import HEALTH, MockRequest, MockResponse, Script, dialect_of, understand
-from llm_guard.mock.fault_state import Course, Courses
-from llm_guard.mock.faults import BadFaultError, Fault, Struck
-from llm_guard.mock.files_and_batches import Shelf
+from llm_guard.mock.fault_state import FaultState, FaultStates
+from llm_guard.mock.faults import BadFaultError, DrawnFaults, Fault
+from llm_guard.mock.files_and_batches import FilesAndBatches
 from llm_guard.mock.openai_answers import answer_openai
 from llm_guard.mock.player import Player
 from llm_guard.mock.realtime import converse
@@ -44,12 +44,12 @@ class MockProvider:
         self._tokens = tokens
         self._token_delay_s = token_delay_s
         self._latency_s = latency_s
-        self._shelf = Shelf()
+        self._shelf = FilesAndBatches()
         self._log = Log()
         self._numbers = 0
         self._answered: dict[str, MockResponse | Script] = {}
         """Responses by idempotency key, oldest first."""
-        self._courses = Courses(seed)
+        self._courses = FaultStates(seed)
         self._server: _Server | None = None
         self._listener: asyncio.Server | None = None
         self.url = ""
@@ -162,7 +162,7 @@ class MockProvider:
         asked: MockRequest,
         player: Player,
         headers: dict[str, str],
-        struck: Struck,
+        struck: DrawnFaults,
         trouble: Fault | MockResponse | None,
     ) -> web.StreamResponse:
         if (latency_s := self._latency_s + struck.latency_s) > 0:
@@ -215,7 +215,7 @@ class _Order(Struct):
     faults: str
 
 
-def _choose(asked: MockRequest, course: Course, struck: Struck) -> Fault | MockResponse | None:
+def _choose(asked: MockRequest, course: FaultState, struck: DrawnFaults) -> Fault | MockResponse | None:
     """The first fault that applies; as a response if it is one."""
     for fault in struck.faults:
         if fault.kind == "status":

@@ -57,7 +57,7 @@ class Modes:
         return [alias for alias, mode in self.routes.items() if mode.is_degraded]
 
 
-class Degraded:
+class DegradedMode:
     """Tracks degraded mode. `look` is to be called regularly, `hurry` for each call of a route with these rules."""
 
     def __init__(self, counts: Mapping[str, ModelCounts], clock: Clock) -> None:

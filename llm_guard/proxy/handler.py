@@ -20,14 +20,14 @@ from llm_guard.proxy.client_keys.output_counter import count_output
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.coalescing.cache_stage import CacheStage
-from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.http_server.error_responses import DRAINED, refusal_of, refuse
 from llm_guard.proxy.http_server.request import Request, objection, without_upstream
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_annotations import note_asked
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
-from llm_guard.proxy.request_body.incoming_body import Arrival, check_announced, needs_whole_body, receive_call
+from llm_guard.proxy.request_body.incoming_body import BodyReception, check_announced, needs_whole_body, receive_call
 from llm_guard.proxy.request_body.model_field import inspect
 from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
@@ -35,7 +35,7 @@ from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackRes
 from llm_guard.proxy.response.keepalive import KeepAlive
 from llm_guard.proxy.response.relay import CLIENT_DISCONNECTED, relay
 from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
-from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.proxy.telemetry.trace_propagation import Tracer, begin_trace
@@ -69,16 +69,16 @@ class Handler:
         self.screening: Screening | None = None
         """Checks that apply to calls with a scope; None if no call has one."""
         self.fallback = FallbackResponder(clock)
-        self.degraded = Degraded(recorder.models, clock)
+        self.degraded = DegradedMode(recorder.models, clock)
         self.cache_stage = CacheStage(self, self.fallback, self.degraded, clock)
         self.quotas = ClientQuotas(clock)
         self.is_leaving = False
         """True once shutdown has begun: responses carry `Connection: close`."""
         self.is_closed = False
         """True once no call is accepted: a call on a kept-alive connection is refused."""
-        self.adopt(Serving(config, table))
+        self.adopt(ProxySettings(config, table))
 
-    def adopt(self, by: Serving) -> None:
+    def adopt(self, by: ProxySettings) -> None:
         """Switches to another config, from the next call on."""
         self.table = by.table
         self.repeatable = by.repeatable
@@ -181,7 +181,7 @@ class Handler:
             await self._answer(call, identify(call, self.table, self._clock.now()), reply)
             return
         body.follow(is_routed_by_model=call.upstream_name is None or call.scope is not None)
-        async with Arrival(call, body, partial(self._note_arrived, call, reply), self._clock):
+        async with BodyReception(call, body, partial(self._note_arrived, call, reply), self._clock):
             await self._answer(call, None, reply)
 
     async def _answer(self, call: Call, refusal: Refusal | None, reply: ResponseWriter) -> None:

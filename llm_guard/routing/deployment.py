@@ -25,7 +25,7 @@ from llm_guard.resilience.classification.vocabulary.families import family_of_ur
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.routing.latency import Latency, PeakEwma
 from llm_guard.resilience.streams.settings import StreamEnd
-from llm_guard.resilience.throttling.release_spreading import Returns
+from llm_guard.resilience.throttling.release_spreading import ReturnSchedule
 from llm_guard.routing.api_keys import POOLED, KeyFilePools, KeyPool, pool_of
 
 _CALLERS = 1024
@@ -215,7 +215,7 @@ class MaintenanceHold:
     """Monotonic instant at which the hold ends; None if an operator has to end it."""
 
 
-class Down:
+class FailingDeployments:
     """Deployments that fail their probes (`upstreams.probes.prober`). Tried last, never skipped: probes can be
     wrong."""
 
@@ -246,7 +246,7 @@ class Deployment:
     """The upstream's breaker, shared by its deployments: it counts connection failures, not responses."""
     gates: Gates
     callers: Callers = field(default_factory=Callers)
-    returns: Returns = field(default_factory=Returns)
+    returns: ReturnSchedule = field(default_factory=ReturnSchedule)
     latency: Latency = field(default_factory=Latency)
     """Latency of whole responses."""
     first_tokens: Latency = field(default_factory=Latency)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.storage.sqlite_file import Database, DatabaseSpec
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FILE = "audit.db"
 
@@ -55,7 +55,7 @@ class AuditFile:
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
-        self._database = Database(folder, _FORM)
+        self._database = SqliteFile(folder, _FORM)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Appends all entries or none; they are on the disk when this returns. Raises StoreError."""

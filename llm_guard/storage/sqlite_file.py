@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from llm_guard.storage.disk_reserve import Reserve
+from llm_guard.storage.disk_reserve import DiskReserve
 from llm_guard.storage.errors import DiskFullError, StoreError
 from llm_guard.storage.shared_file import alone, create, identity, move_aside
 from llm_guard.storage.state_dir import make_private
@@ -54,7 +54,7 @@ class DatabaseSpec:
         return len(self.steps)
 
 
-class Database:
+class SqliteFile:
     """Opens the file on first use. After a StoreError the next use opens it again."""
 
     def __init__(self, folder: Callable[[], Path], form: DatabaseSpec) -> None:
@@ -127,8 +127,8 @@ class Database:
     def _path(self) -> Path:
         return self._folder() / self._form.name
 
-    def _reserve(self) -> Reserve:
-        return Reserve(self._path().with_suffix(".reserve"), self._form.reserve_bytes)
+    def _reserve(self) -> DiskReserve:
+        return DiskReserve(self._path().with_suffix(".reserve"), self._form.reserve_bytes)
 
     def _fill_reserve(self) -> None:
         if self._form.reserve_bytes:

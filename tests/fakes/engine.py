@@ -1,6 +1,7 @@
 """A scripted engine, and a prober with results set by the test.
 
-They implement `llm_guard.upstreams.engines.driver.Strategy` and `llm_guard.upstreams.engines.supervisor.EngineProber`.
+They implement `EngineDriver` of `llm_guard.upstreams.engines.driver` and `EngineProber` of
+`llm_guard.upstreams.engines.supervisor`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from llm_guard.upstreams.engines.driver import DriverStatus, EngineError
-from llm_guard.upstreams.probes.targets import Hear, ProbeView
+from llm_guard.upstreams.probes.targets import ProbeListener, ProbeView
 
 
 class FakeEngine:
@@ -72,12 +73,12 @@ class FakeProbing:
     """Reports the probe results that a test sets."""
 
     def __init__(self) -> None:
-        self.hearers: dict[str, list[Hear]] = {}
+        self.hearers: dict[str, list[ProbeListener]] = {}
         self.asked: list[str] = []
         """Upstreams for which an immediate probe was requested."""
         self.failed: dict[str, str] = {}
 
-    def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
+    def subscribe(self, upstream: str, hear: ProbeListener) -> Callable[[], None]:
         hearers = self.hearers.setdefault(upstream, [])
         hearers.append(hear)
         return lambda: hearers.remove(hear)

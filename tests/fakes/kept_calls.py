@@ -1,6 +1,6 @@
 """An in-memory store of calls with a simulated full disk.
 
-Implements `llm_guard.storage.calls.store.KeptCalls`. Several gateways share one through `beside`.
+Implements `llm_guard.storage.calls.store.CallStore`. Several gateways share one through `beside`.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from llm_guard.storage.calls.store import (
-    CallTotals,
-    KeptCall,
+    CallFailure,
+    CallFilter,
+    CallStats,
     Purpose,
     State,
-    StoredAnswer,
-    StoredFailure,
+    StoredCall,
+    StoredResponse,
     StoreError,
-    Wanted,
 )
 
 
 class KeptInMemory:
     """The store as one gateway sees it; `runner` is that gateway's name."""
 
-    def __init__(self, runner: str = "one", rows: dict[str, KeptCall] | None = None) -> None:
-        self.rows: dict[str, KeptCall] = {} if rows is None else rows
+    def __init__(self, runner: str = "one", rows: dict[str, StoredCall] | None = None) -> None:
+        self.rows: dict[str, StoredCall] = {} if rows is None else rows
         self.leases: dict[str, tuple[str, float]] = {}
         self.problem: str | None = None
         """Error that every method raises, None for no error."""
@@ -41,7 +41,7 @@ class KeptInMemory:
         other.leases = self.leases
         return other
 
-    def add(self, *calls: KeptCall) -> None:
+    def add(self, *calls: StoredCall) -> None:
         self._note("add")
         if any(call.request.body == self.refused for call in calls):
             raise StoreError("surrogates not allowed")
@@ -49,23 +49,23 @@ class KeptInMemory:
             assert call.id not in self.rows
             self.rows[call.id] = call
 
-    def get(self, call_id: str) -> KeptCall | None:
+    def get(self, call_id: str) -> StoredCall | None:
         self._note("get")
         return self.rows.get(call_id)
 
-    def find(self, wanted: Wanted, limit: int, before: str | None) -> list[KeptCall]:
+    def find(self, wanted: CallFilter, limit: int, before: str | None) -> list[StoredCall]:
         self._note("find")
         return [each for each in reversed(self.rows.values()) if _is_wanted(each, wanted)][:limit]
 
-    def stats(self) -> CallTotals:
+    def stats(self) -> CallStats:
         self._note("stats")
         count: dict[str, int] = {}
         for each in self.rows.values():
             key = f"{each.purpose}/{each.state}"
             count[key] = count.get(key, 0) + 1
-        return CallTotals(count=count, size=sum(len(each.request.body or b"") for each in self.rows.values()))
+        return CallStats(count=count, size=sum(len(each.request.body or b"") for each in self.rows.values()))
 
-    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
+    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         self._note(f"begin {purpose} {limit}")
         due = [
             each for each in self.rows.values()
@@ -91,26 +91,26 @@ class KeptInMemory:
             if kept is not None and kept.state in ("queued", "running"):
                 self._put(kept, due_at=due_at if kept.state == "queued" else None, deadline_at=deadline_at)
 
-    def put_back(self, call_id: str, ended: StoredFailure | None, now: float, due_at: float) -> bool:
+    def put_back(self, call_id: str, ended: CallFailure | None, now: float, due_at: float) -> bool:
         return self._leave("put_back", call_id, ended, now, state="queued", due_at=due_at)
 
-    def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
+    def answer(self, call_id: str, answer: StoredResponse, attempts: int, now: float) -> bool:
         kept = self.rows.get(call_id)
         attempts += kept.attempts if kept is not None else 0
         facts = {"state": "answered", "answer": answer, "attempts": attempts, "answered_at": now}
         return self._leave("answer", call_id, None, now, **facts)
 
-    def bury(self, call_id: str, ended: StoredFailure, now: float) -> bool:
+    def bury(self, call_id: str, ended: CallFailure, now: float) -> bool:
         return self._leave("bury", call_id, ended, now, state="dead")
 
-    def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
+    def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
         self._note("requeue")
         dead = [each for each in self.rows.values() if each.state == "dead" and _is_wanted(each, wanted)]
         for place, each in enumerate(dead):
             self._put(each, state="queued", due_at=now + pace_s * place, deadline_at=None)
         return [each.id for each in dead]
 
-    def delete(self, wanted: Wanted) -> int:
+    def delete(self, wanted: CallFilter) -> int:
         self._note("delete")
         gone = [each.id for each in self.rows.values() if each.state != "running" and _is_wanted(each, wanted)]
         for each in gone:
@@ -121,7 +121,7 @@ class KeptInMemory:
         self._note("told")
         self._put(self.rows[call_id], told=state)
 
-    def untold(self, webhook: str, limit: int) -> list[KeptCall]:
+    def untold(self, webhook: str, limit: int) -> list[StoredCall]:
         self._note("untold")
         over = [each for each in self.rows.values() if each.state in ("answered", "dead") and each.state != each.told]
         return [each for each in over if each.webhook == webhook][:limit]
@@ -152,7 +152,7 @@ class KeptInMemory:
         kept = self.rows.get(call_id)
         return kept is not None and kept.state == "running" and self.leases[call_id][0] == self._runner
 
-    def _leave(self, what: str, call_id: str, ended: StoredFailure | None, now: float, **facts: object) -> bool:
+    def _leave(self, what: str, call_id: str, ended: CallFailure | None, now: float, **facts: object) -> bool:
         self._note(what)
         if not self._is_mine(call_id):
             return False
@@ -162,11 +162,11 @@ class KeptInMemory:
         self._put(kept, **facts)
         return True
 
-    def _put(self, kept: KeptCall, **facts: object) -> None:
+    def _put(self, kept: StoredCall, **facts: object) -> None:
         self.rows[kept.id] = replace(kept, **facts)
 
 
-def _is_wanted(call: KeptCall, wanted: Wanted) -> bool:
+def _is_wanted(call: StoredCall, wanted: CallFilter) -> bool:
     facts = {
         "purpose": call.purpose, "state": call.state, "route": call.request.route,
         "kind": call.ended and call.ended.kind,

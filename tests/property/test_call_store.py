@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from llm_guard.storage.calls.bodies import Bodies
-from llm_guard.storage.calls.sqlite_store import KeptCallsFile
-from llm_guard.storage.calls.store import KeptCall, Purpose, Wanted
+from llm_guard.storage.calls.sqlite_store import SqliteCallStore
+from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall
 from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
 
 LEASE_S = 30.0
@@ -41,7 +41,7 @@ picks = st.integers(0, 99)
 class Model:
     """Expected state of a call."""
 
-    call: KeptCall
+    call: StoredCall
     place: int
     """Position in the order of insertion."""
     runner: str | None = None
@@ -59,7 +59,7 @@ class Model:
         self.call = msgspec.structs.replace(self.call, **facts)
 
 
-def bare(call: KeptCall) -> KeptCall:
+def bare(call: StoredCall) -> StoredCall:
     """Returns the call without bodies, as a search returns it."""
     return msgspec.structs.replace(
         call,
@@ -79,17 +79,17 @@ class KeptCallsWalk(RuleBasedStateMachine):
         self.calls: dict[str, Model] = {}
         self.added = 0
         self.started = 0
-        self.stores: list[KeptCallsFile] = []
+        self.stores: list[SqliteCallStore] = []
         self.runners = ["", ""]
 
     @initialize()
     def two_gateways_start(self) -> None:
         self.stores = [self.new_store(0), self.new_store(1)]
 
-    def new_store(self, gateway: int) -> KeptCallsFile:
+    def new_store(self, gateway: int) -> SqliteCallStore:
         self.started += 1
         self.runners[gateway] = f"{gateway}:{self.started}"
-        return KeptCallsFile(lambda: Path(self.folder.name), self.runners[gateway], Bodies("plain", None))
+        return SqliteCallStore(lambda: Path(self.folder.name), self.runners[gateway], Bodies("plain", None))
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -220,7 +220,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @rule(gateway=gateways, pick=picks, is_one=st.booleans(), pace_s=st.sampled_from([0.0, 2.0]))
     def an_operator_asks_again(self, gateway: int, pick: int, is_one: bool, pace_s: float) -> None:
-        wanted = Wanted(ids=(self.picked(pick, "dead").id,)) if is_one and self.calls else Wanted()
+        wanted = CallFilter(ids=(self.picked(pick, "dead").id,)) if is_one and self.calls else CallFilter()
         dead = [
             model
             for model in sorted(self.in_state("dead"), key=lambda model: model.age)
@@ -241,7 +241,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         if not self.calls:
             return
         one, until = self.picked(pick, "queued").id, self.now - 100
-        wanted = Wanted(ids=(one,)) if is_one else Wanted(state=state, until=None if state else until)
+        wanted = CallFilter(ids=(one,)) if is_one else CallFilter(state=state, until=None if state else until)
         doomed = [
             model
             for model in self.in_state("dead", "queued", "answered")
@@ -329,7 +329,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     # invariants
 
-    def stored(self, model: Model) -> KeptCall:
+    def stored(self, model: Model) -> StoredCall:
         call = self.stores[0].get(model.id)
         assert call is not None
         return call
@@ -340,7 +340,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             return
         by_age = sorted(self.calls.values(), key=lambda model: model.age, reverse=True)
         for store in self.stores:
-            assert store.find(Wanted(), ALL, None) == [bare(model.call) for model in by_age]
+            assert store.find(CallFilter(), ALL, None) == [bare(model.call) for model in by_age]
         for model in by_age[:2]:
             assert self.stored(model) == model.call
         found = self.stores[1].stats()

@@ -16,7 +16,7 @@ from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, credential_of, gate_of
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, foresee, obstacle_of
+from llm_guard.proxy.dry_run import PredictedCandidate, obstacle_of, predict
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
@@ -131,8 +131,8 @@ class World:
             rest = SOON if state.rest == "soon" else LATER
             self.cooldowns.note_wait(deployment_key(credential, "m"), rest, 60.0, now)
 
-    def look(self, draw: Callable[[], float]) -> list[Foreseen]:
-        return foresee(self.call, self.route, self.cooldowns, self.clock, draw)
+    def look(self, draw: Callable[[], float]) -> list[PredictedCandidate]:
+        return predict(self.call, self.route, self.cooldowns, self.clock, draw)
 
     def snapshots(self) -> object:
         now = self.clock.now()

@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.http import router
 from llm_guard.admin.http.endpoint import AdminResponse
 from llm_guard.dialects import DIALECTS
@@ -64,7 +64,7 @@ def test_what_an_operator_is_answered_is_heard() -> None:
 
 def test_what_is_told_as_an_event_is_heard() -> None:
     """C55: in events."""
-    Journal(ManualClock()).note("reload", why=f"told {PLANTED}")
+    EventLog(ManualClock()).note("reload", why=f"told {PLANTED}")
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 

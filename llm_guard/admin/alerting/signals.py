@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from llm_guard.admin.events.event_log import Journal, OperatorEvent
+from llm_guard.admin.events.event_log import EventLog, OperatorEvent
 from llm_guard.config import AlertRules
 from llm_guard.outcome import FailureKind, RefusedBy, Signal
 from llm_guard.proxy.handler import Handler
@@ -63,7 +63,7 @@ class AlertSignals:
         rules: AlertRules,
         gateway: Handler,
         counters: CallCounters,
-        journal: Journal,
+        journal: EventLog,
         lag_s: Callable[[], float],
         is_reload_good: Callable[[], bool],
         file_problems: Callable[[], Mapping[str, str | None]] = dict,

@@ -16,20 +16,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.clock import Clock
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, foresee
+from llm_guard.proxy.dry_run import PredictedCandidate, predict
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import unknown_model
 from llm_guard.resilience.health.engine_state import EngineState
 from llm_guard.routing.route_table import Route
 from llm_guard.upstreams.engines.registry import Engines
-from llm_guard.upstreams.engines.supervisor import EngineSeen
+from llm_guard.upstreams.engines.supervisor import EngineReport
 
-Why = Literal[
+NotAdmittedReason = Literal[
     "breaker_open", "credential_benched", "deployment_held", "draining", "engine_unhealthy", "queue_full",
     "unknown_model",
 ]  # fmt: skip
@@ -63,7 +63,7 @@ class Admission(Struct, frozen=True):
 
     model: str
     admitted: bool
-    why: Why | None
+    why: NotAdmittedReason | None
     """Why the first candidate is not available; null if the call would be admitted."""
     message: str
     deployment: str | None
@@ -76,7 +76,7 @@ class Admission(Struct, frozen=True):
     """Spare engine that this request has started."""
 
 
-class Admissions:
+class AdmissionApi:
     """Endpoint of the check, against the current routes and engines."""
 
     def __init__(self, gateway: Handler, engines: Engines, changes: Changes, clock: Clock) -> None:
@@ -86,13 +86,13 @@ class Admissions:
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
+            Endpoint(
                 "GET", "/admin/admit", "Whether a call would be let in now.", self._give, query=AdmitQuery,
                 gives=Admission,
             ),
-            Page(
+            Endpoint(
                 "POST", "/admin/admit", "The same, and starts a spare engine where that helps.", self._admit,
                 takes=Admit, gives=Changed[Admission],
             ),
@@ -110,11 +110,11 @@ class Admissions:
     async def _admit(self, asked: AdminRequest) -> AdminResponse:
         model = asked.body.model
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             found = self.judge(model)
             if found.spare is None:
-                return Done(found, {"model": model}, [f"nothing was started: {_idle(found)}"])
-            return Done(self._provision(found), {"model": model, "engine": found.spare})
+                return ChangeResult(found, {"model": model}, [f"nothing was started: {_idle(found)}"])
+            return ChangeResult(self._provision(found), {"model": model, "engine": found.spare})
 
         return await self._changes.make(asked, "engines.provision", model, do)
 
@@ -142,13 +142,13 @@ class Admissions:
             provisioned=None,
         )
 
-    def _foresee(self, model: str, route: Route) -> list[Foreseen]:
+    def _foresee(self, model: str, route: Route) -> list[PredictedCandidate]:
         now = self._clock.now()
         dialect = route.targets[0].deployment.upstream.dialect
         call = Call("", dialect, "POST", _USUAL_PATHS[dialect], "", (), now, model=model)
         call.route = route
         call.deadline_at = now + route.timeouts.total
-        return foresee(call, route, self._gateway.cooldowns, self._clock, self._draw)
+        return predict(call, route, self._gateway.cooldowns, self._clock, self._draw)
 
     def _is_started_by_get(self, engine: str | None) -> bool:
         supervisor = None if engine is None else self._engines.find(engine)
@@ -166,11 +166,11 @@ class _Step:
 
     __slots__ = ("engine", "foreseen", "label", "why", "words")
 
-    def __init__(self, foreseen: Foreseen, engine: EngineSeen | None) -> None:
+    def __init__(self, foreseen: PredictedCandidate, engine: EngineReport | None) -> None:
         self.foreseen = foreseen
         self.engine = engine
         self.label = foreseen.target.deployment.label
-        self.why: Why | None = None
+        self.why: NotAdmittedReason | None = None
         self.words = f"{self.label} can be asked"
         if engine is not None and engine.now.state != "running":
             self.why = "engine_unhealthy"
@@ -192,7 +192,7 @@ def _may_start(asked: AdminRequest) -> bool:
     return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 
 
-def _why(obstacle: Unavailable | AtCapacity) -> Why:
+def _why(obstacle: Unavailable | AtCapacity) -> NotAdmittedReason:
     if isinstance(obstacle, AtCapacity):
         return "queue_full"
     if obstacle.is_held:
@@ -212,5 +212,5 @@ def _idle(found: Admission) -> str:
     return "it is admitted" if found.admitted else "no spare engine of this model waits to be started"
 
 
-def _refused(model: str, why: Why, message: str) -> Admission:
+def _refused(model: str, why: NotAdmittedReason, message: str) -> Admission:
     return Admission(model, False, why, message, None, [], None, None)

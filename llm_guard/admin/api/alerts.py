@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.admin.alerting.alerts import Alerts, Raised
+from llm_guard.admin.alerting.alerts import Alerts, RaisedAlert
 from llm_guard.admin.api.parameters import Duration, seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.resilience.alerts.alert import Severity
 from llm_guard.resilience.alerts.rules import RuleName
@@ -99,7 +99,7 @@ class WebhookTestResult(Struct, frozen=True):
     problem: str | None
 
 
-class AlertPages:
+class AlertApi:
     """Endpoints of alerts. A silence only suppresses notices; it changes nothing about the alert itself."""
 
     def __init__(self, alerts: Alerts, webhooks: Webhooks, changes: Changes, clock: Clock) -> None:
@@ -108,13 +108,13 @@ class AlertPages:
         self._changes = changes
         self._clock = clock
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         silences, path = Changed[list[SilenceView]], "/admin/alerts"
         return [
-            Page("GET", path, "What fires, what lately did, and who is told.", self._give, gives=AlertsView),
-            Page("POST", f"{path}/silence", "Tells nobody.", self._silence, takes=PutSilence, gives=silences),
-            Page("POST", f"{path}/unsilence", "Tells again.", self._unsilence, takes=Unsilence, gives=silences),
-            Page(
+            Endpoint("GET", path, "What fires, what lately did, and who is told.", self._give, gives=AlertsView),
+            Endpoint("POST", f"{path}/silence", "Tells nobody.", self._silence, takes=PutSilence, gives=silences),
+            Endpoint("POST", f"{path}/unsilence", "Tells again.", self._unsilence, takes=Unsilence, gives=silences),
+            Endpoint(
                 "POST", f"{path}/test", "Sends a webhook a test alert.", self._test, takes=TryWebhook,
                 gives=Changed[WebhookTestResult],
             ),
@@ -141,12 +141,12 @@ class AlertPages:
         body: PutSilence = asked.body
         seconds = seconds_of(body.for_)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             until = self._clock.now() + seconds
             if not self._alerts.try_silence(Silence(body.alert, body.subject, until, body.reason, asked.who)):
                 raise Refused(409, "too_many_silences", f"there are {MOST} silences: end some, or silence whole rules")
             is_of_use = any(self._alerts.is_silenced(each) for each in self._alerts.firing())
-            return Done(
+            return ChangeResult(
                 [*self._silences()], {"for": body.for_}, [] if is_of_use else ["nothing that fires now is silenced"]
             )
 
@@ -155,11 +155,11 @@ class AlertPages:
     async def _unsilence(self, asked: AdminRequest) -> AdminResponse:
         body: Unsilence = asked.body
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             silence = self._alerts.try_unsilence(body.alert, body.subject)
             if silence is None:
                 raise Refused(404, "unknown_silence", "there is no such silence; /admin/alerts lists them")
-            return Done([*self._silences()], {"was": silence.reason})
+            return ChangeResult([*self._silences()], {"was": silence.reason})
 
         return await self._changes.make(asked, "alerts.unsilence", _target(body), do)
 
@@ -170,13 +170,13 @@ class AlertPages:
             known = ", ".join(each.name for each in self._webhooks.views()) or "none"
             raise Refused(404, "unknown_webhook", f"no webhook has this name; known: {known}")
 
-        async def do() -> Done:
+        async def do() -> ChangeResult:
             wall = self._clock.wall()
             sent = await webhook.send_at_once(_test_notice("firing", asked.who, wall))
             if sent.is_delivered:  # else an incident would stay open
                 sent = await webhook.send_at_once(_test_notice("resolved", asked.who, wall))
             tried = WebhookTestResult(sent.is_delivered, sent.problem or None)
-            return Done(tried, {"is_delivered": tried.is_delivered, "problem": tried.problem})
+            return ChangeResult(tried, {"is_delivered": tried.is_delivered, "problem": tried.problem})
 
         return await self._changes.make(asked, "alerts.test", name, do)
 
@@ -186,7 +186,7 @@ class AlertPages:
             yield SilenceView(each.alert, each.subject, iso(past + each.until), each.reason, each.who)
 
 
-def _view(raised: Raised, *, is_silenced: bool) -> AlertView:
+def _view(raised: RaisedAlert, *, is_silenced: bool) -> AlertView:
     finding, resolved_at = raised.finding, raised.resolved_at
     return AlertView(
         raised.id,

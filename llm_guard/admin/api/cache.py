@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.api.parameters import check_known
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.admin.schemas.subsystems import CacheView, RouteCache
 from llm_guard.config import Config
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.telemetry.counters import ModelCounts
 from llm_guard.routing.route_table import NO_ALIAS
-from llm_guard.storage.cache.response_store import Held
+from llm_guard.storage.cache.response_store import RouteCacheSize
 
-_NOTHING = Held(0, 0)
+_NOTHING = RouteCacheSize(0, 0)
 
 
 class Purge(Change):
@@ -36,13 +36,13 @@ class Purged(Struct, frozen=True):
     forgotten: int
 
 
-class CachePages:
+class CacheApi:
     """Endpoints of the cache, under the current config; a reload replaces it."""
 
     def __init__(
         self,
         config: Config,
-        cache: AnswerCache,
+        cache: ResponseCache,
         counts: Mapping[str, ModelCounts],
         flights: Callable[[], int],
         changes: Changes,
@@ -58,10 +58,10 @@ class CachePages:
         self._is_on = {key: model.cache is not None for key, model in config.models.items()}
         self._is_on[NO_ALIAS] = config.defaults.cache is not None
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/cache", "What is kept of answers, by route.", self._give, gives=CacheView),
-            Page(
+            Endpoint("GET", "/admin/cache", "What is kept of answers, by route.", self._give, gives=CacheView),
+            Endpoint(
                 "POST", "/admin/cache/purge", "Forgets the answers of one route, or all of them.", self._purge,
                 takes=Purge, gives=Changed[Purged],
             ),
@@ -91,7 +91,7 @@ class CachePages:
     async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.view())
 
-    def _route(self, route: str, held: Held) -> RouteCache:
+    def _route(self, route: str, held: RouteCacheSize) -> RouteCache:
         counts = self._counts.get(route) or ModelCounts()
         got = (counts.cache.get(each, 0) for each in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
         return RouteCache(route, self._is_on.get(route, False), held.entries, held.bytes, *got)
@@ -103,11 +103,11 @@ class CachePages:
         if route is not None:
             check_known(route, self._is_on.keys() | self._cache.snapshot().routes.keys(), "route")
 
-        async def do() -> Done:
+        async def do() -> ChangeResult:
             forgotten = await self._cache.purge(route)
             if forgotten is None:
                 message = "the cache's file does not answer: what it holds may still be given; set `store.cache.kind`"
                 raise Refused(503, "cache_unreadable", f"{message} to memory, or try again")
-            return Done(Purged(forgotten), {"forgotten": forgotten})
+            return ChangeResult(Purged(forgotten), {"forgotten": forgotten})
 
         return await self._changes.make(asked, "cache.purge", route or "all", do)

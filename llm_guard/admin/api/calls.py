@@ -11,9 +11,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
 from llm_guard.clock import Clock
-from llm_guard.config import TimelineSettings
+from llm_guard.config import RecentCallsSettings
 from llm_guard.log import to_line
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.handler import Handler
@@ -47,22 +47,22 @@ class CallsView(Struct, frozen=True):
     running: int
 
 
-class CallPages:
+class CallApi:
     """Endpoints of recent calls; a reload changes how many are kept."""
 
-    def __init__(self, gateway: Handler, clock: Clock, settings: TimelineSettings) -> None:
+    def __init__(self, gateway: Handler, clock: Clock, settings: RecentCallsSettings) -> None:
         self._gateway = gateway
         self._clock = clock
         self._timelines = gateway.recorder.timelines
         self.adopt(settings)
 
-    def adopt(self, settings: TimelineSettings) -> None:
+    def adopt(self, settings: RecentCallsSettings) -> None:
         self._timelines.limit(settings.calls, settings.memory)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/calls", "The last calls.", self._list, query=CallsQuery, gives=CallsView),
-            Page("GET", "/admin/calls/{id}", "One call, by x-llm-guard-request-id.", self._one, gives=CallLine),
+            Endpoint("GET", "/admin/calls", "The last calls.", self._list, query=CallsQuery, gives=CallsView),
+            Endpoint("GET", "/admin/calls/{id}", "One call, by x-llm-guard-request-id.", self._one, gives=CallLine),
         ]
 
     async def _list(self, asked: AdminRequest) -> AdminResponse:

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import iso
 from llm_guard.config import ConfigError, ConfigProblem, KeyChange, shown
-from llm_guard.config_reloader import Adopted, How, NothingToDo, Reloads
+from llm_guard.config_reloader import Adopted, AdoptionCause, ConfigReloader, NothingToDo
 
 _MOST_CHANGES = 1000
 ROLLED_BACK = "the file is not what runs: a restart, a reload or the next change of the file undoes the roll back"
@@ -25,7 +25,7 @@ class ConfigLine(Struct, frozen=True):
     """A config that was adopted."""
 
     at: str
-    how: How
+    how: AdoptionCause
     by: str
     """`start`, `file`, `signal`, or an operator."""
     digest: str
@@ -86,21 +86,23 @@ class ConfigHistory(Struct, frozen=True):
     roll_back_to: ConfigLine | None
 
 
-class ConfigPages:
+class ConfigApi:
     """Endpoints of the config. Texts are parsed outside the event loop."""
 
-    def __init__(self, reloads: Reloads, changes: Changes) -> None:
+    def __init__(self, reloads: ConfigReloader, changes: Changes) -> None:
         self._reloads = reloads
         self._changes = changes
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         adopted = Changed[ConfigAdopted]
         check = "Whether a text would do as a config; nothing is changed."
         return [
-            Page("GET", "/admin/config", "The running config, without its secrets.", self._show, gives=RunningConfig),
-            Page("GET", "/admin/config/history", "The configs that ran last.", self._history, gives=ConfigHistory),
-            Page("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
-            Page(
+            Endpoint(
+                "GET", "/admin/config", "The running config, without its secrets.", self._show, gives=RunningConfig
+            ),
+            Endpoint("GET", "/admin/config/history", "The configs that ran last.", self._history, gives=ConfigHistory),
+            Endpoint("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
+            Endpoint(
                 "POST",
                 "/admin/config/reload",
                 "Reads the file, and runs by it.",
@@ -108,7 +110,7 @@ class ConfigPages:
                 takes=Change,
                 gives=adopted,
             ),
-            Page(
+            Endpoint(
                 "POST",
                 "/admin/config/roll-back",
                 "Runs by the config before.",
@@ -142,7 +144,7 @@ class ConfigPages:
         return await self._adopt(asked, "config.roll-back", self._reloads.roll_back)
 
     async def _adopt(self, asked: AdminRequest, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> AdminResponse:
-        async def do() -> Done:
+        async def do() -> ChangeResult:
             try:
                 adopted = await adopt(asked.who)
             except ConfigError as error:
@@ -152,7 +154,7 @@ class ConfigPages:
             warnings = [f"{key}: the change needs a restart" for key in adopted.needs_restart]
             detail = detail_of(adopted)
             now = ConfigAdopted(_line(adopted), detail["changes"])
-            return Done(now, detail, [*_passing(self._reloads), *warnings])
+            return ChangeResult(now, detail, [*_passing(self._reloads), *warnings])
 
         return await self._changes.make(asked, what, str(self._reloads.path or "config"), do)
 
@@ -162,7 +164,7 @@ def detail_of(adopted: Adopted) -> dict[str, Any]:
     return {"digest": adopted.digest, "changes": list(adopted.changes[:_MOST_CHANGES])}
 
 
-def _passing(reloads: Reloads) -> list[str]:
+def _passing(reloads: ConfigReloader) -> list[str]:
     return [ROLLED_BACK] if reloads.is_rolled_back else []
 
 

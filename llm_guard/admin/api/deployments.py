@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from llm_guard.admin.api.parameters import Duration, check_known, labels_of, left_alone, optional_seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused
-from llm_guard.admin.overrides.breaker_overrides import Aim, Force, ForcedState, Forces
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused
+from llm_guard.admin.overrides.breaker_overrides import BreakerOverride, BreakerOverrides, BreakerSelector, ForcedState
 from llm_guard.admin.overrides.maintenance_holds import MaintenanceHolds
 from llm_guard.admin.schemas.models import DeploymentView
 from llm_guard.clock import Clock
@@ -51,20 +51,20 @@ class ForceBreakers(Breakers):
     """Duration; null: until it is reset."""
 
 
-class ReturnDeployment(Change):
+class UncordonDeployment(Change):
     """The deployment to return to service."""
 
     deployment: Label
 
 
-class DrainDeployment(ReturnDeployment):
+class DrainDeployment(UncordonDeployment):
     """The deployment to drain, and for how long."""
 
     for_: Duration | None = field(name="for", default=None)
     """Duration; null: until it is returned."""
 
 
-class BenchDeployment(ReturnDeployment):
+class CordonDeployment(UncordonDeployment):
     """The deployment to take out of service, and for how long."""
 
     for_: Duration = field(name="for")
@@ -82,7 +82,7 @@ class DeploymentApi:
         view: Callable[[str], DeploymentView | None],
     ) -> None:
         """`view` returns the current view of a deployment."""
-        self.forces = Forces(gateway, changes, clock)
+        self.forces = BreakerOverrides(gateway, changes, clock)
         self.holds = MaintenanceHolds(gateway, changes, clock)
         self._gateway = gateway
         self._changes = changes
@@ -91,7 +91,7 @@ class DeploymentApi:
         self._config = config
         self._labels: Mapping[str, str] = labels_of(config)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         gives = Changed[list[DeploymentView]]
         return [
             _page(
@@ -110,8 +110,8 @@ class DeploymentApi:
             ),
             _page("breakers/reset", "Back to the evidence, and to none so far.", self._reset, Breakers, gives),
             _page("deployments/drain", "Sends no new calls; running ones go on.", self._drain, DrainDeployment, gives),
-            _page("deployments/bench", "Sends no new calls for a time.", self._bench, BenchDeployment, gives),
-            _page("deployments/return", "Sends calls again, more by and by.", self._return, ReturnDeployment, gives),
+            _page("deployments/bench", "Sends no new calls for a time.", self._bench, CordonDeployment, gives),
+            _page("deployments/return", "Sends calls again, more by and by.", self._return, UncordonDeployment, gives),
         ]
 
     def look(self, now: float) -> None:
@@ -123,7 +123,7 @@ class DeploymentApi:
         self.holds.apply_overrides(deployment)
         self.forces.apply_overrides(deployment)
 
-    def recall(self, forces: Iterable[Force], holds: Iterable[tuple[str, MaintenanceHold]]) -> None:
+    def recall(self, forces: Iterable[BreakerOverride], holds: Iterable[tuple[str, MaintenanceHold]]) -> None:
         """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit
         trail."""
         for force in forces:
@@ -151,9 +151,11 @@ class DeploymentApi:
         aim, seconds = self.aim(body), optional_seconds_of(body.for_)
         what = "breakers.force-open" if state == "forced_open" else "breakers.force-closed"
 
-        def do() -> Done:
-            self.forces.put(Force(aim, state, body.reason, self._until(seconds), asked.who, self._clock.wall()))
-            return Done(self._now(aim), {"for": body.for_}, self._warnings() if state == "forced_open" else [])
+        def do() -> ChangeResult:
+            self.forces.put(
+                BreakerOverride(aim, state, body.reason, self._until(seconds), asked.who, self._clock.wall())
+            )
+            return ChangeResult(self._now(aim), {"for": body.for_}, self._warnings() if state == "forced_open" else [])
 
         return await self._changes.make(asked, what, str(aim), do)
 
@@ -162,13 +164,13 @@ class DeploymentApi:
         if (force := self.forces.covering(aim)) is not None:
             raise Refused(409, "forced_as_a_whole", f"{force.aim} is {force.state} as a whole: reset that")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             ended = self.forces.reset(aim)
-            return Done(self._now(aim), {"was": [f"{each.aim}: {each.state}" for each in ended]})
+            return ChangeResult(self._now(aim), {"was": [f"{each.aim}: {each.state}" for each in ended]})
 
         return await self._changes.make(asked, "breakers.reset", str(aim), do)
 
-    def aim(self, body: Breakers) -> Aim:
+    def aim(self, body: Breakers) -> BreakerSelector:
         """Returns the breakers that a body names. Raises Refused for an unknown name."""
         if (body.deployment is None) == (body.upstream is None):
             raise Refused(422, "invalid_body", "name a `deployment`, or an `upstream`, and not both")
@@ -178,7 +180,7 @@ class DeploymentApi:
             check_known(body.upstream, self._config.upstreams.keys(), "upstream")
         else:
             check_known(str(body.deployment), self._labels.keys(), "deployment")
-        aim = Aim(body.deployment, body.model, body.upstream)
+        aim = BreakerSelector(body.deployment, body.model, body.upstream)
         if body.model is not None:
             live = {each.model for each in self._gateway.deployments() if each.label == body.deployment}
             check_known(body.model, {name for name in live if name is not None}, "model")
@@ -196,9 +198,9 @@ class DeploymentApi:
         label, seconds = asked.body.deployment, optional_seconds_of(asked.body.for_)
         check_known(label, self._labels.keys(), "deployment")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             self.holds.put(label, hold(asked.body.reason, asked.who, self._clock.wall(), self._until(seconds)))
-            return Done(self._now(Aim(label)), {"for": asked.body.for_}, self._warnings())
+            return ChangeResult(self._now(BreakerSelector(label)), {"for": asked.body.for_}, self._warnings())
 
         return await self._changes.make(asked, what, label, do)
 
@@ -206,18 +208,18 @@ class DeploymentApi:
         label = asked.body.deployment
         check_known(label, self._labels.keys(), "deployment")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             hold = self.holds.end(label)
             was = hold.kind if hold is not None else None
             warnings = [] if was else [f"{label} was neither drained nor benched"]
-            return Done(self._now(Aim(label)), {"was": was}, warnings)
+            return ChangeResult(self._now(BreakerSelector(label)), {"was": was}, warnings)
 
         return await self._changes.make(asked, "deployments.return", label, do)
 
     def _until(self, seconds: float | None) -> float | None:
         return None if seconds is None else self._clock.now() + seconds
 
-    def _now(self, aim: Aim) -> list[DeploymentView]:
+    def _now(self, aim: BreakerSelector) -> list[DeploymentView]:
         """Returns the views of the deployments; empty for a pattern that no call has used yet."""
         labels = [
             label for label, upstream in self._labels.items() if aim.upstream == upstream or aim.deployment == label
@@ -236,5 +238,5 @@ def _page(
     give: Callable[[AdminRequest], Awaitable[AdminResponse]],
     takes: type[Change],
     gives: object,
-) -> Page:
-    return Page("POST", f"/admin/{path}", summary, give, takes=takes, gives=gives)
+) -> Endpoint:
+    return Endpoint("POST", f"/admin/{path}", summary, give, takes=takes, gives=gives)

@@ -8,14 +8,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from llm_guard.admin.api.parameters import check_known
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.admin.schemas.subsystems import EngineView
 from llm_guard.clock import Clock, iso
 from llm_guard.resilience.health.engine_state import EngineEvent
 from llm_guard.upstreams.engines.registry import Engines
-from llm_guard.upstreams.engines.supervisor import EngineSeen, Supervisor
+from llm_guard.upstreams.engines.supervisor import EngineReport, Supervisor
 
 _OUTPUT = 20
 """Lines of output that are shown."""
@@ -32,19 +32,19 @@ class ChangeEngine(Change):
     engine: Annotated[str, Meta(min_length=1, max_length=64, description="As /admin/engines names it.")]
 
 
-class EnginePages:
+class EngineApi:
     """Endpoints of engines; the engines follow the current config."""
 
-    def __init__(self, engines: Engines, changes: Changes, journal: Journal, clock: Clock) -> None:
+    def __init__(self, engines: Engines, changes: Changes, journal: EventLog, clock: Clock) -> None:
         self._engines = engines
         self._changes = changes
         self._journal = journal
         self._clock = clock
         engines.tell = self._tell
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/engines", "Engines of our own.", self._give, gives=list[EngineView]),
+            Endpoint("GET", "/admin/engines", "Engines of our own.", self._give, gives=list[EngineView]),
             _page("start", "Starts one that is down, at once.", self._start),
             _page("stop", "Stops one; it is not brought back.", self._stop),
             _page("restart", "Stops one, waits, and starts it; twice at once is once.", self._restart),
@@ -77,16 +77,16 @@ class EnginePages:
         name = asked.body.engine
         check_known(name, set(self._engines.names()), "engine")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             supervisor = self._engines.find(name)
             assert supervisor is not None  # noqa: S101  # `check_known` has passed
             was = supervisor.seen().now.state
             has_begun = act(supervisor)
-            return Done(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])
+            return ChangeResult(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])
 
         return await self._changes.make(asked, f"engines.{what}", name, do)
 
-    def _view(self, seen: EngineSeen) -> EngineView:
+    def _view(self, seen: EngineReport) -> EngineView:
         config, now = seen.config, seen.now
         return EngineView(
             seen.name,
@@ -117,5 +117,5 @@ class EnginePages:
             self._changes.note("engines", turn.what, engine, turn.why or "it is up", detail)
 
 
-def _page(path: str, summary: str, give: Callable[[AdminRequest], Awaitable[AdminResponse]]) -> Page:
-    return Page("POST", f"/admin/engines/{path}", summary, give, takes=ChangeEngine, gives=Changed[EngineView])
+def _page(path: str, summary: str, give: Callable[[AdminRequest], Awaitable[AdminResponse]]) -> Endpoint:
+    return Endpoint("POST", f"/admin/engines/{path}", summary, give, takes=ChangeEngine, gives=Changed[EngineView])

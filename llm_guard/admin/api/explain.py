@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, PredictedUse, forecast_of, foresee
+from llm_guard.proxy.dry_run import PredictedCandidate, PredictedUse, forecast_of, predict
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model, wrong_dialect
 from llm_guard.proxy.telemetry.waterfall import took
@@ -120,7 +120,7 @@ class Explanation(Struct, frozen=True):
     deployments: list[DeploymentOutlook]
 
 
-class Foresight:
+class ExplainApi:
     """Endpoint of the prediction, from the current routes and their state."""
 
     def __init__(self, gateway: Handler, clock: Clock) -> None:
@@ -128,9 +128,9 @@ class Foresight:
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         summary = "What would become of a call now; nothing is sent."
-        return [Page("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
+        return [Endpoint("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
 
     async def _explain(self, asked: AdminRequest) -> AdminResponse:
         return answer(self.explain(asked.body))
@@ -151,7 +151,7 @@ class Foresight:
         route = _route_outlook(call, call.route, now)
         if (refusal := wrong_dialect(call)) is not None:
             return _refused(refusal, route)
-        foreseen = foresee(call, call.route, gateway.cooldowns, self._clock, self._draw)
+        foreseen = predict(call, call.route, gateway.cooldowns, self._clock, self._draw)
         outlooks = [_outlook(each, call, call.route, now) for each in foreseen]
         return Explanation(_summary(request.model, call.route, outlooks), None, route, outlooks)
 
@@ -181,7 +181,7 @@ def _route_outlook(call: Call, route: Route, now: float) -> RouteOutlook:
     )
 
 
-def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> DeploymentOutlook:
+def _outlook(foreseen: PredictedCandidate, call: Call, route: Route, now: float) -> DeploymentOutlook:
     target, obstacle = foreseen.target, foreseen.obstacle
     deployment, timeouts = target.deployment, target.timeouts
     latency, hedging = deployment.latency_of(call.is_stream), route.hedging
@@ -211,7 +211,7 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
     )
 
 
-def _why(foreseen: Foreseen) -> str | None:
+def _why(foreseen: PredictedCandidate) -> str | None:
     obstacle = foreseen.obstacle
     if isinstance(obstacle, Unavailable) and obstacle.rest is not None:
         return f"{obstacle.why}: {obstacle.rest.detail}"

@@ -11,9 +11,9 @@ from typing import get_args
 
 from llm_guard.admin.api.history import HistoryApi
 from llm_guard.admin.api.parameters import left_alone
-from llm_guard.admin.context import Running
-from llm_guard.admin.http.cooperative import Pauses
-from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Page, answer
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.http.cooperative import CooperativePauses
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.admin.schemas.models import Counted, HealthSummary, HoldView
 from llm_guard.config import Config, is_pattern
 from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
@@ -48,7 +48,7 @@ Group = Sequence[Deployment]
 class HealthApi:
     """Evaluates the health when it is requested."""
 
-    def __init__(self, config: Config, running: Running, history: HistoryApi, holds: HoldLookup) -> None:
+    def __init__(self, config: Config, running: AdminContext, history: HistoryApi, holds: HoldLookup) -> None:
         self._gateway = running.gateway
         self._counted = running.counters.deployments
         self._models = running.counters.models
@@ -65,13 +65,13 @@ class HealthApi:
         self._config = config
         self._settings = config.ops.health
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
+            Endpoint(
                 "GET", "/readyz", "Readiness: whether new calls are welcome; why not, for operators.", self._ready,
                 media=TEXT, is_open=True, says_more=True,
             ),
-            Page("GET", "/admin/health", "How deployments are, and why.", self._give, gives=HealthSummary),
+            Endpoint("GET", "/admin/health", "How deployments are, and why.", self._give, gives=HealthSummary),
         ]  # fmt: skip
 
     def states(self) -> Iterator[tuple[str, HealthState]]:
@@ -88,7 +88,7 @@ class HealthApi:
             groups.setdefault(deployment.label, []).append(deployment)
         return groups
 
-    async def judged(self, groups: Mapping[str, Group], pauses: Pauses) -> dict[str, HealthVerdict]:
+    async def judged(self, groups: Mapping[str, Group], pauses: CooperativePauses) -> dict[str, HealthVerdict]:
         now = self._clock.now()
         rests, verdicts = self._rests(now), {}
         for label, group in groups.items():
@@ -133,7 +133,7 @@ class HealthApi:
         return mode_words(modes.degraded_routes(), is_gateway=modes.is_degraded)
 
     async def summary(self) -> HealthSummary:
-        verdicts = await self.judged(self.groups(), Pauses(self._clock))
+        verdicts = await self.judged(self.groups(), CooperativePauses(self._clock))
         whole = self.summed_up(verdicts)
         found = Counter(verdict.health for verdict in verdicts.values())
         return HealthSummary(
@@ -162,7 +162,7 @@ class HealthApi:
         now = self._clock.now()
         if now - self._looked_at >= _REASONS_KEPT_S:
             self._looked_at = now
-            verdicts = await self.judged(self.groups(), Pauses(self._clock))
+            verdicts = await self.judged(self.groups(), CooperativePauses(self._clock))
             why = [f"{label}: {'; '.join(verdict.why)}" for label, verdict in verdicts.items() if verdict.why]
             more = [f"and {len(why) - _REASONS} more"] if len(why) > _REASONS else []
             health = self.summed_up(verdicts).health

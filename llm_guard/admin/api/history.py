@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.admin.monitor import rates as tally
 from llm_guard.admin.monitor.rates import NOTHING, CallTally
 from llm_guard.admin.schemas.models import HistoryView, Series
@@ -32,7 +32,7 @@ _UNKNOWN: _Point = (None, None, None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class LastMinuteCounts:
     """Counts of one name in the last minute."""
 
     tally: CallTally
@@ -66,9 +66,9 @@ class HistoryApi:
         self._others: _Line | None = None
         """Sum over models that have no line of their own; None: there never were any."""
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
+            Endpoint(
                 "GET", "/admin/history", "Rates, shares and quantiles of the last quarter of an hour.", self._give,
                 gives=HistoryView,
             ),
@@ -83,21 +83,21 @@ class HistoryApi:
         self._minute.append(counted)
         self._step(before, counted)
 
-    def model(self, name: str) -> Lately:
+    def model(self, name: str) -> LastMinuteCounts:
         """Returns the last minute's calls of a model."""
         then, counts = self._minute[0], self._counters.models.get(name)
         now = tally.of_model(counts) if counts is not None else NOTHING
         return self.lately(now.since(then.models.get(name, NOTHING)))
 
-    def deployment(self, label: str) -> Lately:
+    def deployment(self, label: str) -> LastMinuteCounts:
         """Returns the last minute's attempts on a deployment."""
         then, counts = self._minute[0], self._counters.deployments.get(label)
         now = tally.of_deployment(counts) if counts is not None else NOTHING
         return self.lately(now.since(then.deployments.get(label, NOTHING)))
 
-    def lately(self, news: CallTally) -> Lately:
+    def lately(self, news: CallTally) -> LastMinuteCounts:
         """Relates counts to the seconds of the last minute."""
-        return Lately(news, max(STEP_S, self._clock.now() - self._minute[0].at))
+        return LastMinuteCounts(news, max(STEP_S, self._clock.now() - self._minute[0].at))
 
     def refusals(self, name: str) -> tuple[int, dict[str, int]]:
         """Returns a model's calls in the last minute, and how many of them the gateway refused, by reason. Costs a

@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.api.deployments import Label
 from llm_guard.admin.api.parameters import check_known, labels_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
@@ -87,7 +87,7 @@ _BUDGET = {
 _CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "queue": _Way("queue", parse_count)}
 
 
-class LimitPages:
+class LimitApi:
     """Limits by label. Each name under a pattern has limits of its own; they are changed together."""
 
     def __init__(self, config: Config, gateway: Handler, changes: Changes, clock: Clock) -> None:
@@ -100,12 +100,12 @@ class LimitPages:
         self._before: dict[Deployment, tuple[BudgetSettings, CapacitySettings]] = {}
         """The config's settings."""
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         gives, path = Changed[list[LimitsView]], "/admin/limits"
         back = "Retry budget and capacity as the config says."
         return [
-            Page("GET", path, "Retry budgets and capacity.", self._list, gives=list[LimitsView]),
-            Page(
+            Endpoint("GET", path, "Retry budgets and capacity.", self._list, gives=list[LimitsView]),
+            Endpoint(
                 "POST",
                 path,
                 "Changes them until the next reload; a restart by the same config keeps them.",
@@ -113,7 +113,7 @@ class LimitPages:
                 takes=SetLimits,
                 gives=gives,
             ),
-            Page("POST", f"{path}/reset", back, self._reset, takes=LimitsOf, gives=gives),
+            Endpoint("POST", f"{path}/reset", back, self._reset, takes=LimitsOf, gives=gives),
         ]
 
     def put(self, label: str, said: Mapping[str, Any]) -> None:
@@ -154,9 +154,9 @@ class LimitPages:
         check_known(wanted.deployment, self._labels, "deployment")
         said = _said(wanted)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             self.put(wanted.deployment, said)
-            return Done(self._now(wanted.deployment), said)
+            return ChangeResult(self._now(wanted.deployment), said)
 
         return await self._changes.make(asked, "limits.set", wanted.deployment, do)
 
@@ -164,9 +164,9 @@ class LimitPages:
         label = asked.body.deployment
         check_known(label, self._labels, "deployment")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             was = self._end(label)
-            return Done(self._now(label), {"was": was}, [] if was else [f"{label} was as the config says"])
+            return ChangeResult(self._now(label), {"was": was}, [] if was else [f"{label} was as the config says"])
 
         return await self._changes.make(asked, "limits.reset", label, do)
 

@@ -12,8 +12,8 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from llm_guard.admin.api.parameters import Duration, optional_seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.config import LogSettings
 from llm_guard.log import LEVELS, LevelName, is_logger
@@ -76,11 +76,11 @@ class LogLevels:
         for name in list(LEVELS.overrides()):
             self._say(name, None)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/log-levels", "From which level on lines are written.", self._list,
+            Endpoint("GET", "/admin/log-levels", "From which level on lines are written.", self._list,
                  gives=list[LevelView]),
-            Page("POST", "/admin/log-levels", "Changes that for a module.", self._change, takes=LevelChange,
+            Endpoint("POST", "/admin/log-levels", "Changes that for a module.", self._change, takes=LevelChange,
                  gives=Changed[list[LevelView]]),
         ]  # fmt: skip
 
@@ -92,7 +92,7 @@ class LogLevels:
         what = "log-levels.reset" if change.level is None else "log-levels.set"
         return await self._changes.make(asked, what, change.logger or "all", lambda: self._do(change))
 
-    def _do(self, change: LevelChange) -> Done:
+    def _do(self, change: LevelChange) -> ChangeResult:
         name = change.logger
         if not is_logger(name):
             why = f"no module or package of the gateway is named {name!r}; such as llm_guard.proxy.attempts.release"
@@ -105,7 +105,7 @@ class LogLevels:
         if change.level is not None and seconds is not None:
             until, until_wall = self._clock.now() + seconds, self._clock.wall() + seconds
             self._ends[name] = _Word(until, until_wall, change.level, change.reason)
-        return Done(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
+        return ChangeResult(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
 
     def _say(self, name: str, level: LevelName | None) -> None:
         self._ends.pop(name, None)

@@ -12,11 +12,11 @@ from typing import Annotated
 import structlog
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.auth import Guard, WrongToken, cookies_in
+from llm_guard.admin.http.auth import Authenticator, WrongToken, cookies_in
 from llm_guard.admin.http.credentials import COOKIE_S, Credential, Role
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.used_login_codes import UsedCodes
 
 _log = structlog.get_logger("llm_guard.admin.api.login")
@@ -43,20 +43,22 @@ class Session(Struct, frozen=True):
     """Several people may have the token; each change can name the operator (x-llm-guard-operator)."""
 
 
-class LoginPages:
+class LoginApi:
     """Endpoints of login, logout and session. `guard` returns the current guard."""
 
-    def __init__(self, guard: Callable[[], Guard], used: UsedCodes, clock: Clock) -> None:
+    def __init__(self, guard: Callable[[], Authenticator], used: UsedCodes, clock: Clock) -> None:
         self._guard = guard
         self._used = used
         self._clock = clock
-        self._thread = Worker("logins")
+        self._thread = IoThread("logins")
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("POST", "/dashboard/login", "A code or a token for a cookie.", self._login, takes=Login, is_open=True),
-            Page("POST", "/dashboard/logout", "Takes the cookie back.", self._logout, is_open=True),
-            Page("GET", "/admin/session", "Whose token this request has.", self._show, gives=Session),
+            Endpoint(
+                "POST", "/dashboard/login", "A code or a token for a cookie.", self._login, takes=Login, is_open=True
+            ),
+            Endpoint("POST", "/dashboard/logout", "Takes the cookie back.", self._logout, is_open=True),
+            Endpoint("GET", "/admin/session", "Whose token this request has.", self._show, gives=Session),
         ]
 
     def close(self) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from llm_guard.admin.api.parameters import check_known
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.admin.schemas.subsystems import ProbedView
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.upstreams.probes.prober import Prober
@@ -23,20 +23,20 @@ class ProbeNow(Change):
     upstream: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
-class ProbePages:
+class ProbeApi:
     """Endpoints of probes; the prober follows the current config."""
 
-    def __init__(self, prober: Prober, changes: Changes, journal: Journal) -> None:
+    def __init__(self, prober: Prober, changes: Changes, journal: EventLog) -> None:
         self._prober = prober
         self._changes = changes
         self._journal = journal
         self._timestamps = Timestamps()
         prober.on_change = self._tell
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/probes", "What looks at upstreams have found.", self._give, gives=list[ProbedView]),
-            Page(
+            Endpoint("GET", "/admin/probes", "What looks at upstreams have found.", self._give, gives=list[ProbedView]),
+            Endpoint(
                 "POST", "/admin/probes/now", "Looks at once, and says what was found.", self._look_now,
                 takes=ProbeNow, gives=Changed[list[ProbedView]],
             ),
@@ -56,10 +56,10 @@ class ProbePages:
         if wanted is not None:
             check_known(wanted, {each.upstream.name for each in self._prober.subjects()}, "probe")
 
-        async def do() -> Done:
+        async def do() -> ChangeResult:
             await self._prober.wait_looks(wanted)
             shown = list(self.views(wanted))
-            return Done(shown, warnings=[] if shown else ["nothing is looked at: no upstream has a `probe`"])
+            return ChangeResult(shown, warnings=[] if shown else ["nothing is looked at: no upstream has a `probe`"])
 
         return await self._changes.make(asked, "probes.now", wanted or "all", do)
 

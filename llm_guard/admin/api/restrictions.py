@@ -12,9 +12,9 @@ from typing import Annotated, get_args
 from msgspec import Meta
 
 from llm_guard.admin.api.deployments import Breakers, DeploymentApi
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused, answer
-from llm_guard.admin.overrides.breaker_overrides import Aim
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
+from llm_guard.admin.overrides.breaker_overrides import BreakerSelector
 from llm_guard.admin.restrictions.deployments import RESET, concerned_by, is_ramping
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.restrictions import Resettable, Restriction
@@ -37,7 +37,7 @@ class ResetDeployment(Breakers):
     """Kinds to reset; null: all. An upstream has host_breaker and credential_cooldown."""
 
 
-class RestrictionPages:
+class RestrictionApi:
     """Endpoints that list and reset restrictions."""
 
     def __init__(
@@ -49,12 +49,12 @@ class RestrictionPages:
         self._changes = changes
         self._clock = clock
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         summary = "What refuses or delays calls now: cause, since, until, and the request that lifts it."
         reset = "Ends what the gateway restricts by itself: breakers, cooldowns, paces; holds and forces stay."
         return [
-            Page("GET", "/admin/restrictions", summary, self._list, gives=list[Restriction]),
-            Page("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
+            Endpoint("GET", "/admin/restrictions", summary, self._list, gives=list[Restriction]),
+            Endpoint("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
         ]
 
     async def _list(self, _asked: AdminRequest) -> AdminResponse:
@@ -65,17 +65,17 @@ class RestrictionPages:
         aim = self._controls.aim(body)
         what = _wanted(body)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             lifted, warnings = self._lift(aim, what)
             left = self._restrictions.of(aim)
             if not lifted:
                 warnings.append(f"{aim}: nothing of that restricted it")
             warnings += [f"still restricted by {each.kind}: {each.cause}" for each in left if each.kind not in what]
-            return Done(left, {"what": list(what), "lifted": lifted}, warnings)
+            return ChangeResult(left, {"what": list(what), "lifted": lifted}, warnings)
 
         return await self._changes.make(asked, "deployments.reset", str(aim), do)
 
-    def _lift(self, aim: Aim, what: Iterable[Resettable]) -> tuple[list[str], list[str]]:
+    def _lift(self, aim: BreakerSelector, what: Iterable[Resettable]) -> tuple[list[str], list[str]]:
         """Returns what was lifted, and warnings about effects on other deployments."""
         meant = [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
         lifts: dict[Resettable, Callable[[list[Deployment]], list[str]]] = {

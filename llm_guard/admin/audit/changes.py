@@ -13,9 +13,9 @@ from typing import Annotated, Generic, TypeVar
 import structlog
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from llm_guard.admin.audit.writer import Trail, WriteResult
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused, answer
+from llm_guard.admin.audit.writer import AuditWriter, WriteResult
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.storage.audit_log import Entry
 
@@ -25,7 +25,7 @@ _Now = TypeVar("_Now")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ChangeResult:
     """Result of a change."""
 
     now: object
@@ -59,14 +59,14 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class Changes:
     """Carries out changes: `make` those of operators, `note` those that follow from them later."""
 
-    def __init__(self, trail: Trail, journal: Journal, clock: Clock) -> None:
+    def __init__(self, trail: AuditWriter, journal: EventLog, clock: Clock) -> None:
         self._trail = trail
         self._journal = journal
         self._clock = clock
         self._instance = f"{socket.gethostname()}:{os.getpid()}"
 
     async def make(
-        self, asked: AdminRequest, what: str, target: str, do: Callable[[], Done | Awaitable[Done]]
+        self, asked: AdminRequest, what: str, target: str, do: Callable[[], ChangeResult | Awaitable[ChangeResult]]
     ) -> AdminResponse:  # fmt: skip
         """Carries out a change, and responds with the new state. `asked.body` is a `Change`. `do` may raise Refused, if
         nothing was changed."""
@@ -95,9 +95,9 @@ class Changes:
             Entry(at=at, who=who, what=what, target=target, why=why, detail=dict(detail), instance=self._instance)
         )
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         summary = "What was changed, by whom and why, the newest first; id null: not on the disk."
-        return [Page("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
+        return [Endpoint("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
 
     async def _give(self, asked: AdminRequest) -> AdminResponse:
         wants: AuditQuery = asked.wants

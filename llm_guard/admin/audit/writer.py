@@ -17,7 +17,7 @@ from llm_guard.admin.http.endpoint import Refused
 from llm_guard.clock import Clock
 from llm_guard.storage.audit_log import AuditFile, Entry
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 
 _log = structlog.get_logger("llm_guard.admin.audit.writer")
 
@@ -33,13 +33,13 @@ WriteResult = asyncio.Future[str | None]
 """Result of a write: why it is not on the disk, or None if it is."""
 
 
-class Trail:
+class AuditWriter:
     """Used from one event loop; `await close()` at its end."""
 
     def __init__(self, file: AuditFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._thread = Worker("audit")
+        self._thread = IoThread("audit")
         self._unwritten: deque[Entry] = deque(maxlen=KEPT)
         self._waiting: list[Entry] = []
         """Entries in the thread's queue."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
 
 _HERE = Path(__file__).parent
 _TEXTS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -31,10 +31,10 @@ class Dashboard:
         self._answers = {path.name: _answer(path) for path in paths}
         self._page = self._answers.pop("index.html")
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/dashboard", "The dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
-            Page("GET", "/dashboard/{file}", "What it is made of.", self._file, media="*/*", is_open=True),
+            Endpoint("GET", "/dashboard", "The dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
+            Endpoint("GET", "/dashboard/{file}", "What it is made of.", self._file, media="*/*", is_open=True),
         ]
 
     async def _index(self, asked: AdminRequest) -> AdminResponse:

@@ -30,7 +30,7 @@ class OperatorEvent(msgspec.Struct, frozen=True):
     """Details, depending on the kind."""
 
 
-class Journal:
+class EventLog:
     """The last events. Used from the event loop's thread only."""
 
     def __init__(self, clock: Clock) -> None:

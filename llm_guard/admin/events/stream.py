@@ -14,11 +14,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.admin.events.event_log import Journal, OperatorEvent
+from llm_guard.admin.events.event_log import EventLog, OperatorEvent
 from llm_guard.admin.events.subscriber import MessageFormat, ServerSentEvents, StreamMessage, Subscriber, Texts
 from llm_guard.admin.events.websocket_stream import PROTOCOL, EventSocket
 from llm_guard.admin.http import websocket
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
 from llm_guard.admin.http.router import headers_of
 from llm_guard.admin.schemas.models import Hello, Missed
 from llm_guard.proxy.http_server.request import Request
@@ -53,10 +53,10 @@ class EventsHeaders(Struct):
     """Position as in `since`, which takes precedence. Browsers send it when they reconnect."""
 
 
-class Events:
+class EventStream:
     """Publishes every event to every reader. `look` sends heartbeats."""
 
-    def __init__(self, journal: Journal, now: float) -> None:
+    def __init__(self, journal: EventLog, now: float) -> None:
         self.boot = secrets.token_hex(4)
         self._journal = journal
         self._readers: set[Subscriber] = set()
@@ -66,13 +66,13 @@ class Events:
         self._texts = Texts()
         journal.subscribe(self._tell)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
+            Endpoint(
                 "GET", "/admin/events", "Server-sent events; goes on after ?since= or Last-Event-ID.",
                 live=self._stream, query=EventsQuery, heeds=EventsHeaders, gives=StreamMessage,
             ),
-            Page(
+            Endpoint(
                 "GET", "/admin/events/ws", "The same as texts of a WebSocket; goes on after ?since=.",
                 live=self._talk, query=EventsQuery, heeds=EventsHeaders, gives=StreamMessage,
             ),

@@ -26,7 +26,7 @@ class WrongToken(Refused):
     """The request had a wrong token, cookie or login code."""
 
 
-class Guard:
+class Authenticator:
     """Checks requests against the current config; a reload replaces it."""
 
     def __init__(self, rules: Ops, credentials: tuple[Credential, ...], listens_on: tuple[str, ...]) -> None:

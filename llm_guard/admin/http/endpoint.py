@@ -1,4 +1,4 @@
-"""Requests, responses and endpoints of the admin API: `AdminRequest`, `AdminResponse`, `Page`, `Refused`, `Change`."""
+"""Requests, responses and endpoints of the admin API, and the errors and changes that they share."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Endpoint:
     """An endpoint: one method of one path. Exactly one of `give` and `live` is set."""
 
     method: str

@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import structlog
 
-from llm_guard.admin.http.auth import Guard, WrongToken, check_json
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Operator, Page, Refused
+from llm_guard.admin.http.auth import Authenticator, WrongToken, check_json
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Operator, Refused
 from llm_guard.admin.http.penalty import Penalty
 from llm_guard.admin.http.schema_docs import type_text
 from llm_guard.clock import Clock
@@ -44,15 +44,15 @@ def is_operators(path: str) -> bool:
     return not path.startswith("/v1/") and "/" + path[1:].partition("/")[0] in _ROOTS
 
 
-class Site:
+class Router:
     """All endpoints. `guard` may be replaced at any moment."""
 
-    def __init__(self, pages: Iterable[Page], guard: Guard, clock: Clock) -> None:
+    def __init__(self, pages: Iterable[Endpoint], guard: Authenticator, clock: Clock) -> None:
         self.guard = guard
         self._clock = clock
         self._penalty = Penalty(clock)
         self.pages = tuple(pages)
-        self._by_path: dict[str, dict[str, Page]] = {}
+        self._by_path: dict[str, dict[str, Endpoint]] = {}
         for page in self.pages:
             self._by_path.setdefault(page.path, {})[page.method] = page
         self._patterns = [path for path in self._by_path if "{" in path]
@@ -111,7 +111,7 @@ class Site:
             reply.closes_connection = True  # the next guess needs a new connection
         return wrong.answer()
 
-    async def _caller(self, page: Page, request: Request) -> Operator | None:
+    async def _caller(self, page: Endpoint, request: Request) -> Operator | None:
         """Returns the caller, or None on an open page. Raises Refused where the page is not open to the request."""
         if not page.is_open:
             return self.guard.check(request.method, request.names, self._clock.wall())
@@ -131,7 +131,7 @@ class Site:
             pass
         return None
 
-    def _page_of(self, request: Request, reply: ResponseWriter) -> tuple[Page, dict[str, str]]:
+    def _page_of(self, request: Request, reply: ResponseWriter) -> tuple[Endpoint, dict[str, str]]:
         """Returns the page and the parameters of its path. Raises Refused and BadRequest."""
         if (bad := objection(request)) is not None:
             reply.closes_connection = True  # the framing of such a request may be wrong as well
@@ -140,7 +140,7 @@ class Site:
             raise bad
         return self._find(request)
 
-    def _find(self, request: Request) -> tuple[Page, dict[str, str]]:
+    def _find(self, request: Request) -> tuple[Endpoint, dict[str, str]]:
         methods, params = self._methods(request.path)
         page = methods.get("GET" if request.method == "HEAD" else request.method)
         if page is None:
@@ -148,7 +148,7 @@ class Site:
             raise Refused(405, "method_not_allowed", f"use {' or '.join(allowed[0][1].split(', '))}", allowed)
         return page, params
 
-    def _methods(self, path: str) -> tuple[dict[str, Page], dict[str, str]]:
+    def _methods(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str]]:
         if (methods := self._by_path.get(path)) is not None:
             return methods, {}
         for pattern in self._patterns:

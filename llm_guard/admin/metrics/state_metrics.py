@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from llm_guard.admin.api.health import WORST_FIRST
-from llm_guard.admin.context import Running
+from llm_guard.admin.context import AdminContext
 from llm_guard.admin.metrics.exposition import Family, Row
-from llm_guard.admin.monitor.monitor import Watch
+from llm_guard.admin.monitor.monitor import Monitor
 from llm_guard.log import direct_writer
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
@@ -45,7 +45,7 @@ class _Seen:
 class StateMetrics:
     """Samples and metrics; `look` must be exhausted before the metrics are written."""
 
-    def __init__(self, running: Running, watch: Watch, health: HealthStates, alerts: AlertCounts) -> None:
+    def __init__(self, running: AdminContext, watch: Monitor, health: HealthStates, alerts: AlertCounts) -> None:
         self._running = running
         self._gateway = running.gateway
         self._watch = watch

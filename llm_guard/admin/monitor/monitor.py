@@ -17,7 +17,7 @@ PeriodicCheck = Callable[[float], None]
 """Takes the monotonic time; must not block."""
 
 
-class Watch:
+class Monitor:
     """Runs until it is stopped. A function that fails does not stop the others."""
 
     def __init__(self, looks: Iterable[PeriodicCheck], clock: Clock) -> None:

@@ -16,8 +16,8 @@ import structlog
 
 from llm_guard.admin.persistence.operator_state import SavedState
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import Worker
-from llm_guard.storage.snapshot_file import KeptFile, TakenOver
+from llm_guard.storage.io_thread import IoThread
+from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver
 
 _log = structlog.get_logger("llm_guard.admin.persistence.state_saver")
 
@@ -33,17 +33,17 @@ _read = msgspec.json.Decoder(SavedState).decode
 _written = msgspec.json.encode
 
 
-class Keeping:
+class StateSaver:
     """Life cycle: `await recall()` before the first call, then `look` periodically; `await close()` at the end."""
 
     def __init__(
-        self, file: KeptFile, gather: Callable[[], SavedState], recall: Callable[[SavedState], None], clock: Clock
+        self, file: SnapshotFile, gather: Callable[[], SavedState], recall: Callable[[SavedState], None], clock: Clock
     ) -> None:  # fmt: skip
         self._file = file
         self._gather = gather
         self._recall = recall
         self._clock = clock
-        self._thread = Worker("kept")
+        self._thread = IoThread("kept")
         self._last: SavedState | None = SavedState()
         """The state on the disk; no file counts as an empty state. None: the next one is written in any case."""
         self._writing: asyncio.Future[None] | None = None

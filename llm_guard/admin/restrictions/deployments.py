@@ -14,7 +14,7 @@ from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Resettable, Res
 from llm_guard.clock import iso
 from llm_guard.resilience.capacity.gate import GateSnapshot
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
-from llm_guard.resilience.circuit_breaker.cooldown import Benched, CooldownKey
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldown, CooldownKey
 from llm_guard.resilience.throttling.adaptive_throttle import Phase
 from llm_guard.routing.deployment import Deployment
 
@@ -80,11 +80,11 @@ def of_gates(
 
 
 def of_cooldowns(
-    cooldowns: Mapping[CooldownKey, Benched], deployments: Iterable[Deployment], moment: Moment
+    cooldowns: Mapping[CooldownKey, Cooldown], deployments: Iterable[Deployment], moment: Moment
 ) -> Iterator[Restriction]:
     """Yields cooldowns of credentials and of models, one for each of an upstream's own keys, and one for all callers'
     keys together."""
-    groups: dict[tuple[str, str | None, str | None], list[Benched]] = {}
+    groups: dict[tuple[str, str | None, str | None], list[Cooldown]] = {}
     concerned = concerned_by(cooldowns, deployments)
     labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
     for key, found in concerned.items():
@@ -276,7 +276,7 @@ def _full(
     )
 
 
-def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
+def _cooling(deployment: Deployment, benched: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
     last = max(benched, key=lambda each: each.until)
     return Restriction(
         "cooldown",
@@ -294,7 +294,7 @@ def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None
     )
 
 
-def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
+def _cooling_credential(upstream: str, benched: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
     last = max(benched, key=lambda each: each.until)
     whose = f"the credential of {upstream} cools down: " if own is not None else ""
     return Restriction(
@@ -313,7 +313,7 @@ def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | No
     )
 
 
-def _provider_said(benched: Benched) -> str:
+def _provider_said(benched: Cooldown) -> str:
     failure = benched.failure
     wait = "" if failure.retry_after_s is None else f", and asked for a wait of {failure.retry_after_s:.0f} s"
     kind = failure.kind.category.replace("_", " ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from llm_guard.admin.overrides.breaker_overrides import Force
+from llm_guard.admin.overrides.breaker_overrides import BreakerOverride
 from llm_guard.admin.restrictions.deployments import Moment
 from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Restriction
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView
@@ -19,7 +19,7 @@ from llm_guard.routing.deployment import Deployment, MaintenanceHold
 _RELOAD = "/admin/config/reload"
 
 
-def of_force(force: Force, moment: Moment) -> Restriction:
+def of_force(force: BreakerOverride, moment: Moment) -> Restriction:
     """Describes breakers that an operator has forced open."""
     aim = force.aim
     body: LiftBody = {"upstream": aim.upstream} if aim.upstream is not None else {"deployment": aim.deployment}

@@ -12,16 +12,16 @@ from typing import Literal
 from msgspec import Struct
 
 from llm_guard.admin.api.clients import ClientView
-from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, KeptView, ProbedView
+from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
 
 __all__ = [
+    "BreakerOverrideView",
     "BreakerView",
     "BudgetView",
     "Counted",
     "DeploymentView",
-    "ForceView",
     "GateView",
     "HealthState",
     "HealthSummary",
@@ -207,7 +207,7 @@ class HoldView(Struct, frozen=True):
     """Name of the operator, as claimed."""
 
 
-class ForceView(Struct, frozen=True):
+class BreakerOverrideView(Struct, frozen=True):
     """An operator's override of breakers, as part of a `BreakerView`."""
 
     reason: str
@@ -245,7 +245,7 @@ class Snapshot(Struct, frozen=True):
     """Probed upstreams."""
     cache: CacheView | None
     """Response cache; null: no model uses it."""
-    kept: KeptView | None
+    kept: StoredCallsView | None
     """Deferred calls and dead letters; null: no model stores calls by itself, and none is stored."""
     credentials_benched: int
     """Provider keys in cooldown, because the provider refused them."""

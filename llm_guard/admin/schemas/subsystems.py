@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from llm_guard.resilience.health.engine_state import EngineState, Order
+from llm_guard.resilience.health.engine_state import EngineCommand, EngineState
 from llm_guard.resilience.health.probe_policy import ProbeKind, ProbeOutcome, ProbeState
 
 
@@ -52,7 +52,7 @@ class EngineView(Struct, frozen=True):
     since: str
     why: str | None
     """The last problem, until the engine runs again."""
-    doing: Order | None
+    doing: EngineCommand | None
     """Operation in progress; null: none."""
     attempts: int
     """Automatic restarts in a row."""
@@ -137,7 +137,7 @@ class CacheView(Struct, frozen=True):
     routes: list[RouteCache]
 
 
-class KeptView(Struct, frozen=True):
+class StoredCallsView(Struct, frozen=True):
     """Stored calls: dead letters and deferred calls."""
 
     count: dict[str, int]

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from llm_guard.dialects.event_json import object_in
-from llm_guard.dialects.resume.text_join import Seam
+from llm_guard.dialects.resume.text_join import TextJoin
 from llm_guard.dialects.resume.transcript import MAX_TEXT, Splice, Transcript
 from llm_guard.dialects.sse import SseEvent, Usage, events_in
 
@@ -166,7 +166,7 @@ class TalliedSplice(Splice, Generic[_T]):
         self._tally.count(self._told.said(body), text)
         self.is_joined = self.is_joined or (self._is_settled and not self.has_diverged)
 
-    def _gone_on(self, seam: Seam, text: str | None) -> str:
+    def _gone_on(self, seam: TextJoin, text: str | None) -> str:
         """The new part of a text that continues; None ends the text."""
         new = seam.end() if text is None else seam.feed(text)
         self.has_diverged = seam.has_diverged

@@ -10,7 +10,7 @@ from typing import Any
 
 from llm_guard.dialects.resume.base import Body, count_of, mapping, text_in
 from llm_guard.dialects.resume.chat_splice import ChatContinuation, ChatRestart
-from llm_guard.dialects.resume.chat_state import ANSWERS, REASONING, ChatTold, TextPath
+from llm_guard.dialects.resume.chat_state import ANSWERS, REASONING, ChatState, TextPath
 from llm_guard.dialects.resume.text_join import LEAST_ECHO, anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
@@ -26,7 +26,7 @@ _OPEN_ENDED: Body = {"continue_final_message": True, "add_generation_prompt": Fa
 """vLLM refuses one without the other."""
 
 
-class ChatTranscript(ChatTold):
+class ChatTranscript(ChatState):
     """One response, and how it can be resumed."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from llm_guard.dialects.resume.chat_state import (
     ANSWERS,
     DETAILS,
     REASONING,
-    ChatTold,
+    ChatState,
     TextPath,
     calls_in,
     choices_in,
@@ -23,14 +23,14 @@ from llm_guard.dialects.resume.chat_state import (
     texts_in,
     usage_in,
 )
-from llm_guard.dialects.resume.text_join import Seam, seam
+from llm_guard.dialects.resume.text_join import TextJoin, seam
 from llm_guard.dialects.resume.transcript import MAX_KEPT_BYTES
 from llm_guard.dialects.sse import SseEvent, events_in
 
 _DONE = b"[DONE]"
 
 
-class _ChatSplice(TalliedSplice[ChatTold]):
+class _ChatSplice(TalliedSplice[ChatState]):
     """Passes chunks on under the first stream's id and model, and without a second role."""
 
     def feed(self, block: bytes) -> bytes:
@@ -59,7 +59,7 @@ class _ChatSplice(TalliedSplice[ChatTold]):
 class ChatContinuation(_ChatSplice):
     """Continues the text. Drops reasoning, which leads to a text that the client has; tool calls are new."""
 
-    def __init__(self, told: ChatTold, marker: Body, pieces: int, joint: Seam) -> None:
+    def __init__(self, told: ChatState, marker: Body, pieces: int, joint: TextJoin) -> None:
         """The request contained `pieces` of the text; `joint` joins the text to what the client has."""
         super().__init__(told, marker, pieces)
         self._seam = joint
@@ -91,7 +91,7 @@ class ChatRestart(_ChatSplice):
     """Compares each text with what the client has, and keeps the client's ids; buffers everything new until all texts
     have come again."""
 
-    def __init__(self, told: ChatTold, marker: Body) -> None:
+    def __init__(self, told: ChatState, marker: Body) -> None:
         super().__init__(told, marker, 0)
         self._seams = {
             (index, path): seam("restart", "".join(pieces))

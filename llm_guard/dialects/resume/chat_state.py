@@ -38,7 +38,7 @@ class Choice:
     is_finished: bool = False
 
 
-class ChatTold(TalliedTranscript):
+class ChatState(TalliedTranscript):
     """Records the texts of each choice."""
 
     def __init__(self) -> None:

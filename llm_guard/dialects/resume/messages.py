@@ -23,7 +23,7 @@ from llm_guard.dialects.resume.base import (
     text_in,
 )
 from llm_guard.dialects.resume.requests import is_message_shaped, rest_of_message, thinks
-from llm_guard.dialects.resume.text_join import Seam, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.text_join import TextJoin, anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
@@ -155,7 +155,7 @@ class _Continued(TalliedSplice[MessagesTranscript]):
     def __init__(self, transcript: MessagesTranscript, resume_mode: ResumeMode, marker: Body) -> None:
         super().__init__(transcript, marker, transcript.text_pieces)
         text = transcript.text
-        self._seam: Seam = seam(resume_mode if given_back(text) else "prefill", text)
+        self._seam: TextJoin = seam(resume_mode if given_back(text) else "prefill", text)
         self._source: int | None = None
         """Index of the new stream's first text block."""
         self._target = next((at for at, block in transcript.blocks.items() if block.is_open), None)

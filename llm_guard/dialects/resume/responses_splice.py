@@ -13,17 +13,17 @@ from llm_guard.dialects.resume.responses_state import (
     ENDS,
     OPENINGS,
     Item,
-    ResponsesTold,
+    ResponsesState,
     TextPosition,
     nature_of,
     part_place,
     text_place,
 )
-from llm_guard.dialects.resume.text_join import Seam, given_back, seam
+from llm_guard.dialects.resume.text_join import TextJoin, given_back, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
 
 
-class _ResponseSplice(TalliedSplice[ResponsesTold]):
+class _ResponseSplice(TalliedSplice[ResponsesState]):
     def _join(self, body: Body) -> Iterator[Body]:
         for event in self._tell(body):
             yield self._told.numbered(event)
@@ -38,9 +38,9 @@ class ResponsesContinuation(_ResponseSplice):
 
     Also drops annotations of the continued text: they refer to positions in the new stream's text."""
 
-    def __init__(self, told: ResponsesTold, resume_mode: ResumeMode, marker: Body) -> None:
+    def __init__(self, told: ResponsesState, resume_mode: ResumeMode, marker: Body) -> None:
         super().__init__(told, marker, told.text_pieces)
-        self._seam: Seam = seam(resume_mode if given_back(told.text) else "prefill", told.text)
+        self._seam: TextJoin = seam(resume_mode if given_back(told.text) else "prefill", told.text)
         self._source: int | None = None
         """Index of the new stream's first message."""
         self._source_part: int | None = None
@@ -170,7 +170,7 @@ class ResponsesContinuation(_ResponseSplice):
 class ResponsesRestart(_ResponseSplice):
     """Compares the new response item by item with what was sent. The client keeps its ids."""
 
-    def __init__(self, told: ResponsesTold, marker: Body) -> None:
+    def __init__(self, told: ResponsesState, marker: Body) -> None:
         super().__init__(told, marker, 0)
         self._seams = {
             (at, place): seam("restart", text.whole)
@@ -242,7 +242,7 @@ class ResponsesRestart(_ResponseSplice):
         if item.is_open and not self.has_diverged:
             yield {**body, "item": {**mapping(body.get("item")), **item.ids}}
 
-    def _seams_of(self, at: int) -> Iterator[Seam]:
+    def _seams_of(self, at: int) -> Iterator[TextJoin]:
         return (known for (index, _), known in self._seams.items() if index == at)
 
 

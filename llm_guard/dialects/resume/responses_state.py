@@ -31,7 +31,7 @@ _TEXTS = {
 _PARTS = {"content_part": "content_index", "reasoning_summary_part": "summary_index"}
 
 
-class ResponsesTold(TalliedTranscript):
+class ResponsesState(TalliedTranscript):
     """Records one response, item by item."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.capacity.wait_queue import Slot, Ticket
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, Permit
 from llm_guard.resilience.circuit_breaker.cooldown import (
-    Benched,
+    Cooldown,
     CooldownKey,
     Cooldowns,
     as_of,
@@ -202,7 +202,7 @@ class AdmissionControl:
     ) -> Lease | Unavailable | AtCapacity:
         deployment = target.deployment
         if deployment.hold is not None:
-            return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
+            return refusal_by_hold(deployment.hold, deployment.breaker.settings.open_for, now)
         rest = cooldown_of(self._cooldowns, call, target, key, hint_patience_s, now)
         if rest is not None:
             self._cooldowns.note_stopped(cooldown_keys(call, target, key))
@@ -284,7 +284,7 @@ def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Coold
 
 def cooldown_of(
     cooldowns: Cooldowns, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
-) -> Benched | None:
+) -> Cooldown | None:
     """Returns the cooldown that stops a call, if any; see `AdmissionControl.try_enter`."""
     if now >= cooldowns.quiet_from or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own
@@ -301,7 +301,7 @@ def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> flo
     return gate.wait_s(now, call.priority, share_of(call), source_of(call, deployment))
 
 
-def shut_by(hold: MaintenanceHold, guess_s: float, now: float) -> Unavailable:
+def refusal_by_hold(hold: MaintenanceHold, guess_s: float, now: float) -> Unavailable:
     """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
     why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
     return Unavailable(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)

@@ -21,7 +21,7 @@ from llm_guard.proxy.response.content_decoding import unreadable
 from llm_guard.proxy.response.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder, view_of
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
-from llm_guard.resilience.capacity.response_memory import AnswerMemory
+from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.classification.classify import classify_answer, classify_event
 from llm_guard.resilience.streams.settings import why_cut
 from llm_guard.routing.deployment import Upstream
@@ -49,7 +49,7 @@ class ResponseTimeLimits(Protocol):
 
 
 async def read_to_commit(
-    call: Call, attempt: Attempt, exchange: Exchange, limits: ResponseTimeLimits, memory: AnswerMemory
+    call: Call, attempt: Attempt, exchange: Exchange, limits: ResponseTimeLimits, memory: ResponseMemory
 ) -> Opened | Failure:
     """Reads as much of the response as decides whether it is good. Raises UpstreamError."""
     upstream, wall = attempt.target.deployment.upstream, limits.clock.wall

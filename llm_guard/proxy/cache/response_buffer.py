@@ -14,7 +14,7 @@ MOST_BYTES = 64 * 1024**2
 """Default limit of a collected body; a larger response is broken off."""
 
 
-class Recording:
+class ResponseBuffer:
     """Implements `response_writer.ResponseConnection` by collecting what is written to its `reply()`."""
 
     def __init__(self, on_news: Callable[[], None] = lambda: None, most_bytes: int = MOST_BYTES) -> None:

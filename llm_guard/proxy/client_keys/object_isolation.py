@@ -65,7 +65,7 @@ _TOO_LONG = Refusal(
 )  # fmt: skip
 
 
-class Isolation:
+class ObjectIsolation:
     """Isolates the objects of client keys from each other, for all calls of one gateway."""
 
     def __init__(self, objects: OwnedObjects, clock: Clock) -> None:

@@ -10,7 +10,7 @@ from llm_guard.config import Config
 from llm_guard.outcome import Exhausted, Refusal
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.model_list import filter_models, is_filtered
-from llm_guard.proxy.client_keys.object_isolation import Isolation, RunAttempts
+from llm_guard.proxy.client_keys.object_isolation import ObjectIsolation, RunAttempts
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
 from llm_guard.proxy.response.json_rewrite import ask_for_plain
 from llm_guard.routing.route_table import RouteTable
@@ -21,7 +21,7 @@ class Screening:
 
     def __init__(self, objects: OwnedObjects, table: Callable[[], RouteTable], clock: Clock) -> None:
         self._objects = objects
-        self._isolation = Isolation(objects, clock)
+        self._isolation = ObjectIsolation(objects, clock)
         self._table = table
         self._clock = clock
 

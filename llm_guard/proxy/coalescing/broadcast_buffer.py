@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 
 WINDOW_BYTES = 1 << 20
 """The most between the slowest reader and the end, once a response is too large to be held as a whole."""
@@ -21,7 +21,7 @@ class BroadcastReader:
 
     __slots__ = ("_tape", "_waiter", "is_left_behind", "place")
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: BroadcastBuffer) -> None:
         self._tape = tape
         self._waiter: asyncio.Future[None] | None = None
         self.place = 0
@@ -67,7 +67,7 @@ class BroadcastReader:
             self._waiter = None
 
 
-class Tape(Recording):
+class BroadcastBuffer(ResponseBuffer):
     """Buffers a response for several readers.
 
     Up to `whole_bytes` all of it is held, and neither writer nor readers wait for each other. Of a larger one a window

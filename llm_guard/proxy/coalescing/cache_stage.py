@@ -12,12 +12,12 @@ from typing import Protocol
 
 from llm_guard.clock import Clock
 from llm_guard.outcome import Disposition, Exhausted, Refusal
-from llm_guard.proxy.cache.response_cache import AnswerCache, Lookup, may_stand_in_later
+from llm_guard.proxy.cache.response_cache import Lookup, ResponseCache, may_stand_in_later
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.coalescing.single_flight import Flight, call_for_all, errand_for
-from llm_guard.proxy.coalescing.waiter import Following
-from llm_guard.proxy.degraded_mode import Degraded
-from llm_guard.proxy.http_server.error_responses import give_promise, refuse
+from llm_guard.proxy.coalescing.single_flight import SingleFlight, call_for_all, refresh_call
+from llm_guard.proxy.coalescing.waiter import WaiterResponder
+from llm_guard.proxy.degraded_mode import DegradedMode
+from llm_guard.proxy.http_server.error_responses import refuse, send_accepted
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
@@ -40,14 +40,16 @@ class CallExecutor(Protocol):
 class CacheStage:
     """The stage before the attempts, for calls of routes with a cache, and for calls that may be deferred."""
 
-    def __init__(self, executor: CallExecutor, fallback: FallbackResponder, degraded: Degraded, clock: Clock) -> None:
+    def __init__(
+        self, executor: CallExecutor, fallback: FallbackResponder, degraded: DegradedMode, clock: Clock
+    ) -> None:
         self.deferred_store: DeferredStore | None = None
-        self.cache: AnswerCache | None = None
+        self.cache: ResponseCache | None = None
         self._executor = executor
         self._degraded = degraded
         self._clock = clock
-        self._following = Following(fallback, clock, lambda: executor.is_leaving)
-        self._flights: dict[bytes, Flight] = {}
+        self._following = WaiterResponder(fallback, clock, lambda: executor.is_leaving)
+        self._flights: dict[bytes, SingleFlight] = {}
 
     async def try_respond(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the client has its response; if not, the call goes on to the attempts."""
@@ -74,7 +76,7 @@ class CacheStage:
         if isinstance(promised, Refusal):
             await refuse(call, promised, reply)
         else:
-            await give_promise(call, promised, reply)
+            await send_accepted(call, promised, reply)
         return True
 
     # cached responses and single flights
@@ -105,17 +107,17 @@ class CacheStage:
             await self._following.follow(flight, call, reply, is_own=False)
             return
         call.disposition.cache = "miss"
-        flight = Flight(call_for_all(call), lookup.rules.max_answer)
+        flight = SingleFlight(call_for_all(call), lookup.rules.max_answer)
         self._begin(flight, lookup)
         await self._following.follow(flight, call, reply, is_own=True)
 
     def _refresh(self, call: Call, lookup: Lookup) -> None:
         """Refreshes a stale response in the background, at most once at a time."""
         if lookup.key not in self._flights and not self._executor.is_leaving:
-            errand = errand_for(call, self._clock.now())
-            self._begin(Flight(errand, lookup.rules.max_answer, is_errand=True), lookup)
+            errand = refresh_call(call, self._clock.now())
+            self._begin(SingleFlight(errand, lookup.rules.max_answer, is_errand=True), lookup)
 
-    def _begin(self, flight: Flight, lookup: Lookup) -> None:
+    def _begin(self, flight: SingleFlight, lookup: Lookup) -> None:
         self._flights[lookup.key] = flight
         flight.begin(
             self._executor.execute_background if flight.is_errand else self._executor.execute,
@@ -123,13 +125,13 @@ class CacheStage:
         )
         flight.task.add_done_callback(lambda _: self._forget(flight, lookup.key))
 
-    async def _keep(self, lookup: Lookup, flight: Flight) -> None:
+    async def _keep(self, lookup: Lookup, flight: SingleFlight) -> None:
         """Stores the response. Until then the flight can be joined, also by a call that looked it up before it was
         stored."""
         if self.cache is not None:
             await self.cache.keep(lookup, flight)
 
-    def _forget(self, flight: Flight, key: bytes) -> None:
+    def _forget(self, flight: SingleFlight, key: bytes) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
         if flight.is_errand:

@@ -23,7 +23,7 @@ class SendTimeLimits(Protocol):
         """Called when the provider has all that has arrived: from then on the client is waited for."""
 
 
-class Sending:
+class ForwardedBody:
     """A body on its way in one attempt; implements `proxy.request_body.interfaces.FileBody`."""
 
     def __init__(self, body: FileBody, limits: SendTimeLimits) -> None:

@@ -77,8 +77,8 @@ def needs_whole_body(call: Call, reply: ResponseWriter) -> bool:
     return route.lasting.degraded is not None or may_be_kept(call, reply)
 
 
-class Arrival:
-    """`async with Arrival(...)`: receives the rest of a body while the calling task executes the call.
+class BodyReception:
+    """`async with BodyReception(...)`: receives the rest of a body while the calling task executes the call.
 
     If the body fails (its client is too slow, it is too large, it cannot be read), the calling task is cancelled
     without blaming a provider, and the body's error is raised from the `async with` block.

@@ -27,7 +27,7 @@ from llm_guard.proxy.request_body.fields import (
     inputs_in,
     token_limit,
 )
-from llm_guard.proxy.request_body.multipart_scanner import FormScan, boundary
+from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner, boundary
 from llm_guard.resilience.memo import Memo
 
 __all__ = [
@@ -82,9 +82,9 @@ def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: in
     if content_encoding:
         body = inflate(body, content_encoding, max_bytes)
     if kind == "form":
-        scan = FormScan(boundary(content_type))
+        scan = MultipartScanner(boundary(content_type))
         scan.feed(body)
-        return asked_of_form(scan)
+        return form_fields(scan)
     if len(body) <= _FEW_BYTES:
         return _inspect_json(body, kind)
     return uncollected(_inspect_json, body, kind)
@@ -98,7 +98,7 @@ def rename(body: bytes, content_type: str, content_encoding: str, model: str) ->
     is_packed = content_encoding != "" and is_coded(content_encoding)
     plain = inflate(body, content_encoding, max_bytes=1 << 62) if is_packed else body
     if kind_of(content_type) == "form":
-        scan = FormScan(boundary(content_type))
+        scan = MultipartScanner(boundary(content_type))
         scan.feed(plain)
         # From the end, so that earlier positions stay valid.
         for start, end in reversed(scan.spans):
@@ -168,7 +168,7 @@ def read_json(document: bytes, begins_at: int = 0) -> Any:
     return _read_halves(document, begins_at)
 
 
-def asked_of(fields: Mapping[str, Any]) -> BodyFields:
+def body_fields(fields: Mapping[str, Any]) -> BodyFields:
     """Returns the fields of a JSON object. Raises BadRequest if its model is not a valid name."""
     model = fields.get("model")
     if type(model) is dict:
@@ -245,7 +245,7 @@ def _inspect_json(body: bytes, kind: BodyKind) -> BodyFields:
             return NOTHING
         raise
     # A list or a scalar is valid JSON without a model: the upstream decides about it.
-    return asked_of(document) if type(document) is dict else NOTHING
+    return body_fields(document) if type(document) is dict else NOTHING
 
 
 def invalid_json(reason: str) -> BadRequest:
@@ -327,7 +327,7 @@ _TRUE_IN_FORMS = frozenset({b"true", b"1", b"on", b"t", b"y", b"yes"})
 """Values, in any case, that FastAPI and so vLLM and others read as `true` in a form."""
 
 
-def asked_of_form(scan: FormScan) -> BodyFields:
+def form_fields(scan: MultipartScanner) -> BodyFields:
     """Returns the fields of a form. Raises BadRequest if its model is not a valid name, or the form cannot be read."""
     if scan.fault:
         raise BadRequest(400, "invalid_body", f"the form cannot be read: {scan.fault}")

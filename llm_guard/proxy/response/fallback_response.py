@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from llm_guard.clock import Clock
-from llm_guard.dialects.static_answer import FIELDS, Occasion, canned, has_form
+from llm_guard.dialects.static_answer import FIELDS, StaticAnswerRequest, has_form, static_response_body
 from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.error_responses import give_promise, own_words, pass_on, refuse
+from llm_guard.proxy.http_server.error_responses import pass_on, refusal_for, refuse, send_accepted
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
@@ -41,7 +41,7 @@ class FallbackResponder:
 
     def __init__(self, clock: Clock) -> None:
         self.deferred_store: DeferredStore | None = None
-        self.cache: AnswerCache | None = None
+        self.cache: ResponseCache | None = None
         self._clock = clock
 
     async def respond(self, call: Call, result: Exhausted, reply: ResponseWriter) -> None:
@@ -77,7 +77,7 @@ class FallbackResponder:
         promised = await self.deferred_store.promise(call, is_at_once=False)
         if isinstance(promised, Refusal):
             return False
-        await give_promise(call, promised, reply)
+        await send_accepted(call, promised, reply)
         return True
 
 
@@ -133,7 +133,7 @@ async def _say(call: Call, result: Exhausted, reply: ResponseWriter, now: float)
     if result.failure.answer is not None:
         await pass_on(call, result.failure, result.failure.answer, wait_s, reply)
         return
-    refusal = own_words(call, result.failure)
+    refusal = refusal_for(call, result.failure)
     await refuse(call, replace(refusal, retry_after_s=wait_s) if refusal.retry_after_s is None else refusal, reply)
 
 
@@ -165,8 +165,10 @@ def static_body(call: Call, at: float) -> bytes | None:
         return None
     assert call.route is not None and call.route.lasting.degraded is not None  # noqa: S101, PT018  # it has one
     text = call.route.lasting.degraded.answer or ""
-    occasion = Occasion(call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call))
-    return canned(text, occasion)
+    occasion = StaticAnswerRequest(
+        call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call)
+    )
+    return static_response_body(text, occasion)
 
 
 def wants(call: Call) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from llm_guard.clock import Alarm, Clock
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
-from llm_guard.resilience.streams.settings import WaitingSettings
+from llm_guard.resilience.streams.settings import KeepAliveSettings
 
 _LOOK_AGAIN_S = 1.0
 """Seconds until the next check, while no keep-alive may be sent yet."""
@@ -38,7 +38,7 @@ class KeepAlive:
         self,
         call: Call,
         reply: ResponseWriter,
-        settings: WaitingSettings | None,
+        settings: KeepAliveSettings | None,
         clock: Clock,
         shared: Shared | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class KeepAlive:
             self._task = asyncio.get_running_loop().create_task(self._speak(self._settings.after))
             self._task.add_done_callback(_forget)
 
-    def _may_speak(self, settings: WaitingSettings) -> bool:
+    def _may_speak(self, settings: KeepAliveSettings) -> bool:
         """Returns True if the head may be sent now: after that a failure cannot have its own status."""
         call = self._call
         if self._reply.has_begun:

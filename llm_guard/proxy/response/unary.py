@@ -20,11 +20,11 @@ from llm_guard.proxy.headers import value_of as value_of_header
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.response.content_decoding import decoded, head_of, unreadable
 from llm_guard.proxy.response.fallback_response import wants
-from llm_guard.proxy.response.json_completeness import CheckedExchange, JsonEnd
+from llm_guard.proxy.response.json_completeness import CheckedExchange, JsonCompleteness
 from llm_guard.proxy.response.media_signatures import may_be_audio
 from llm_guard.proxy.response.schema_validation import Fields, ResponseValidator, value_of
 from llm_guard.proxy.streams.decoder import view_of
-from llm_guard.resilience.capacity.response_memory import UNCOUNTED_BYTES, AnswerMemory, MemoryLease
+from llm_guard.resilience.capacity.response_memory import UNCOUNTED_BYTES, MemoryLease, ResponseMemory
 from llm_guard.resilience.classification.in_band_errors import error_in
 from llm_guard.resilience.classification.invalid_response import (
     InvalidReason,
@@ -76,7 +76,7 @@ async def read_unary(
     exchange: Exchange,
     headers: dict[str, str],
     reader: ResponseValidator | None,
-    memory: AnswerMemory,
+    memory: ResponseMemory,
     clock: Clock,
 ) -> Opened | Failure | bytes:
     """Returns the response, its failure, or the body of an error that was sent in its place. Raises UpstreamError."""
@@ -112,7 +112,7 @@ def _relayed(
         return _wrong(exchange, body, b"", shape, "unary")
     if unreadable(encoding):
         return _opened(exchange, body, exchange)
-    end = JsonEnd(encoding, shape.always if shape is not None else ())
+    end = JsonCompleteness(encoding, shape.always if shape is not None else ())
     held = body[:-1]
     return _opened(exchange, held, CheckedExchange(exchange, held, body[-1:], end, clock))
 
@@ -156,7 +156,7 @@ def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
     return (call.model is not None or "json" in accepted) and "html" not in accepted
 
 
-async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: AnswerMemory) -> tuple[bytes, bool]:
+async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: ResponseMemory) -> tuple[bytes, bool]:
     """Returns the body and whether it is complete: reading stops at `most_bytes`, or when the memory budget is full."""
     first = await exchange.read()
     chunk = await exchange.read() if first else b""
@@ -309,12 +309,12 @@ def _opened(exchange: Exchange, held: bytes, rest: Exchange | None) -> Opened:
 # streams sent under another content type
 
 
-async def peek(exchange: Exchange) -> Peeked:
+async def peek(exchange: Exchange) -> PeekedExchange:
     """Returns the exchange with the beginning of its body already read. Raises UpstreamError."""
-    return Peeked(exchange, await exchange.read())
+    return PeekedExchange(exchange, await exchange.read())
 
 
-class Peeked:
+class PeekedExchange:
     """An exchange with its first bytes inspected; `read` returns them again."""
 
     def __init__(self, exchange: Exchange, first: bytes) -> None:

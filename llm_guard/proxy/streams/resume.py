@@ -16,7 +16,7 @@ from llm_guard.dialects.sse import StreamObserver, split_before
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.call import Attempt, Call, Delivered, StreamDecoder
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
-from llm_guard.resilience.streams.settings import JOIN_S, Recover, may_recover
+from llm_guard.resilience.streams.settings import JOIN_S, ResumePolicy, may_recover
 from llm_guard.routing.route_table import Target
 
 _DIVERGED = Failure(FailureKind.DIVERGED, "began anew, and its answer is not the one that was cut")
@@ -28,7 +28,7 @@ _MAX_BODY_BYTES = 64 << 20
 class TranscriptResumer:
     """The transcript of one call's streams, and the requests that continue it."""
 
-    def __init__(self, call: Call, mode: Recover, transcript: Transcript, clock: Clock) -> None:
+    def __init__(self, call: Call, mode: ResumePolicy, transcript: Transcript, clock: Clock) -> None:
         self._call = call
         self._mode = mode
         self._clock = clock

@@ -18,7 +18,7 @@ from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
 from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts
-from llm_guard.proxy.telemetry.recent_calls import Fate, Timelines
+from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
 
 _NAME = "llm_guard.proxy.telemetry.recorder"
 _log = structlog.get_logger(_NAME)
@@ -51,7 +51,7 @@ class Recorder:
         self._writer = direct_writer()
         self._threshold = LEVELS.threshold(_NAME)
         self._timestamps = Timestamps()
-        self.timelines = Timelines()
+        self.timelines = RecentCalls()
         self.on_end: Callable[[Call, float], None] | None = None
         """Called with each finished call and the current instant; must not raise."""
 
@@ -245,7 +245,7 @@ def _is_callers_key(call: Call) -> bool:
     return bool(targets) and not any(each.deployment.upstream.has_own_key for each in targets)
 
 
-def _fate(call: Call) -> Fate:
+def _fate(call: Call) -> CallFate:
     """Returns the class under which a call that did not succeed is kept among the recent calls."""
     if is_clients_doing(call):
         return "own_doing"

@@ -90,7 +90,7 @@ class BudgetExhaustedSettings(RuleSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class CredentialBenchedSettings(RuleSettings):
+class CredentialCooldownSettings(RuleSettings):
     calm: Pause = 300.0
     """Longer than a cooldown: if another one follows right after, that is the same alert."""
 

@@ -51,7 +51,7 @@ _HEADERS_OF_THE_BODY = ("content-type", "content-encoding")
 
 
 @dataclass(frozen=True, slots=True)
-class Benched:
+class Cooldown:
     """A cooldown until the monotonic instant `until`, because of `failure`."""
 
     until: float
@@ -75,7 +75,7 @@ class _Entry:
     """Spent quotas in a row, by model."""
     spent_last: str | None = None
     """The model that reported a spent quota last; None: none since the last success of any model."""
-    benched: Benched | None = None
+    benched: Cooldown | None = None
     probed_at: float = -inf
     """When a call was last let through although the cooldown was not over."""
 
@@ -90,7 +90,7 @@ class Cooldowns:
         self.quiet_from = -inf
         """From this instant on there is surely no cooldown, so no key need be built for `find`."""
 
-    def find(self, credential: CooldownKey, model: str, now: float, caller: str = "") -> Benched | None:
+    def find(self, credential: CooldownKey, model: str, now: float, caller: str = "") -> Cooldown | None:
         """Returns the cooldown, if any, that stops a caller's call for `model` with this credential. Its `until` is >
         `now`."""
         stops = [
@@ -99,7 +99,7 @@ class Cooldowns:
         ]
         return max((stop for stop in stops if stop is not None), key=lambda stop: stop.until, default=None)
 
-    def find_hint(self, deployment: CooldownKey, now: float, caller: str = "") -> Benched | None:
+    def find_hint(self, deployment: CooldownKey, now: float, caller: str = "") -> Cooldown | None:
         """Returns the cooldown, if any, that a provider's hint put on a deployment. Its `until` is > `now`."""
         return self._stop(deployment, now, caller)
 
@@ -193,7 +193,7 @@ class Cooldowns:
             if entry.benched is not None and key[0] == "deployment" and key[2] == upstream and model in (None, key[-1])
         ]
 
-    def snapshot(self, now: float) -> dict[CooldownKey, Benched]:
+    def snapshot(self, now: float) -> dict[CooldownKey, Cooldown]:
         """Returns the cooldowns that stop calls now."""
         if now >= self.quiet_from:
             return {}
@@ -202,7 +202,7 @@ class Cooldowns:
 
     # The end of a cooldown
 
-    def _stop(self, key: CooldownKey, now: float, caller: str, *, may_probe: bool = False) -> Benched | None:
+    def _stop(self, key: CooldownKey, now: float, caller: str, *, may_probe: bool = False) -> Cooldown | None:
         entry = self._entries.get(key)
         if entry is None or (stop := self._current(entry, now)) is None or not stop.stops(caller):
             return None
@@ -211,7 +211,7 @@ class Cooldowns:
         return stop
 
     @staticmethod
-    def _current(entry: _Entry, now: float) -> Benched | None:
+    def _current(entry: _Entry, now: float) -> Cooldown | None:
         """Returns the cooldown as it is now: past its end it lasts for the others while one call goes first."""
         benched = entry.benched
         if benched is None or now < benched.until:
@@ -268,7 +268,7 @@ class Cooldowns:
         callers = _joined(benched, refused, now)
         # A shorter cooldown must not cut a longer one short (litellm issue 40130).
         if benched is None or until > benched.until:
-            entry.benched = Benched(until, _for_others(failure), now, callers)
+            entry.benched = Cooldown(until, _for_others(failure), now, callers)
             entry.probed_at = -inf
             self.quiet_from = max(self.quiet_from, until + _FORGOTTEN_S)
         elif callers != benched.callers:
@@ -296,12 +296,12 @@ def deployment_key(credential: CooldownKey, model: str) -> CooldownKey:
     return ("deployment", *credential, model)
 
 
-def as_of(benched: Benched, now: float) -> Failure:
+def as_of(benched: Cooldown, now: float) -> Failure:
     """Returns the failure for a call that a cooldown stops, with the remaining wait."""
     return replace(benched.failure, retry_after_s=benched.until - now)
 
 
-def _joined(benched: Benched | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
+def _joined(benched: Cooldown | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
     """Returns the callers that are stopped once more callers were refused; None: all callers."""
     if refused is None:
         return None

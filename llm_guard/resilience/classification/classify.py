@@ -17,8 +17,8 @@ from typing import NamedTuple
 from llm_guard.outcome import FailureKind, Signal, Source
 from llm_guard.resilience.classification.error_body import (
     MAX_BODY_BYTES,
+    ErrorBody,
     Layer,
-    Said,
     read_body,
     read_value,
     sentence_of,
@@ -163,7 +163,7 @@ def classify_event(data: bytes, wall: float = 0.0, family: str = "", rules: Sequ
 
 
 def _verdict(
-    evidence: Evidence, said: Said, wall: float, rules: Sequence[UserRule], book: RuleBook = RULES
+    evidence: Evidence, said: ErrorBody, wall: float, rules: Sequence[UserRule], book: RuleBook = RULES
 ) -> Classification:  # fmt: skip
     headers = evidence.headers
     status = _status(evidence.status or 200, said)
@@ -230,13 +230,13 @@ def _by_rule(
     return None if rule is None else _Reading(rule.kind, _why(rule), rule.is_weak, rule.soon)
 
 
-def _by_status(status: int | None, family: str, said: Said, headers: Mapping[str, str]) -> _Reading | None:
+def _by_status(status: int | None, family: str, said: ErrorBody, headers: Mapping[str, str]) -> _Reading | None:
     if status is None:
         return None
     return _Reading(_kind_of_status(status, family, said, headers), f"status {status}", is_weak=True)
 
 
-def _status(answered: int, said: Said) -> int | None:
+def _status(answered: int, said: ErrorBody) -> int | None:
     """Returns the status that counts: the response's own, or under a wrapper's or a success the one named inside."""
     if answered < 400:
         return said.quoted_status or said.status
@@ -247,7 +247,7 @@ def _status(answered: int, said: Said) -> int | None:
     return answered
 
 
-def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, str]) -> FailureKind:
+def _kind_of_status(status: int, family: str, said: ErrorBody, headers: Mapping[str, str]) -> FailureKind:
     is_from_edge = said.shape != "json"
     if status == 404 and is_from_edge and said.shape != "empty":
         return FailureKind.WRONG_PATH
@@ -265,7 +265,7 @@ def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, 
     return OF_STATUS.get(status, default)
 
 
-def _add_header_codes(headers: Mapping[str, str], said: Said) -> None:
+def _add_header_codes(headers: Mapping[str, str], said: ErrorBody) -> None:
     """Adds codewords from headers to the outermost layer."""
     codes = set()
     if error_type := headers.get("x-amzn-errortype"):
@@ -282,7 +282,7 @@ def _add_header_codes(headers: Mapping[str, str], said: Said) -> None:
     said.layers[0].codes |= codes
 
 
-def _family(evidence: Evidence, said: Said) -> str:
+def _family(evidence: Evidence, said: ErrorBody) -> str:
     if evidence.family in ("", "local", "edge"):
         for layer in said.layers:
             for mark, family in MARKS.items():
@@ -291,7 +291,7 @@ def _family(evidence: Evidence, said: Said) -> str:
     return evidence.family or family_of_headers(evidence.headers)
 
 
-def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: Said, wall: float) -> float | None:
+def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: ErrorBody, wall: float) -> float | None:
     is_limit = kind in _LIMITS
     if not (kind.is_retriable or is_limit):
         return None

@@ -15,7 +15,7 @@ from llm_guard.outcome import FailureKind as Kind
 from llm_guard.resilience.classification.error_body import Layer
 from llm_guard.resilience.classification.error_codes import plain_code
 from llm_guard.resilience.classification.phrase_match import Phrase
-from llm_guard.resilience.classification.topic_match import Sense, sense, wordings
+from llm_guard.resilience.classification.topic_match import TopicPattern, sense, wordings
 
 MAX_PATTERN_CHARS = 300
 
@@ -39,7 +39,7 @@ class ClassificationRule:
     """True if it is a sentence that outranks other sentences, as a codeword does."""
     soon: Kind | None = None
     """The kind to use instead if the provider says that a short wait is enough: a rolling window."""
-    sense: Sense | None = None
+    sense: TopicPattern | None = None
     """Subject of the sentence or of a codeword. Less certain than a phrase: it decides only if no phrase matches."""
     source: str = ""
 

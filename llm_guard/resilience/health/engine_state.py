@@ -21,9 +21,9 @@ from typing import Literal
 from llm_guard.resilience.health.restart_policy import RestartSettings, delay_s, opens_at
 
 EngineState = Literal["starting", "running", "unhealthy", "restarting", "restart_failed", "failed", "stopped"]
-Order = Literal["start", "restart", "revive", "stop"]
+EngineCommand = Literal["start", "restart", "revive", "stop"]
 """Orders to the driver. revive: a restart, unless the engine has just been restarted from outside."""
-What = Literal[
+EngineEventKind = Literal[
     "health_failed", "auto_restart", "auto_restart_failed", "auto_restart_success", "auto_restart_gave_up",
     "auto_restart_postponed", "came_back", "reset", "restart", "restart_failed", "restart_success", "start", "started",
     "stop", "stop_failed",
@@ -37,7 +37,7 @@ _WAITING = ("unhealthy", "restart_failed")
 class EngineEvent:
     """An event in the engine's life."""
 
-    what: What
+    what: EngineEventKind
     before: EngineState
     after: EngineState
     why: str
@@ -61,7 +61,7 @@ class EngineSnapshot:
     restarts_ok: int
     restarts_failed: int
     """Both since the start, including restarts by an operator."""
-    doing: Order | None
+    doing: EngineCommand | None
     """The order that has not been carried out yet."""
 
 
@@ -86,8 +86,8 @@ class Engine:
         self._attempts = 0
         self._begun: deque[float] = deque(maxlen=1000)
         """Times of automatic restarts, of which those of the last hour count."""
-        self._order: Order | None = None
-        self._work: Order | None = None
+        self._order: EngineCommand | None = None
+        self._work: EngineCommand | None = None
         self._due_at = now
         self._boot_until: float | None = None
         self._told_at = now
@@ -190,7 +190,7 @@ class Engine:
 
     # Orders
 
-    def take(self) -> Order | None:
+    def take(self) -> EngineCommand | None:
         """Returns the order to carry out now; `finish` must report its end. None: none, or not yet."""
         if self._work is not None:
             return None
@@ -226,7 +226,7 @@ class Engine:
             self._order or self._work,
         )
 
-    def _begin(self, order: Order, state: EngineState, what: What, now: float) -> EngineEvent:
+    def _begin(self, order: EngineCommand, state: EngineState, what: EngineEventKind, now: float) -> EngineEvent:
         self._order = order
         self._boot_until = None
         return self._enter(what, state, now)
@@ -261,7 +261,7 @@ class Engine:
         is_steady = self.state == "running" and now - self._since >= self.settings.steady
         return 0 if is_steady else self._attempts
 
-    def _enter(self, what: What, state: EngineState, now: float) -> EngineEvent:
+    def _enter(self, what: EngineEventKind, state: EngineState, now: float) -> EngineEvent:
         turn = EngineEvent(what, self.state, state, self._why, self._attempts)
         self.state = state
         self._since = now

@@ -130,7 +130,7 @@ def _by_status(status: int, to_what: str) -> ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSnapshot:
+class ProbeHistorySnapshot:
     state: ProbeState
     failures: int
     """Failures in a row."""
@@ -167,8 +167,8 @@ class ProbeHistory:
                 self._state = "down"
         return before != self._state and (before, self._state) != ("unknown", "up")
 
-    def snapshot(self, _now: float) -> RecordSnapshot:
-        return RecordSnapshot(self._state, self._failures, self._why)
+    def snapshot(self, _now: float) -> ProbeHistorySnapshot:
+        return ProbeHistorySnapshot(self._state, self._failures, self._why)
 
 
 def may_end_opening(kind: ProbeKind, result: ProbeResult, failures_before: int) -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.storage.cache.response_store import CachedAnswer, CacheHit, CacheSnapshot, Held
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, RouteCacheSize
 from llm_guard.storage.cache.sqlite_cache_file import CacheFile, CacheFileContent
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 
 _log = structlog.get_logger("llm_guard.storage.cache.sqlite_cache")
 
@@ -44,11 +44,11 @@ class SqliteCache:
         self._file = CacheFile(folder)
         self._clock = clock
         self._max_bytes = max_bytes
-        self._worker = Worker("cache")
+        self._worker = IoThread("cache")
         self._touches: dict[bytes, float] = {}
         """When entries were last used; written with the next entry."""
         self._unwritten = 0
-        self._routes: Mapping[str, Held] = {}
+        self._routes: Mapping[str, RouteCacheSize] = {}
         self._evictions = 0
         self._failures: Counter[str] = Counter()
         self._rests_until = self._sweep_at = self._clock.now()
@@ -65,7 +65,7 @@ class SqliteCache:
             self._touches[key] = now
         return found
 
-    async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
+    async def put(self, key: bytes, answer: CachedResponse, lasts_s: float) -> None:
         size = len(answer.body)
         is_much = self._worker.is_full or self._unwritten + size > MOST_UNWRITTEN_BYTES
         if self._is_resting or self._is_too_much(is_much):

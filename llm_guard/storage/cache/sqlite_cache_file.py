@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from llm_guard.storage.cache.response_store import CachedAnswer, CacheHit, Held, cost_of
-from llm_guard.storage.sqlite_file import Database, DatabaseSpec
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, RouteCacheSize, cost_of
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FILE = "cache.db"
 
@@ -45,14 +45,14 @@ _LEAST_USED = "SELECT key, size FROM answers ORDER BY used_at LIMIT ?"
 _TOTALS = "SELECT route, entries, size FROM totals WHERE entries > 0"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(CachedAnswer).decode
+_decode = msgspec.msgpack.Decoder(CachedResponse).decode
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFileContent:
     """Content of the file after a change."""
 
-    routes: Mapping[str, Held]
+    routes: Mapping[str, RouteCacheSize]
     evicted: int = 0
     """Entries evicted to make room."""
     gone: int = 0
@@ -64,7 +64,7 @@ class CacheFile:
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
-        self._database = Database(folder, _FORM)
+        self._database = SqliteFile(folder, _FORM)
 
     def get(self, key: bytes, now: float) -> CacheHit | None:
         with self._database.reading() as connection:
@@ -77,7 +77,7 @@ class CacheFile:
             return None
 
     def put(
-        self, key: bytes, answer: CachedAnswer, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
+        self, key: bytes, answer: CachedResponse, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
     ) -> CacheFileContent:
         """Stores or replaces an entry. `touches`: when other entries were last used; `most`: maximum size of all
         together."""
@@ -139,5 +139,5 @@ def _until_fits(rows: Iterable[tuple[bytes, int]], excess: int) -> Iterable[tupl
         excess -= size
 
 
-def _routes(connection: sqlite3.Connection) -> dict[str, Held]:
-    return {route: Held(entries, size) for route, entries, size in connection.execute(_TOTALS)}
+def _routes(connection: sqlite3.Connection) -> dict[str, RouteCacheSize]:
+    return {route: RouteCacheSize(entries, size) for route, entries, size in connection.execute(_TOTALS)}

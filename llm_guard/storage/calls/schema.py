@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from llm_guard.storage.calls.bodies import Part, Unreadable
-from llm_guard.storage.calls.store import KeptCall, StoredAnswer, StoredFailure, StoredRequest, Wanted
+from llm_guard.storage.calls.store import CallFailure, CallFilter, StoredCall, StoredRequest, StoredResponse
 from llm_guard.storage.sqlite_file import DatabaseSpec
 
 # Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
@@ -90,7 +90,7 @@ _ROW_BYTES = 500
 """Size of a row besides its texts: numbers and indexes."""
 
 
-def written(call: KeptCall) -> dict[str, Any]:
+def written(call: StoredCall) -> dict[str, Any]:
     """The values of INSERT, without the bodies."""
     row = {name: getattr(call, name) for name in _COLUMNS[1:]}
     request, ended, answer = as_text(call.request), as_text(call.ended), as_text(call.answer)
@@ -102,15 +102,15 @@ def written(call: KeptCall) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_text(part: StoredRequest | StoredFailure | StoredAnswer | None) -> str | None:
+def as_text(part: StoredRequest | CallFailure | StoredResponse | None) -> str | None:
     """The part as JSON, without its body."""
     if part is None:
         return None
-    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredAnswer) else None)
+    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredResponse) else None)
     return msgspec.json.encode(bare).decode()
 
 
-def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+def condition(wanted: CallFilter) -> tuple[str, dict[str, Any]]:
     """The filter as an SQL condition, with its values. Contains only the terms that are set, so that SQLite can choose
     an index."""
     values = {name: getattr(wanted, name) for name in _TERMS}
@@ -118,17 +118,17 @@ def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
     return " AND ".join(terms), values | {"ids": json.dumps(sorted(wanted.ids or ()))}
 
 
-def kept_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> KeptCall:
+def stored_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> StoredCall:
     """Converts a row of SELECT. Raises Unreadable."""
     facts = dict(zip(_COLUMNS, row, strict=True))
     del facts["number"]
     try:
         request = msgspec.json.decode(facts.pop("request"), type=StoredRequest)
-        ended = msgspec.json.decode(facts.pop("ended") or "null", type=StoredFailure | None)
-        answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredAnswer | None)
+        ended = msgspec.json.decode(facts.pop("ended") or "null", type=CallFailure | None)
+        answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredResponse | None)
     except msgspec.DecodeError as error:  # the file was changed by something else
         raise Unreadable(f"{facts['id']}: {error}") from None
-    return KeptCall(
+    return StoredCall(
         **facts,
         request=msgspec.structs.replace(request, body=bodies.get("request")),
         ended=ended and msgspec.structs.replace(ended, body=bodies.get("ended")),

@@ -31,8 +31,8 @@ _RUNS = ("running", "restarting", "stopping")
 """`restarting`: the container's own restart policy brings it back, and the prober finds out whether that works."""
 
 
-class ContainerEngine:
-    """Implements `driver.Strategy` for a container."""
+class ContainerDriver:
+    """Implements `driver.EngineDriver` for a container."""
 
     def __init__(self, config: ContainerConfig, daemon: Literal["docker", "podman"], clock: Clock) -> None:
         self._container = config.container

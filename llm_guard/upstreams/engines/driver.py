@@ -34,7 +34,7 @@ class DriverStatus:
     """How the last run ended."""
 
 
-class Strategy(Protocol):
+class EngineDriver(Protocol):
     """One engine. Methods raise EngineError unless stated otherwise, and finish within a limited time."""
 
     @property
@@ -62,7 +62,7 @@ class Strategy(Protocol):
         raises."""
 
 
-async def poll_gone(strategy: Strategy, clock: Clock) -> str:
+async def poll_gone(strategy: EngineDriver, clock: Clock) -> str:
     """Polls until the engine is no longer running, for engines that do not report their end. An unreachable daemon does
     not count as an ended engine."""
     is_silent = False

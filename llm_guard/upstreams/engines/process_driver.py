@@ -31,8 +31,8 @@ _KILLED_S = 5.0
 """How long a process may take to end after SIGKILL."""
 
 
-class CommandEngine:
-    """Implements `driver.Strategy` for a child process."""
+class ProcessDriver:
+    """Implements `driver.EngineDriver` for a child process."""
 
     def __init__(self, config: CommandConfig, clock: Clock, own: Mapping[str, str] = os.environ) -> None:
         """`own`: the gateway's environment."""

@@ -16,9 +16,9 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import EngineConfig
-from llm_guard.resilience.health.engine_state import Engine, EngineEvent, EngineSnapshot, Order
-from llm_guard.upstreams.engines.driver import EngineError, Strategy
-from llm_guard.upstreams.probes.targets import Hear, ProbeView
+from llm_guard.resilience.health.engine_state import Engine, EngineCommand, EngineEvent, EngineSnapshot
+from llm_guard.upstreams.engines.driver import EngineDriver, EngineError
+from llm_guard.upstreams.probes.targets import ProbeListener, ProbeView
 
 _log = structlog.get_logger("llm_guard.upstreams.engines.supervisor")
 
@@ -30,7 +30,7 @@ _GOOD = ("ok", "answered")
 class EngineProber(Protocol):
     """The part of the prober that a supervisor uses."""
 
-    def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
+    def subscribe(self, upstream: str, hear: ProbeListener) -> Callable[[], None]:
         """Calls `hear` after each probe from now on. Returns a function that unsubscribes."""
 
     def look_now(self, upstream: str) -> None:
@@ -40,12 +40,12 @@ class EngineProber(Protocol):
         """Sets why the upstream's engine was given up; None: it is not given up."""
 
 
-Tell = Callable[[str, EngineEvent], None]
+EngineListener = Callable[[str, EngineEvent], None]
 """Called synchronously with an engine's name and its state change; must neither block nor raise."""
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSeen:
+class EngineReport:
     """Current state of one engine."""
 
     name: str
@@ -63,9 +63,9 @@ class Supervisor:
         self,
         name: str,
         config: EngineConfig,
-        make: Callable[[EngineConfig], Strategy],
+        make: Callable[[EngineConfig], EngineDriver],
         probing: EngineProber,
-        tell: Tell,
+        tell: EngineListener,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -73,7 +73,7 @@ class Supervisor:
         self.config = config
         self._make = make
         self._strategy = make(config)
-        self._next: Strategy | None = None
+        self._next: EngineDriver | None = None
         """Replaces `_strategy` as soon as the engine has been stopped."""
         self._probing = probing
         self._tell = tell
@@ -151,9 +151,9 @@ class Supervisor:
     def reset(self) -> bool:
         return self._note(self._machine.reset(self._clock.now()))
 
-    def seen(self) -> EngineSeen:
+    def seen(self) -> EngineReport:
         snapshot = self._machine.snapshot(self._clock.now())
-        return EngineSeen(self.name, self.config, self._strategy.place, snapshot, self._strategy.output)
+        return EngineReport(self.name, self.config, self._strategy.place, snapshot, self._strategy.output)
 
     # the loop that runs one operation at a time
 
@@ -179,7 +179,7 @@ class Supervisor:
                 alarm.cancel()
         self._wake.clear()
 
-    async def _carry_out(self, order: Order) -> None:
+    async def _carry_out(self, order: EngineCommand) -> None:
         problem = None
         try:
             await self._do(order)
@@ -193,7 +193,7 @@ class Supervisor:
             self._watch_it()
         self._look_now()
 
-    async def _do(self, order: Order) -> None:
+    async def _do(self, order: EngineCommand) -> None:
         if order == "revive" and await self._has_been_revived():
             return
         if order != "start":

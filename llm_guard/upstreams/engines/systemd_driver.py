@@ -28,8 +28,8 @@ _ENDED = ("inactive", "failed")
 _BUS = ("DBUS_SESSION_BUS_ADDRESS",)
 
 
-class UnitEngine:
-    """Implements `driver.Strategy` for a systemd unit."""
+class SystemdDriver:
+    """Implements `driver.EngineDriver` for a systemd unit."""
 
     def __init__(self, config: UnitConfig, clock: Clock) -> None:
         self._unit = config.unit

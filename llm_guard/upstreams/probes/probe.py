@@ -44,7 +44,7 @@ class Probe(Protocol):
         """Runs one probe. Has no timeout of its own; closes the exchange at once if cancelled."""
 
 
-def look_at(subject: ProbeTarget, connections: ConnectionPool) -> Probe:
+def new_probe(subject: ProbeTarget, connections: ConnectionPool) -> Probe:
     """Creates the kind of probe that the subject's settings name."""
     asker = _Asker(subject.upstream, connections)
     if not isinstance(subject.settings, ProbeSettings):
@@ -156,7 +156,7 @@ class _Asker:
         return await send(method, link, target, headers, body, None, is_repeatable=False)
 
 
-def sight_of(error: UpstreamError) -> ProbeResult:
+def result_of_error(error: UpstreamError) -> ProbeResult:
     """Result of a probe after its exchange failed: `failed` if the upstream caused it, else `unclear`."""
     is_theirs = error.kind.source is Source.UPSTREAM
     return ProbeResult("failed" if is_theirs else "unclear", error.detail)

@@ -26,9 +26,9 @@ from llm_guard.resilience.health.probe_policy import (
     first_delay_s,
     may_end_opening,
 )
-from llm_guard.routing.deployment import Deployment, Down, Upstream
-from llm_guard.upstreams.probes.probe import Probe, sight_of
-from llm_guard.upstreams.probes.targets import Hear, ProbeKey, ProbeTarget, ProbeView, subjects_of
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Upstream
+from llm_guard.upstreams.probes.probe import Probe, result_of_error
+from llm_guard.upstreams.probes.targets import ProbeKey, ProbeListener, ProbeTarget, ProbeView, subjects_of
 
 _log = structlog.get_logger("llm_guard.upstreams.probes.prober")
 
@@ -61,7 +61,7 @@ class Prober:
         self,
         new_look: Callable[[ProbeTarget], Probe],
         deployments: Callable[[], Iterable[Deployment]],
-        down: Down,
+        down: FailingDeployments,
         end_hints: Callable[[Iterable[Deployment]], None],
         clock: Clock,
         draw: Callable[[], float],
@@ -78,7 +78,7 @@ class Prober:
         self._tasks: dict[ProbeKey, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(1)
-        self._hearers: dict[str, list[Hear]] = {}
+        self._hearers: dict[str, list[ProbeListener]] = {}
         self._failed: dict[str, str] = {}
         self.on_change: Callable[[ProbeView], None] | None = None
         """Called when a subject goes from up to down or back."""
@@ -146,7 +146,7 @@ class Prober:
 
     # requests from other modules
 
-    def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
+    def subscribe(self, upstream: str, hear: ProbeListener) -> Callable[[], None]:
         """Calls `hear` after each probe of this upstream, also across reloads. Returns a function that unsubscribes."""
         hearers = self._hearers.setdefault(upstream, [])
         hearers.append(hear)
@@ -245,7 +245,7 @@ class Prober:
         except TimeoutError:
             return ProbeResult("failed", f"it did not answer within {timeout_s:g} s")
         except UpstreamError as error:
-            return sight_of(error)
+            return result_of_error(error)
 
     # effects of a result
 

@@ -18,7 +18,7 @@ from llm_guard.resilience.health.probe_policy import (
 )
 from llm_guard.routing.deployment import Upstream, upstream_of
 
-__all__ = ["Hear", "ProbeKind", "ProbeOutcome", "ProbeState", "ProbeView"]
+__all__ = ["ProbeKind", "ProbeListener", "ProbeOutcome", "ProbeState", "ProbeView"]
 
 
 ProbeKey = tuple[str, str | None]
@@ -66,7 +66,7 @@ def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Probe
     return {subject.key: subject for subject in (*whole, *_deployments(config, upstreams))}
 
 
-def told(config: Config) -> Iterator[str]:
+def probe_descriptions(config: Config) -> Iterator[str]:
     """Yields one line for each subject: what is probed, and how long detection of an outage takes at most."""
     keyless = {name: each.model_copy(update={"api_key_file": None}) for name, each in config.upstreams.items()}
     upstreams = {name: upstream_of(name, each) for name, each in keyless.items()}  # for display only: reads no key file
@@ -125,5 +125,5 @@ class ProbeView:
     """Label of the probed deployment; None: the upstream as a whole."""
 
 
-Hear = Callable[[ProbeView], None]
+ProbeListener = Callable[[ProbeView], None]
 """Called synchronously after each probe of an upstream as a whole; must neither block nor raise."""

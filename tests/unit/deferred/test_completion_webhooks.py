@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.storage.calls.store import State, StoreError, Wanted
+from llm_guard.storage.calls.store import CallFilter, State, StoreError
 from llm_guard.webhooks.client import WebhookResult
 from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import let_run
@@ -139,7 +139,7 @@ async def test_call_that_is_answered_after_all_is_told_anew() -> None:
         for _ in range(2):
             await it.pass_s(6)
             assert it.now(kept).state == "dead"
-            it.store.requeue(Wanted(), it.clock.wall(), 0)
+            it.store.requeue(CallFilter(), it.clock.wall(), 0)
             it.deferred.runner.wake()
         await it.pass_s(6)
         assert [said["status"] for said in it.hook.bodies] == ["failed", "answered"]

@@ -9,12 +9,12 @@ import pytest
 
 from llm_guard.deferred import serialization
 from llm_guard.outcome import Refusal
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from llm_guard.proxy.http_server.request_fields import RequestFields
 from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.spool import Spool
 from llm_guard.proxy.request_body.spooled_body import SpooledBody
-from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.settings import ProxySettings
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -289,8 +289,8 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
         assert it.gateway._clients.admit(it.call(), RequestFields((), {})) is None
         client = {"name": "app", "key": "k-app"}
         other = World(KeptInMemory(), server={"max_body": "3MiB", "client_keys": [client]})
-        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now())))
-        assert it.gateway._body_limits.of(it.call(), Recording().reply()).max_bytes == 3 << 20
+        it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now())))
+        assert it.gateway._body_limits.of(it.call(), ResponseBuffer().reply()).max_bytes == 3 << 20
         refusal = it.gateway._clients.admit(it.call(), RequestFields((), {}))
         assert refusal is not None
         assert refusal.code == "invalid_api_key"
@@ -299,11 +299,13 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
 async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> None:
     async with world(rules={"capacity": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
-        calls = [asyncio.create_task(it.gateway.execute_background(it.call(), Recording().reply())) for _ in range(2)]
+        calls = [
+            asyncio.create_task(it.gateway.execute_background(it.call(), ResponseBuffer().reply())) for _ in range(2)
+        ]
         await let_run()
         assert len(it.provider.asked) == 1
         other = World(KeptInMemory(), rules={"capacity": {"concurrency": 2}})
-        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
+        it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
         await let_run()
         assert len(it.provider.asked) == 2
         it.provider.is_silent = False

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 
 from llm_guard.storage.errors import DiskFullError, StoreError
-from llm_guard.storage.sqlite_file import Database, DatabaseSpec
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FIRST = "CREATE TABLE words (word TEXT NOT NULL);"
 SECOND = "ALTER TABLE words ADD COLUMN size INTEGER NOT NULL DEFAULT 0;\nUPDATE words SET size = length(word);"
 FORM = DatabaseSpec("words.db", "the words", (FIRST,))
 NEWER = DatabaseSpec("words.db", "the words", (FIRST, SECOND))
-Opening = Callable[..., Database]
+Opening = Callable[..., SqliteFile]
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opening]:
-    made: list[Database] = []
+    made: list[SqliteFile] = []
 
-    def open_it(form: DatabaseSpec = FORM) -> Database:
-        made.append(Database(lambda: tmp_path, form))
+    def open_it(form: DatabaseSpec = FORM) -> SqliteFile:
+        made.append(SqliteFile(lambda: tmp_path, form))
         return made[-1]
 
     yield open_it
@@ -34,12 +34,12 @@ def opened(tmp_path: Path) -> Iterator[Opening]:
         each.close()
 
 
-def write(database: Database, word: str) -> None:
+def write(database: SqliteFile, word: str) -> None:
     with database.writing() as connection:
         connection.execute("INSERT INTO words (word) VALUES (?)", (word,))
 
 
-def read(database: Database, query: str = "SELECT word FROM words ORDER BY rowid") -> list[object]:
+def read(database: SqliteFile, query: str = "SELECT word FROM words ORDER BY rowid") -> list[object]:
     with database.reading() as connection:
         return [] if connection is None else [row[0] for row in connection.execute(query)]
 
@@ -165,7 +165,7 @@ def test_durability_is_as_the_form_says(opened: Opening) -> None:
     assert read_synchronous(opened(DatabaseSpec("words.db", "the words", (FIRST,), is_durable=False))) == 1
 
 
-def read_synchronous(database: Database) -> object:
+def read_synchronous(database: SqliteFile) -> object:
     write(database, "owl")
     return read(database, "PRAGMA synchronous")[0]
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_guard.admin.api.limits import LimitPages, LimitsOf, LimitsView, SetLimits
+from llm_guard.admin.api.limits import LimitApi, LimitsOf, LimitsView, SetLimits
 from llm_guard.admin.audit.changes import Changes
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.http.endpoint import AdminRequest, Refused
 from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
@@ -23,7 +23,7 @@ class World(ActedOn):
         clock = ManualClock()
         self.trail = InMemory()
         self.config = config(x=[{"upstream": "b"}], **{"m-*": [{"upstream": "a"}]})
-        self.pages = LimitPages(self.config, self.gateway, Changes(self.trail, Journal(clock), clock), clock)
+        self.pages = LimitApi(self.config, self.gateway, Changes(self.trail, EventLog(clock), clock), clock)
 
     async def ask(self, path: str, body: object = None, method: str = "POST") -> Any:
         page = next(each for each in self.pages.pages() if (each.method, each.path) == (method, path))

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from llm_guard.admin.http.auth import Guard, WrongToken, host_name
+from llm_guard.admin.http.auth import Authenticator, WrongToken, host_name
 from llm_guard.admin.http.credentials import COOKIE_S, credentials_of
 from llm_guard.admin.http.endpoint import Operator, Refused
 from llm_guard.config import Ops
@@ -23,9 +23,9 @@ RULES = {
 HERE = {**HOST, **BEARER}
 
 
-def guarding(**rules: object) -> Guard:
+def guarding(**rules: object) -> Authenticator:
     ops = Ops.model_validate({**RULES, **rules})
-    return Guard(ops, credentials_of(ops, None), ("guard.example", "0.0.0.0"))  # a name to check hosts against
+    return Authenticator(ops, credentials_of(ops, None), ("guard.example", "0.0.0.0"))  # a name to check hosts against
 
 
 def code(headers: dict[str, str], method: str = "GET", **rules: object) -> str:
@@ -36,7 +36,7 @@ def code(headers: dict[str, str], method: str = "GET", **rules: object) -> str:
     return ""
 
 
-def cookie_of(guard: Guard, at: int = 0, wall: float = WALL) -> dict[str, str]:
+def cookie_of(guard: Authenticator, at: int = 0, wall: float = WALL) -> dict[str, str]:
     credential = guard.credentials[at]
     return {"cookie": f"theme=dark; {credential.cookie_name}={credential.new_cookie(wall)}; x"}
 
@@ -59,7 +59,7 @@ def test_request_without_a_token_is_refused_as_such_whatever_else_it_says(also: 
 
 
 def test_gateway_without_any_token_lets_nobody_in() -> None:
-    guard = Guard(Ops(), credentials_of(Ops(), None), ())
+    guard = Authenticator(Ops(), credentials_of(Ops(), None), ())
     for headers in (HOST, HERE, {**HOST, "authorization": "Bearer "}, {**HOST, "authorization": "Bearer None"}):
         with pytest.raises(Refused) as raised:
             guard.check("GET", headers, WALL)

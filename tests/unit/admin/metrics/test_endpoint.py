@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 from prometheus_client.samples import Sample
 
-from llm_guard.admin.context import Running
+from llm_guard.admin.context import AdminContext
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse
 from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
-from llm_guard.admin.monitor.monitor import Watch
+from llm_guard.admin.monitor.monitor import Monitor
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
@@ -68,8 +68,10 @@ class Stand:
             dials=lambda origin: {"http://one.test": 4}.get(origin, 0),
             reloads=SimpleNamespace(is_rolled_back=False),
         )
-        self.watch = Watch([], self.clock)
-        self.metrics = Metrics(cast("Running", running), self.watch, lambda: self.health.items(), lambda: self.alerts)
+        self.watch = Monitor([], self.clock)
+        self.metrics = Metrics(
+            cast("AdminContext", running), self.watch, lambda: self.health.items(), lambda: self.alerts
+        )
 
     def deployment(self, label: str) -> Deployment:
         return next(each for each in self.gateway.deployments() if each.label == label)

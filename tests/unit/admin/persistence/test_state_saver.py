@@ -13,13 +13,13 @@ import msgspec
 from structlog.testing import capture_logs
 
 from llm_guard.admin.persistence.operator_state import SavedState
-from llm_guard.admin.persistence.state_saver import AGAIN_S, PATIENCE_S, Keeping
-from llm_guard.storage.snapshot_file import KeptFile, TakenOver
+from llm_guard.admin.persistence.state_saver import AGAIN_S, PATIENCE_S, StateSaver
+from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 
 
-class Disk(KeptFile):
+class Disk(SnapshotFile):
     """A file in memory that fails with `problem`, and blocks until `goes_on` is set."""
 
     def __init__(self, content: bytes | None = None) -> None:
@@ -60,7 +60,7 @@ class World:
     clock: SteppedClock = field(default_factory=SteppedClock)
 
     def __post_init__(self) -> None:
-        self.keeping = Keeping(
+        self.keeping = StateSaver(
             self.disk, lambda: SavedState(log_levels=[*self.levels]), self.recalled.append, self.clock
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ async def test_what_cannot_be_followed_does_not_keep_the_gateway_from_starting()
     for content, problem in ((b"{}", None), (b"no JSON", OSError(13, "Permission denied")), (b"no JSON", None)):
         disk = Disk(content)
         disk.problem = problem
-        keeping = Keeping(disk, SavedState, recall, SteppedClock())
+        keeping = StateSaver(disk, SavedState, recall, SteppedClock())
         with capture_logs() as lines:
             await keeping.recall()
         assert len(lines) == 1

@@ -5,7 +5,7 @@ import pytest
 from llm_guard.proxy.request_body import json_scanner
 from llm_guard.proxy.request_body.duplicate_models import names_more_models
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
-from llm_guard.proxy.request_body.json_scanner import JsonScan
+from llm_guard.proxy.request_body.json_scanner import JsonScanner
 from llm_guard.proxy.request_body.model_field import inspect
 
 LONG = b"x" * 70_000
@@ -18,8 +18,8 @@ def read_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return int(request.param)
 
 
-def scanned(document: bytes, piece_bytes: int = 997) -> tuple[BodyFields, JsonScan]:
-    scan = JsonScan()
+def scanned(document: bytes, piece_bytes: int = 997) -> tuple[BodyFields, JsonScanner]:
+    scan = JsonScanner()
     for at in range(0, len(document), piece_bytes):
         scan.feed(document[at : at + piece_bytes])
     return scan.end(), scan
@@ -166,7 +166,7 @@ def test_error_says_where_in_the_body_it_is() -> None:
 
 @pytest.mark.parametrize("document", [b'{"x": "' + LONG * 20, b'{"x": [' + b'{"y": "z"},' * 100_000])
 def test_little_is_kept_of_what_has_been_read(document: bytes) -> None:
-    scan = JsonScan()
+    scan = JsonScanner()
     for at in range(0, len(document), 32_768):
         scan.feed(document[at : at + 32_768])
         assert len(scan._rest) < 20_000

@@ -8,8 +8,8 @@ import pytest
 
 from llm_guard.config import parse_config
 from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Refusal
-from llm_guard.proxy.cache.response_buffer import Recording
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.fallback_response import FallbackResponder
@@ -71,12 +71,12 @@ class Play:
         route = compile_routes(config, 0.0).find("gpt")
         body = b'{"model": "gpt", "messages": []}'
         self.call = Call("lg-1", "openai", "POST", path, "", (), 0.0, body, model="gpt", route=route)
-        self.recording = Recording()
+        self.recording = ResponseBuffer()
         self.reply = self.recording.reply()
         self.reply.request.names = headers or {}
         self.fallback = FallbackResponder(self.clock)
         self.fallback.deferred_store = self.desk
-        self.fallback.cache = cast("AnswerCache", self.desk)
+        self.fallback.cache = cast("ResponseCache", self.desk)
 
     async def give(self, result: Exhausted = DOWN) -> tuple[int, list[str]]:
         await self.fallback.respond(self.call, result, self.reply)

@@ -7,7 +7,7 @@ from llm_guard.resilience.circuit_breaker.cooldown import (
     ACCEPTED_S,
     CREDENTIAL_S,
     PROBE_S,
-    Benched,
+    Cooldown,
     CooldownKey,
     Cooldowns,
     as_of,
@@ -61,7 +61,9 @@ def test_credential_is_left_alone_after_two_refusals_in_a_row(failure: Failure) 
     refuse(cooldowns, failure, 0.0)
     assert left_s(cooldowns) is None
     refuse(cooldowns, failure, 1.0)
-    assert cooldowns.find(KEY, "gpt-4", 1.0) == Benched(1.0 + CREDENTIAL_S, failure, since=1.0, callers=frozenset({""}))
+    assert cooldowns.find(KEY, "gpt-4", 1.0) == Cooldown(
+        1.0 + CREDENTIAL_S, failure, since=1.0, callers=frozenset({""})
+    )
     assert left_s(cooldowns, 1.0, credential=OTHER) is None
 
 
@@ -192,7 +194,7 @@ def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
 def test_deployment_is_left_alone_as_long_as_its_hint_says() -> None:
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
-    assert cooldowns.find_hint(PLACE, 49.9) == Benched(50.0, limited(50.0), callers=frozenset({""}))
+    assert cooldowns.find_hint(PLACE, 49.9) == Cooldown(50.0, limited(50.0), callers=frozenset({""}))
     assert cooldowns.find_hint(PLACE, 50.0) is None
 
 
@@ -311,7 +313,7 @@ def test_hints_of_an_upstream_are_found_for_one_model_or_for_all() -> None:
 
 
 def test_wait_that_is_told_is_the_one_that_is_left() -> None:
-    told = as_of(Benched(60.0, limited(55.0)), 47.5)
+    told = as_of(Cooldown(60.0, limited(55.0)), 47.5)
     assert told == limited(12.5)
 
 
@@ -368,10 +370,10 @@ def test_snapshot_shows_what_stops_calls_now() -> None:
     cooldowns = resting()
     refuse(cooldowns, SPENT, 0.0)
     serve(cooldowns, 0.0, credential=OTHER)
-    assert cooldowns.snapshot(0.0) == {PLACE: Benched(50.0, limited(50.0), callers=frozenset({""}))}
+    assert cooldowns.snapshot(0.0) == {PLACE: Cooldown(50.0, limited(50.0), callers=frozenset({""}))}
     assert cooldowns.snapshot(50.0) == {}
     cooldowns.note_sent((PLACE,), 50.0)
-    assert cooldowns.snapshot(50.0) == {PLACE: Benched(50.0 + PROBE_S, limited(50.0), callers=frozenset({""}))}
+    assert cooldowns.snapshot(50.0) == {PLACE: Cooldown(50.0 + PROBE_S, limited(50.0), callers=frozenset({""}))}
 
 
 def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:

@@ -15,7 +15,7 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeResult, ProbeSettings
 from llm_guard.routing.deployment import Upstream
-from llm_guard.upstreams.probes.probe import look_at, sight_of
+from llm_guard.upstreams.probes.probe import new_probe, result_of_error
 from llm_guard.upstreams.probes.targets import ProbeTarget
 from tests.fakes.provider import END, Close, Hold, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
@@ -52,7 +52,7 @@ async def looks(
         auth: Auth = "x-api-key" if dialect == "anthropic" else "bearer"
         upstream = Upstream("a", dialect, provider.url + base_path, api_key, auth, family)
         model = "m" if settings is COMPLETION else None
-        look = look_at(ProbeTarget(upstream, settings, model, wanted=wanted), connections)
+        look = new_probe(ProbeTarget(upstream, settings, model, wanted=wanted), connections)
         try:
             return [await _seen(look.look()) for _ in range(count)], provider.requests
         finally:
@@ -64,7 +64,7 @@ async def _seen(looking: Any) -> ProbeResult:
         try:
             result: ProbeResult = await looking
         except UpstreamError as error:
-            result = sight_of(error)
+            result = result_of_error(error)
         return result
 
 
@@ -141,7 +141,7 @@ async def test_connection_that_had_been_closed_is_no_failure() -> None:
 async def test_connection_that_is_refused_is_a_failure() -> None:
     connections = ConnectionPool()
     upstream = Upstream("a", "openai", "http://127.0.0.1:1/v1", None, "bearer")
-    result = await _seen(look_at(ProbeTarget(upstream, HEALTH), connections).look())
+    result = await _seen(new_probe(ProbeTarget(upstream, HEALTH), connections).look())
     assert result.finding == "failed"
     assert result.why.startswith("connecting failed: ")
     await connections.close()
@@ -251,7 +251,7 @@ async def test_look_that_is_broken_off_leaves_no_connection() -> None:
         upstream = Upstream("a", "openai", f"{provider.url}/v1", None, "bearer")
         for settings in (HEALTH, MODELS):
             count = len(provider.requests)
-            looking = asyncio.ensure_future(look_at(ProbeTarget(upstream, settings), connections).look())
+            looking = asyncio.ensure_future(new_probe(ProbeTarget(upstream, settings), connections).look())
             await eventually(partial(_has_more_than, provider, count))
             looking.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -262,7 +262,7 @@ async def test_look_that_is_broken_off_leaves_no_connection() -> None:
 
 
 def test_faults_of_our_own_say_nothing() -> None:
-    assert sight_of(UpstreamError(FailureKind.OWN_RESOURCES, "no descriptors")) == ProbeResult(
+    assert result_of_error(UpstreamError(FailureKind.OWN_RESOURCES, "no descriptors")) == ProbeResult(
         "unclear", "no descriptors"
     )
-    assert sight_of(UpstreamError(FailureKind.NETWORK, "reset")) == ProbeResult("failed", "reset")
+    assert result_of_error(UpstreamError(FailureKind.NETWORK, "reset")) == ProbeResult("failed", "reset")

@@ -10,7 +10,7 @@ import pytest
 from llm_guard.config import Config, ConfigError, load_config, parse_config
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
 from llm_guard.routing.route_table import compile_routes
-from llm_guard.upstreams.probes.targets import ProbeTarget, health_path, subjects_of, told
+from llm_guard.upstreams.probes.targets import ProbeTarget, health_path, probe_descriptions, subjects_of
 
 UPSTREAMS = """\
 upstreams:
@@ -126,7 +126,7 @@ def test_annotated_file_lists_every_default() -> None:
 
 
 def test_check_says_what_is_looked_at_and_how_soon_it_is_found_down() -> None:
-    assert list(told(parse(UPSTREAMS + MODELS))) == [
+    assert list(probe_descriptions(parse(UPSTREAMS + MODELS))) == [
         "a: probed at /health every 10s; down after 3 failures, within 48s",
         "b: probed for its list of models every 10s; down after 3 failures, within 48s",
         "b/n: probed with a call for one token every 60s; down after 2 failures, within 192s",

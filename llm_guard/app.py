@@ -65,7 +65,7 @@ _TOKEN_S = 5.0
 
 
 class App:
-    """One gateway process. Call `start`, then `stop`; or `heed_signals` and `run`."""
+    """One gateway process. Call `start`, then `stop`; or `handle_signals` and `run`."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class App:
         """`http://HOST:PORT` or `https://HOST:PORT` of every listener, the one for calls first."""
         return [address_of(server, "http" if each.tls is None else "https") for server, each in self._listeners]
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

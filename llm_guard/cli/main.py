@@ -77,7 +77,7 @@ async def _serve(config: Config, path: Path, changes: _Changes) -> None:
     app = create_app(config, path=path, adapt=changes.applied)
     await app.start()
     calm_collector()
-    app.heed_signals()  # before the line that announces readiness
+    app.handle_signals()  # before the line that announces readiness
     click.echo(f"llm-guard {full_version()} serves on {' and '.join(app.addresses)}", err=True)
     if sys.stderr.isatty() and (link := first_link(app.addresses[-1], app.operator_token.generated)):
         click.echo(f"the dashboard, within 10 minutes and once: {link}\nlater: {_called()} login -c {path}", err=True)
@@ -244,7 +244,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
             "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
         )
         if stay:
-            app.heed_signals()
+            app.handle_signals()
             click.echo(_invitation(app.addresses[0], _called(), app.operator_token.generated))
             await app.run()
     finally:

@@ -133,7 +133,7 @@ class CompletionNotifier:
     async def _tell(self, webhook: CompletionWebhook) -> None:
         """Sends all pending completions of one webhook in order, until one is not delivered."""
         try:
-            waiting = await self._call_store.do(lambda store: store.untold(webhook.name, _MOST))
+            waiting = await self._call_store.do(lambda store: store.unnotified(webhook.name, _MOST))
             for place, kept in enumerate(waiting):
                 if not await self._has_taken(webhook, kept, len(waiting) - place):
                     return
@@ -158,7 +158,7 @@ class CompletionNotifier:
                 _log.warning("a webhook fails", webhook=webhook.name, problem=sent.problem, waiting=waiting)
             return False
         rest.failures = 0
-        await self._call_store.insist(partial(_note_told, kept))
+        await self._call_store.run_with_retries(partial(_note_told, kept))
         return True
 
     def _wait_s(self, failures: int, asked_s: float | None) -> float:
@@ -187,7 +187,7 @@ def completion(kept: StoredCall) -> Completion:
 
 
 def _note_told(kept: StoredCall, store: CallStore) -> None:
-    store.told(kept.id, kept.state)
+    store.mark_notified(kept.id, kept.state)
 
 
 def _headers(webhook: CompletionWebhook, said: Completion, content: bytes, wall: float) -> dict[str, str]:

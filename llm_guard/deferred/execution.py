@@ -25,7 +25,7 @@ from llm_guard.proxy.http_server.response_writer import uncancel
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.request_body.reader import receive
 from llm_guard.proxy.request_body.size_limit import BodyLimit
-from llm_guard.proxy.telemetry.recorder import is_clients_doing
+from llm_guard.proxy.telemetry.recorder import is_caused_by_client
 from llm_guard.resilience.degradation.deferred import EndDeferred, RetryDeferred, decide_after_round
 from llm_guard.storage.calls.store import CallFailure, StoredCall, StoredResponse
 
@@ -166,7 +166,7 @@ class DeferredExecutor:
             end,
             rounds=kept.rounds,
             is_repeatable=call.is_repeatable,
-            is_own_doing=is_clients_doing(call),
+            is_own_doing=is_caused_by_client(call),
             left_s=left_s,
             u=self._draw(),
         )

@@ -77,10 +77,10 @@ class CallIntake:
         """Applies the settings of a new config."""
         self._most_waiting = config.store.answer_later.waiting
 
-    async def show(self, call: Call, reply: ResponseWriter) -> None:
-        await self._status_api.show(call, reply)
+    async def serve_status_api(self, call: Call, reply: ResponseWriter) -> None:
+        await self._status_api.serve(call, reply)
 
-    async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
+    async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert call.route is not None  # noqa: S101  # only a call with a route has rules that defer it
         if self._counts.waiting >= self._most_waiting or self._is_full:
             return _later("too_many_promises", "too many calls wait to be answered later already")
@@ -106,7 +106,7 @@ class CallIntake:
             self._credentials.forget(kept.id)
             self._terms.forget(kept.id)
             self._take_back(kept.id)
-            self._call_store.let(lambda store: store.delete(CallFilter(ids=(kept.id,))))
+            self._call_store.run_unawaited(lambda store: store.delete(CallFilter(ids=(kept.id,))))
             if isinstance(error, StoreError):
                 if self._events.note("promise", "unkept"):
                     _log.error("a call could not be promised an answer", problem=str(error))
@@ -139,7 +139,7 @@ class CallIntake:
             rounds=0 if ended is None else 1,
         )  # fmt: skip
 
-    async def bury(self, call: Call) -> str | None:
+    async def dead_letter(self, call: Call) -> str | None:
         try:
             body = await body_of(call, self._clock)
         except OSError as error:

@@ -67,7 +67,7 @@ class StoreMaintenance:
         if running := self._runner.running():
             gone = await self._call_store.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
             for kept_id in gone:
-                self._runner.let_go(kept_id)
+                self._runner.cancel_lost(kept_id)
         if recovered := await self._call_store.do(lambda store: store.recover(self._clock.wall())):
             _log.info("kept calls of a process that has ended were taken over", count=recovered)
             self._runner.wake()

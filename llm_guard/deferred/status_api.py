@@ -64,7 +64,7 @@ class StatusApi:
         self._clock = clock
         self._give_up = give_up
 
-    async def show(self, call: Call, reply: ResponseWriter) -> None:
+    async def serve(self, call: Call, reply: ResponseWriter) -> None:
         """Responds to one request."""
         call.disposition = Disposition(background_purpose="fetch")
         kept_id = call.path.removeprefix(KEPT_CALLS)

@@ -81,7 +81,7 @@ class AsyncCallStore:
         except TimeoutError:
             raise SlowDisk(f"the disk has not answered in {within_s:g} s") from None
 
-    async def insist(self, act: Callable[[CallStore], _Found]) -> _Found:
+    async def run_with_retries(self, act: Callable[[CallStore], _Found]) -> _Found:
         """Runs `act`, retrying for half a minute, because the response to be written was paid for. Raises
         StoreError."""
         for _ in range(_WRITES - 1):
@@ -92,7 +92,7 @@ class AsyncCallStore:
                 await self._clock.sleep(_WRITE_AGAIN_S)
         return await self.do(act)
 
-    def let(self, act: Callable[[CallStore], object]) -> None:
+    def run_unawaited(self, act: Callable[[CallStore], object]) -> None:
         """Runs `act` without waiting for its result."""
         self._worker.submit(act, self._store)
 

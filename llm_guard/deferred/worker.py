@@ -143,7 +143,7 @@ class DeferredWorker:
         disk."""
         self._taken_back.append(kept_id)
 
-    def let_go(self, kept_id: str) -> None:
+    def cancel_lost(self, kept_id: str) -> None:
         """Cancels a call after another gateway has taken over its lease: two must not run it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
@@ -211,19 +211,27 @@ class DeferredWorker:
         wall = self._clock.wall()
         match ended:
             case Answered(answer, attempts):
-                is_ours = await self._call_store.insist(lambda store: store.answer(kept.id, answer, attempts, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.answer(kept.id, answer, attempts, wall)
+                )
                 return self._over(kept, "answered") if is_ours else "lost"
             case Failed(failure, None):
-                is_ours = await self._call_store.insist(lambda store: store.bury(kept.id, failure, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.dead_letter(kept.id, failure, wall)
+                )
                 return self._over(kept, "dead") if is_ours else "lost"
             case Failed(failure, after_s):
                 due_at = wall + (after_s or 0.0)
                 self._terms.postpone(kept.id, self._clock.now() + (after_s or 0.0))
-                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.put_back(kept.id, failure, wall, due_at)
+                )
                 return "again" if is_ours else "lost"
             case Interrupted():
                 self._terms.postpone(kept.id, self._clock.now())
-                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, None, wall, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.put_back(kept.id, None, wall, wall)
+                )
                 return "put_back" if is_ours else "lost"
 
     def _over(self, kept: StoredCall, outcome: RoundOutcome) -> RoundOutcome:
@@ -236,5 +244,5 @@ class DeferredWorker:
 
     async def _drop(self, kept: StoredCall) -> RoundOutcome:
         self._credentials.forget(kept.id)
-        await self._call_store.insist(lambda store: store.delete(CallFilter(ids=(kept.id,))))
+        await self._call_store.run_with_retries(lambda store: store.delete(CallFilter(ids=(kept.id,))))
         return "given_up"

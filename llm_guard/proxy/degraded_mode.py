@@ -58,7 +58,7 @@ class Modes:
 
 
 class DegradedMode:
-    """Tracks degraded mode. `look` is to be called regularly, `hurry` for each call of a route with these rules."""
+    """Tracks degraded mode. Call `look` regularly, and `limit_wait` for each call of a route with these rules."""
 
     def __init__(self, counts: Mapping[str, ModelCounts], clock: Clock) -> None:
         self._counts = counts
@@ -99,7 +99,7 @@ class DegradedMode:
             self._words[alias] = word
         self._settle({alias: why}, self._clock.now())
 
-    def hurry(self, call: Call, *, has_stale: bool) -> None:
+    def limit_wait(self, call: Call, *, has_stale: bool) -> None:
         """Shortens the wait of a call of a degraded route that has a fallback response. To be called before the first
         attempt."""
         route = call.route

@@ -203,7 +203,7 @@ class Handler:
         if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
             if await self.cache_stage.try_respond(call, reply):
                 return
-            self.degraded.hurry(call, has_stale=False)
+            self.degraded.limit_wait(call, has_stale=False)
         waiting = call.route.stream.waiting
         if waiting is not None and waiting.applies_to(is_stream=call.is_stream):
             with KeepAlive(call, reply, waiting, self._clock):
@@ -266,7 +266,7 @@ class Handler:
         if self.deferred_store is None:
             await self._refuse(call, Refusal(404, "unknown_path", "nothing is kept here", by="route"), reply)
         else:
-            await self.deferred_store.show(call, reply)
+            await self.deferred_store.serve_status_api(call, reply)
 
     async def _refuse(self, call: Call, refusal: Refusal, reply: ResponseWriter) -> None:
         reply.closes_connection |= self.is_leaving

@@ -36,8 +36,8 @@ _ALL = 100_000
 _OLD = 3
 """Generations after which answered calls may be swept."""
 _LEADS_TO = {
-    "add": ("absent", "queued"), "bury-new": ("absent", "dead"), "begin": ("queued", "running"),
-    "put_back": ("running", "queued"), "answer": ("running", "answered"), "bury": ("running", "dead"),
+    "add": ("absent", "queued"), "add_dead": ("absent", "dead"), "begin": ("queued", "running"),
+    "put_back": ("running", "queued"), "answer": ("running", "answered"), "dead_letter": ("running", "dead"),
     "requeue": ("dead", "queued"), "delete": ("dead", "absent"),
 }  # fmt: skip
 
@@ -98,7 +98,7 @@ class Writer:
     def bury_new(self) -> None:
         call_id = self.new_id()
         request = stored_request(body_of(call_id))
-        self.do("bury-new", [call_id], lambda: self.store.add(letter(call_id, self.now, request=request)))
+        self.do("add_dead", [call_id], lambda: self.store.add(letter(call_id, self.now, request=request)))
         self.dead.append(call_id)
 
     def begin(self) -> None:
@@ -110,13 +110,13 @@ class Writer:
             return
         call_id = self.mine.pop(self.dice.randrange(len(self.mine)))
         answer = msgspec.structs.replace(ANSWER, body=b"answer to " + body_of(call_id))
-        how = self.dice.choice(["answer", "put_back", "bury"])
+        how = self.dice.choice(["answer", "put_back", "dead_letter"])
         if how == "answer":
             self.do(how, [call_id], lambda: self.store.answer(call_id, answer, 1, self.now))
         elif how == "put_back":
             self.do(how, [call_id], lambda: self.store.put_back(call_id, FAILED, self.now, self.now))
         else:
-            self.do(how, [call_id], lambda: self.store.bury(call_id, FAILED, self.now))
+            self.do(how, [call_id], lambda: self.store.dead_letter(call_id, FAILED, self.now))
             self.dead.append(call_id)
 
     def requeue(self) -> None:
@@ -171,7 +171,7 @@ class Ledger:
             self.problems.append(f"{writer}: requeued {result} of {ids}")
         elif deed == "extend" and result:
             self.problems.append(f"{writer}: does not run {result}")
-        elif deed in ("put_back", "answer", "bury") and result is not True:
+        elif deed in ("put_back", "answer", "dead_letter") and result is not True:
             self.problems.append(f"{writer}: could not {deed} {ids}")
         elif deed in _LEADS_TO:
             for call_id in ids:

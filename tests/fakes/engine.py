@@ -83,7 +83,7 @@ class FakeProbing:
         hearers.append(hear)
         return lambda: hearers.remove(hear)
 
-    def look_now(self, upstream: str) -> None:
+    def probe_now(self, upstream: str) -> None:
         self.asked.append(upstream)
 
     def set_failed(self, upstream: str, why: str | None) -> None:

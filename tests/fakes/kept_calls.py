@@ -100,8 +100,8 @@ class KeptInMemory:
         facts = {"state": "answered", "answer": answer, "attempts": attempts, "answered_at": now}
         return self._leave("answer", call_id, None, now, **facts)
 
-    def bury(self, call_id: str, ended: CallFailure, now: float) -> bool:
-        return self._leave("bury", call_id, ended, now, state="dead")
+    def dead_letter(self, call_id: str, ended: CallFailure, now: float) -> bool:
+        return self._leave("dead_letter", call_id, ended, now, state="dead")
 
     def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
         self._note("requeue")
@@ -117,12 +117,12 @@ class KeptInMemory:
             del self.rows[each]
         return len(gone)
 
-    def told(self, call_id: str, state: State) -> None:
-        self._note("told")
+    def mark_notified(self, call_id: str, state: State) -> None:
+        self._note("mark_notified")
         self._put(self.rows[call_id], told=state)
 
-    def untold(self, webhook: str, limit: int) -> list[StoredCall]:
-        self._note("untold")
+    def unnotified(self, webhook: str, limit: int) -> list[StoredCall]:
+        self._note("unnotified")
         over = [each for each in self.rows.values() if each.state in ("answered", "dead") and each.state != each.told]
         return [each for each in over if each.webhook == webhook][:limit]
 

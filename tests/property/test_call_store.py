@@ -30,7 +30,7 @@ KEEP_S, MAX_AGE_S = 500.0, 4000.0
 ALL = 1000
 MEMORY = Path("/dev/shm")
 """Avoids waiting for a disk, where this folder exists."""
-How = Literal["answer", "bury", "put back"]
+How = Literal["answer", "dead_letter", "put back"]
 
 gateways = st.integers(0, 1)
 purposes = st.sampled_from(["letter", "later"])
@@ -150,7 +150,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             assert call == model.call
 
     @precondition(lambda self: self.calls)
-    @rule(gateway=gateways, pick=picks, how=st.sampled_from(["answer", "bury", "put back"]))
+    @rule(gateway=gateways, pick=picks, how=st.sampled_from(["answer", "dead_letter", "put back"]))
     def a_call_ends(self, gateway: int, pick: int, how: How) -> None:
         """Steers the walk: mostly ends a running call, which may be leased by the other gateway."""
         model = self.picked(pick, "running")
@@ -165,7 +165,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         }  # fmt: skip
         if how == "put back":
             self.moved(model, "queued", due_at=self.now + 5, **failed)
-        elif how == "bury":
+        elif how == "dead_letter":
             self.moved(model, "dead", **failed)
         else:
             request = msgspec.structs.replace(model.call.request, body=None)
@@ -173,7 +173,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             facts = {"request": request, "ended": ended, "attempts": model.call.attempts + 1}
             self.moved(model, "answered", answer=ANSWER, answered_at=self.now, **facts)
 
-    @rule(gateway=gateways, how=st.sampled_from(["answer", "answer", "answer", "bury", "put back"]))
+    @rule(gateway=gateways, how=st.sampled_from(["answer", "answer", "answer", "dead_letter", "put back"]))
     def a_gateway_works(self, gateway: int, how: How) -> None:
         """Steers the walk: the gateway ends the calls it begins."""
         self.a_gateway_begins(gateway, 2, None)
@@ -187,8 +187,8 @@ class KeptCallsWalk(RuleBasedStateMachine):
         match how:
             case "answer":
                 return store.answer(call_id, ANSWER, 1, self.now)
-            case "bury":
-                return store.bury(call_id, FAILED, self.now)
+            case "dead_letter":
+                return store.dead_letter(call_id, FAILED, self.now)
             case "put back":
                 return store.put_back(call_id, FAILED, self.now, self.now + 5)
 
@@ -294,18 +294,18 @@ class KeptCallsWalk(RuleBasedStateMachine):
     def a_webhook_is_told(self, gateway: int, pick: int) -> None:
         over = self.in_state("answered", "dead")
         owed = [each for each in over if each.call.webhook == "done" and each.call.told != each.call.state]
-        assert {call.id for call in self.stores[gateway].untold("done", ALL)} == {model.id for model in owed}
+        assert {call.id for call in self.stores[gateway].unnotified("done", ALL)} == {model.id for model in owed}
         if owed:
             model = owed[pick % len(owed)]
             self.met["told" if model.call.told is None else "told anew"] += 1
-            self.stores[gateway].told(model.id, model.call.state)
+            self.stores[gateway].mark_notified(model.id, model.call.state)
             model.becomes(told=model.call.state)
 
     @rule(gateway=gateways, pick=picks)
     def one_that_was_told_dead_is_answered(self, gateway: int, pick: int) -> None:
         """Steers the walk: a call that was reported dead is answered, so there is a new state to report."""
         self.a_gateway_begins(gateway, ALL, None)
-        for end in ("bury", "answer"):
+        for end in ("dead_letter", "answer"):
             self.an_operator_asks_again(gateway, 0, is_one=False, pace_s=0.0)
             self.a_gateway_works(gateway, end)
             self.a_webhook_is_told(gateway, pick)
@@ -315,7 +315,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         self.stores[gateway].close()
         self.stores[gateway] = self.new_store(gateway)
 
-    @rule(gateway=gateways, how=st.sampled_from(["answer", "bury", "put back"]))
+    @rule(gateway=gateways, how=st.sampled_from(["answer", "dead_letter", "put back"]))
     def a_gateway_sleeps_through_its_leases(self, gateway: int, how: How) -> None:
         """Steers the walk: the other gateway takes over, and the first one returns with a late response."""
         self.a_gateway_begins(gateway, ALL, None)

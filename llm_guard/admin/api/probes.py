@@ -57,7 +57,7 @@ class ProbeApi:
             check_known(wanted, {each.upstream.name for each in self._prober.subjects()}, "probe")
 
         async def do() -> ChangeResult:
-            await self._prober.wait_looks(wanted)
+            await self._prober.probe_and_wait(wanted)
             shown = list(self.views(wanted))
             return ChangeResult(shown, warnings=[] if shown else ["nothing is looked at: no upstream has a `probe`"])
 

@@ -154,8 +154,8 @@ class EventStream:
             await reply.write(reader.form.of(message, position))
         while data := await reader.take():
             await reply.write(data)
-        if farewell := reader.farewell():
-            await reply.write(farewell)
+        if closing := reader.closing_bytes():
+            await reply.write(closing)
 
     def _missed(self, asked: AdminRequest) -> list[tuple[StreamMessage, str]]:
         """Returns a reader's first messages, each with the position after it. Raises Refused."""

@@ -88,7 +88,7 @@ class Subscriber:
         """Queues a heartbeat."""
         self.put(self.form.beat)
 
-    def farewell(self) -> bytes:
+    def closing_bytes(self) -> bytes:
         """Returns the last bytes of the stream, possibly none."""
         return self.form.end
 

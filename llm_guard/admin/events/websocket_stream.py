@@ -36,8 +36,8 @@ class EventSocket(Subscriber):
         else:
             super().beat()
 
-    def farewell(self) -> bytes:
-        return b"" if self._is_closed or self._connection.is_stuck else super().farewell()
+    def closing_bytes(self) -> bytes:
+        return b"" if self._is_closed or self._connection.is_stuck else super().closing_bytes()
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """Handles bytes from the client."""

@@ -243,7 +243,7 @@ class AdmissionControl:
 def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
     """Returns a permit to probe a breaker that other callers' failures opened, if `resilience.circuit_breaker.callers`
     allows it."""
-    if breaker is not deployment.breaker or not deployment.callers.try_look(caller, now):
+    if breaker is not deployment.breaker or not deployment.callers.try_probe(caller, now):
         return None
     return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
 

@@ -94,7 +94,7 @@ class ResponseCache:
         call.disposition.cache, call.disposition.age_s = lookup.result, lookup.found.age_s
         await replay(call, lookup.found.answer, reply, self._clock)
 
-    async def find_stand_in(self, call: Call) -> CacheHit | None:
+    async def find_stale(self, call: Call) -> CacheHit | None:
         """Returns the stale response that the route allows after a failure, if there is one."""
         rules = call.route.lasting.cache if call.route is not None else None
         if rules is None or call.disposition is None or not call.disposition.cache_key:
@@ -102,7 +102,7 @@ class ResponseCache:
         found = await self.store.get(call.disposition.cache_key)
         return found if found is not None and may_serve_stale(found.age_s, rules) else None
 
-    async def stand_in(self, call: Call, found: CacheHit, reply: ResponseWriter) -> None:
+    async def serve_stale(self, call: Call, found: CacheHit, reply: ResponseWriter) -> None:
         """Sends the client a stale response. The call's outcome stays a failure."""
         assert call.disposition is not None  # noqa: S101  # else nothing was found
         call.disposition.cache, call.disposition.age_s = "stale_if_error", found.age_s
@@ -128,7 +128,7 @@ class ResponseCache:
         return self.store.snapshot()
 
 
-def may_stand_in_later(lookup: Lookup) -> bool:
+def may_serve_stale_later(lookup: Lookup) -> bool:
     """Returns whether the response that was found may be served if the call fails."""
     return lookup.found is not None and may_serve_stale(lookup.found.age_s, lookup.rules)
 

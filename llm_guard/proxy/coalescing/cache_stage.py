@@ -12,7 +12,7 @@ from typing import Protocol
 
 from llm_guard.clock import Clock
 from llm_guard.outcome import Disposition, Exhausted, Refusal
-from llm_guard.proxy.cache.response_cache import Lookup, ResponseCache, may_stand_in_later
+from llm_guard.proxy.cache.response_cache import Lookup, ResponseCache, may_serve_stale_later
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.coalescing.single_flight import SingleFlight, call_for_all, refresh_call
 from llm_guard.proxy.coalescing.waiter import WaiterResponder
@@ -72,7 +72,7 @@ class CacheStage:
         is_wanted = call.route.lasting.later.is_at_once(is_asked_for=said == "true")
         if not is_wanted or self.deferred_store is None or call.method != "POST":
             return False
-        promised = await self.deferred_store.promise(call, is_at_once=True)
+        promised = await self.deferred_store.defer(call, is_at_once=True)
         if isinstance(promised, Refusal):
             await refuse(call, promised, reply)
         else:
@@ -99,7 +99,7 @@ class CacheStage:
     async def _fly(self, call: Call, lookup: Lookup, reply: ResponseWriter) -> None:
         """Joins a flight that already fetches this response, or starts one."""
         call.disposition = call.disposition or Disposition()
-        self._degraded.hurry(call, has_stale=may_stand_in_later(lookup))
+        self._degraded.limit_wait(call, has_stale=may_serve_stale_later(lookup))
         flight = self._flights.get(lookup.key)
         is_found = flight is not None and flight.can_be_joined and flight.is_fit_for(call)
         if flight is not None and is_found and not lookup.cache_control.no_cache:

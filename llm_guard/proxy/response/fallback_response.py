@@ -25,7 +25,7 @@ from llm_guard.proxy.http_server.error_responses import pass_on, refusal_for, re
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
-from llm_guard.proxy.telemetry.recorder import is_clients_doing
+from llm_guard.proxy.telemetry.recorder import is_caused_by_client
 
 ASYNC_HEADER = "x-llm-guard-async"
 LETTER_HEADER = "x-llm-guard-dead-letter"
@@ -51,12 +51,12 @@ class FallbackResponder:
             await _say(call, result, reply, self._clock.now())
             return
         _note_hurry(call, result)
-        old = await self.cache.find_stand_in(call) if self.cache is not None else None
+        old = await self.cache.find_stale(call) if self.cache is not None else None
         if old is None and await self._has_promised(call, reply):
             return
         await self.dead_letter(call, reply)
         if old is not None and self.cache is not None:
-            await self.cache.stand_in(call, old, reply)
+            await self.cache.serve_stale(call, old, reply)
         elif (static := static_body(call, self._clock.wall())) is not None:
             await _give_static(call, static, reply)
         else:
@@ -65,7 +65,7 @@ class FallbackResponder:
     async def dead_letter(self, call: Call, reply: ResponseWriter) -> None:
         """Keeps a failed call as a dead letter, where its route or its client wants that."""
         if self.deferred_store is not None and _wants_letter(call, reply) and _is_worth_it(call):
-            await self.deferred_store.bury(call)
+            await self.deferred_store.dead_letter(call)
 
     async def _has_promised(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred. That is not possible after an early head, which has sent status
@@ -74,7 +74,7 @@ class FallbackResponder:
         is_wanted = call.route.lasting.later.when == "on_failure" and call.method == "POST" and not call.is_upgrade
         if self.deferred_store is None or not is_wanted or reply.has_begun:
             return False
-        promised = await self.deferred_store.promise(call, is_at_once=False)
+        promised = await self.deferred_store.defer(call, is_at_once=False)
         if isinstance(promised, Refusal):
             return False
         await send_accepted(call, promised, reply)
@@ -91,7 +91,7 @@ def may_be_kept(call: Call, reply: ResponseWriter) -> bool:
 def _is_worth_it(call: Call) -> bool:
     """Returns whether a fallback response is due: the failure is not the client's doing. A refusal by the gateway
     counts as well, even where an operator holds the last deployment: the client could not have avoided it."""
-    return call.failure is None or not is_clients_doing(call)
+    return call.failure is None or not is_caused_by_client(call)
 
 
 def _note_hurry(call: Call, result: Exhausted) -> None:

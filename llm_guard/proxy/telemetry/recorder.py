@@ -91,7 +91,7 @@ class Recorder:
                 self._count_errand(call, model, now)
                 return
         model.calls[outcome] += 1
-        if outcome == "ok" or not (is_clients_doing(call) or _fails_alone(call, now)):
+        if outcome == "ok" or not (is_caused_by_client(call) or _fails_alone(call, now)):
             model.judged += 1
             model.recent.append(outcome == "ok")
             self._recent.append(outcome == "ok")
@@ -226,7 +226,7 @@ def _fails_alone(call: Call, now: float) -> bool:
     return any(suspect_of(call, target.deployment, now) is not None for target in targets)
 
 
-def is_clients_doing(call: Call) -> bool:
+def is_caused_by_client(call: Call) -> bool:
     """Returns True if neither the gateway nor an upstream could have served the call, or if the gateway was draining,
     which is announced. A maintenance hold does not count: to the caller it is an outage."""
     if call.failure is None:
@@ -247,7 +247,7 @@ def _is_callers_key(call: Call) -> bool:
 
 def _fate(call: Call) -> CallFate:
     """Returns the class under which a call that did not succeed is kept among the recent calls."""
-    if is_clients_doing(call):
+    if is_caused_by_client(call):
         return "own_doing"
     return "failed" if call.attempts else "turned_away"
 

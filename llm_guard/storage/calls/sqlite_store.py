@@ -169,7 +169,7 @@ class SqliteCallStore:
         """Deletes the request, which is no longer needed."""
         return self._leave(call_id, "answered", now, None, answer=answer, attempts=attempts)
 
-    def bury(self, call_id: str, ended: CallFailure, now: float) -> bool:
+    def dead_letter(self, call_id: str, ended: CallFailure, now: float) -> bool:
         return self._leave(call_id, "dead", now, ended)
 
     def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
@@ -193,12 +193,12 @@ class SqliteCallStore:
         chosen = f"SELECT id, state, size FROM calls WHERE {where} AND state != 'running' LIMIT {_AT_ONCE}"  # noqa: S608  # constants
         return self._making_room(lambda: self._delete(self._rows(chosen, values)))
 
-    def told(self, call_id: str, state: State) -> None:
+    def mark_notified(self, call_id: str, state: State) -> None:
         if self._database.is_there():
             with self._database.writing() as connection:
                 connection.execute("UPDATE calls SET told = ? WHERE id = ?", (state, call_id))
 
-    def untold(self, webhook: str, limit: int) -> list[StoredCall]:
+    def unnotified(self, webhook: str, limit: int) -> list[StoredCall]:
         where = "webhook = :webhook AND state IN ('answered', 'dead') AND told IS NOT state"
         return self._bare(f"{SELECT} WHERE {where} ORDER BY number LIMIT :limit", {"webhook": webhook, "limit": limit})
 

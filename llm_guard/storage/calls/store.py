@@ -158,7 +158,7 @@ class CallStore(Protocol):
         """Stores the response of a running call and deletes its request. False: it no longer runs here, and nothing is
         stored."""
 
-    def bury(self, call_id: str, ended: CallFailure, now: float) -> bool:
+    def dead_letter(self, call_id: str, ended: CallFailure, now: float) -> bool:
         """Marks a running call as dead: it has failed for good. False: it no longer runs here."""
 
     def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
@@ -169,10 +169,10 @@ class CallStore(Protocol):
         """Deletes calls that are not running and returns their number. Deletes a limited number at once; call it again
         for the rest."""
 
-    def told(self, call_id: str, state: State) -> None:
+    def mark_notified(self, call_id: str, state: State) -> None:
         """Records that the call's webhook was notified of this state."""
 
-    def untold(self, webhook: str, limit: int) -> list[StoredCall]:
+    def unnotified(self, webhook: str, limit: int) -> list[StoredCall]:
         """Returns finished or dead calls that this webhook was not notified of, oldest first, without bodies."""
 
     def recover(self, now: float) -> int:

@@ -48,7 +48,7 @@ class Engines:
         stopped = self.stopped()
         for name in self._supervisors.keys() - configs.keys():
             gone = self._supervisors.pop(name)
-            self.tell(name, gone.farewell())
+            self.tell(name, gone.removal_event())
             self._dismiss(gone)
         for name, config in configs.items():
             known = self._supervisors.get(name)

@@ -33,7 +33,7 @@ class EngineProber(Protocol):
     def subscribe(self, upstream: str, hear: ProbeListener) -> Callable[[], None]:
         """Calls `hear` after each probe from now on. Returns a function that unsubscribes."""
 
-    def look_now(self, upstream: str) -> None:
+    def probe_now(self, upstream: str) -> None:
         """Probes this upstream as soon as possible."""
 
     def set_failed(self, upstream: str, why: str | None) -> None:
@@ -127,7 +127,7 @@ class Supervisor:
             await asyncio.wait((task,))
         await self._strategy.close(grace_s)
 
-    def farewell(self) -> EngineEvent:
+    def removal_event(self) -> EngineEvent:
         """Last state change to publish, when the engine has been removed from the config."""
         state = self._machine.state
         return EngineEvent("stop", state, "stopped", "it is no longer in the config", 0)
@@ -270,7 +270,7 @@ class Supervisor:
 
     def _look_now(self) -> None:
         for name in self.config.upstreams:
-            self._probing.look_now(name)
+            self._probing.probe_now(name)
 
     # notifications
 

@@ -44,7 +44,7 @@ class _Watched:
     history: ProbeHistory = field(default_factory=ProbeHistory)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
-    """Callers of `wait_looks` that need a probe that has not started yet."""
+    """Callers of `probe_and_wait` that need a probe that has not started yet."""
     last: ProbeOutcome | None = None
     last_ok_wall: float | None = None
     looked_wall: float | None = None
@@ -157,14 +157,14 @@ class Prober:
 
         return end
 
-    def look_now(self, upstream: str) -> None:
+    def probe_now(self, upstream: str) -> None:
         """Probes this upstream as soon as possible; if a probe is running, once more after it. Does nothing if it is
         not probed."""
         for key, watched in self._watched.items():
             if key[0] == upstream:
                 watched.wake.set()
 
-    async def wait_looks(self, upstream: str | None) -> list[ProbeView]:
+    async def probe_and_wait(self, upstream: str | None) -> list[ProbeView]:
         """Probes this upstream and its deployments (None: all subjects) and returns the results."""
         asked = {key: each for key, each in self._watched.items() if upstream in (None, key[0])}
         waiters = {key: asyncio.get_running_loop().create_future() for key in asked}

@@ -156,9 +156,9 @@ async def test_what_a_webhook_has_taken_it_is_not_told_again_while_the_disk_fail
         def told(kept_id: str, state: State) -> None:
             if next(failures, None) is not None:
                 raise StoreError("the disk is full")
-            KeptInMemory.told(it.store, kept_id, state)
+            KeptInMemory.mark_notified(it.store, kept_id, state)
 
-        monkeypatch.setattr(it.store, "told", told)
+        monkeypatch.setattr(it.store, "mark_notified", told)
         kept = await it.promised()
         await it.pass_s(25)
         assert it.now(kept).told == "answered"

@@ -37,7 +37,7 @@ HEADERS = (
 async def test_promise_is_on_the_disk_when_it_is_given() -> None:
     async with world(rules={"answer_later": {"deadline": "10m"}}) as it:
         call = it.call()
-        kept_id = await it.intake.promise(call, is_at_once=True)
+        kept_id = await it.intake.defer(call, is_at_once=True)
         assert isinstance(kept_id, str)
         kept = it.store.rows[kept_id]
         assert (kept.purpose, kept.request_id, kept.request.model) == ("later", "lg-1", "gpt")
@@ -60,7 +60,7 @@ async def test_no_credential_is_kept_and_what_changes_the_reading_is() -> None:
 async def test_letter_says_how_the_call_has_failed() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.intake.bury(call)
+        kept_id = await it.intake.dead_letter(call)
         kept = it.store.rows[str(kept_id)]
         assert (kept.state, kept.deadline_at, kept.webhook) == ("dead", None, None)
         assert kept.ended is not None
@@ -74,7 +74,7 @@ async def test_letter_says_how_the_call_has_failed() -> None:
 async def test_letter_of_a_refusal_has_its_code() -> None:
     async with world() as it:
         refusal = Refusal(503, "breaker_open", "one: failing", by="breaker")
-        kept = it.store.rows[str(await it.intake.bury(it.call(refusal=refusal)))]
+        kept = it.store.rows[str(await it.intake.dead_letter(it.call(refusal=refusal)))]
         assert kept.ended is not None
         assert (kept.ended.kind, kept.ended.status) == ("breaker_open", 503)
 
@@ -83,7 +83,7 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
     async with world() as it:
         it.store.problem = "database or disk is full"
         call = it.call(failure=BUSY)
-        assert await it.intake.bury(call) is None
+        assert await it.intake.dead_letter(call) is None
         assert call.disposition is None
         assert it.deferred.counts.lost == {"disk": 1}
         assert ("letter", {"what": "lost", "count": 1}) in it.told
@@ -92,7 +92,7 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
 async def test_hung_disk_is_waited_for_two_seconds() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY)))
         await it.pass_s(1.9)
         assert not burying.done()
         await it.pass_s(0.2)
@@ -103,7 +103,7 @@ async def test_hung_disk_is_waited_for_two_seconds() -> None:
 async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(250)]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(250)]
         await let_run()
         assert sum(each.done() for each in waiting) == it.deferred.counts.lost["too_many"] == 50
         await it.pass_s(2.1)
@@ -115,22 +115,24 @@ async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyP
     async with world() as it:
         monkeypatch.setattr("llm_guard.deferred.intake._MOST_WAITING_BYTES", 100)
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)]
+        waiting = [
+            asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)
+        ]
         await let_run()
-        assert await it.intake.bury(it.call(failure=BUSY)) is None
+        assert await it.intake.dead_letter(it.call(failure=BUSY)) is None
         assert it.deferred.counts.lost == {"too_many": 1}
-        promised = await it.intake.promise(it.call(), is_at_once=True)
+        promised = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(promised, Refusal)
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
         it.disk.go_on()
-        assert await it.intake.bury(it.call(failure=BUSY)) is not None
+        assert await it.intake.dead_letter(it.call(failure=BUSY)) is not None
 
 
 async def test_what_waits_for_the_disk_is_written_together() -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(50)]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(50)]
         await let_run()
         waiting[7].cancel()
         await let_run()
@@ -145,7 +147,7 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
     async with world() as it:
         it.disk.hangs = True
         bodies = (b"{}", it.store.refused, b"{}")
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=body))) for body in bodies]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY, body=body))) for body in bodies]
         await let_run()
         it.disk.go_on()
         kept = await asyncio.gather(*waiting)
@@ -157,7 +159,7 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
 async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longer() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY)))
         await let_run()
         (adding,) = it.deferred.call_store._adding
         await it.pass_s(2.5)
@@ -172,10 +174,10 @@ async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(mon
         body = b'{"model":"gpt"}'
         stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         for each in (body, stored):
-            refusal = await it.intake.promise(it.call(body=each), is_at_once=True)
+            refusal = await it.intake.defer(it.call(body=each), is_at_once=True)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (413, "too_large_to_keep")
-            assert await it.intake.bury(it.call(failure=BUSY, body=each)) is None
+            assert await it.intake.dead_letter(it.call(failure=BUSY, body=each)) is None
         assert it.deferred.counts.lost == {"too_large": 2}
         assert not it.store.rows
 
@@ -192,16 +194,16 @@ async def test_body_that_is_closed_is_a_counted_loss() -> None:
     async with world() as it:
         stored = SpooledBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
         stored.close()
-        assert await it.intake.bury(it.call(failure=BUSY, body=stored)) is None
+        assert await it.intake.dead_letter(it.call(failure=BUSY, body=stored)) is None
         assert it.deferred.counts.lost == {"body": 1}
-        refusal = await it.intake.promise(it.call(body=stored), is_at_once=True)
+        refusal = await it.intake.defer(it.call(body=stored), is_at_once=True)
         assert isinstance(refusal, Refusal)
 
 
 async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        refusal = await it.intake.promise(it.call(), is_at_once=True)
+        refusal = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.should_retry, refusal.retry_after_s) == (503, True, 10.0)
         assert "disk I/O" not in refusal.message
@@ -214,8 +216,8 @@ async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
 async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memory() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        assert isinstance(await it.intake.promise(it.call(headers=HEADERS), is_at_once=True), Refusal)
-        assert await it.intake.bury(it.call(headers=HEADERS, failure=BUSY)) is None
+        assert isinstance(await it.intake.defer(it.call(headers=HEADERS), is_at_once=True), Refusal)
+        assert await it.intake.dead_letter(it.call(headers=HEADERS, failure=BUSY)) is None
         assert SECRET not in repr(it.intake._credentials._kept)
         assert it.deferred.counts.waiting == 0
 
@@ -225,7 +227,7 @@ async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pyte
         it.disk.hangs = True
         call_store = it.deferred.call_store  # the store's thread is processing it
         monkeypatch.setattr(call_store, "add", lambda call: call_store.ask(lambda store: store.add(call)))
-        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
+        promising = asyncio.ensure_future(it.intake.defer(it.call(), is_at_once=True))
         await it.pass_s(1)
         await it.pass_s(1.5)
         assert isinstance(await promising, Refusal)
@@ -239,7 +241,7 @@ async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pyte
 async def test_promise_to_a_client_that_has_left_is_taken_back() -> None:
     async with world() as it:
         it.disk.hangs = True
-        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
+        promising = asyncio.ensure_future(it.intake.defer(it.call(), is_at_once=True))
         await let_run()
         promising.cancel()
         await let_run()
@@ -255,22 +257,22 @@ async def test_no_more_are_promised_than_may_wait() -> None:
         it.provider.is_silent = True
         for _ in range(2):
             await it.promised()
-        refusal = await it.intake.promise(it.call(), is_at_once=True)
+        refusal = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_promises", True)
         it.provider.is_silent = False
         await it.pass_s(10)
         assert {each.state for each in it.store.rows.values()} == {"answered"}
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
 async def test_reload_changes_how_many_may_wait() -> None:
     async with world(store={"answer_later": {"waiting": 1, "at_once": 1}}) as it:
         it.provider.is_silent = True
         await it.promised()
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), Refusal)
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), Refusal)
         it.intake.adopt(World(KeptInMemory(), store={"answer_later": {"waiting": 2}}).config)
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
 async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
@@ -316,7 +318,7 @@ async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> N
 async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.intake.promise(call, is_at_once=False)
+        kept_id = await it.intake.defer(call, is_at_once=False)
         kept = it.store.rows[str(kept_id)]
         assert kept.ended is not None
         assert kept.ended.kind == "overloaded"
@@ -326,7 +328,7 @@ async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
 
 async def test_call_that_would_fail_again_is_not_promised_anything() -> None:
     async with world() as it:
-        refusal = await it.intake.promise(it.call(failure=WRONG), is_at_once=False)
+        refusal = await it.intake.defer(it.call(failure=WRONG), is_at_once=False)
         assert isinstance(refusal, Refusal)
         assert refusal.code == "not_later"
         assert not it.store.rows
@@ -341,7 +343,7 @@ async def test_owner_is_a_client_by_name_or_whoever_has_the_same_key() -> None:
 async def test_ten_thousand_letters_are_a_few_events() -> None:
     async with world() as it:
         for _ in range(500):
-            await it.intake.bury(it.call(failure=BUSY))
+            await it.intake.dead_letter(it.call(failure=BUSY))
         await it.pass_s(20)
         assert sum(facts["count"] for kind, facts in it.told if kind == "letter") == 500
         assert len(it.told) == 2

@@ -150,7 +150,7 @@ async def test_looking_is_no_call_to_a_model() -> None:
     async with world() as it:
         call = it.call("/v1/llm-guard/calls/x", method="GET", route=None)
         recorder = it.gateway.recorder
-        await it.intake.show(call, ResponseBuffer().reply("GET"))
+        await it.intake.serve_status_api(call, ResponseBuffer().reply("GET"))
         recorder.end(call)
         assert dict(it.counters.models["other"].calls) == {}
         assert recorder.timelines.snapshot().calls == 0

@@ -147,12 +147,12 @@ class World:
 
     async def promised(self, **facts: Any) -> StoredCall:
         """Stores a call that is deferred at once."""
-        kept_id = await self.intake.promise(self.call(**facts), is_at_once=True)
+        kept_id = await self.intake.defer(self.call(**facts), is_at_once=True)
         assert isinstance(kept_id, str), kept_id
         return self.store.rows[kept_id]
 
     async def buried(self, failure: Failure = BUSY, **facts: Any) -> StoredCall:
-        kept_id = await self.intake.bury(self.call(failure=failure, **facts))
+        kept_id = await self.intake.dead_letter(self.call(failure=failure, **facts))
         assert kept_id is not None
         return self.store.rows[kept_id]
 
@@ -172,7 +172,7 @@ class World:
         call = self.call(path + kept_id, method=method, body=b"", route=None, **facts)
         reply = recording.reply(method)
         assert isinstance(reply.request, Request)
-        await self.intake.show(call, reply)
+        await self.intake.serve_status_api(call, reply)
         return recording
 
 

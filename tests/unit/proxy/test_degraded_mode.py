@@ -78,7 +78,7 @@ class World:
 
     def patience_s(self, call: Call, *, has_stale: bool = False) -> float | None:
         """Returns the seconds that a call may wait for a real answer, or None if it is not shortened."""
-        self.degraded.hurry(call, has_stale=has_stale)
+        self.degraded.limit_wait(call, has_stale=has_stale)
         return None if call.disposition is None else call.disposition.degraded_deadline - self.clock.now()
 
     @property

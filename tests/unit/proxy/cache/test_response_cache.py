@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llm_guard.config import parse_config
-from llm_guard.proxy.cache.response_cache import ResponseCache, may_stand_in_later
+from llm_guard.proxy.cache.response_cache import ResponseCache, may_serve_stale_later
 from llm_guard.proxy.call import Call
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.cache.response_store import CachedResponse, MemoryCache
@@ -43,5 +43,5 @@ async def test_response_that_is_still_stored_is_served_after_a_failure_only_with
     lookup = await cache.look_up(call)
     assert lookup is not None and lookup.found is not None  # noqa: PT018
     assert lookup.result == "miss"
-    assert may_stand_in_later(lookup) is is_served
-    assert (await cache.find_stand_in(call) is not None) is is_served
+    assert may_serve_stale_later(lookup) is is_served
+    assert (await cache.find_stale(call) is not None) is is_served

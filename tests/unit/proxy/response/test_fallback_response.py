@@ -33,28 +33,28 @@ class Desk:
     has_old: bool = False
     done: list[str] = field(default_factory=list)
 
-    async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
+    async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert not is_at_once
         assert call.failure or call.refusal
         self.done.append("promise")
         return self.promises
 
-    async def bury(self, call: Call) -> str:
+    async def dead_letter(self, call: Call) -> str:
         assert call.failure or call.refusal
-        self.done.append("bury")
+        self.done.append("dead_letter")
         call.disposition = call.disposition or Disposition()
         call.disposition.dead_letter_id = "l-1"
         return "l-1"
 
-    async def find_stand_in(self, _call: Call) -> str | None:
+    async def find_stale(self, _call: Call) -> str | None:
         self.done.append("look")
         return "old" if self.has_old else None
 
-    async def stand_in(self, _call: Call, found: str, reply: ResponseWriter) -> None:
+    async def serve_stale(self, _call: Call, found: str, reply: ResponseWriter) -> None:
         self.done.append("stand in")
         await reply.send(200, "", [], found.encode())
 
-    async def show(self, _call: Call, _reply: ResponseWriter) -> None: ...
+    async def serve_status_api(self, _call: Call, _reply: ResponseWriter) -> None: ...
 
 
 class Play:
@@ -104,7 +104,7 @@ async def test_call_without_any_rules_gets_its_failure() -> None:
 async def test_answer_from_before_comes_first_and_the_letter_before_it() -> None:
     play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
     play.desk.has_old = True
-    assert await play.give() == (200, ["look", "bury", "stand in"])
+    assert await play.give() == (200, ["look", "dead_letter", "stand in"])
     assert play.recording.body == b"old"
 
 
@@ -117,14 +117,14 @@ async def test_promise_comes_before_the_static_answer_and_needs_no_letter() -> N
 async def test_call_that_is_promised_nothing_gets_the_static_answer() -> None:
     play = Play(degraded=STATIC, answer_later=ON_FAILURE, dead_letter="always")
     play.desk.promises = FULL
-    assert await play.give() == (200, ["look", "promise", "bury"])
+    assert await play.give() == (200, ["look", "promise", "dead_letter"])
     assert (play.said["x-llm-guard-degraded"], play.said["x-llm-guard-dead-letter"]) == ("static", "l-1")
     assert b"later" in play.recording.body
 
 
 async def test_failure_is_told_with_its_letter() -> None:
     play = Play(dead_letter="always")
-    assert await play.give() == (502, ["look", "bury"])
+    assert await play.give() == (502, ["look", "dead_letter"])
     assert play.said["x-llm-guard-dead-letter"] == "l-1"
 
 
@@ -145,7 +145,7 @@ async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
 @pytest.mark.parametrize("result", [DOWN, SHUT, HELD, LATE], ids=lambda result: result.why)
 async def test_call_is_a_failure_whatever_it_gets(result: Exhausted) -> None:
     play = Play(degraded=STATIC, dead_letter="always")
-    assert await play.give(result) == (200, ["look", "bury"])
+    assert await play.give(result) == (200, ["look", "dead_letter"])
     assert play.call.outcome == (result.failure.kind.label if result.failure else "refused")
     assert play.call.sent_status == 200
     assert play.call.gave_up == result.why
@@ -179,7 +179,7 @@ async def test_callers_own_key_that_was_refused_is_no_outage() -> None:
     ],
 )
 async def test_letter_is_kept_where_route_and_client_want_it(rule: str, headers: dict[str, str], is_kept: bool) -> None:
-    assert ("bury" in (await Play(dead_letter=rule, headers=headers).give())[1]) == is_kept
+    assert ("dead_letter" in (await Play(dead_letter=rule, headers=headers).give())[1]) == is_kept
 
 
 async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:

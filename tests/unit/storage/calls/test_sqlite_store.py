@@ -151,15 +151,15 @@ def test_nobody_else_can_read_it(store: SqliteCallStore, tmp_path: Path) -> None
 
 def test_nothing_is_made_before_something_is_kept(store: SqliteCallStore, tmp_path: Path) -> None:
     assert store.get("a") is None
-    assert store.find(CallFilter(), 10, None) == store.begin(0, 10, 30) == store.untold("done", 10) == []
+    assert store.find(CallFilter(), 10, None) == store.begin(0, 10, 30) == store.unnotified("done", 10) == []
     assert store.requeue(CallFilter(), 0, 1) == []
     assert store.extend(["a"], 0, 30) == ["a"]
     assert store.stats() == CallStats(count={}, size=0)
     assert not store.put_back("a", FAILED, 0, 0)
     assert not store.answer("a", ANSWER, 1, 0)
-    assert not store.bury("a", FAILED, 0)
+    assert not store.dead_letter("a", FAILED, 0)
     assert store.delete(CallFilter()) == store.recover(0) == store.sweep(0, 0, 0, 0) == 0
-    store.told("a", "answered")
+    store.mark_notified("a", "answered")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -256,7 +256,7 @@ def test_answer_is_kept_and_what_was_asked_for_is_not(store: SqliteCallStore, tm
 def test_buried_call_stays_with_what_it_asked_for(store: SqliteCallStore) -> None:
     store.add(promise())
     store.begin(1000, 1, 30)
-    assert store.bury("a", FAILED, 1010)
+    assert store.dead_letter("a", FAILED, 1010)
     kept = store.get("a")
     assert kept is not None
     assert (kept.state, kept.ended, kept.request.body, kept.last_failed_at) == ("dead", FAILED, BODY, 1010)
@@ -271,7 +271,7 @@ def test_nobody_ends_what_another_gateway_runs_or_what_does_not_run(opened: Open
     for store, call_id in ((other, "a"), (one, "b"), (one, "c")):
         assert not store.put_back(call_id, FAILED, 1001, 1001)
         assert not store.answer(call_id, ANSWER, 1, 1001)
-        assert not store.bury(call_id, FAILED, 1001)
+        assert not store.dead_letter(call_id, FAILED, 1001)
     assert (state_of(one, "a"), state_of(one, "b")) == ("running", "dead")
     assert one.answer("a", ANSWER, 1, 1001)
 
@@ -372,26 +372,26 @@ def test_webhook_is_owed_when_it_is_over_until_it_was_told(store: SqliteCallStor
     store.add(promise("a", webhook="done"))
     store.add(promise("b", webhook="done"))
     store.add(letter("c"))
-    assert store.untold("done", 9) == []
+    assert store.unnotified("done", 9) == []
     store.begin(1000, 9, 30)
     store.answer("a", ANSWER, 1, 1001)
-    store.bury("b", FAILED, 1001)
-    assert [(call.id, call.webhook) for call in store.untold("done", 9)] == [("a", "done"), ("b", "done")]
-    assert ids(store.untold("done", 1)) == ["a"]
-    store.told("a", "answered")
-    assert ids(store.untold("done", 9)) == ["b"]
-    assert store.untold("other", 9) == []
+    store.dead_letter("b", FAILED, 1001)
+    assert [(call.id, call.webhook) for call in store.unnotified("done", 9)] == [("a", "done"), ("b", "done")]
+    assert ids(store.unnotified("done", 1)) == ["a"]
+    store.mark_notified("a", "answered")
+    assert ids(store.unnotified("done", 9)) == ["b"]
+    assert store.unnotified("other", 9) == []
 
 
 def test_webhook_is_owed_anew_what_has_another_end(store: SqliteCallStore) -> None:
     store.add(letter("a", webhook="done"))
-    store.told("a", "dead")
+    store.mark_notified("a", "dead")
     for end in ("dead", "answered"):
         store.requeue(CallFilter(), 1001, 0)
-        assert store.untold("done", 9) == []
+        assert store.unnotified("done", 9) == []
         store.begin(1001, 9, 30)
-        store.bury("a", FAILED, 1002) if end == "dead" else store.answer("a", ANSWER, 1, 1002)
-        assert ids(store.untold("done", 9)) == ([] if end == "dead" else ["a"])
+        store.dead_letter("a", FAILED, 1002) if end == "dead" else store.answer("a", ANSWER, 1, 1002)
+        assert ids(store.unnotified("done", 9)) == ([] if end == "dead" else ["a"])
 
 
 # search
@@ -571,7 +571,7 @@ def test_promise_that_nobody_has_the_key_to_is_dead_from_its_deadline_on(opened:
     assert state_of(stranger, "sealed") == "queued"
     stranger.sweep(1101, 1e9, 1e9, 1 << 40)
     assert (state_of(stranger, "sealed"), state_of(stranger, "own")) == ("dead", "queued")
-    assert ids(stranger.untold("done", 9)) == ["sealed"]
+    assert ids(stranger.unnotified("done", 9)) == ["sealed"]
     assert opened("one", sealed(OLD)).requeue(CallFilter(), 2000, 0) == ["sealed"]
 
 
@@ -598,7 +598,7 @@ def test_promise_is_kept_whole_until_it_is_dead_where_letters_are_not(opened: Op
     store.add(promise())
     (call,) = store.begin(1000, 1, 30)
     assert call.request.body == BODY
-    store.bury("a", FAILED, 1001)
+    store.dead_letter("a", FAILED, 1001)
     kept = store.get("a")
     assert kept is not None
     assert (kept.request.body, kept.ended and kept.ended.body) == (None, None)

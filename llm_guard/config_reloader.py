@@ -16,7 +16,7 @@ from typing import Literal
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.config import Config, ConfigError, KeyChange, Tried, digest, key_changes, load_config, try_text
+from llm_guard.config import Config, ConfigError, DryCheckResult, KeyChange, digest, key_changes, load_config, try_text
 
 _log = structlog.get_logger("llm_guard.config_reloader")
 
@@ -31,8 +31,8 @@ _WATCH_S = 1.0
 BY_ITSELF = {"file": "the file has changed", "signal": "SIGHUP"}
 """Initiators of a reload other than operators, with the reason for the audit trail."""
 
-Adapt = Callable[[Config], Config]
-How = Literal["start", "reload", "rollback"]
+AdaptConfig = Callable[[Config], Config]
+AdoptionCause = Literal["start", "reload", "rollback"]
 Stamp = tuple[int, int, int]
 
 
@@ -41,7 +41,7 @@ class Adopted:
     """A config that was put into use."""
 
     config: Config = field(repr=False)
-    how: How
+    how: AdoptionCause
     by: str
     at: float
     """Seconds since the epoch."""
@@ -60,14 +60,14 @@ class NothingToDo(Exception):
     """Raised if there is no file to read, or no config to roll back to; the message says which."""
 
 
-class Reloads:
+class ConfigReloader:
     """The running config and its history. `watch` runs as long as the gateway; operators and signals call the rest."""
 
     def __init__(
         self,
         config: Config,
         path: Path | None,
-        adapt: Adapt,
+        adapt: AdaptConfig,
         adopt: Callable[[Adopted], None],
         refuse: Callable[[tuple[str, ...]], None],
         clock: Clock,
@@ -146,7 +146,7 @@ class Reloads:
             self._undo.pop()
             return adopted
 
-    async def check(self, text: str) -> Tried:
+    async def check(self, text: str) -> DryCheckResult:
         """Validates a text as a config, as far as that is possible without the environment's values."""
         async with self._checking:  # one at a time, and not under `_turn`: a large text takes seconds
             return await asyncio.to_thread(try_text, text, "text", os.environ)

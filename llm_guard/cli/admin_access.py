@@ -34,7 +34,7 @@ class NoToken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AdminToken:
     """A token with its name and role."""
 
     name: str
@@ -55,18 +55,18 @@ def load(path: Path | None) -> Access | None:
         sys.exit(2)
 
 
-def token_of(access: Access | None, name: str | None = None) -> Found:
+def token_of(access: Access | None, name: str | None = None) -> AdminToken:
     """Returns the token called `name`, else an operator's: the config's, or that of the file in `ops.store` (by default
     in the usual directory). Raises NoToken."""
     rules = access[1] if access is not None else Ops()
     if name not in (None, OPERATOR):
         return _named(rules, name)
     if rules.token is not None:
-        return Found(OPERATOR, "operator", rules.token)
+        return AdminToken(OPERATOR, "operator", rules.token)
     for each in rules.tokens:
         if each.role == "operator" and name is None:
-            return Found(each.name, each.role, each.token)
-    return Found(OPERATOR, "operator", _from_file(rules))
+            return AdminToken(each.name, each.role, each.token)
+    return AdminToken(OPERATOR, "operator", _from_file(rules))
 
 
 def address(access: Access | None) -> str | None:
@@ -85,10 +85,10 @@ def url_of(host: str, port: int, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _named(rules: Ops, name: str | None) -> Found:
+def _named(rules: Ops, name: str | None) -> AdminToken:
     for each in rules.tokens:
         if each.name == name:
-            return Found(each.name, each.role, each.token)
+            return AdminToken(each.name, each.role, each.token)
     names = ", ".join(each.name for each in rules.tokens)
     raise NoToken(f"ops.tokens has no token named {name}" + (f"; known: {names}" if names else ""))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llm_guard.outcome import FailureKind, Scope
-from llm_guard.resilience.classification.classify import LONGEST_RETRY_S, Evidence, Verdict, classify
+from llm_guard.resilience.classification.classify import LONGEST_RETRY_S, Classification, Evidence, classify
 from llm_guard.resilience.classification.vocabulary.families import family_of_name, family_of_url
 
 _MEANING = {
@@ -84,7 +84,7 @@ def report(record: Mapping[str, Any], wall: float) -> dict[str, Any]:
     return {"id": record.get("id"), **answers(classify(evidence_of(record), wall))}
 
 
-def answers(verdict: Verdict | None) -> dict[str, Any]:
+def answers(verdict: Classification | None) -> dict[str, Any]:
     """Returns the fields of interface.md for a verdict, or for None: an exchange without an error."""
     return {
         "retriable": verdict is not None and verdict.is_retriable,
@@ -180,7 +180,7 @@ def _seen(evidence: Evidence) -> str:
     return f" ({seen})" if seen else ""
 
 
-def _retry(verdict: Verdict) -> str:
+def _retry(verdict: Classification) -> str:
     if verdict.is_retriable:
         return "yes, with backoff" if verdict.retry_after_s is None else "yes, after the requested wait"
     if verdict.is_final:

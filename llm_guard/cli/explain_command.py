@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from llm_guard.admin.api.calls import Calls
+from llm_guard.admin.api.calls import CallsView
 from llm_guard.cli.admin_access import Access, NoToken, address, config_option, load, token_of
 from llm_guard.log import printable
 from llm_guard.proxy.telemetry.access_log import CallLine
@@ -132,7 +132,7 @@ def _shown(said: bytes, *, is_one: bool, is_plain: bool) -> str:
         if is_one:
             width = shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns
             return waterfall(msgspec.json.decode(said, type=CallLine), strokes, width)
-        return table(msgspec.json.decode(said, type=Calls).calls) or "no failed calls in memory"
+        return table(msgspec.json.decode(said, type=CallsView).calls) or "no failed calls in memory"
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise _NoResponse("the response is not a gateway's: check the URL") from None
 

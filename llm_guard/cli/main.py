@@ -26,7 +26,7 @@ from llm_guard.cli import classify_report
 from llm_guard.cli import demo as scenes
 from llm_guard.cli.explain_command import explain as explain_call
 from llm_guard.cli.login_command import first_link, login
-from llm_guard.cli.restart_summary import schedule
+from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, warnings_of
 from llm_guard.config_files import expiry_warnings, load_with_files
@@ -35,7 +35,7 @@ from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 from llm_guard.storage.state_dir import state_folder
-from llm_guard.upstreams.probes.targets import told
+from llm_guard.upstreams.probes.targets import probe_descriptions
 from llm_guard.version import full_version
 
 
@@ -77,7 +77,7 @@ async def _serve(config: Config, path: Path, changes: _Changes) -> None:
     app = create_app(config, path=path, adapt=changes.applied)
     await app.start()
     calm_collector()
-    app.heed_signals()  # before the line that announces readiness
+    app.handle_signals()  # before the line that announces readiness
     click.echo(f"llm-guard {full_version()} listens on {' and '.join(app.addresses)}", err=True)
     if sys.stderr.isatty() and (link := first_link(app.addresses[-1], app.operator_token.generated)):
         click.echo(f"dashboard: {link} (once, within 10 minutes)\nnew link: {_called()} login -c {path}", err=True)
@@ -119,13 +119,13 @@ def check(path: Path) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for line in told(config):
+    for line in probe_descriptions(config):
         click.echo(line)
     for upstream, settings in config.upstreams.items():
         if settings.stream_end == "lenient":
             click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
     for name, engine in config.engines.items():
-        click.echo("\n".join(schedule(name, engine)))
+        click.echo("\n".join(restart_schedule(name, engine)))
     expiries = expiry_warnings(config, SystemClock().wall())
     for warning in (*warnings_of(config, path, _state_folder(config)), *expiries):
         click.echo(f"warning: {warning}", err=True)
@@ -244,7 +244,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
             "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
         )
         if stay:
-            app.heed_signals()
+            app.handle_signals()
             click.echo(_invitation(app.addresses[0], _called(), app.operator_token.generated))
             await app.run()
     finally:
@@ -253,7 +253,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
         await provider.stop()
 
 
-def _show_scene(seen: scenes.Seen) -> None:
+def _show_scene(seen: scenes.SceneResult) -> None:
     direct, guarded = seen.direct.success_share, seen.guarded.success_share
     p99_s = (seen.guarded.latency if seen.guarded.ok else seen.guarded.failed_latency).p99
     per_call = seen.upstream_requests / seen.guarded.calls

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from llm_guard.config import EngineConfig
-from llm_guard.resilience.health.restart_policy import GivingUp, delay_s, giving_up
+from llm_guard.resilience.health.restart_policy import GiveUpWindow, delay_s, giving_up
 
 _SHOWN = 6
 """Number of waits that are listed. Later ones are usually all the maximum."""
 
 
-def schedule(name: str, config: EngineConfig) -> list[str]:
+def restart_schedule(name: str, config: EngineConfig) -> list[str]:
     """Returns one line with the engine and its restart schedule, and one line that says when it is given up."""
     rules = config.restart.settings
     waits = [delay_s(rules, attempt, 0.5) for attempt in range(1, rules.max_attempts + 1)]
@@ -26,7 +26,7 @@ def schedule(name: str, config: EngineConfig) -> list[str]:
     return [f"{what}: {how}", f"  given up {end}, and {killed}"]
 
 
-def _span(found: GivingUp) -> str:
+def _span(found: GiveUpWindow) -> str:
     if found.soonest_s == found.latest_s:
         return _time(found.expected_s)
     return f"{_time(found.expected_s)} ({_time(found.soonest_s)} to {_time(found.latest_s)})"

@@ -11,13 +11,13 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llm_guard.config.fields import OptionalSecret, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, OptionalSecret, Strict, wrong
 from llm_guard.resilience.alerts.alert import RuleSettings, Severity
 from llm_guard.resilience.alerts.rules import (
     BreakerOpenSettings,
     BudgetExhaustedSettings,
     CallsRefusedSettings,
-    CredentialBenchedSettings,
+    CredentialCooldownSettings,
     EngineGaveUpSettings,
     FailureSpikeSettings,
     LatencySettings,
@@ -45,23 +45,23 @@ def _on(value: object) -> object:
 
 
 _Settings = TypeVar("_Settings", bound=RuleSettings)
-Rule = Annotated[_Settings | None, BeforeValidator(_on)]
+OptionalRule = Annotated[_Settings | None, BeforeValidator(_on)]
 """Settings of a rule; None: off."""
 
 
 class AlertRules(Strict):
     """Settings of each rule; None: off."""
 
-    success_rate: Rule[SuccessRateSettings] = SuccessRateSettings()
-    latency: Rule[LatencySettings] = LatencySettings()
-    calls_refused: Rule[CallsRefusedSettings] = CallsRefusedSettings()
-    breaker_open: Rule[BreakerOpenSettings] = BreakerOpenSettings()
-    failure_spike: Rule[FailureSpikeSettings] = FailureSpikeSettings()
-    budget_exhausted: Rule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
-    credential_cooldown: Rule[CredentialBenchedSettings] = CredentialBenchedSettings()
-    engine_gave_up: Rule[EngineGaveUpSettings] = EngineGaveUpSettings()
-    reload_failed: Rule[ReloadFailedSettings] = ReloadFailedSettings()
-    loop_lag: Rule[LoopLagSettings] = LoopLagSettings()
+    success_rate: OptionalRule[SuccessRateSettings] = SuccessRateSettings()
+    latency: OptionalRule[LatencySettings] = LatencySettings()
+    calls_refused: OptionalRule[CallsRefusedSettings] = CallsRefusedSettings()
+    breaker_open: OptionalRule[BreakerOpenSettings] = BreakerOpenSettings()
+    failure_spike: OptionalRule[FailureSpikeSettings] = FailureSpikeSettings()
+    budget_exhausted: OptionalRule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
+    credential_cooldown: OptionalRule[CredentialCooldownSettings] = CredentialCooldownSettings()
+    engine_gave_up: OptionalRule[EngineGaveUpSettings] = EngineGaveUpSettings()
+    reload_failed: OptionalRule[ReloadFailedSettings] = ReloadFailedSettings()
+    loop_lag: OptionalRule[LoopLagSettings] = LoopLagSettings()
 
     def of(self, name: RuleName) -> RuleSettings | None:
         """Settings of a rule; None: off."""
@@ -97,7 +97,7 @@ class WebhookTarget(Strict):
     """Destination of a webhook. The URL is a secret too: for Slack it is the only one."""
 
     url: Annotated[str, BeforeValidator(_url)] = Field(repr=False)
-    name: Text = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
+    name: NonEmptyText = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
     """Name in API responses, logs and commands; by default the URL's host."""
     secret: OptionalSecret = Field(default=None, repr=False)
     """Signs the requests."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from llm_guard.config.fields import Secret, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, Secret, Strict, wrong
 from llm_guard.resilience.client_keys.limits import ClientLimitSettings
 from llm_guard.resilience.client_keys.scope import ALL, INFERENCE
 from llm_guard.resilience.routing.load_balancing import Weight
@@ -19,10 +19,10 @@ from llm_guard.resilience.routing.load_balancing import Weight
 class Allow(Strict):
     """Calls that a client key permits; anything else is refused with 403."""
 
-    models: tuple[Text, ...] | None = None
+    models: tuple[NonEmptyText, ...] | None = None
     """Model names as requested by clients, or prefixes followed by `*`. None: every model of the config; `*` also
     includes models that only an upstream knows, through `/upstreams/NAME`."""
-    paths: tuple[Text, ...] = (INFERENCE,)
+    paths: tuple[NonEmptyText, ...] = (INFERENCE,)
     """Paths below /v1/, or prefixes followed by `*`, for every upstream; `inference`: model calls, token counts and the
     list of models."""
 
@@ -47,7 +47,7 @@ class Allow(Strict):
 
 
 class ClientKey(Strict):
-    name: Text
+    name: NonEmptyText
     key: Secret = Field(repr=False)
     priority: Literal["high", "normal", "low"] = "normal"
     """The highest priority that its calls may request."""

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llm_guard.config.fields import Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, Strict, wrong
 from llm_guard.resilience.health.restart_policy import PRESETS, Preset, RestartSettings
 from llm_guard.resilience.units import OptionalSeconds, Seconds, Unit, or_none, parse_ratio
 
@@ -58,7 +58,7 @@ class CommandConfig(Strict):
     """Variables in addition to those that every engine gets."""
     pass_env: tuple[_Variable, ...] = ()
     """Variables of the gateway's environment that are passed on."""
-    folder: Text | None = None
+    folder: NonEmptyText | None = None
     """Working directory; None: the gateway's."""
 
     @field_validator("argv")
@@ -73,7 +73,7 @@ class ContainerConfig(Strict):
     """An existing container on this machine."""
 
     container: _Container
-    socket: Text | None = None
+    socket: NonEmptyText | None = None
     """The daemon's socket; None: its default."""
 
 
@@ -108,7 +108,7 @@ _OF_A_SCHEDULE = tuple(each.name for each in dataclasses.fields(RestartSettings)
 class EngineConfig(Strict):
     """One engine. Exactly one of command, docker, podman and systemd is set."""
 
-    upstreams: tuple[Text, ...] = Field(min_length=1)
+    upstreams: tuple[NonEmptyText, ...] = Field(min_length=1)
     """Upstreams that it serves."""
     command: CommandConfig | None = None
     docker: ContainerConfig | None = None

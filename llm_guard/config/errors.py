@@ -48,16 +48,16 @@ def _statuses(value: object) -> object:
     return frozenset(found)
 
 
-Word = Annotated[str, Field(min_length=1, max_length=200)]
+MatchText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ErrorWhen(Strict):
     """Conditions that must all hold: status, the body's `code` and `type` in any spelling, a pattern of its message."""
 
     status: Annotated[frozenset[int], BeforeValidator(_statuses)] = frozenset()
-    code: Word | None = None
-    type: Word | None = None
-    message: Word | None = None
+    code: MatchText | None = None
+    type: MatchText | None = None
+    message: MatchText | None = None
     """Words, with `*` for any text; case and punctuation do not matter. Not a regular expression."""
 
     @model_validator(mode="after")

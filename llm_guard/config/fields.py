@@ -36,9 +36,9 @@ def _optional_secret(value: object) -> object:
     return None if value == "" else _header_value(value)
 
 
-Text = Annotated[str, Field(min_length=1)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, BeforeValidator(_port)]
-Secret = Annotated[Text, BeforeValidator(_header_value)]
+Secret = Annotated[NonEmptyText, BeforeValidator(_header_value)]
 OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
 """An empty text is None, because an unset variable with an empty default produces one."""
 

@@ -14,7 +14,7 @@ from llm_guard.config.api_keys import ApiKeys
 from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
-from llm_guard.config.fields import OptionalSecret, Port, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Strict, wrong
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
@@ -24,7 +24,7 @@ from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
-from llm_guard.resilience.degradation.deferred import LaterSettings, Letters
+from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -34,14 +34,14 @@ from llm_guard.resilience.routing.load_balancing import Balance, Priority, Weigh
 from llm_guard.resilience.streams.settings import StreamEnd, StreamSettings
 from llm_guard.resilience.units import Count, OptionalSize, Pause, Seconds, Size
 
-Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+ConnectionCount = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 
 
 class Server(Strict):
     """Where clients reach the gateway. Durations in seconds, sizes in bytes."""
 
-    host: Text = "127.0.0.1"
+    host: NonEmptyText = "127.0.0.1"
     port: Port = 8080
     tls: ServerTls | None = None
     """None: plain HTTP. Applies to the server's port; the port of `ops` is always plain."""
@@ -54,7 +54,7 @@ class Server(Strict):
     max_spool: OptionalSize = None
     """Disk space of all request bodies that wait in files, together. None: 4 GiB, or half of the disk that is free
     under TMPDIR when the gateway starts, whichever is smaller."""
-    max_connections: Connections | None = None
+    max_connections: ConnectionCount | None = None
     """Maximum number of open connections; None: half of the process's file descriptors. A new one replaces the one that
     has been idle for longest. Never more than the descriptors less 64."""
     head_timeout: Seconds = 15.0
@@ -94,7 +94,7 @@ class UpstreamConfig(Strict):
     dialect: DialectName
     base_url: str
     api_key: OptionalSecret = Field(default=None, repr=False)
-    api_key_file: Text | None = None
+    api_key_file: NonEmptyText | None = None
     """A file that contains only the key; it is read again when it changes."""
     api_keys: ApiKeys = ()
     """Several keys: each call is sent with the one that has the fewest calls of those that are not in a cooldown."""
@@ -180,15 +180,15 @@ class Rules(Strict):
     relayed."""
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
-    dead_letter: Letters = "on_request"
-    deferred: LaterSettings = LaterSettings()
+    dead_letter: DeadLetterMode = "on_request"
+    deferred: DeferredSettings = DeferredSettings()
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""
 
 
 class DeploymentConfig(Strict):
-    upstream: Text
-    model: Text | None = None
+    upstream: NonEmptyText
+    model: NonEmptyText | None = None
     """Model name to send to the upstream; None: the name that the client sent."""
     weight: Weight = 1.0
     priority: Priority = 0
@@ -205,15 +205,15 @@ class DeploymentConfig(Strict):
         return model
 
 
-class Way(Strict):
+class ModelRouting(Strict):
     """Deployments and fallbacks of a model. Separate, because they are checked even if the model's other settings are
     invalid."""
 
     deployments: tuple[DeploymentConfig, ...] = Field(min_length=1)
-    fallbacks: tuple[Text, ...] = ()
+    fallbacks: tuple[NonEmptyText, ...] = ()
 
 
-class ModelConfig(Way, Rules):
+class ModelConfig(ModelRouting, Rules):
     """One entry of `models`, merged with the defaults."""
 
 

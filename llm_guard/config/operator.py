@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, check_webhook_names
-from llm_guard.config.fields import OptionalSecret, Port, Secret, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Secret, Strict, wrong
 from llm_guard.log.levels import LevelName, is_logger
 from llm_guard.resilience.health.status import HealthSettings
 from llm_guard.resilience.units import Ratio, Size
 
 _OTEL = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
-Calls = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+CallCount = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 _TAKEN = ("anybody", "expiry", "file", "operator", "reload", "signal", "start")
 """Names that the audit trail uses for the gateway itself and for `ops.token`."""
 
@@ -31,11 +31,11 @@ def _own_name(name: str) -> str:
     return name
 
 
-class TimelineSettings(Strict):
+class RecentCallsSettings(Strict):
     """Finished calls that are kept in memory."""
 
-    calls: Calls = 1000
-    """Number of calls for each outcome (`proxy.telemetry.recent_calls.Fate`)."""
+    calls: CallCount = 1000
+    """Number of calls for each outcome (`proxy.telemetry.recent_calls.CallFate`)."""
     memory: Size = 16 * 1024**2
     """Maximum size in bytes of all together."""
 
@@ -43,11 +43,11 @@ class TimelineSettings(Strict):
 class TraceSettings(Strict):
     """OpenTelemetry traces, exported by OTLP over HTTP."""
 
-    endpoint: Text | None = None
+    endpoint: NonEmptyText | None = None
     """The complete URL; None: no traces."""
     sample: Ratio = 1.0
     """Share of the calls to trace if the caller does not decide it."""
-    service_name: Text = "llm-guard"
+    service_name: NonEmptyText = "llm-guard"
 
     @field_validator("endpoint")
     @classmethod
@@ -84,7 +84,7 @@ class LogSettings(Strict):
 class OperatorTokenConfig(Strict):
     """A token of one person or one program."""
 
-    name: Annotated[Text, AfterValidator(_own_name)]
+    name: Annotated[NonEmptyText, AfterValidator(_own_name)]
     """Author of changes in the audit trail."""
     token: Secret = Field(repr=False)
     role: Literal["viewer", "operator"]
@@ -95,15 +95,15 @@ class Ops(Strict):
     """The operator's interface; `port` None: on the server's port."""
 
     port: Port | None = None
-    host: Text = "127.0.0.1"
+    host: NonEmptyText = "127.0.0.1"
     token: OptionalSecret = Field(default=None, repr=False)
     """None: one is generated and kept in `store`, unless `tokens` has one with the role `operator`."""
     tokens: tuple[OperatorTokenConfig, ...] = ()
-    hosts: tuple[Text, ...] = ()
+    hosts: tuple[NonEmptyText, ...] = ()
     """Host names accepted for /admin, besides localhost, the listeners' own and IP addresses; `*`: any."""
-    store: Text | None = None
+    store: NonEmptyText | None = None
     """The state folder; None: XDG_STATE_HOME/llm-guard, and memory if that is not available."""
-    recent_calls: TimelineSettings = TimelineSettings()
+    recent_calls: RecentCallsSettings = RecentCallsSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()

@@ -6,27 +6,27 @@ from __future__ import annotations
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from llm_guard.config.fields import Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, Strict, wrong
 
 
 class ServerTls(Strict):
     """Paths of files; each is read again when it changes."""
 
-    cert: Text
+    cert: NonEmptyText
     """The certificate, followed by its chain."""
-    key: Text
-    client_ca: Text | None = None
+    key: NonEmptyText
+    client_ca: NonEmptyText | None = None
     """None: clients need no certificate. Else each must have one signed by these certificates (mutual TLS)."""
 
 
 class UpstreamTls(Strict):
     """Paths of files; each is read again when it changes."""
 
-    ca: Text | None = None
+    ca: NonEmptyText | None = None
     """Certificates to trust instead of the system's. None: the system's, or SSL_CERT_FILE's."""
-    cert: Text | None = None
+    cert: NonEmptyText | None = None
     """The gateway's client certificate (mutual TLS)."""
-    key: Text | None = None
+    key: NonEmptyText | None = None
 
     @field_validator("key")
     @classmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-from llm_guard.storage.calls.store import Found, Purpose
+from llm_guard.storage.calls.store import CallStats, Purpose
 
-LostReason = Literal["write_failed", "write_timeout", "body_too_large", "queue_full", "body_unreadable"]
+LossReason = Literal["write_failed", "write_timeout", "body_too_large", "queue_full", "body_unreadable"]
 """Why a dead letter was lost. write_timeout: it may have been written, but its client got no id. queue_full: too many
 calls wait for the disk. body_unreadable: its spooled body could not be read again."""
 RoundOutcome = Literal["answered", "retry", "dead", "interrupted", "cancelled", "lost"]
@@ -20,12 +20,12 @@ class DeferredCounters:
     """Counters, used from the event loop only."""
 
     def __init__(self) -> None:
-        self.lost: dict[LostReason, int] = defaultdict(int)
+        self.lost: dict[LossReason, int] = defaultdict(int)
         """Calls that should have been kept as dead letters."""
         self.rounds: dict[tuple[Purpose, RoundOutcome], int] = defaultdict(int)
         self.webhook_requests: dict[tuple[str, WebhookOutcome], int] = defaultdict(int)
         """Webhook requests, by the webhook's name."""
-        self.found: Found | None = None
+        self.found: CallStats | None = None
         """The last count of the store; None: not counted yet, or the store cannot be read."""
         self.uncounted = 0
         """Calls deferred since that count, less those that have ended since."""

@@ -13,18 +13,18 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import DeferredCounters, LostReason
+from llm_guard.deferred.counters import DeferredCounters, LossReason
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, new_id, stored_call
 from llm_guard.deferred.status_api import StatusApi
 from llm_guard.deferred.store_client import AsyncCallStore, SlowDisk
 from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.resilience.degradation.deferred import Again, LaterSettings, after_round
-from llm_guard.storage.calls.store import Ended, KeptCall, StoreError, Wanted
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.resilience.degradation.deferred import DeferredSettings, RetryDeferred, decide_after_round
+from llm_guard.storage.calls.store import CallFailure, CallFilter, StoredCall, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.intake")
 
@@ -52,7 +52,7 @@ class CallIntake:
         credentials: Credentials,
         counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
         draw: Callable[[], float],
         on_deferred: Callable[[], None],
@@ -77,8 +77,8 @@ class CallIntake:
         """Applies the settings of a new config."""
         self._most_waiting = config.store.deferred.max_pending
 
-    async def show(self, call: Call, reply: Reply) -> None:
-        await self._status_api.show(call, reply)
+    async def serve_status_api(self, call: Call, reply: ResponseWriter) -> None:
+        await self._status_api.serve(call, reply)
 
     async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert call.route is not None  # noqa: S101  # only a call with a route has rules that defer it
@@ -108,7 +108,7 @@ class CallIntake:
             self._credentials.forget(kept.id)
             self._terms.forget(kept.id)
             self._take_back(kept.id)
-            self._call_store.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
+            self._call_store.run_unawaited(lambda store: store.delete(CallFilter(ids=(kept.id,))))
             if isinstance(error, StoreError):
                 if self._events.note("deferred", "rejected"):
                     _log.error("a call could not be deferred", error=str(error))
@@ -119,9 +119,9 @@ class CallIntake:
         self._on_deferred()
         return kept.id
 
-    def _due_in_s(self, call: Call, rules: LaterSettings) -> float | None:
+    def _due_in_s(self, call: Call, rules: DeferredSettings) -> float | None:
         """Seconds until a failed call is tried again, or None if it never is."""
-        step = after_round(
+        step = decide_after_round(
             end_of(call),
             rounds=1,
             is_repeatable=call.is_repeatable,
@@ -129,11 +129,11 @@ class CallIntake:
             left_s=rules.deadline,
             u=self._draw(),
         )
-        return step.after_s if isinstance(step, Again) else None
+        return step.after_s if isinstance(step, RetryDeferred) else None
 
     def _deferred_call(
-        self, call: Call, body: bytes, ended: Ended | None, due_in_s: float, rules: LaterSettings
-    ) -> KeptCall:  # fmt: skip
+        self, call: Call, body: bytes, ended: CallFailure | None, due_in_s: float, rules: DeferredSettings
+    ) -> StoredCall:  # fmt: skip
         kept = stored_call(new_id(), call, body, ended, self._clock, purpose="deferred", state="queued")
         wall = self._clock.wall()
         return msgspec.structs.replace(
@@ -141,7 +141,7 @@ class CallIntake:
             rounds=0 if ended is None else 1,
         )  # fmt: skip
 
-    async def bury(self, call: Call) -> str | None:
+    async def dead_letter(self, call: Call) -> str | None:
         try:
             body = await body_of(call, self._clock)
         except OSError as error:
@@ -165,7 +165,7 @@ class CallIntake:
         self._events.note("dead_letter", "stored")
         return kept.id
 
-    async def _write(self, kept: KeptCall) -> None:
+    async def _write(self, kept: StoredCall) -> None:
         """Writes the call to the disk. Raises StoreError."""
         size = len(kept.request.body or b"")
         self._waiting += 1
@@ -180,7 +180,7 @@ class CallIntake:
     def _is_full(self) -> bool:
         return self._waiting >= _MOST_WAITING or self._waiting_bytes >= _MOST_WAITING_BYTES
 
-    def _lose(self, reason: LostReason, problem: str) -> None:
+    def _lose(self, reason: LossReason, problem: str) -> None:
         self._counts.lost[reason] += 1
         if self._events.note("dead_letter", "lost"):
             _log.error("a dead letter was lost", reason=reason, error=problem)

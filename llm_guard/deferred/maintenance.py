@@ -8,11 +8,11 @@ import structlog
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deferred.counters import DeferredCounters
-from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.store_client import AsyncCallStore
-from llm_guard.deferred.worker import LEASE_S, Runner
-from llm_guard.storage.calls.store import KeptCalls, StoreError
+from llm_guard.deferred.worker import LEASE_S, DeferredWorker
+from llm_guard.storage.calls.store import CallStore, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.maintenance")
 
@@ -21,17 +21,17 @@ EVERY_S = LEASE_S / 4
 _SWEEP_EVERY_S = 60.0
 
 
-class Upkeep:
+class StoreMaintenance:
     """Life cycle: `await run()` until it is cancelled."""
 
     def __init__(
         self,
         config: Config,
         call_store: AsyncCallStore,
-        runner: Runner,
+        runner: DeferredWorker,
         counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
     ) -> None:
         self._call_store = call_store
@@ -67,7 +67,7 @@ class Upkeep:
         if running := self._runner.running():
             gone = await self._call_store.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
             for kept_id in gone:
-                self._runner.let_go(kept_id)
+                self._runner.cancel_lost(kept_id)
         if recovered := await self._call_store.do(lambda store: store.recover(self._clock.wall())):
             _log.info("stored calls of an ended process taken over", count=recovered)
             self._runner.wake()
@@ -79,7 +79,7 @@ class Upkeep:
         self._counts.found = await self._call_store.do(lambda store: store.stats())
         self._counts.uncounted -= counted  # calls that were deferred meanwhile may not be in the count
 
-    def _sweep(self, store: KeptCalls) -> None:
+    def _sweep(self, store: CallStore) -> None:
         letters = self._store.dead_letters
         count = store.sweep(self._clock.wall(), self._store.deferred.result_ttl, letters.max_age, letters.size)
         if count:

@@ -9,8 +9,8 @@ from llm_guard.clock import Clock
 _APART_S = 5.0
 
 
-class Note(Protocol):
-    """Publishes an event, as `admin.events.event_log.Journal.note` does."""
+class PublishEvent(Protocol):
+    """Publishes an event, as `admin.events.event_log.EventLog.note` does."""
 
     def __call__(self, kind: str, /, **facts: str | float | bool | None) -> None: ...
 
@@ -19,7 +19,7 @@ class AggregatedEvents:
     """Aggregates events. `tell` is set by the admin API; until then events are dropped."""
 
     def __init__(self, clock: Clock) -> None:
-        self.tell: Note = _to_nobody
+        self.tell: PublishEvent = _to_nobody
         self._clock = clock
         self._untold: dict[tuple[str, str], int] = {}
         self._told_at: dict[tuple[str, str], float] = {}

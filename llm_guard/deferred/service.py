@@ -10,19 +10,19 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.completion_webhooks import CompletionNotifier, Post
+from llm_guard.deferred.completion_webhooks import CompletionNotifier, SendCompletion
 from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
-from llm_guard.deferred.execution import Executor
+from llm_guard.deferred.deadlines import CallDeadlines
+from llm_guard.deferred.execution import DeferredExecutor
 from llm_guard.deferred.intake import CallIntake
-from llm_guard.deferred.maintenance import Upkeep
+from llm_guard.deferred.maintenance import StoreMaintenance
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.status_api import StatusApi
 from llm_guard.deferred.store_client import AsyncCallStore
-from llm_guard.deferred.worker import Runner
+from llm_guard.deferred.worker import DeferredWorker
 from llm_guard.proxy.handler import Handler
-from llm_guard.storage.calls.store import KeptCalls
+from llm_guard.storage.calls.store import CallStore
 
 _log = structlog.get_logger("llm_guard.deferred.service")
 
@@ -38,8 +38,8 @@ class DeferredService:
         self,
         config: Config,
         gateway: Handler,
-        store: KeptCalls,
-        post: Post,
+        store: CallStore,
+        post: SendCompletion,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -47,10 +47,10 @@ class DeferredService:
         self.counts = DeferredCounters()
         self.events = AggregatedEvents(clock)
         self.call_store = AsyncCallStore(store, clock)
-        credentials, terms = Credentials(), Terms(clock)
-        self._executor = Executor(gateway, credentials, terms, clock, draw)
+        credentials, terms = Credentials(), CallDeadlines(clock)
+        self._executor = DeferredExecutor(gateway, credentials, terms, clock, draw)
         self._notifier = CompletionNotifier(config, self.call_store, post, self.counts, clock, draw)
-        self.runner = Runner(
+        self.runner = DeferredWorker(
             config,
             self.call_store,
             self._executor,
@@ -61,7 +61,7 @@ class DeferredService:
             clock,
             self._notifier.wake,
         )
-        self._upkeep = Upkeep(config, self.call_store, self.runner, self.counts, self.events, terms, clock)
+        self._upkeep = StoreMaintenance(config, self.call_store, self.runner, self.counts, self.events, terms, clock)
         status_api = StatusApi(self.call_store, clock, self.runner.give_up)
         self.intake = CallIntake(
             config,

@@ -18,8 +18,8 @@ from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.error_responses import KEPT_CALLS, refuse
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.storage.calls.store import KeptCall, StoreError, Wanted
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.storage.calls.store import CallFilter, StoredCall, StoreError
 
 _LONGEST_POLL_S = 30.0
 _UNKNOWN = Refusal(404, "unknown_call", "this API key has no deferred call with this id", by="route")
@@ -67,7 +67,7 @@ class StatusApi:
         self._clock = clock
         self._give_up = give_up
 
-    async def show(self, call: Call, reply: Reply) -> None:
+    async def serve(self, call: Call, reply: ResponseWriter) -> None:
         """Responds to one request."""
         call.disposition = Disposition(background_purpose="fetch")
         kept_id = call.path.removeprefix(KEPT_CALLS)
@@ -85,15 +85,15 @@ class StatusApi:
         except StoreError:
             await refuse(call, _UNREADABLE, reply)
 
-    async def _delete(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+    async def _delete(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
         """Cancels the call and deletes its response. 409 if another gateway is running it."""
-        is_deleted = await self._call_store.ask(lambda store: store.delete(Wanted(ids=(kept.id,)))) > 0
+        is_deleted = await self._call_store.ask(lambda store: store.delete(CallFilter(ids=(kept.id,)))) > 0
         if not is_deleted and not self._give_up(kept.id):
             await refuse(call, _ASKED_ELSEWHERE, reply)
             return
         await _send(call, 200, {"id": kept.id, "object": "llm_guard.call", "deleted": True}, [], reply)
 
-    async def _give(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+    async def _give(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
         if kept.state == "answered":
             await _pass_on(call, kept, reply)
         elif kept.state == "dead":
@@ -102,13 +102,13 @@ class StatusApi:
         else:
             await _send(call, 202, state_of(kept), self._when(kept), reply)
 
-    def _when(self, kept: KeptCall) -> list[tuple[str, str]]:
+    def _when(self, kept: StoredCall) -> list[tuple[str, str]]:
         """Returns a Retry-After header for the next poll."""
         in_s = (kept.due_at or 0.0) - self._clock.wall() if kept.state == "queued" else 0.0
         return header_rules.retry_after(min(max(in_s, 1.0), _LONGEST_POLL_S))
 
 
-def state_of(kept: KeptCall) -> StateView:
+def state_of(kept: StoredCall) -> StateView:
     """Returns the state of a call that is still pending."""
     failed = kept.ended
     return StateView(
@@ -124,7 +124,7 @@ def state_of(kept: KeptCall) -> StateView:
     )
 
 
-def _failure(kept: KeptCall) -> Refusal:
+def _failure(kept: StoredCall) -> Refusal:
     ended = kept.ended
     if ended is None:
         return Refusal(502, "failed", "the deferred call failed", by=None)
@@ -133,7 +133,7 @@ def _failure(kept: KeptCall) -> Refusal:
     return Refusal(status, f"upstream_{ended.kind}", tried, by=None)
 
 
-async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
+async def _pass_on(call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
     answer = kept.answer
     if answer is None:
         message = "its response is stored encrypted, and this gateway does not have the key"
@@ -146,7 +146,7 @@ async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
     await reply.send(answer.status, "", headers, answer.body)
 
 
-async def _send(call: Call, status: int, body: object, headers: list[tuple[str, str]], reply: Reply) -> None:
+async def _send(call: Call, status: int, body: object, headers: list[tuple[str, str]], reply: ResponseWriter) -> None:
     call.sent_status = status
     said = [("Content-Type", "application/json"), *headers, *header_rules.ours(call, None)]
     if isinstance(body, StateView):

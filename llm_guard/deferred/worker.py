@@ -17,11 +17,11 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deferred.counters import DeferredCounters, RoundOutcome
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
-from llm_guard.deferred.execution import Answered, Executor, Failed, Interrupted, Round
+from llm_guard.deferred.deadlines import CallDeadlines
+from llm_guard.deferred.execution import Answered, DeferredExecutor, Failed, Interrupted, Round
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.store_client import AsyncCallStore
-from llm_guard.storage.calls.store import KeptCall, Purpose, StoreError, Wanted
+from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.worker")
 
@@ -35,7 +35,7 @@ _TAKEN_BACK_KEPT = 1000
 class _Begun:
     """A call that runs in this process."""
 
-    kept: KeptCall
+    kept: StoredCall
     task: asyncio.Task[None] | None = None
     is_asking: bool = False
     """Set while the task may be cancelled. A task that is cancelled before its first step would never run its
@@ -46,18 +46,18 @@ class _Begun:
     """Another gateway has taken it over."""
 
 
-class Runner:
+class DeferredWorker:
     """Life cycle: `await run()` until `leave()`; then `await stop()`."""
 
     def __init__(
         self,
         config: Config,
         call_store: AsyncCallStore,
-        executor: Executor,
+        executor: DeferredExecutor,
         credentials: Credentials,
         counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
         on_over: Callable[[], None],
     ) -> None:
@@ -145,7 +145,7 @@ class Runner:
         disk."""
         self._taken_back.append(kept_id)
 
-    def let_go(self, kept_id: str) -> None:
+    def cancel_lost(self, kept_id: str) -> None:
         """Cancels a call after another gateway has taken over its lease: two must not run it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
@@ -211,26 +211,34 @@ class Runner:
         outcome = await self._write(begun.kept, ended)
         return await self._drop(begun.kept) if begun.is_given_up else outcome
 
-    async def _write(self, kept: KeptCall, ended: Round) -> RoundOutcome:
+    async def _write(self, kept: StoredCall, ended: Round) -> RoundOutcome:
         wall = self._clock.wall()
         match ended:
             case Answered(answer, attempts):
-                is_ours = await self._call_store.insist(lambda store: store.answer(kept.id, answer, attempts, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.answer(kept.id, answer, attempts, wall)
+                )
                 return self._over(kept, "answered") if is_ours else "lost"
             case Failed(failure, None):
-                is_ours = await self._call_store.insist(lambda store: store.bury(kept.id, failure, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.dead_letter(kept.id, failure, wall)
+                )
                 return self._over(kept, "dead") if is_ours else "lost"
             case Failed(failure, after_s):
                 due_at = wall + (after_s or 0.0)
                 self._terms.postpone(kept.id, self._clock.now() + (after_s or 0.0))
-                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.put_back(kept.id, failure, wall, due_at)
+                )
                 return "retry" if is_ours else "lost"
             case Interrupted():
                 self._terms.postpone(kept.id, self._clock.now())
-                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, None, wall, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.put_back(kept.id, None, wall, wall)
+                )
                 return "interrupted" if is_ours else "lost"
 
-    def _over(self, kept: KeptCall, outcome: RoundOutcome) -> RoundOutcome:
+    def _over(self, kept: StoredCall, outcome: RoundOutcome) -> RoundOutcome:
         if outcome == "answered":
             self._credentials.forget(kept.id)
         self._counts.uncounted -= kept.purpose == "deferred"
@@ -238,7 +246,7 @@ class Runner:
         self._on_over()
         return outcome
 
-    async def _drop(self, kept: KeptCall) -> RoundOutcome:
+    async def _drop(self, kept: StoredCall) -> RoundOutcome:
         self._credentials.forget(kept.id)
-        await self._call_store.insist(lambda store: store.delete(Wanted(ids=(kept.id,))))
+        await self._call_store.run_with_retries(lambda store: store.delete(CallFilter(ids=(kept.id,))))
         return "cancelled"

@@ -76,7 +76,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class DrawnFaults:
     """The faults drawn for one request."""
 
     latency_s: float = 0.0
@@ -103,11 +103,11 @@ class FaultPlan:
     """Model text and header text: the key for draws and buckets."""
     faults: tuple[Fault, ...] = ()
 
-    def draw_for(self, seed: int, call_id: str, attempt: int) -> Struck:
+    def draw_for(self, seed: int, call_id: str, attempt: int) -> DrawnFaults:
         """The faults for this attempt of a call, independent of the model and of all other requests."""
         return replace(self, text="\x1e".join((call_id, *map(repr, self.faults)))).draw(seed, attempt)
 
-    def draw(self, seed: int, number: int) -> Struck:
+    def draw(self, seed: int, number: int) -> DrawnFaults:
         """The faults for request `number` of this plan; deterministic."""
         latency_s, places, overlap, is_another, has_preamble = 0.0, None, None, False, False
         struck: list[Fault] = []
@@ -127,7 +127,7 @@ class FaultPlan:
                 has_preamble = True
             else:
                 struck.append(fault)
-        return Struck(latency_s, places, overlap, is_another, has_preamble, tuple(struck))
+        return DrawnFaults(latency_s, places, overlap, is_another, has_preamble, tuple(struck))
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.storage.sqlite_file import Database, Form
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FILE = "audit.db"
 
@@ -30,7 +30,7 @@ CREATE TABLE changes (
 CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'the audit trail only grows'); END;
 CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'the audit trail only grows'); END;
 """
-_FORM = Form(FILE, "the audit trail", (_FIRST,))
+_FORM = DatabaseSpec(FILE, "the audit trail", (_FIRST,))
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class AuditFile:
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
-        self._database = Database(folder, _FORM)
+        self._database = SqliteFile(folder, _FORM)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Appends all entries or none; they are on the disk when this returns. Raises StoreError."""

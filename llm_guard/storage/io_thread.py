@@ -15,7 +15,7 @@ MOST_WAITING = 1000
 """Maximum length of the queue, which bounds memory when the disk hangs."""
 
 
-class Worker(Executor):
+class IoThread(Executor):
     """An executor with one daemon thread, started with the first work. The process does not wait for it at exit, unlike
     for a `ThreadPoolExecutor`: a disk that hangs would block the exit for ever."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from llm_guard.storage.disk_reserve import Reserve
+from llm_guard.storage.disk_reserve import DiskReserve
 from llm_guard.storage.errors import DiskFullError, StoreError
 from llm_guard.storage.shared_file import alone, create, identity, move_aside
 from llm_guard.storage.state_dir import make_private
@@ -35,7 +35,7 @@ room in the WAL first.
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class DatabaseSpec:
     """Name, schema and durability of a database file."""
 
     name: str
@@ -54,10 +54,10 @@ class Form:
         return len(self.steps)
 
 
-class Database:
+class SqliteFile:
     """Opens the file on first use. After a StoreError the next use opens it again."""
 
-    def __init__(self, folder: Callable[[], Path], form: Form) -> None:
+    def __init__(self, folder: Callable[[], Path], form: DatabaseSpec) -> None:
         """`folder` may raise OSError."""
         self._folder = folder
         self._form = form
@@ -127,8 +127,8 @@ class Database:
     def _path(self) -> Path:
         return self._folder() / self._form.name
 
-    def _reserve(self) -> Reserve:
-        return Reserve(self._path().with_suffix(".reserve"), self._form.reserve_bytes)
+    def _reserve(self) -> DiskReserve:
+        return DiskReserve(self._path().with_suffix(".reserve"), self._form.reserve_bytes)
 
     def _fill_reserve(self) -> None:
         if self._form.reserve_bytes:
@@ -219,7 +219,7 @@ class Database:
         return False
 
 
-def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
+def _prepare(connection: sqlite3.Connection, form: DatabaseSpec, version: int) -> None:
     if version == 0:
         # Takes effect only while the database is empty.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -232,7 +232,7 @@ def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
             _bring_up(connection, form)
 
 
-def _check_version(connection: sqlite3.Connection, form: Form) -> int:
+def _check_version(connection: sqlite3.Connection, form: DatabaseSpec) -> int:
     """Raises sqlite3.OperationalError for a version newer than this code."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > form.version:
@@ -240,7 +240,7 @@ def _check_version(connection: sqlite3.Connection, form: Form) -> int:
     return version
 
 
-def _bring_up(connection: sqlite3.Connection, form: Form) -> None:
+def _bring_up(connection: sqlite3.Connection, form: DatabaseSpec) -> None:
     """Migrates from the version that the file has now: another gateway may have migrated it meanwhile."""
     for step in form.steps[_check_version(connection, form) :]:
         for statement in _statements(step):

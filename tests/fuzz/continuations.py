@@ -12,7 +12,7 @@ from llm_guard.dialects.resume.base import index_in, mapping
 from llm_guard.dialects.resume.overlap import folded
 from llm_guard.dialects.resume.text_join import anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Transcript
-from llm_guard.dialects.sse import Event, events_in
+from llm_guard.dialects.sse import SseEvent, events_in
 from tests.fuzz.mutation import Step, mutated, rolled
 
 RESUME_MODES: tuple[ResumeMode, ...] = ("prefill", "instruction", "restart")
@@ -113,7 +113,7 @@ def texts_of(path: str, stream: bytes, before: bytes = b"") -> dict[object, str]
     return texts
 
 
-def _object(event: Event) -> dict[str, Any]:
+def _object(event: SseEvent) -> dict[str, Any]:
     try:
         body = json.loads(event.data)
     except (ValueError, RecursionError):
@@ -121,12 +121,12 @@ def _object(event: Event) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def _begins_block(event: Event) -> dict[str, Any]:
+def _begins_block(event: SseEvent) -> dict[str, Any]:
     body = _object(event)
     return body if body.get("type", event.name) == "content_block_start" else {}
 
 
-def _texts_in(path: str, event: Event, body: dict[str, Any]) -> list[tuple[object, str]]:
+def _texts_in(path: str, event: SseEvent, body: dict[str, Any]) -> list[tuple[object, str]]:
     if path == "/v1/messages":
         delta, at = mapping(body.get("delta")), index_in(body, "index")
         is_text = body.get("type", event.name) == "content_block_delta" and delta.get("type") == "text_delta"

@@ -15,7 +15,7 @@ import pytest
 
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import ContainerConfig
-from llm_guard.upstreams.engines.docker_driver import ContainerEngine
+from llm_guard.upstreams.engines.docker_driver import ContainerDriver
 from llm_guard.upstreams.engines.driver import EngineError
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
@@ -63,9 +63,9 @@ async def daemon(folder: Path, *answers: tuple[int, Any] | None) -> AsyncIterato
         await server.wait_closed()
 
 
-def engine(path: str, clock: Clock | None = None) -> ContainerEngine:
+def engine(path: str, clock: Clock | None = None) -> ContainerDriver:
     config = ContainerConfig(container="vllm", socket=path)
-    return ContainerEngine(config, "docker", clock or SystemClock())
+    return ContainerDriver(config, "docker", clock or SystemClock())
 
 
 async def test_container_is_started_and_stopped_by_its_name(tmp_path: Path) -> None:

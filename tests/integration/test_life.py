@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llm_guard.admin.control_plane import OperatorSide
+from llm_guard.admin.control_plane import ControlPlane
 from llm_guard.app import create_app, run
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.process import Served, outcome_of, serving, write
@@ -80,10 +80,10 @@ def test_address_that_is_taken_while_the_gateway_starts_is_told(
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))
 
-        async def be_slow(_side: OperatorSide) -> None:
+        async def be_slow(_side: ControlPlane) -> None:
             other.listen()
 
-        monkeypatch.setattr(OperatorSide, "start", be_slow)
+        monkeypatch.setattr(ControlPlane, "start", be_slow)
         server = {"port": other.getsockname()[1]}
         app = create_app(config_of("http://127.0.0.1:9", server=server, ops={"store": str(tmp_path)}))
         with pytest.raises(OSError, match="in use"):

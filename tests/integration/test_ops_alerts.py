@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, Tried
+from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, WebhookTestResult
 from llm_guard.admin.audit.changes import Changed
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
@@ -180,7 +180,7 @@ async def test_answers_are_what_the_pages_say_they_are() -> None:
         (silence,) = msgspec.json.decode(reply.body, type=Changed[list[SilenceView]]).now
         assert (silence.alert, silence.subject) == ("*", None)
         reply = await change(url, "/admin/alerts/test", webhook="team")
-        assert msgspec.json.decode(reply.body, type=Changed[Tried]).now == Tried(True, None)
+        assert msgspec.json.decode(reply.body, type=Changed[WebhookTestResult]).now == WebhookTestResult(True, None)
 
 
 async def test_test_alert_is_sent_and_ends_at_once() -> None:

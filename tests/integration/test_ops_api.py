@@ -19,7 +19,7 @@ from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 
 from llm_guard.admin.http import penalty
-from llm_guard.admin.http.endpoint import Change, Page
+from llm_guard.admin.http.endpoint import Change, Endpoint
 from llm_guard.admin.schemas import models
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, facing
@@ -68,7 +68,7 @@ CLIENTS = {"client_keys": [{"name": "app", "key": "k-app", "limits": {"rate": 10
 WEBHOOK = {"name": "nobody", "url": "http://127.0.0.1:9/hook"}
 
 
-def pages(stand: Stand) -> tuple[Page, ...]:
+def pages(stand: Stand) -> tuple[Endpoint, ...]:
     return stand.app.ops._site.pages
 
 
@@ -245,7 +245,7 @@ async def test_description_names_every_page_and_says_what_each_takes_and_gives()
 
 
 async def test_every_figure_says_in_the_description_what_it_is_and_of_which_time() -> None:
-    shown = {name for name in models.__all__ if isclass(getattr(models, name))} - {"ForceView"}
+    shown = {name for name in models.__all__ if isclass(getattr(models, name))} - {"BreakerOverrideView"}
     async with facing(CHAT.ok) as (stand, _):
         schemas = (await document_of(stand))["components"]["schemas"]
         silent = [

@@ -17,7 +17,7 @@ from aiohttp import WSMsgType
 
 from llm_guard.admin.events import websocket_stream
 from llm_guard.admin.events.event_log import KEPT
-from llm_guard.admin.events.stream import BEAT_S, MAX_READERS, Events
+from llm_guard.admin.events.stream import BEAT_S, MAX_READERS, EventStream
 from llm_guard.admin.events.websocket_stream import EventSocket
 from llm_guard.admin.http import websocket
 from llm_guard.version import __version__
@@ -41,7 +41,7 @@ async def stand() -> AsyncIterator[Stand]:
         yield stand
 
 
-def events_of(stand: Stand) -> Events:
+def events_of(stand: Stand) -> EventStream:
     return stand.app.ops._events
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from llm_guard.admin.api import history as ops_history
-from llm_guard.admin.api.health import Health
+from llm_guard.admin.api.health import HealthApi
 from llm_guard.admin.api.overview import Overview
-from llm_guard.admin.http.endpoint import Asked, Caller
-from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, History, LabelledBreaker, Snapshot
+from llm_guard.admin.http.endpoint import AdminRequest, Operator
+from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, HistoryView, LabelledBreaker, Snapshot
 from llm_guard.clock import SystemClock
 from llm_guard.outcome import Failure, FailureKind
 from tests.chaos.forms import CHAT
@@ -281,8 +281,8 @@ async def test_of_many_models_and_deployments_a_few_are_looked_at_at_once(
         clock = Breathing()
         monkeypatch.setattr(stand.app.ops.overview, "_running", replace(stand.app.ops.overview._running, clock=clock))
         monkeypatch.setattr(stand.app.ops._health, "_clock", clock)
-        for owner, name in ((Health, "_signs"), (Overview, "_view"), (Overview, "_labelled"), (Overview, "_model_view"),
-                            (ops_history.History, "model")):  # fmt: skip
+        for owner, name in ((HealthApi, "_signs"), (Overview, "_view"), (Overview, "_labelled"),
+                            (Overview, "_model_view"), (ops_history.HistoryApi, "model")):  # fmt: skip
             monkeypatch.setattr(owner, name, clock.seen(getattr(owner, name)))
         assert (await look(stand.url, f"/admin/{path}")).status == 200
         assert 10 < clock.most <= 100
@@ -305,7 +305,7 @@ async def test_reasons_of_readiness_are_looked_for_once_a_second_at_most() -> No
         stand.deployment("one/gpt").breaker.force("forced_open", 0.0)
         health = stand.app.ops._health
         health._looked_at += 60.0  # ensures that the cached reasons are still valid, however slow this test is
-        asked = Asked("GET", "/readyz", {}, caller=Caller("vic", "viewer"))
+        asked = AdminRequest("GET", "/readyz", {}, caller=Operator("vic", "viewer"))
         assert (await health._ready(asked)).body == b"ready\nhealth: healthy\n"
         health._looked_at -= 61.0
         assert b"one/gpt: its breaker is forced open" in (await health._ready(asked)).body
@@ -325,6 +325,6 @@ async def test_gateway_that_leaves_is_not_ready_and_says_why_first() -> None:
 async def test_history_is_there_from_the_start() -> None:
     async with facing(GOOD) as (stand, _):
         await CHAT.ask(stand.url)
-        history = await view(stand.url, "/admin/history", History)
+        history = await view(stand.url, "/admin/history", HistoryView)
         assert (history.step_s, history.at, history.models) == (5.0, [], {})
         assert history.total.calls_per_second == []

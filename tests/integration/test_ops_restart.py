@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.storage.snapshot_file import KeptFile
+from llm_guard.storage.snapshot_file import SnapshotFile
 from tests.chaos.forms import CHAT
 from tests.chaos.process import Served, serving
 from tests.chaos.stand import config_text
@@ -265,14 +265,14 @@ async def test_nobody_is_let_in_before_what_was_said_holds_again(
     path.write_text(text(folder, port))
     async with running(path) as stand:
         await change(stand.url, "deployments/drain", **LABEL)
-    read, is_reading, goes_on = KeptFile.read, threading.Event(), threading.Event()
+    read, is_reading, goes_on = SnapshotFile.read, threading.Event(), threading.Event()
 
-    def slowly(file: KeptFile) -> bytes | None:
+    def slowly(file: SnapshotFile) -> bytes | None:
         is_reading.set()
         goes_on.wait(10)
         return read(file)
 
-    monkeypatch.setattr(KeptFile, "read", slowly)
+    monkeypatch.setattr(SnapshotFile, "read", slowly)
     stands = contextlib.AsyncExitStack()
     starting = asyncio.ensure_future(stands.enter_async_context(running(path)))
     await eventually(is_reading.is_set)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from llm_guard.admin.schemas.restrictions import Kind
+from llm_guard.admin.schemas.restrictions import RestrictionKind
 from llm_guard.outcome import RefusedBy
 from llm_guard.resilience.throttling.adaptive_throttle import Throttle
 from tests.chaos.forms import CHAT
@@ -321,7 +321,7 @@ async def tls_handshakes(folder: Path) -> AsyncIterator[Scene]:
             yield Scene(stand, stand.app.addresses[1], call, (path, open_))
 
 
-CASES: Mapping[Kind, Case] = {
+CASES: Mapping[RestrictionKind, Case] = {
     "breaker": Case("breaker", breaker),
     "host_breaker": Case("breaker", host_breaker),
     "forced_breaker": Case("breaker", forced_breaker),
@@ -343,23 +343,25 @@ CASES: Mapping[Kind, Case] = {
     "caller_breaker": Case("breaker", caller_breaker),
     "tls_handshakes": Case(None, tls_handshakes),
 }
-HAVE_AN_END: set[Kind] = {
+HAVE_AN_END: set[RestrictionKind] = {
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "provider_pause", "slow_start",
     "hold", "degraded_mode", "client_limit", "caller_breaker",
 }  # fmt: skip
 
 
-SHOWN_LONGER: set[Kind] = {"pace", "deadline", "spool", "connections", "tls_handshakes"}
+SHOWN_LONGER: set[RestrictionKind] = {"pace", "deadline", "spool", "connections", "tls_handshakes"}
 """Headers set the pace again; the others are shown for a minute after the last refusal."""
 
 
 def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case() -> None:
-    assert set(CASES) == set(get_args(Kind))
+    assert set(CASES) == set(get_args(RestrictionKind))
     assert {case.by for case in CASES.values() if case.by} == set(get_args(RefusedBy)) - CALLERS_MISTAKES
 
 
 @pytest.mark.parametrize("kind", CASES)
-async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind: Kind, tmp_path: Path) -> None:
+async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(
+    kind: RestrictionKind, tmp_path: Path
+) -> None:
     case = CASES[kind]
     async with case.scene(tmp_path) as scene:
         await check_is_refused(scene, kind, case.by)
@@ -382,7 +384,7 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
             assert kind not in [each["kind"] for each in await get(scene.admin, "restrictions")]
 
 
-async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy | None) -> None:
+async def check_is_refused(scene: Scene, kind: RestrictionKind, by: RefusedBy | None) -> None:
     if kind == "tls_handshakes":
         with pytest.raises((OSError, EOFError, asyncio.IncompleteReadError)):
             await scene.ask()
@@ -406,14 +408,14 @@ async def refusals(scene: Scene, by: RefusedBy) -> float:
     return total((await fetch(f"{scene.admin}/metrics")).text, "llm_guard_refusals_total", reason=by)
 
 
-async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
+async def restriction(scene: Scene, kind: RestrictionKind) -> dict[str, Any]:
     (found,) = [each for each in await get(scene.admin, "restrictions") if each["kind"] == kind]
     return dict(found)
 
 
 # health and the alert
 
-LASTING: set[Kind] = set(CASES) - {
+LASTING: set[RestrictionKind] = set(CASES) - {
     "degraded_mode", "deferred_queue", "drain", "client_limit", "spool", "connections", "caller_breaker",
     "tls_handshakes",
 }  # fmt: skip
@@ -423,7 +425,7 @@ announced, and a refused connection brings no call."""
 
 
 @pytest.mark.parametrize("kind", sorted(LASTING))
-async def test_nothing_is_healthy_while_most_calls_are_refused(kind: Kind, tmp_path: Path) -> None:
+async def test_nothing_is_healthy_while_most_calls_are_refused(kind: RestrictionKind, tmp_path: Path) -> None:
     async with CASES[kind].scene(tmp_path) as scene:
         for _ in range(20):
             await scene.ask()

@@ -15,7 +15,7 @@ import trustme
 
 from llm_guard.config import WebhookConfig
 from llm_guard.webhooks import client as webhook_client
-from llm_guard.webhooks.client import Sent, WebhookClient
+from llm_guard.webhooks.client import WebhookClient, WebhookResult
 from llm_guard.webhooks.delivery import Webhook
 from llm_guard.webhooks.payloads import Notice
 from llm_guard.webhooks.signature import signature
@@ -36,7 +36,7 @@ async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WebhookClient
     await one.close()
 
 
-async def post(client: WebhookClient, url: str) -> Sent:
+async def post(client: WebhookClient, url: str) -> WebhookResult:
     return await client.post(url, {"content-type": "application/json"}, b"{}", WALL)
 
 

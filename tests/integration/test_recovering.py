@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialects.resume.chat_splice import Continued
+from llm_guard.dialects.resume.chat_splice import ChatContinuation
 from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
 from tests.chaos.manual import Exchange
 from tests.chaos.pair import OnRequest, Pair, pair_of
@@ -301,7 +301,7 @@ async def test_bug_of_ours_at_the_seam_costs_an_error_event_and_no_slot(monkeypa
     def broken(self: Any, choice: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Continued, "_join_choice", broken)
+    monkeypatch.setattr(ChatContinuation, "_join_choice", broken)
     async with dying(begin(REST)) as (this, call, stream):
         stream.cut()
         reply = await call

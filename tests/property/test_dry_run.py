@@ -16,13 +16,13 @@ from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, credential_of, gate_of
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, foresee, obstacle_of
+from llm_guard.proxy.dry_run import PredictedCandidate, obstacle_of, predict
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key
 from llm_guard.resilience.routing.load_balancing import Balance
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
@@ -31,12 +31,12 @@ from tests.fakes.script import new_call, new_route, new_target
 REFUSED_KEY = Failure(FailureKind.AUTH, "answered 401")
 SOON = Failure(FailureKind.RATE_LIMIT, "answered 429", 20.0)
 LATER = replace(SOON, retry_after_s=40.0)
-NEARLY_USED_UP = RateHint((Window("requests", is_tokens=False, limit=100, remaining=1, refill_per_s=0.5),))
+NEARLY_USED_UP = RateHint((RateLimitWindow("requests", is_tokens=False, limit=100, remaining=1, refill_per_s=0.5),))
 BREAKER = BreakerSettings(consecutive_failures=2, early_probes=False)
 HOLDS = {
     "": None,
-    "drained": Hold(kind="drained", reason="why", who="who", since=0.0, until=None),
-    "cordoned": Hold(kind="cordoned", reason="why", who="who", since=0.0, until=1060.0),
+    "drained": MaintenanceHold(kind="drained", reason="why", who="who", since=0.0, until=None),
+    "cordoned": MaintenanceHold(kind="cordoned", reason="why", who="who", since=0.0, until=1060.0),
 }  # fmt: skip
 
 
@@ -133,8 +133,8 @@ class World:
             rest = SOON if state.rest == "soon" else LATER
             self.cooldowns.note_wait(deployment_key(credential, "m"), rest, 60.0, now)
 
-    def look(self, draw: Callable[[], float]) -> list[Foreseen]:
-        return foresee(self.call, self.route, self.cooldowns, self.clock, draw)
+    def look(self, draw: Callable[[], float]) -> list[PredictedCandidate]:
+        return predict(self.call, self.route, self.cooldowns, self.clock, draw)
 
     def snapshots(self) -> object:
         now = self.clock.now()

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from llm_guard.dialects.resume.overlap import folded, is_proof
-from llm_guard.dialects.resume.text_join import LEAST_ECHO, Seam, anchor, given_back, seam
+from llm_guard.dialects.resume.text_join import LEAST_ECHO, TextJoin, anchor, given_back, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
 from tests.fakes.habits import HABITS, TEXTS, Cut, Habit
 from tests.fakes.hard_texts import KINDS
@@ -50,7 +50,7 @@ def pieces_of(data: st.DataObject, text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
 
 
-def fed(joint: Seam, pieces: list[str]) -> str:
+def fed(joint: TextJoin, pieces: list[str]) -> str:
     return "".join(joint.feed(piece) for piece in pieces) + joint.end()
 
 

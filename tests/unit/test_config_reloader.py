@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import Config, ConfigError, load_config
-from llm_guard.config_reloader import KEPT, Adopted, NothingToDo, Reloads
+from llm_guard.config_reloader import KEPT, Adopted, ConfigReloader, NothingToDo
 from tests.fakes.clock import ManualClock, SteppedClock
 from tests.fakes.waiting import eventually
 
@@ -36,7 +36,7 @@ class World:
         self.path, self.adopted, self.refused = path, list[Adopted](), list[tuple[str, ...]]()
         self.clock = clock or SteppedClock()
         path.write_text(text(1))
-        self.reloads = Reloads(
+        self.reloads = ConfigReloader(
             load_config(path), path, _adapted, self.adopted.append, self.refused.append, self.clock
         )  # fmt: skip
 
@@ -94,7 +94,7 @@ async def test_file_that_is_gone_changes_nothing(world: World) -> None:
 
 async def test_without_a_file_there_is_nothing_to_read(world: World) -> None:
     config = load_config(world.path)
-    reloads = Reloads(config, None, _adapted, world.adopted.append, world.refused.append, world.clock)
+    reloads = ConfigReloader(config, None, _adapted, world.adopted.append, world.refused.append, world.clock)
     with pytest.raises(NothingToDo, match="from a file"):
         await reloads.reload("ann")
 

@@ -16,20 +16,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.clock import Clock
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, foresee
+from llm_guard.proxy.dry_run import PredictedCandidate, predict
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import unknown_model
 from llm_guard.resilience.health.engine_state import EngineState
 from llm_guard.routing.route_table import Route
 from llm_guard.upstreams.engines.registry import Engines
-from llm_guard.upstreams.engines.supervisor import EngineSeen
+from llm_guard.upstreams.engines.supervisor import EngineReport
 
-Reason = Literal[
+NotAdmittedReason = Literal[
     "breaker_open", "credential_cooldown", "deployment_held", "draining", "engine_unhealthy", "queue_full",
     "unknown_model",
 ]  # fmt: skip
@@ -63,7 +63,7 @@ class Admission(Struct, frozen=True):
 
     model: str
     admitted: bool
-    reason: Reason | None
+    reason: NotAdmittedReason | None
     """Why the first candidate is not available; null if the call would be admitted."""
     message: str
     deployment: str | None
@@ -76,7 +76,7 @@ class Admission(Struct, frozen=True):
     """Standby engine that this request has started."""
 
 
-class Admissions:
+class AdmissionApi:
     """Endpoint of the check, against the current routes and engines."""
 
     def __init__(self, gateway: Handler, engines: Engines, changes: Changes, clock: Clock) -> None:
@@ -86,19 +86,19 @@ class Admissions:
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
+            Endpoint(
                 "GET", "/admin/admit", "Returns whether a call would be admitted now.", self._give, query=AdmitQuery,
                 gives=Admission,
             ),
-            Page(
+            Endpoint(
                 "POST", "/admin/admit", "Checks it, and starts a standby engine if needed.", self._admit,
                 takes=Admit, gives=Changed[Admission],
             ),
         ]  # fmt: skip
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         wants: AdmitQuery = asked.wants
         found = self.judge(wants.model)
         if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.standby):
@@ -107,14 +107,14 @@ class Admissions:
             found = self._provision(found)
         return answer(found)
 
-    async def _admit(self, asked: Asked) -> Answer:
+    async def _admit(self, asked: AdminRequest) -> AdminResponse:
         model = asked.body.model
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             found = self.judge(model)
             if found.standby is None:
-                return Done(found, {"model": model}, [f"no engine was started: {_idle(found)}"])
-            return Done(self._provision(found), {"model": model, "engine": found.standby})
+                return ChangeResult(found, {"model": model}, [f"no engine was started: {_idle(found)}"])
+            return ChangeResult(self._provision(found), {"model": model, "engine": found.standby})
 
         return await self._changes.make(asked, "engines.provision", model, do)
 
@@ -142,13 +142,13 @@ class Admissions:
             provisioned=None,
         )
 
-    def _foresee(self, model: str, route: Route) -> list[Foreseen]:
+    def _foresee(self, model: str, route: Route) -> list[PredictedCandidate]:
         now = self._clock.now()
         dialect = route.targets[0].deployment.upstream.dialect
         call = Call("", dialect, "POST", _USUAL_PATHS[dialect], "", (), now, model=model)
         call.route = route
         call.deadline_at = now + route.timeouts.total
-        return foresee(call, route, self._gateway.cooldowns, self._clock, self._draw)
+        return predict(call, route, self._gateway.cooldowns, self._clock, self._draw)
 
     def _is_started_by_get(self, engine: str | None) -> bool:
         supervisor = None if engine is None else self._engines.find(engine)
@@ -166,11 +166,11 @@ class _Step:
 
     __slots__ = ("engine", "foreseen", "label", "message", "reason")
 
-    def __init__(self, foreseen: Foreseen, engine: EngineSeen | None) -> None:
+    def __init__(self, foreseen: PredictedCandidate, engine: EngineReport | None) -> None:
         self.foreseen = foreseen
         self.engine = engine
         self.label = foreseen.target.deployment.label
-        self.reason: Reason | None = None
+        self.reason: NotAdmittedReason | None = None
         self.message = f"{self.label} is available"
         if engine is not None and engine.now.state != "running":
             self.reason = "engine_unhealthy"
@@ -185,14 +185,14 @@ class _Step:
         return None if engine is None else EngineOutlook(engine.name, self.label, engine.now.state)
 
 
-def _may_start(asked: Asked) -> bool:
+def _may_start(asked: AdminRequest) -> bool:
     """Returns whether a GET may start an engine. A cookie is not enough: browsers send it with requests that a foreign
     page on this host causes."""
     caller = asked.caller
     return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 
 
-def _reason(obstacle: Unavailable | AtCapacity) -> Reason:
+def _reason(obstacle: Unavailable | AtCapacity) -> NotAdmittedReason:
     if isinstance(obstacle, AtCapacity):
         return "queue_full"
     if obstacle.is_held:
@@ -212,5 +212,5 @@ def _idle(found: Admission) -> str:
     return "calls are admitted" if found.admitted else "the model has no stopped standby engine"
 
 
-def _refused(model: str, reason: Reason, message: str) -> Admission:
+def _refused(model: str, reason: NotAdmittedReason, message: str) -> Admission:
     return Admission(model, False, reason, message, None, [], None, None)

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import iso
-from llm_guard.config import ConfigError, KeyChange, Problem, shown
-from llm_guard.config_reloader import Adopted, How, NothingToDo, Reloads
+from llm_guard.config import ConfigError, ConfigProblem, KeyChange, shown
+from llm_guard.config_reloader import Adopted, AdoptionCause, ConfigReloader, NothingToDo
 
 _MOST_CHANGES = 1000
 ROLLED_BACK = (
@@ -27,7 +27,7 @@ class ConfigLine(Struct, frozen=True):
     """A config that was adopted."""
 
     at: str
-    how: How
+    how: AdoptionCause
     by: str
     """`start`, `file`, `signal`, or an operator."""
     digest: str
@@ -89,27 +89,27 @@ class ConfigHistory(Struct, frozen=True):
     """Config that a rollback would apply; null: there is none."""
 
 
-class ConfigPages:
+class ConfigApi:
     """Endpoints of the config. Texts are parsed outside the event loop."""
 
-    def __init__(self, reloads: Reloads, changes: Changes) -> None:
+    def __init__(self, reloads: ConfigReloader, changes: Changes) -> None:
         self._reloads = reloads
         self._changes = changes
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         adopted = Changed[ConfigAdopted]
         check = "Validates a config. Changes nothing."
         return [
-            Page(
+            Endpoint(
                 "GET",
                 "/admin/config",
                 "Returns the running config, with secrets masked.",
                 self._show,
                 gives=RunningConfig,
             ),
-            Page("GET", "/admin/config/history", "Lists the last configs.", self._history, gives=ConfigHistory),
-            Page("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
-            Page(
+            Endpoint("GET", "/admin/config/history", "Lists the last configs.", self._history, gives=ConfigHistory),
+            Endpoint("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
+            Endpoint(
                 "POST",
                 "/admin/config/reload",
                 "Reads the config file and applies it.",
@@ -117,7 +117,7 @@ class ConfigPages:
                 takes=Change,
                 gives=adopted,
             ),
-            Page(
+            Endpoint(
                 "POST",
                 "/admin/config/rollback",
                 "Applies the previous config.",
@@ -127,31 +127,31 @@ class ConfigPages:
             ),
         ]
 
-    async def _show(self, _asked: Asked) -> Answer:
+    async def _show(self, _asked: AdminRequest) -> AdminResponse:
         reloads = self._reloads
         source = str(reloads.path) if reloads.path is not None else None
         config = await asyncio.to_thread(shown, reloads.current.config)
         warnings = _warnings(reloads)
         return answer(RunningConfig(source, list(reloads.problems), warnings, _line(reloads.current), config))
 
-    async def _history(self, _asked: Asked) -> Answer:
+    async def _history(self, _asked: AdminRequest) -> AdminResponse:
         before = self._reloads.rollback_target
         lines = [_line(each) for each in reversed(self._reloads.history)]
         return answer(ConfigHistory(lines, _line(before) if before is not None else None))
 
-    async def _validate(self, asked: Asked) -> Answer:
+    async def _validate(self, asked: AdminRequest) -> AdminResponse:
         tried = await self._reloads.check(asked.body.text)
         problems = [TextProblem(each.line, each.key, each.reason) for each in tried.problems]
         return answer(ConfigCheck(not problems, problems, list(tried.unchecked)))
 
-    async def _reload(self, asked: Asked) -> Answer:
+    async def _reload(self, asked: AdminRequest) -> AdminResponse:
         return await self._adopt(asked, "config.reload", self._reloads.reload)
 
-    async def _rollback(self, asked: Asked) -> Answer:
+    async def _rollback(self, asked: AdminRequest) -> AdminResponse:
         return await self._adopt(asked, "config.rollback", self._reloads.rollback)
 
-    async def _adopt(self, asked: Asked, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> Answer:
-        async def do() -> Done:
+    async def _adopt(self, asked: AdminRequest, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> AdminResponse:
+        async def do() -> ChangeResult:
             try:
                 adopted = await adopt(asked.who)
             except ConfigError as error:
@@ -161,7 +161,7 @@ class ConfigPages:
             warnings = [f"{key}: the change needs a restart" for key in adopted.needs_restart]
             detail = detail_of(adopted)
             now = ConfigAdopted(_line(adopted), detail["changes"])
-            return Done(now, detail, [*_warnings(self._reloads), *warnings])
+            return ChangeResult(now, detail, [*_warnings(self._reloads), *warnings])
 
         return await self._changes.make(asked, what, str(self._reloads.path or "config"), do)
 
@@ -171,11 +171,11 @@ def detail_of(adopted: Adopted) -> dict[str, Any]:
     return {"digest": adopted.digest, "changes": list(adopted.changes[:_MOST_CHANGES])}
 
 
-def _warnings(reloads: Reloads) -> list[str]:
+def _warnings(reloads: ConfigReloader) -> list[str]:
     return [ROLLED_BACK] if reloads.is_rolled_back else []
 
 
-def _rejection(problems: tuple[Problem, ...]) -> str:
+def _rejection(problems: tuple[ConfigProblem, ...]) -> str:
     more = f"\nand {len(problems) - 20} more" if len(problems) > 20 else ""
     return "the config was rejected, and the running one is unchanged:\n" + "\n".join(map(str, problems[:20])) + more
 

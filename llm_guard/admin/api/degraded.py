@@ -12,10 +12,10 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from llm_guard.admin.api.parameters import Duration, check_known, optional_seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.context import Running
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView, RouteModeView
 from llm_guard.clock import iso
 from llm_guard.config import Config
@@ -54,10 +54,10 @@ class ModeOverride:
     """Monotonic instant at which it ends by itself."""
 
 
-class DegradedPages:
+class DegradedApi:
     """Endpoints of degraded modes, under the current config; a reload replaces it."""
 
-    def __init__(self, config: Config, running: Running, changes: Changes, journal: Journal) -> None:
+    def __init__(self, config: Config, running: AdminContext, changes: Changes, journal: EventLog) -> None:
         self._running = running
         self._degraded = running.gateway.degraded
         self._changes = changes
@@ -68,19 +68,19 @@ class DegradedPages:
         """Overrides by model; None: of the whole gateway."""
         self._degraded.on_turn = self._note_turn
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         path, gives = "/admin/degraded", Changed[DegradedView]
         return [
-            Page("GET", path, "Shows which models are degraded, and why.", self._give, gives=DegradedView),
-            Page(
+            Endpoint("GET", path, "Shows which models are degraded, and why.", self._give, gives=DegradedView),
+            Endpoint(
                 "POST", f"{path}/enter", "Enters degraded mode, regardless of the rule.", self._enter, takes=SetMode,
                 gives=gives,
             ),
-            Page(
+            Endpoint(
                 "POST", f"{path}/exit", "Exits degraded mode, regardless of the rule.", self._exit,
                 takes=SetMode, gives=gives,
             ),
-            Page("POST", f"{path}/auto", "Removes the operator override.", self._auto, takes=ModeOf, gives=gives),
+            Endpoint("POST", f"{path}/auto", "Removes the operator override.", self._auto, takes=ModeOf, gives=gives),
         ]  # fmt: skip
 
     def look(self, now: float) -> None:
@@ -115,38 +115,38 @@ class DegradedPages:
         routes = [self._route_view(alias, mode, modes, counts.get(alias)) for alias, mode in modes.routes.items()]
         return DegradedView(self._gateway_view(modes), routes)
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.view())
 
-    async def _enter(self, asked: Asked) -> Answer:
+    async def _enter(self, asked: AdminRequest) -> AdminResponse:
         return await self._set(asked, "degraded.enter", is_degraded=True)
 
-    async def _exit(self, asked: Asked) -> Answer:
+    async def _exit(self, asked: AdminRequest) -> AdminResponse:
         return await self._set(asked, "degraded.exit", is_degraded=False)
 
-    async def _set(self, asked: Asked, action: str, *, is_degraded: bool) -> Answer:
+    async def _set(self, asked: AdminRequest, action: str, *, is_degraded: bool) -> AdminResponse:
         body: SetMode = asked.body
         self._check(body.model)
         seconds = optional_seconds_of(body.for_)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             until = None if seconds is None else self._clock.now() + seconds
             self._overrides[body.model] = ModeOverride(is_degraded, body.reason, asked.who, self._clock.wall(), until)
             self._degraded.say(body.model, is_degraded, body.reason)
-            return Done(self.view(), {"for": body.for_}, self._warnings())
+            return ChangeResult(self.view(), {"for": body.for_}, self._warnings())
 
         return await self._changes.make(asked, action, body.model or _GATEWAY, do)
 
-    async def _auto(self, asked: Asked) -> Answer:
+    async def _auto(self, asked: AdminRequest) -> AdminResponse:
         body: ModeOf = asked.body
         self._check(body.model)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             override = self._overrides.pop(body.model, None)
             self._degraded.say(body.model, None, body.reason)
             was = None if override is None else _mode_name(override)
             warnings = [] if override is not None else [f"{body.model or _GATEWAY} had no override"]
-            return Done(self.view(), {"was": was}, warnings)
+            return ChangeResult(self.view(), {"was": was}, warnings)
 
         return await self._changes.make(asked, "degraded.auto", body.model or _GATEWAY, do)
 

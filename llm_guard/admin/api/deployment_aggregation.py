@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import islice
 
 from llm_guard.admin.api.health import WORST_FIRST, Group
-from llm_guard.admin.schemas.models import BreakerView, BudgetView, ForceView, GateView, Quantiles
+from llm_guard.admin.schemas.models import BreakerOverrideView, BreakerView, BudgetView, GateView, Quantiles
 
 _GATES = 64
 """Gates of one deployment that are sampled for limit and rate: each caller has one, and there may be a thousand."""
 
 
-def breaker_view(group: Group, forced: ForceView | None, now: float) -> BreakerView:
+def breaker_view(group: Group, forced: BreakerOverrideView | None, now: float) -> BreakerView:
     """Returns the worst breaker's state, with sums over all. `forced`: an operator's override."""
     snapshots = [deployment.breaker.snapshot(now) for deployment in group]
     worst = min(snapshots, key=lambda each: WORST_FIRST.index(each.state))

@@ -10,13 +10,13 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Decision, Foreseen, forecast_of, foresee
+from llm_guard.proxy.dry_run import PredictedCandidate, PredictedUse, forecast_of, predict
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model, wrong_dialect
 from llm_guard.proxy.telemetry.waterfall import took
@@ -79,7 +79,7 @@ class DeploymentOutlook(Struct, frozen=True):
     upstream: str
     model: str | None
     """Model name sent to the upstream."""
-    decision: Decision
+    decision: PredictedUse
     """selected: it would be tried at once. queued: the call would wait for it. backup: it would be tried if others
     fail. skipped: it would not be tried."""
     reason: str | None
@@ -122,7 +122,7 @@ class Explanation(Struct, frozen=True):
     deployments: list[DeploymentOutlook]
 
 
-class Foresight:
+class ExplainApi:
     """Endpoint of the prediction, from the current routes and their state."""
 
     def __init__(self, gateway: Handler, clock: Clock) -> None:
@@ -130,11 +130,11 @@ class Foresight:
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         summary = "Predicts how a call would be routed now. Sends nothing."
-        return [Page("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
+        return [Endpoint("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
 
-    async def _explain(self, asked: Asked) -> Answer:
+    async def _explain(self, asked: AdminRequest) -> AdminResponse:
         return answer(self.explain(asked.body))
 
     def explain(self, request: ExplainRequest) -> Explanation:
@@ -153,7 +153,7 @@ class Foresight:
         route = _route_outlook(call, call.route, now)
         if (refusal := wrong_dialect(call)) is not None:
             return _refused(refusal, route)
-        foreseen = foresee(call, call.route, gateway.cooldowns, self._clock, self._draw)
+        foreseen = predict(call, call.route, gateway.cooldowns, self._clock, self._draw)
         outlooks = [_outlook(each, call, call.route, now) for each in foreseen]
         return Explanation(_summary(request.model, call.route, outlooks), None, route, outlooks)
 
@@ -183,7 +183,7 @@ def _route_outlook(call: Call, route: Route, now: float) -> RouteOutlook:
     )
 
 
-def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> DeploymentOutlook:
+def _outlook(foreseen: PredictedCandidate, call: Call, route: Route, now: float) -> DeploymentOutlook:
     target, obstacle = foreseen.target, foreseen.obstacle
     deployment, timeouts = target.deployment, target.timeouts
     latency, hedging = deployment.latency_of(call.is_stream), route.hedging
@@ -213,7 +213,7 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
     )
 
 
-def _reason(foreseen: Foreseen) -> str | None:
+def _reason(foreseen: PredictedCandidate) -> str | None:
     obstacle = foreseen.obstacle
     if isinstance(obstacle, Unavailable) and obstacle.rest is not None:
         return f"{obstacle.why}: {obstacle.rest.detail}"
@@ -224,7 +224,7 @@ def _reason(foreseen: Foreseen) -> str | None:
 
 def _summary(model: str, route: Route, outlooks: list[DeploymentOutlook]) -> str:
     start = f"{model!r} matches the route {route.alias!r}"
-    by_decision = {name: [each for each in outlooks if each.decision == name] for name in get_args(Decision)}
+    by_decision = {name: [each for each in outlooks if each.decision == name] for name in get_args(PredictedUse)}
     names = [f"{each.deployment} ({each.reason})" for each in by_decision["skipped"]]
     skipped = f"; skipped: {', '.join(names)}" if names else ""
     backups = ", ".join(each.deployment for each in by_decision["backup"])

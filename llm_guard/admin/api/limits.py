@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.api.deployments import Label
 from llm_guard.admin.api.parameters import check_known, labels_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
@@ -51,7 +51,7 @@ class SetLimits(LimitsOf):
     """Most calls in the wait queue."""
 
 
-class Limits(Struct, frozen=True):
+class LimitsView(Struct, frozen=True):
     """Current limits of a deployment."""
 
     deployment: str
@@ -89,7 +89,7 @@ _BUDGET = {
 _CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "max_queue": _Way("max_queue", parse_count)}
 
 
-class LimitPages:
+class LimitApi:
     """Limits by label. Each name under a pattern has limits of its own; they are changed together."""
 
     def __init__(self, config: Config, gateway: Handler, changes: Changes, clock: Clock) -> None:
@@ -102,12 +102,12 @@ class LimitPages:
         self._before: dict[Deployment, tuple[BudgetSettings, CapacitySettings]] = {}
         """The config's settings."""
 
-    def pages(self) -> list[Page]:
-        gives, path = Changed[list[Limits]], "/admin/limits"
+    def pages(self) -> list[Endpoint]:
+        gives, path = Changed[list[LimitsView]], "/admin/limits"
         back = "Resets retry budget and capacity to the config."
         return [
-            Page("GET", path, "Lists retry budgets and capacity.", self._list, gives=list[Limits]),
-            Page(
+            Endpoint("GET", path, "Lists retry budgets and capacity.", self._list, gives=list[LimitsView]),
+            Endpoint(
                 "POST",
                 path,
                 "Sets retry budget and capacity until the next reload or reset.",
@@ -115,7 +115,7 @@ class LimitPages:
                 takes=SetLimits,
                 gives=gives,
             ),
-            Page("POST", f"{path}/reset", back, self._reset, takes=LimitsOf, gives=gives),
+            Endpoint("POST", f"{path}/reset", back, self._reset, takes=LimitsOf, gives=gives),
         ]
 
     def put(self, label: str, said: Mapping[str, Any]) -> None:
@@ -148,27 +148,27 @@ class LimitPages:
             self._changes.note("reload", "limits.reset", label, "the config was reloaded", {"was": said})
         self._labels = labels_of(config).keys()
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self._now())
 
-    async def _set(self, asked: Asked) -> Answer:
+    async def _set(self, asked: AdminRequest) -> AdminResponse:
         wanted: SetLimits = asked.body
         check_known(wanted.deployment, self._labels, "deployment")
         said = _said(wanted)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             self.put(wanted.deployment, said)
-            return Done(self._now(wanted.deployment), said)
+            return ChangeResult(self._now(wanted.deployment), said)
 
         return await self._changes.make(asked, "limits.set", wanted.deployment, do)
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         label = asked.body.deployment
         check_known(label, self._labels, "deployment")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             was = self._end(label)
-            return Done(
+            return ChangeResult(
                 self._now(label), {"was": was}, [] if was else [f"the limits of {label} were those of the config"]
             )
 
@@ -190,7 +190,7 @@ class LimitPages:
         self._gateway.wake_waiters()
         return said
 
-    def _now(self, label: str | None = None) -> list[Limits]:
+    def _now(self, label: str | None = None) -> list[LimitsView]:
         """Returns the current limits. Where several deployments share a label, the settings of the first and the sums
         of all."""
         groups: dict[str, list[Deployment]] = {}
@@ -199,9 +199,9 @@ class LimitPages:
                 groups.setdefault(each.label, []).append(each)
         return [self._limits(name, group) for name, group in groups.items()]
 
-    def _limits(self, label: str, group: list[Deployment]) -> Limits:
+    def _limits(self, label: str, group: list[Deployment]) -> LimitsView:
         budget, capacity, now = group[0].budget.settings, group[0].gates.settings, self._clock.now()
-        return Limits(
+        return LimitsView(
             label,
             budget.ratio,
             budget.min_per_second,

@@ -12,8 +12,8 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from llm_guard.admin.api.parameters import Duration, optional_seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.config import LogSettings
 from llm_guard.log import LEVELS, LevelName, is_logger
@@ -76,23 +76,23 @@ class LogLevels:
         for name in list(LEVELS.overrides()):
             self._set(name, None)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/log-levels", "Lists the log levels.", self._list,
+            Endpoint("GET", "/admin/log-levels", "Lists the log levels.", self._list,
                  gives=list[LevelView]),
-            Page("POST", "/admin/log-levels", "Sets the level of a logger.", self._change, takes=LevelChange,
+            Endpoint("POST", "/admin/log-levels", "Sets the level of a logger.", self._change, takes=LevelChange,
                  gives=Changed[list[LevelView]]),
         ]  # fmt: skip
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(list(self._views()))
 
-    async def _change(self, asked: Asked) -> Answer:
+    async def _change(self, asked: AdminRequest) -> AdminResponse:
         change: LevelChange = asked.body
         what = "log-levels.reset" if change.level is None else "log-levels.set"
         return await self._changes.make(asked, what, change.logger or "all", lambda: self._do(change))
 
-    def _do(self, change: LevelChange) -> Done:
+    def _do(self, change: LevelChange) -> ChangeResult:
         name = change.logger
         if not is_logger(name):
             names = "llm_guard.access, llm_guard.breaker, or a module or package of llm_guard"
@@ -109,7 +109,7 @@ class LogLevels:
         if change.level is not None and seconds is not None:
             until, until_wall = self._clock.now() + seconds, self._clock.wall() + seconds
             self._ends[name] = _Override(until, until_wall, change.level, change.reason)
-        return Done(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
+        return ChangeResult(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
 
     def _set(self, name: str, level: LevelName | None) -> None:
         self._ends.pop(name, None)

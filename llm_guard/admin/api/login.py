@@ -12,11 +12,11 @@ from typing import Annotated
 import structlog
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.auth import Guard, WrongToken, cookies_in
+from llm_guard.admin.http.auth import Authenticator, WrongToken, cookies_in
 from llm_guard.admin.http.credentials import COOKIE_S, Credential, Role
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.used_login_codes import UsedCodes
 
 _log = structlog.get_logger("llm_guard.admin.api.login")
@@ -43,18 +43,18 @@ class Session(Struct, frozen=True):
     """Several people may have the token; each change can name the operator (x-llm-guard-operator)."""
 
 
-class LoginPages:
+class LoginApi:
     """Endpoints of login, logout and session. `guard` returns the current guard."""
 
-    def __init__(self, guard: Callable[[], Guard], used: UsedCodes, clock: Clock) -> None:
+    def __init__(self, guard: Callable[[], Authenticator], used: UsedCodes, clock: Clock) -> None:
         self._guard = guard
         self._used = used
         self._clock = clock
-        self._thread = Worker("logins")
+        self._thread = IoThread("logins")
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
+            Endpoint(
                 "POST",
                 "/dashboard/login",
                 "Exchanges a code or a token for a session cookie.",
@@ -62,8 +62,8 @@ class LoginPages:
                 takes=Login,
                 is_open=True,
             ),
-            Page("POST", "/dashboard/logout", "Deletes the session cookie.", self._logout, is_open=True),
-            Page(
+            Endpoint("POST", "/dashboard/logout", "Deletes the session cookie.", self._logout, is_open=True),
+            Endpoint(
                 "GET",
                 "/admin/session",
                 "Returns name and role of the token that the request has.",
@@ -75,7 +75,7 @@ class LoginPages:
     def close(self) -> None:
         self._thread.shutdown()
 
-    async def _login(self, asked: Asked) -> Answer:
+    async def _login(self, asked: AdminRequest) -> AdminResponse:
         given: Login = asked.body
         if (given.code is None) == (given.token is None):
             raise Refused(422, "invalid_body", "send either `code` or `token`")
@@ -119,14 +119,14 @@ class LoginPages:
         except TimeoutError:
             raise Refused(503, "store_slow", "the disk of ops.store does not respond: log in with the token") from None
 
-    async def _logout(self, asked: Asked) -> Answer:
+    async def _logout(self, asked: AdminRequest) -> AdminResponse:
         """Expires only the cookies that the request has: the cookie name of another token would allow to guess a weak
         one offline."""
         shown = cookies_in(asked.headers)
         known = [each for each in self._guard().credentials if each.cookie_name in shown]
         return _with_cookies(answer({}), [_cookie(each, "", 0, asked.headers) for each in known])
 
-    async def _show(self, asked: Asked) -> Answer:
+    async def _show(self, asked: AdminRequest) -> AdminResponse:
         caller = asked.caller
         assert caller is not None  # noqa: S101  # the page is not open
         return answer(Session(caller.name, caller.role, caller.is_shared))
@@ -138,6 +138,6 @@ def _cookie(credential: Credential, value: str, lasts_s: int, headers: Mapping[s
     return f"{credential.cookie_name}={value}; Max-Age={lasts_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _with_cookies(answer: Answer, cookies: list[str]) -> Answer:
+def _with_cookies(answer: AdminResponse, cookies: list[str]) -> AdminResponse:
     headers = tuple(("Set-Cookie", cookie) for cookie in cookies)
-    return Answer(answer.body, answer.content_type, answer.status, headers)
+    return AdminResponse(answer.body, answer.content_type, answer.status, headers)

@@ -12,16 +12,16 @@ from typing import Annotated, get_args
 from msgspec import Meta
 
 from llm_guard.admin.api.deployments import Breakers, DeploymentApi
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
-from llm_guard.admin.overrides.breaker_overrides import Aim
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
+from llm_guard.admin.overrides.breaker_overrides import BreakerSelector
 from llm_guard.admin.restrictions.deployments import RESET, concerned_by, is_ramping
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.restrictions import Resettable, Restriction
 from llm_guard.clock import Clock
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
-from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
 from llm_guard.routing.deployment import Deployment
 
 _ALL: tuple[Resettable, ...] = get_args(Resettable)
@@ -37,7 +37,7 @@ class ResetDeployment(Breakers):
     """Kinds to reset; null: all. An upstream has host_breaker and credential_cooldown."""
 
 
-class RestrictionPages:
+class RestrictionApi:
     """Endpoints that list and reset restrictions."""
 
     def __init__(
@@ -49,33 +49,33 @@ class RestrictionPages:
         self._changes = changes
         self._clock = clock
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         summary = "Lists what refuses or delays calls now: cause, start, end, and the request that lifts it."
         reset = "Ends what the gateway restricts by itself, such as breakers and cooldowns. Operator overrides stay."
         return [
-            Page("GET", "/admin/restrictions", summary, self._list, gives=list[Restriction]),
-            Page("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
+            Endpoint("GET", "/admin/restrictions", summary, self._list, gives=list[Restriction]),
+            Endpoint("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
         ]
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(await self._restrictions.all())
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         body: ResetDeployment = asked.body
         aim = self._controls.aim(body)
         kinds = _wanted(body)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             lifted, warnings = self._lift(aim, kinds)
             left = self._restrictions.of(aim)
             if not lifted:
                 warnings.append(f"{aim}: no such restriction was in force")
             warnings += [f"still restricted by {each.kind}: {each.cause}" for each in left if each.kind not in kinds]
-            return Done(left, {"kinds": list(kinds), "lifted": lifted}, warnings)
+            return ChangeResult(left, {"kinds": list(kinds), "lifted": lifted}, warnings)
 
         return await self._changes.make(asked, "deployments.reset", str(aim), do)
 
-    def _lift(self, aim: Aim, kinds: Iterable[Resettable]) -> tuple[list[str], list[str]]:
+    def _lift(self, aim: BreakerSelector, kinds: Iterable[Resettable]) -> tuple[list[str], list[str]]:
         """Returns what was lifted, and warnings about effects on other deployments."""
         meant = [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
         lifts: dict[Resettable, Callable[[list[Deployment]], list[str]]] = {
@@ -130,7 +130,7 @@ class RestrictionPages:
         lifted = self._gateway.cooldowns.lift(keys, self._clock.now())
         return list(dict.fromkeys(concerned[key][0].upstream.name for key in lifted))
 
-    def _cooldowns(self, meant: list[Deployment]) -> dict[Key, list[Deployment]]:
+    def _cooldowns(self, meant: list[Deployment]) -> dict[CooldownKey, list[Deployment]]:
         return concerned_by(self._gateway.cooldowns.snapshot(self._clock.now()), meant)
 
     def _forget_paces(self, meant: list[Deployment]) -> list[str]:

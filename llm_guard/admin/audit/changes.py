@@ -13,9 +13,9 @@ from typing import Annotated, Generic, TypeVar
 import structlog
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from llm_guard.admin.audit.writer import Trail, Written
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.admin.audit.writer import AuditWriter, WriteResult
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.storage.audit_log import Entry
 
@@ -25,7 +25,7 @@ _Now = TypeVar("_Now")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ChangeResult:
     """Result of a change."""
 
     now: object
@@ -60,15 +60,15 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class Changes:
     """Carries out changes: `make` those of operators, `note` those that follow from them later."""
 
-    def __init__(self, trail: Trail, journal: Journal, clock: Clock) -> None:
+    def __init__(self, trail: AuditWriter, journal: EventLog, clock: Clock) -> None:
         self._trail = trail
         self._journal = journal
         self._clock = clock
         self._instance = f"{socket.gethostname()}:{os.getpid()}"
 
     async def make(
-        self, asked: Asked, action: str, target: str, do: Callable[[], Done | Awaitable[Done]]
-    ) -> Answer:  # fmt: skip
+        self, asked: AdminRequest, action: str, target: str, do: Callable[[], ChangeResult | Awaitable[ChangeResult]]
+    ) -> AdminResponse:  # fmt: skip
         """Carries out a change, and responds with the new state. `asked.body` is a `Change`. `do` may raise Refused, if
         nothing was changed."""
         reason = asked.body.reason
@@ -88,7 +88,7 @@ class Changes:
         """Records a change that was made: in the audit trail, the log and the event log."""
         _ = self._note(actor, action, target, reason, detail)  # the trail logs its own errors
 
-    def _note(self, actor: str, action: str, target: str, reason: str, detail: Mapping[str, object]) -> Written:
+    def _note(self, actor: str, action: str, target: str, reason: str, detail: Mapping[str, object]) -> WriteResult:
         self._journal.note("change", actor=actor, action=action, target=target, reason=reason)
         _log.info("changed", operator=actor, action=action, target=target, reason=reason)
         at = iso(self._clock.wall())
@@ -104,10 +104,10 @@ class Changes:
             )
         )
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         summary = "Returns the changes with actor and reason, newest first. id null: not written to the disk."
-        return [Page("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
+        return [Endpoint("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         wants: AuditQuery = asked.wants
         return answer(await self._trail.latest(wants.limit, None if wants.before is UNSET else wants.before))

@@ -17,7 +17,7 @@ from llm_guard.admin.http.endpoint import Refused
 from llm_guard.clock import Clock
 from llm_guard.storage.audit_log import AuditFile, Entry
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 
 _log = structlog.get_logger("llm_guard.admin.audit.writer")
 
@@ -29,24 +29,24 @@ MOST_READING = 8
 """Most concurrent reads; an abandoned one counts until the disk has answered."""
 _MOST_WAITING = 100
 
-Written = asyncio.Future[str | None]
+WriteResult = asyncio.Future[str | None]
 """Result of a write: why it is not on the disk, or None if it is."""
 
 
-class Trail:
+class AuditWriter:
     """Used from one event loop; `await close()` at its end."""
 
     def __init__(self, file: AuditFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._thread = Worker("audit")
+        self._thread = IoThread("audit")
         self._unwritten: deque[Entry] = deque(maxlen=KEPT)
         self._waiting: list[Entry] = []
         """Entries in the thread's queue."""
         self._reading = 0
         self._is_closed = False
 
-    def add(self, entry: Entry) -> Written:
+    def add(self, entry: Entry) -> WriteResult:
         """Queues an entry, in order. Returns a future with the result."""
         if self._is_closed:
             return self._refuse(entry, "the gateway has stopped")
@@ -59,7 +59,7 @@ class Trail:
         written.add_done_callback(partial(self._settle, entries))
         return written
 
-    async def wait_written(self, written: Written) -> str | None:
+    async def wait_written(self, written: WriteResult) -> str | None:
         """Returns the future's result. After five seconds it returns a problem instead, though the write may still
         succeed."""
         try:
@@ -106,15 +106,15 @@ class Trail:
     def _kept(self) -> str:
         return f"{len(self._unwritten) + len(self._waiting)} changes are not written yet; the log has them"
 
-    def _settle(self, entries: list[Entry], written: Written) -> None:
+    def _settle(self, entries: list[Entry], written: WriteResult) -> None:
         del self._waiting[: len(entries)]  # writes finish in the order in which they were queued
         if written.cancelled() or (why := written.result()) is None:
             return
         self._keep(entries, why)
 
-    def _refuse(self, entry: Entry, why: str) -> Written:
+    def _refuse(self, entry: Entry, why: str) -> WriteResult:
         self._keep([entry], why)
-        refused: Written = asyncio.get_running_loop().create_future()
+        refused: WriteResult = asyncio.get_running_loop().create_future()
         refused.set_result(why)
         return refused
 

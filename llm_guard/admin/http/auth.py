@@ -13,7 +13,7 @@ import ipaddress
 from collections.abc import Mapping
 
 from llm_guard.admin.http.credentials import Code, Credential, of_token
-from llm_guard.admin.http.endpoint import JSON, Caller, Refused
+from llm_guard.admin.http.endpoint import JSON, Operator, Refused
 from llm_guard.config import Ops
 
 _OWN_SITES = ("same-origin", "none")
@@ -26,7 +26,7 @@ class WrongToken(Refused):
     """The request had a wrong token, cookie or login code."""
 
 
-class Guard:
+class Authenticator:
     """Checks requests against the current config; a reload replaces it."""
 
     def __init__(self, rules: Ops, credentials: tuple[Credential, ...], listens_on: tuple[str, ...]) -> None:
@@ -34,7 +34,7 @@ class Guard:
         self.credentials = credentials
         self._names = {"localhost", *(name.lower() for name in (*listens_on, *rules.hosts))}
 
-    def check(self, method: str, headers: Mapping[str, str], wall: float) -> Caller:
+    def check(self, method: str, headers: Mapping[str, str], wall: float) -> Operator:
         """Returns the caller. Raises Refused, or WrongToken. `wall`: seconds since the epoch."""
         caller = self.authenticate(headers, wall)  # first: strangers learn nothing from the other checks
         self.check_page(headers)
@@ -44,7 +44,7 @@ class Guard:
                 raise Refused(403, "viewer_may_not", f"the token {caller.name} has the role viewer, which only reads")
         return caller
 
-    def authenticate(self, headers: Mapping[str, str], wall: float) -> Caller:
+    def authenticate(self, headers: Mapping[str, str], wall: float) -> Operator:
         """Returns the owner of the request's token or cookie. Raises Refused, or WrongToken."""
         caller = self._caller(headers, wall)
         if caller is None:
@@ -66,15 +66,15 @@ class Guard:
     def of_token(self, token: str) -> Credential | None:
         return of_token(self.credentials, token.encode("utf-8", "surrogateescape"))
 
-    def _caller(self, headers: Mapping[str, str], wall: float) -> Caller | None:
+    def _caller(self, headers: Mapping[str, str], wall: float) -> Operator | None:
         """Prefers the token to the cookie: a wrong token is not redeemed by a cookie that the browser adds."""
         if (token := _token_in(headers)) is not None:
             found = of_token(self.credentials, token)
-            return None if found is None else Caller(found.name, found.role, found.is_shared)
+            return None if found is None else Operator(found.name, found.role, found.is_shared)
         cookies = cookies_in(headers)
         for each in self.credentials:
             if each.cookie_name in cookies and each.is_cookie(cookies[each.cookie_name], wall):
-                return Caller(each.name, each.role, each.is_shared, has_cookie=True)
+                return Operator(each.name, each.role, each.is_shared, has_cookie=True)
         return None
 
     def _shows_anything(self, headers: Mapping[str, str]) -> bool:

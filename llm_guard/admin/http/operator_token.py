@@ -16,7 +16,7 @@ from llm_guard.admin.http.credentials import needs_generated
 from llm_guard.clock import Clock
 from llm_guard.config import Ops
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.token_file import FILE, shared_token
 
@@ -70,7 +70,7 @@ class OperatorToken:
     async def prepare_within(self, seconds: float, rules: Ops, clock: Clock) -> None:
         """Does the same as `prepare`, but goes on without the file if the disk is too slow: calls do not need the
         token."""
-        thread = Worker("token")
+        thread = IoThread("token")
         try:
             with clock.limit() as limit:
                 limit.set(clock.now() + seconds, "token")

@@ -39,7 +39,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WebSocketMessage:
     """A complete message, or a control frame."""
 
     opcode: int
@@ -97,13 +97,13 @@ class ClientFrames:
         """Opcode of the fragmented message in progress."""
         self._fragments = b""
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[WebSocketMessage]:
         """Yields every message that is complete. Raises ProtocolError, after which the rest cannot be parsed."""
         self._unread += data
         while (taken := self._try_take()) is not None:
             is_last, opcode, payload = taken
             if opcode >= CLOSE:
-                yield Message(opcode, payload)
+                yield WebSocketMessage(opcode, payload)
             elif (message := self._join(is_last, opcode, payload)) is not None:
                 yield message
 
@@ -128,7 +128,7 @@ class ClientFrames:
         del unread[: at + 4 + size]
         return is_last, opcode, payload
 
-    def _join(self, is_last: bool, opcode: int, payload: bytes) -> Message | None:
+    def _join(self, is_last: bool, opcode: int, payload: bytes) -> WebSocketMessage | None:
         """Returns the message that this frame completes, None if more fragments follow."""
         if (opcode == _CONTINUATION) != (self._opcode is not None):
             raise ProtocolError(
@@ -141,7 +141,7 @@ class ClientFrames:
             raise ProtocolError(TOO_BIG, f"more than {MAX_BYTES} bytes")
         if not is_last:
             return None
-        message = Message(self._opcode, self._fragments)
+        message = WebSocketMessage(self._opcode, self._fragments)
         self._opcode, self._fragments = None, b""
         if message.opcode == TEXT:
             _check_text(message.payload)

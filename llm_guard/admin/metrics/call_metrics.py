@@ -61,10 +61,10 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
     )
 
 
-Owners = Mapping[str, object]
+CountsByLabel = Mapping[str, object]
 
 
-def _counter(owners: Owners, name: str, text: str, *labels: str) -> Family:
+def _counter(owners: CountsByLabel, name: str, text: str, *labels: str) -> Family:
     """Returns a counter; `name` is also the attribute's."""
 
     def read() -> list[Row]:
@@ -77,11 +77,11 @@ def _counter(owners: Owners, name: str, text: str, *labels: str) -> Family:
     return Family(f"llm_guard_{name}", "counter", text, labels, read)
 
 
-def _histogram(owners: Owners, name: str, text: str, label: str) -> Histogram:
+def _histogram(owners: CountsByLabel, name: str, text: str, label: str) -> Histogram:
     return Histogram(f"llm_guard_{name}_seconds", text, label, partial(_of, owners, name))
 
 
-def _of(owners: Owners, name: str) -> Iterator[tuple[str, Any]]:
+def _of(owners: CountsByLabel, name: str) -> Iterator[tuple[str, Any]]:
     return ((label, getattr(owner, name)) for label, owner in owners.items())
 
 

@@ -10,8 +10,8 @@ from typing import get_args
 
 from llm_guard.admin.metrics.exposition import Family, Histogram, Row
 from llm_guard.deferred.counters import DeferredCounters
-from llm_guard.proxy.cache.response_cache import AnswerCache
-from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.cache.response_cache import ResponseCache
+from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.resilience.health.engine_state import EngineState
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.prober import Prober
@@ -57,7 +57,7 @@ def probe_metrics(prober: Prober) -> tuple[Family | Histogram, ...]:
     )  # fmt: skip
 
 
-def cache_metrics(cache: AnswerCache) -> tuple[Family, ...]:
+def cache_metrics(cache: ResponseCache) -> tuple[Family, ...]:
     """Returns the metrics: entries and sizes by route, the others in total."""
 
     def entries() -> list[Row]:
@@ -86,7 +86,7 @@ def cache_metrics(cache: AnswerCache) -> tuple[Family, ...]:
     )
 
 
-def degraded_metrics(degraded: Degraded) -> tuple[Family, ...]:
+def degraded_metrics(degraded: DegradedMode) -> tuple[Family, ...]:
     """Returns the metrics of models with degraded mode in their rules, and of the gateway."""
 
     def routes() -> Iterator[Row]:
@@ -126,7 +126,7 @@ def engine_metrics(engines: Engines) -> tuple[Family, ...]:
     )  # fmt: skip
 
 
-def kept_metrics(counts: DeferredCounters) -> tuple[Family, ...]:
+def stored_call_metrics(counts: DeferredCounters) -> tuple[Family, ...]:
     """Returns the metrics. The stored calls are as of some seconds ago; if there never were any, there are no
     samples."""
 

@@ -14,10 +14,10 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from llm_guard.admin.persistence.operator_state import Kept
+from llm_guard.admin.persistence.operator_state import SavedState
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import Worker
-from llm_guard.storage.snapshot_file import KeptFile, TakenOver
+from llm_guard.storage.io_thread import IoThread
+from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver
 
 _log = structlog.get_logger("llm_guard.admin.persistence.state_saver")
 
@@ -29,22 +29,22 @@ AGAIN_S = 30.0
 _REMEDY = "give each gateway a host name, or an ops.store, of its own"
 
 _Given = TypeVar("_Given")
-_read = msgspec.json.Decoder(Kept).decode
+_read = msgspec.json.Decoder(SavedState).decode
 _written = msgspec.json.encode
 
 
-class Keeping:
+class StateSaver:
     """Life cycle: `await recall()` before the first call, then `look` periodically; `await close()` at the end."""
 
     def __init__(
-        self, file: KeptFile, gather: Callable[[], Kept], recall: Callable[[Kept], None], clock: Clock
+        self, file: SnapshotFile, gather: Callable[[], SavedState], recall: Callable[[SavedState], None], clock: Clock
     ) -> None:  # fmt: skip
         self._file = file
         self._gather = gather
         self._recall = recall
         self._clock = clock
-        self._thread = Worker("kept")
-        self._last: Kept | None = Kept()
+        self._thread = IoThread("kept")
+        self._last: SavedState | None = SavedState()
         """The state on the disk; no file counts as an empty state. None: the next one is written in any case."""
         self._writing: asyncio.Future[None] | None = None
         self._next_at = float("-inf")
@@ -97,10 +97,10 @@ class Keeping:
         self._is_over = True
         self._thread.shutdown()
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, kept: SavedState) -> None:
         self._file.write(_written(kept))
 
-    def _settle(self, kept: Kept, writing: asyncio.Future[None]) -> None:
+    def _settle(self, kept: SavedState, writing: asyncio.Future[None]) -> None:
         self._writing = None
         error = None if writing.cancelled() else writing.exception()
         if error is None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.admin.api.caller_names import for_callers, of_callers_keys, of_key
-from llm_guard.admin.schemas.restrictions import Kind, Lift, LiftBody, Resettable, Restriction
+from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Resettable, Restriction, RestrictionKind
 from llm_guard.clock import iso
 from llm_guard.resilience.capacity.gate import GateSnapshot
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
-from llm_guard.resilience.circuit_breaker.cooldown import ActiveCooldown, Key
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldown, CooldownKey
 from llm_guard.resilience.throttling.adaptive_throttle import Phase
 from llm_guard.routing.deployment import Deployment
 
@@ -40,7 +40,7 @@ def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     lift = _reset(
         deployment, "breaker", "Closes its breaker and clears the failure statistics; calls return gradually."
     )
-    found: list[tuple[Kind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
+    found: list[tuple[RestrictionKind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
         who = caller or "unknown callers"
         found.append(("caller_breaker", f"its breaker for {who}, the only caller with failures,", suspect.breaker))
@@ -82,11 +82,11 @@ def of_gates(
 
 
 def of_cooldowns(
-    cooldowns: Mapping[Key, ActiveCooldown], deployments: Iterable[Deployment], moment: Moment
+    cooldowns: Mapping[CooldownKey, Cooldown], deployments: Iterable[Deployment], moment: Moment
 ) -> Iterator[Restriction]:
     """Yields cooldowns of credentials and of models, one for each of an upstream's own keys, and one for all callers'
     keys together."""
-    groups: dict[tuple[str, str | None, str | None], list[ActiveCooldown]] = {}
+    groups: dict[tuple[str, str | None, str | None], list[Cooldown]] = {}
     concerned = concerned_by(cooldowns, deployments)
     labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
     for key, found in concerned.items():
@@ -101,7 +101,7 @@ def of_cooldowns(
                 yield _cooling(deployment, group, own, moment)
 
 
-def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
+def concerned_by(keys: Iterable[CooldownKey], deployments: Iterable[Deployment]) -> dict[CooldownKey, list[Deployment]]:
     """Returns each cooldown with the deployments that it may affect, without those of keys that a reload has replaced.
 
     A key ends with upstream, base URL, digest of the credential and account, and with a model unless all are meant.
@@ -135,7 +135,7 @@ def is_ramping(deployment: Deployment, limit: int | None) -> bool:
     return limit is not None and (own is None or (own != "adaptive" and limit < own))
 
 
-def _own_name(key: Key, deployment: Deployment) -> str | None:
+def _own_name(key: CooldownKey, deployment: Deployment) -> str | None:
     """Returns the name of the upstream's own key in a cooldown's key, "" where there is only one; None for a caller's
     key or account."""
     whose = key[-4:] if key[0] == "credential" else key[-5:-1]
@@ -143,7 +143,7 @@ def _own_name(key: Key, deployment: Deployment) -> str | None:
 
 
 def _shut(
-    seen: BreakerSnapshot, kind: Kind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
+    seen: BreakerSnapshot, kind: RestrictionKind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
 ) -> Restriction:
     opened = next((each for each in reversed(seen.latest) if each.after == "open"), None)
     is_host = kind == "host_breaker"
@@ -277,9 +277,7 @@ def _full(
     )
 
 
-def _cooling(
-    deployment: Deployment, cooldowns: Sequence[ActiveCooldown], own: str | None, moment: Moment
-) -> Restriction:
+def _cooling(deployment: Deployment, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
     last = max(cooldowns, key=lambda each: each.until)
     return Restriction(
         "cooldown",
@@ -297,9 +295,7 @@ def _cooling(
     )
 
 
-def _cooling_credential(
-    upstream: str, cooldowns: Sequence[ActiveCooldown], own: str | None, moment: Moment
-) -> Restriction:
+def _cooling_credential(upstream: str, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
     last = max(cooldowns, key=lambda each: each.until)
     whose = f"the credential of {upstream} is in cooldown: " if own is not None else ""
     return Restriction(
@@ -318,7 +314,7 @@ def _cooling_credential(
     )
 
 
-def _provider_said(cooldown: ActiveCooldown) -> str:
+def _provider_said(cooldown: Cooldown) -> str:
     failure = cooldown.failure
     wait = "" if failure.retry_after_s is None else f", with a Retry-After of {failure.retry_after_s:.0f} s"
     kind = failure.kind.category.replace("_", " ")

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from llm_guard.admin.overrides.breaker_overrides import Force
+from llm_guard.admin.overrides.breaker_overrides import BreakerOverride
 from llm_guard.admin.restrictions.deployments import Moment
 from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Restriction
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView
 from llm_guard.clock import iso
 from llm_guard.resilience.client_keys.limits import LimitLeft, Refusing
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 
 _RELOAD = "/admin/config/reload"
 
 
-def of_force(force: Force, moment: Moment) -> Restriction:
+def of_force(force: BreakerOverride, moment: Moment) -> Restriction:
     """Describes breakers that an operator has forced open."""
     aim = force.aim
     body: LiftBody = {"upstream": aim.upstream} if aim.upstream is not None else {"deployment": aim.deployment}
@@ -65,7 +65,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
     )
 
 
-def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
+def of_hold(label: str, hold: MaintenanceHold, moment: Moment) -> Restriction:
     """Describes a deployment that an operator has drained or cordoned."""
     return Restriction(
         "hold",

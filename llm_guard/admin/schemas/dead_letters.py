@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from llm_guard.clock import iso
-from llm_guard.storage.calls.store import KeptCall, Purpose, State
+from llm_guard.storage.calls.store import Purpose, State, StoredCall
 
 
 class LastFailureView(Struct, frozen=True):
@@ -17,7 +17,7 @@ class LastFailureView(Struct, frozen=True):
     status: int | None
 
 
-class LetterView(Struct, frozen=True):
+class DeadLetterView(Struct, frozen=True):
     """A dead letter or deferred call."""
 
     id: str
@@ -51,10 +51,10 @@ class BodyView(Struct, frozen=True):
     content: str
 
 
-class WholeLetter(Struct, frozen=True):
+class DeadLetterDetail(Struct, frozen=True):
     """Response of `GET /admin/dead-letters/{id}`."""
 
-    call: LetterView
+    call: DeadLetterView
     request_headers: dict[str, str]
     is_readable: bool
     """False: the bodies were encrypted with a key that this gateway does not have."""
@@ -65,9 +65,9 @@ class WholeLetter(Struct, frozen=True):
     response_body: BodyView | None
 
 
-def letter_view(kept: KeptCall) -> LetterView:
+def dead_letter_view(kept: StoredCall) -> DeadLetterView:
     request, ended = kept.request, kept.ended
-    return LetterView(
+    return DeadLetterView(
         kept.id,
         kept.request_id,
         kept.purpose,
@@ -89,10 +89,10 @@ def letter_view(kept: KeptCall) -> LetterView:
     )
 
 
-def whole_letter(kept: KeptCall, *, shows_bodies: bool) -> WholeLetter:
+def dead_letter_detail(kept: StoredCall, *, shows_bodies: bool) -> DeadLetterDetail:
     ended, answer = kept.ended, kept.answer
-    return WholeLetter(
-        letter_view(kept),
+    return DeadLetterDetail(
+        dead_letter_view(kept),
         dict(kept.request.headers),
         kept.is_readable,
         None if answer is None else answer.status,

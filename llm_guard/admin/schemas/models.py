@@ -17,16 +17,16 @@ from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
 
 __all__ = [
+    "BreakerOverrideView",
     "BreakerView",
     "BudgetView",
     "Counted",
     "DeploymentView",
-    "ForceView",
     "GateView",
     "HealthState",
     "HealthSummary",
     "Hello",
-    "History",
+    "HistoryView",
     "HoldView",
     "LabelledBreaker",
     "Missed",
@@ -207,7 +207,7 @@ class HoldView(Struct, frozen=True):
     """Name of the operator, as claimed."""
 
 
-class ForceView(Struct, frozen=True):
+class BreakerOverrideView(Struct, frozen=True):
     """An operator's override of breakers, as part of a `BreakerView`."""
 
     reason: str
@@ -288,7 +288,7 @@ class HealthSummary(Struct, frozen=True):
 
 
 class Series(Struct, frozen=True):
-    """Time series of one name. All lists are as long as `History.at`, with null where nothing is known."""
+    """Time series of one name. All lists are as long as `HistoryView.at`, with null where nothing is known."""
 
     calls_per_second: list[float | None]
     """Calls per second in each step."""
@@ -304,7 +304,7 @@ class Series(Struct, frozen=True):
     """Seconds to the first token that 95 % of a step's streams did not exceed."""
 
 
-class History(Struct, frozen=True):
+class HistoryView(Struct, frozen=True):
     """Response of `GET /admin/history`: the last quarter of an hour."""
 
     step_s: float

@@ -9,7 +9,7 @@ from msgspec import Struct
 Resettable = Literal["breaker", "host_breaker", "cooldown", "credential_cooldown", "pace", "throttle", "slow_start"]
 """Restrictions that the gateway sets by itself, and that POST /admin/deployments/reset lifts."""
 
-Kind = Literal[
+RestrictionKind = Literal[
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "pace", "provider_pause",
     "throttle", "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
     "client_limit", "spool", "connections", "caller_breaker", "tls_handshakes",
@@ -33,7 +33,7 @@ class Lift(Struct, frozen=True):
 class Restriction(Struct, frozen=True):
     """One entry of `GET /admin/restrictions`."""
 
-    kind: Kind
+    kind: RestrictionKind
     """pace: fewer calls per second, because of rate limits; throttle: fewer, because calls fail at a higher rate;
     provider_pause: the provider has named a wait for all calls; cooldown: of one model; credential_cooldown: of every
     model of a credential; hold: drained or cordoned by an operator; drain: shutdown of the gateway; client_limit: calls

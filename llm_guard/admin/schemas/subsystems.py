@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from llm_guard.resilience.health.engine_state import EngineState, Order
-from llm_guard.resilience.health.probe_policy import Finding, ProbeKind, ProbeState
+from llm_guard.resilience.health.engine_state import EngineCommand, EngineState
+from llm_guard.resilience.health.probe_policy import ProbeKind, ProbeOutcome, ProbeState
 
 
 class ProbedView(Struct, frozen=True):
@@ -22,7 +22,7 @@ class ProbedView(Struct, frozen=True):
     kind: ProbeKind
     state: ProbeState
     """down: it is tried after all others."""
-    last_result: Finding | None
+    last_result: ProbeOutcome | None
     """Result of the last probe; null: there was none yet. answered: reachable, but the probe was rejected. unclear: the
     probe could not be sent."""
     reason: str | None
@@ -55,7 +55,7 @@ class EngineView(Struct, frozen=True):
     since: str
     reason: str | None
     """The last problem, until the engine runs again."""
-    operation: Order | None
+    operation: EngineCommand | None
     """Operation in progress; null: none."""
     attempts: int
     """Automatic restarts in a row."""

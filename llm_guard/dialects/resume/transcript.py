@@ -11,7 +11,7 @@ import zlib
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from llm_guard.dialects.sse import Event, Usage, events_in
+from llm_guard.dialects.sse import SseEvent, Usage, events_in
 
 Prefill = Literal["none", "plain", "prefix", "partial", "continue_final_message"]
 """How a deployment accepts the beginning of a response: not at all; as a last message of the assistant, bare or with
@@ -103,7 +103,7 @@ class Transcript(ABC):
         died. One per piece of text."""
 
     @abstractmethod
-    def _take(self, event: Event) -> None:
+    def _take(self, event: SseEvent) -> None:
         """Records one event that the client got."""
 
     def _fold(self) -> None:

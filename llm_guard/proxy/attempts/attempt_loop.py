@@ -109,7 +109,7 @@ class AttemptLoop:
         delay_s = self._hedge_delay_s(hedging, call, attempt) if hedging is not None else None
         if delay_s is None:
             return self._runner.ask(call, attempt, lease)
-        return self._runner.ask_hedged(call, attempt, lease, delay_s, lambda: self._beside(selector, candidate))
+        return self._runner.run_hedged(call, attempt, lease, delay_s, lambda: self._beside(selector, candidate))
 
     def _new(self, selector: CandidateSelector, candidate: Candidate, lease: Lease) -> Attempt:
         """Returns an attempt that begins now, with its limits."""

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from llm_guard.proxy.call import Headers, Inbox
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 MOST_BYTES = 64 * 1024**2
 """Default limit of a collected body; a larger response is broken off."""
 
 
-class Recording:
-    """Implements `response_writer.Connection` by collecting what is written to the reply that `reply()` returns."""
+class ResponseBuffer:
+    """Implements `response_writer.ResponseConnection` by collecting what is written to its `reply()`."""
 
     def __init__(self, on_news: Callable[[], None] = lambda: None, most_bytes: int = MOST_BYTES) -> None:
         """`on_news` is called when something was written, or the response was broken off."""
@@ -30,13 +30,13 @@ class Recording:
         self._on_news = on_news
         self._most_bytes = most_bytes
 
-    def reply(self, method: str = "POST") -> Reply:
+    def reply(self, method: str = "POST") -> ResponseWriter:
         """Returns the reply to write to, once. It speaks HTTP/1.0, so that the body has no chunk framing."""
         request = Request(method, "/", "1.0", RequestFields((), {}))
         request.complete()
-        return Reply(request, self)
+        return ResponseWriter(request, self)
 
-    # the interface of `response_writer.Connection`
+    # the interface of `response_writer.ResponseConnection`
 
     @property
     def is_stuck(self) -> bool:

@@ -12,7 +12,7 @@ from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.client_keys.digests import digest
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.resilience.client_keys.scope import Scope, Sent, model_in_path
+from llm_guard.resilience.client_keys.scope import KeyScope, ModelLocation, model_in_path
 from llm_guard.resilience.routing.client_hints import PRIORITIES, priority
 from llm_guard.routing.route_table import RouteTable
 
@@ -29,7 +29,7 @@ class Clients:
     def __init__(self, config: Config) -> None:
         keys = config.server.client_keys
         self._known = {digest(each.key): each for each in keys}
-        self._scopes = {each.name: Scope(each.allow.models, each.allow.paths) for each in keys}
+        self._scopes = {each.name: KeyScope(each.allow.models, each.allow.paths) for each in keys}
 
     def admit(self, call: Call, fields: RequestFields) -> Refusal | None:
         """Sets the call's client key and priority. Refuses an unknown key, and a path that the key does not allow.
@@ -97,7 +97,7 @@ def may_use(call: Call, table: RouteTable, model: str) -> bool:
     return scope.allows_model(model, None)
 
 
-def _sent_to(table: RouteTable, model: str, upstream: str | None) -> Sent:
+def _sent_to(table: RouteTable, model: str, upstream: str | None) -> ModelLocation:
     """Returns where the config sends a model under this very name; `upstream` None: any upstream counts."""
     route = table.preview(model)
     if route is None:

@@ -26,7 +26,7 @@ _names: dict[bytes, str] = {}
 """Header names as they were written, except those that `_note` must handle. Bounded, because upstreams choose them."""
 
 
-class AnswerReader:
+class ResponseParser:
     """The state of the response to one request, and whether another may follow. The parser calls the `on_...` methods,
     and raises their exceptions as an HttpParserError."""
 

@@ -15,7 +15,7 @@ import structlog
 from llm_guard.proxy.call import Inbox
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_parser import RequestParser
-from llm_guard.proxy.http_server.response_writer import Reply, bare_answer
+from llm_guard.proxy.http_server.response_writer import ResponseWriter, bare_answer
 from llm_guard.proxy.request_body.fields import BadRequest
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
         self.task = asyncio.get_running_loop().create_task(self._serve(request))
 
     async def _serve(self, request: Request) -> None:
-        reply = Reply(request, self)
+        reply = ResponseWriter(request, self)
         try:
             await self._listener.serve(request, reply)
         except ConnectionError:
@@ -228,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
         finally:
             self._finish(request, reply)
 
-    def _finish(self, request: Request, reply: Reply) -> None:
+    def _finish(self, request: Request, reply: ResponseWriter) -> None:
         self._running = self.task = None
         if self._is_closing:
             return

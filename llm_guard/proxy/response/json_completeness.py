@@ -34,7 +34,7 @@ class CheckedExchange:
     have all of it by then.
     """
 
-    def __init__(self, exchange: Exchange, held: bytes, last: bytes, end: JsonEnd, clock: Clock) -> None:
+    def __init__(self, exchange: Exchange, held: bytes, last: bytes, end: JsonCompleteness, clock: Clock) -> None:
         """`held` was read of the body and is passed on before the rest is read; `last` is the byte after it."""
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
         self._exchange = exchange
@@ -75,7 +75,7 @@ class CheckedExchange:
         return self._exchange.take_over(inbox)
 
 
-class JsonEnd:
+class JsonCompleteness:
     """Follows the JSON of one response as it arrives."""
 
     def __init__(self, encoding: str, names: Iterable[str] = ()) -> None:

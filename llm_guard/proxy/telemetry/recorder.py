@@ -18,7 +18,7 @@ from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
 from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts
-from llm_guard.proxy.telemetry.recent_calls import Fate, Timelines
+from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
 
 _log = structlog.get_logger(ACCESS_LOGGER)
 _INFO = 20
@@ -50,7 +50,7 @@ class Recorder:
         self._writer = direct_writer()
         self._threshold = LEVELS.threshold(ACCESS_LOGGER)
         self._timestamps = Timestamps()
-        self.timelines = Timelines()
+        self.timelines = RecentCalls()
         self.on_end: Callable[[Call, float], None] | None = None
         """Called with each finished call and the current instant; must not raise."""
 
@@ -90,7 +90,7 @@ class Recorder:
                 self._count_background_call(call, model, now)
                 return
         model.calls[outcome] += 1
-        if outcome == "ok" or not (is_clients_doing(call) or _fails_alone(call, now)):
+        if outcome == "ok" or not (is_caused_by_client(call) or _fails_alone(call, now)):
             model.judged += 1
             model.recent.append(outcome == "ok")
             self._recent.append(outcome == "ok")
@@ -225,7 +225,7 @@ def _fails_alone(call: Call, now: float) -> bool:
     return any(suspect_of(call, target.deployment, now) is not None for target in targets)
 
 
-def is_clients_doing(call: Call) -> bool:
+def is_caused_by_client(call: Call) -> bool:
     """Returns True if neither the gateway nor an upstream could have served the call, or if the gateway was draining,
     which is announced. A maintenance hold does not count: to the caller it is an outage."""
     if call.failure is None:
@@ -244,9 +244,9 @@ def _is_callers_key(call: Call) -> bool:
     return bool(targets) and not any(each.deployment.upstream.has_own_key for each in targets)
 
 
-def _fate(call: Call) -> Fate:
+def _fate(call: Call) -> CallFate:
     """Returns the class under which a call that did not succeed is kept among the recent calls."""
-    if is_clients_doing(call):
+    if is_caused_by_client(call):
         return "own_doing"
     return "failed" if call.attempts else "turned_away"
 

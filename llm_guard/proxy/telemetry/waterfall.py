@@ -34,7 +34,7 @@ _BACKGROUND = {
 
 
 @dataclass(frozen=True, slots=True)
-class Strokes:
+class BarCharacters:
     """Characters that bars are drawn with."""
 
     waited: str
@@ -45,11 +45,11 @@ class Strokes:
     """For what is too short to be seen."""
 
 
-UNICODE = Strokes("░", "▓", "█", "▏")
-PLAIN = Strokes(".", "=", "#", "|")
+UNICODE = BarCharacters("░", "▓", "█", "▏")
+PLAIN = BarCharacters(".", "=", "#", "|")
 
 
-def waterfall(call: CallLine, strokes: Strokes, width: int) -> str:
+def waterfall(call: CallLine, strokes: BarCharacters, width: int) -> str:
     """Returns the drawing. `width` in characters, which long names may exceed."""
     attempts = call.attempts
     total_s = max([call.duration_s, *(each.started_s + each.duration_s for each in attempts)])
@@ -127,12 +127,12 @@ def _disposition(call: CallLine) -> Iterator[str]:
             yield f"{name:{_NAME_WIDTH}}{words.get(text, printable(text))}{more}"
 
 
-def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:
+def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: BarCharacters, room: int) -> str:
     bar = _bar(attempt, total_s, strokes, room)
     return "\n".join([f"{printable(place)}{bar:{room}} {took(attempt.duration_s)}", *_notes(attempt)])
 
 
-def _bar(attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:
+def _bar(attempt: AttemptLine, total_s: float, strokes: BarCharacters, room: int) -> str:
     def cells(until_s: float) -> int:
         return round(max(0.0, min(1.0, until_s / total_s)) * room) if total_s > 0 else 0
 

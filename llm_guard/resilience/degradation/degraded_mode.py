@@ -39,14 +39,14 @@ def parse_answer(value: object) -> str:
     return value
 
 
-Text = Annotated[str | None, Unit(or_none(parse_answer))]
+StaticResponseText = Annotated[str | None, Unit(or_none(parse_answer))]
 
 
 @dataclass(frozen=True, slots=True)
 class DegradedSettings:
     """Fallback responses, and when they are used. Durations in seconds."""
 
-    static_response: Text = None
+    static_response: StaticResponseText = None
     """Text of the static response; None: there is none, the call fails."""
     enter_failure_rate: Ratio = 0.5
     """The route becomes degraded when at least this share of the calls within `window` had no real response."""
@@ -68,7 +68,7 @@ class DegradedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RouteTotals:
     """Totals of a route's calls since the start."""
 
     begun: int = 0
@@ -79,7 +79,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ModeChange:
     """Change of the mode, with its reason."""
 
     is_degraded: bool
@@ -105,7 +105,7 @@ class Degradation:
 
     __slots__ = ("_at", "_called_at", "_hurried", "_patient_at", "_seen", "_since", "_why", "settings")
 
-    def __init__(self, settings: DegradedSettings, seen: Seen, now: float) -> None:
+    def __init__(self, settings: DegradedSettings, seen: RouteTotals, now: float) -> None:
         """`seen`: the totals so far, which are not evidence."""
         self.settings = settings
         """May be replaced at any moment."""
@@ -122,7 +122,7 @@ class Degradation:
     def is_degraded(self) -> bool:
         return self._since is not None
 
-    def note(self, seen: Seen, now: float) -> Turn | None:
+    def note(self, seen: RouteTotals, now: float) -> ModeChange | None:
         """Takes the totals so far; returns the change that follows, if any."""
         self._keep(seen, now)
         if self._since is None:
@@ -148,7 +148,7 @@ class Degradation:
         is_in_use = now - self._called_at < self.settings.window
         return DegradationSnapshot(self.is_degraded, self._since, self._why, calls, failed, is_in_use)
 
-    def _reason_to_enter(self, seen: Seen, now: float) -> str | None:
+    def _reason_to_enter(self, seen: RouteTotals, now: float) -> str | None:
         rules = self.settings
         before = self._before(now - rules.window)
         failed = seen.failed - before.failed
@@ -158,7 +158,7 @@ class Degradation:
             return None
         return f"{failed} of {calls} calls within {rules.window:g} s failed"
 
-    def _reason_to_leave(self, seen: Seen, since: float, now: float) -> str | None:
+    def _reason_to_leave(self, seen: RouteTotals, since: float, now: float) -> str | None:
         rules = self.settings
         if now - max(since, self._called_at) >= rules.window:
             return f"no calls for {rules.window:g} s"
@@ -170,17 +170,17 @@ class Degradation:
             return None
         return f"{answered} of {answered + failed} calls within {rules.recovery_window:g} s succeeded"
 
-    def _turn(self, since: float | None, why: str, seen: Seen, now: float) -> Turn:
+    def _turn(self, since: float | None, why: str, seen: RouteTotals, now: float) -> ModeChange:
         self._since = since
         self._why = why if since is not None else ""
         self._hurried, self._patient_at = 0, now
         self._begin(seen, now)  # what led to this is not to lead back
-        return Turn(since is not None, why)
+        return ModeChange(since is not None, why)
 
-    def _begin(self, seen: Seen, now: float) -> None:
+    def _begin(self, seen: RouteTotals, now: float) -> None:
         self._at, self._seen = [now], [seen]
 
-    def _keep(self, seen: Seen, now: float) -> None:
+    def _keep(self, seen: RouteTotals, now: float) -> None:
         """Records the totals. Entries before the last are about a step apart, the first is as old as the look-back."""
         if seen.begun > self._seen[-1].begun:
             self._called_at = now
@@ -194,7 +194,7 @@ class Degradation:
         lost = max(0, bisect_right(self._at, now - span_s) - 1)
         del self._at[:lost], self._seen[:lost]
 
-    def _before(self, at: float) -> Seen:
+    def _before(self, at: float) -> RouteTotals:
         """Returns the totals at that instant, or the first that are known."""
         return self._seen[max(0, bisect_right(self._at, at) - 1)]
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from llm_guard.resilience.units import Count, Ratio, Seconds, Unit
 
-Finding = Literal["ok", "answered", "failed", "unclear"]
+ProbeOutcome = Literal["ok", "answered", "failed", "unclear"]
 """ok        it serves, as far as this kind of probe can show
 answered  it responds, but not to this probe: an unknown path, a refused key. The probe may be at fault, so it is no
           reason to prefer other deployments
@@ -81,7 +81,7 @@ class CompletionProbeSettings:
 class ProbeResult:
     """Result of one probe."""
 
-    finding: Finding
+    finding: ProbeOutcome
     why: str = ""
     """A phrase, if something is wrong."""
 
@@ -130,7 +130,7 @@ def _by_status(status: int, to_what: str) -> ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSnapshot:
+class ProbeHistorySnapshot:
     state: ProbeState
     failures: int
     """Failures in a row."""
@@ -167,8 +167,8 @@ class ProbeHistory:
                 self._state = "down"
         return before != self._state and (before, self._state) != ("unknown", "up")
 
-    def snapshot(self, _now: float) -> RecordSnapshot:
-        return RecordSnapshot(self._state, self._failures, self._why)
+    def snapshot(self, _now: float) -> ProbeHistorySnapshot:
+        return ProbeHistorySnapshot(self._state, self._failures, self._why)
 
 
 def may_end_opening(kind: ProbeKind, result: ProbeResult, failures_before: int) -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.storage.cache.response_store import CachedAnswer, CacheSnapshot, Found, Held
-from llm_guard.storage.cache.sqlite_cache_file import CacheFile, Written
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, RouteCacheSize
+from llm_guard.storage.cache.sqlite_cache_file import CacheFile, CacheFileContent
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 
 _log = structlog.get_logger("llm_guard.storage.cache.sqlite_cache")
 
@@ -44,11 +44,11 @@ class SqliteCache:
         self._file = CacheFile(folder)
         self._clock = clock
         self._max_bytes = max_bytes
-        self._worker = Worker("cache")
+        self._worker = IoThread("cache")
         self._touches: dict[bytes, float] = {}
         """When entries were last used; written with the next entry."""
         self._unwritten = 0
-        self._routes: Mapping[str, Held] = {}
+        self._routes: Mapping[str, RouteCacheSize] = {}
         self._evictions = 0
         self._failures: Counter[str] = Counter()
         self._rests_until = self._sweep_at = self._clock.now()
@@ -56,16 +56,16 @@ class SqliteCache:
         """Number of disk operations that have finished."""
         self._is_closed = False
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         if self._is_resting or self._is_too_much(self._worker.is_full):
             return None
         now = self._clock.wall()
-        found: Found | None = await self._ask(READ_S, "read_failed", self._file.get, key, now)
+        found: CacheHit | None = await self._ask(READ_S, "read_failed", self._file.get, key, now)
         if found is not None and len(self._touches) < _MOST_TOUCHES:
             self._touches[key] = now
         return found
 
-    async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
+    async def put(self, key: bytes, answer: CachedResponse, lasts_s: float) -> None:
         size = len(answer.body)
         is_much = self._worker.is_full or self._unwritten + size > MOST_UNWRITTEN_BYTES
         if self._is_resting or self._is_too_much(is_much):
@@ -78,7 +78,7 @@ class SqliteCache:
 
     async def purge(self, route: str | None) -> int | None:
         """Runs even during the pause after a failure, because an operator requested it."""
-        written: Written | None = await self._ask(_PURGE_S, "write_failed", self._file.purge, route)
+        written: CacheFileContent | None = await self._ask(_PURGE_S, "write_failed", self._file.purge, route)
         return None if written is None else written.gone
 
     def sweep(self) -> None:
@@ -163,7 +163,7 @@ class SqliteCache:
         if asked.cancelled() or asked.exception() is not None:
             return
         written = asked.result()
-        if isinstance(written, Written):
+        if isinstance(written, CacheFileContent):
             self._routes = written.routes
             self._evictions += written.evicted
 

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Literal
 
-from llm_guard.storage.calls.encryption import Sealing
+from llm_guard.storage.calls.encryption import BodyEncryption
 from llm_guard.storage.calls.store import Purpose
 from llm_guard.storage.errors import StoreError
 
@@ -31,7 +31,7 @@ class Unreadable(StoreError):
 class Bodies:
     """Stores bodies as configured. `sealing` None: there is no key."""
 
-    def __init__(self, rule: BodyRule, sealing: Sealing | None) -> None:
+    def __init__(self, rule: BodyRule, sealing: BodyEncryption | None) -> None:
         """Raises ValueError if bodies are to be encrypted and there is no key."""
         if rule == "encrypted" and sealing is None:
             raise ValueError("bodies must be encrypted, but there is no key")
@@ -73,7 +73,7 @@ class Bodies:
         return found, is_open
 
 
-def _opened(sealing: Sealing, content: bytes, place: str, key: str) -> bytes:
+def _opened(sealing: BodyEncryption, content: bytes, place: str, key: str) -> bytes:
     try:
         return sealing.open(content, place, key)
     except ValueError as error:

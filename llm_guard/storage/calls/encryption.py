@@ -16,7 +16,7 @@ _PIECE_BYTES = 4 * 1024**2
 """Encrypting a piece blocks all threads of the process: 2 ms, instead of 30 ms for a body of 64 MiB in one piece."""
 
 
-class Sealing:
+class BodyEncryption:
     """Encrypts with the first key and decrypts with any of them."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:

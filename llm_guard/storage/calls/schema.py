@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from llm_guard.storage.calls.bodies import Part, Unreadable
-from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
-from llm_guard.storage.sqlite_file import Form
+from llm_guard.storage.calls.store import CallFailure, CallFilter, StoredCall, StoredRequest, StoredResponse
+from llm_guard.storage.sqlite_file import DatabaseSpec
 
 _CALLS = """
 CREATE TABLE calls (
@@ -93,7 +93,7 @@ _SECOND = (
     + _TRIGGERS
 )
 """Renames the purposes. SQLite cannot change a CHECK, so the table is replaced."""
-FORM = Form("calls.db", "the store of calls", (_FIRST, _SECOND), reserve_bytes=8 * 1024**2)
+FORM = DatabaseSpec("calls.db", "the store of calls", (_FIRST, _SECOND), reserve_bytes=8 * 1024**2)
 
 _COLUMNS = (
     "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",
@@ -116,7 +116,7 @@ _ROW_BYTES = 500
 """Size of a row besides its texts: numbers and indexes."""
 
 
-def written(call: KeptCall) -> dict[str, Any]:
+def written(call: StoredCall) -> dict[str, Any]:
     """The values of INSERT, without the bodies."""
     row = {name: getattr(call, name) for name in _COLUMNS[1:]}
     request, ended, answer = as_text(call.request), as_text(call.ended), as_text(call.answer)
@@ -128,15 +128,15 @@ def written(call: KeptCall) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_text(part: StoredRequest | Ended | StoredAnswer | None) -> str | None:
+def as_text(part: StoredRequest | CallFailure | StoredResponse | None) -> str | None:
     """The part as JSON, without its body."""
     if part is None:
         return None
-    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredAnswer) else None)
+    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredResponse) else None)
     return msgspec.json.encode(bare).decode()
 
 
-def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+def condition(wanted: CallFilter) -> tuple[str, dict[str, Any]]:
     """The filter as an SQL condition, with its values. Contains only the terms that are set, so that SQLite can choose
     an index."""
     values = {name: getattr(wanted, name) for name in _TERMS}
@@ -144,17 +144,17 @@ def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
     return " AND ".join(terms), values | {"ids": json.dumps(sorted(wanted.ids or ()))}
 
 
-def stored_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> KeptCall:
+def stored_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> StoredCall:
     """Converts a row of SELECT. Raises Unreadable."""
     facts = dict(zip(_COLUMNS, row, strict=True))
     del facts["number"]
     try:
         request = msgspec.json.decode(facts.pop("request"), type=StoredRequest)
-        ended = msgspec.json.decode(facts.pop("ended") or "null", type=Ended | None)
-        answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredAnswer | None)
+        ended = msgspec.json.decode(facts.pop("ended") or "null", type=CallFailure | None)
+        answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredResponse | None)
     except msgspec.DecodeError as error:  # the file was changed by something else
         raise Unreadable(f"{facts['id']}: {error}") from None
-    return KeptCall(
+    return StoredCall(
         **facts,
         request=msgspec.structs.replace(request, body=bodies.get("request")),
         ended=ended and msgspec.structs.replace(ended, body=bodies.get("ended")),

@@ -18,7 +18,7 @@ import msgspec
 
 from llm_guard.clock import Clock
 from llm_guard.config import ContainerConfig
-from llm_guard.upstreams.engines.driver import EngineError, Found, poll_gone
+from llm_guard.upstreams.engines.driver import DriverStatus, EngineError, poll_gone
 
 _ANSWER_S = 10.0
 _START_S = 60.0
@@ -31,8 +31,8 @@ _RUNS = ("running", "restarting", "stopping")
 """`restarting`: the container's own restart policy brings it back, and the prober finds out whether that works."""
 
 
-class ContainerEngine:
-    """Implements `driver.Strategy` for a container."""
+class ContainerDriver:
+    """Implements `driver.EngineDriver` for a container."""
 
     def __init__(self, config: ContainerConfig, daemon: Literal["docker", "podman"], clock: Clock) -> None:
         self._container = config.container
@@ -49,7 +49,7 @@ class ContainerEngine:
         """Empty: the output goes to the daemon's log."""
         return ()
 
-    async def look(self) -> Found:
+    async def look(self) -> DriverStatus:
         status, body = await self._ask("GET", "json", _ANSWER_S)
         if status != 200:
             raise self._refusal("inspected", status, body)
@@ -59,9 +59,9 @@ class ContainerEngine:
                 f"{self._daemon} reports no state of {self._container}: check that {self._socket} is its API"
             )
         if str(state.get("Status", "")).lower() not in _RUNS:
-            return Found(False, why=_ending(state))
+            return DriverStatus(False, why=_ending(state))
         # Includes the start time, because a PID may be reused.
-        return Found(True, f"{state.get('StartedAt')} {state.get('Pid')}")
+        return DriverStatus(True, f"{state.get('StartedAt')} {state.get('Pid')}")
 
     async def start(self) -> None:
         status, body = await self._ask("POST", "start", _START_S)

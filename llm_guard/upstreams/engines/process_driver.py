@@ -22,7 +22,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig
-from llm_guard.upstreams.engines.driver import EngineError, Found
+from llm_guard.upstreams.engines.driver import DriverStatus, EngineError
 
 _log = structlog.get_logger("llm_guard.upstreams.engines.process_driver")
 
@@ -31,8 +31,8 @@ _KILLED_S = 5.0
 """How long a process may take to end after SIGKILL."""
 
 
-class CommandEngine:
-    """Implements `driver.Strategy` for a child process."""
+class ProcessDriver:
+    """Implements `driver.EngineDriver` for a child process."""
 
     def __init__(self, config: CommandConfig, clock: Clock, own: Mapping[str, str] = os.environ) -> None:
         """`own`: the gateway's environment."""
@@ -53,11 +53,13 @@ class CommandEngine:
     def output(self) -> tuple[str, ...]:
         return self._tail.lines()
 
-    async def look(self) -> Found:
+    async def look(self) -> DriverStatus:
         child = self._child
         if child is None:
-            return Found(False, why="it was not started")
-        return Found(True, str(child.pid)) if child.code is None else Found(False, why=_ending(child.code))
+            return DriverStatus(False, why="it was not started")
+        return (
+            DriverStatus(True, str(child.pid)) if child.code is None else DriverStatus(False, why=_ending(child.code))
+        )
 
     async def start(self) -> None:
         if self._child is not None and self._child.code is None:

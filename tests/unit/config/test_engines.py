@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from llm_guard.cli.main import main
-from llm_guard.cli.restart_summary import schedule
+from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.config import Config, ConfigError, EngineConfig, parse_config, shown
 from llm_guard.config.engines import CommandConfig, ContainerConfig, RestartConfig, UnitConfig
 from llm_guard.resilience.health.probe_policy import ProbeSettings
@@ -195,7 +195,7 @@ def _s(text: str) -> float:
 
 def test_schedule_is_told_with_the_time_until_it_is_given_up() -> None:
     config = engine("command: {argv: [x]}, start_timeout: 90s, restart: {base_delay: 2s, max_attempts: 3, jitter: 0.5}")
-    first, second = schedule("vllm", config)
+    first, second = restart_schedule("vllm", config)
     assert first == "engine vllm (command) for local: restarts after 2s, 4s, 8s (jitter 50%), at most 12 an hour"
     assert second == (
         "  given up after 14s (7s to 21s) if it exits at once, "
@@ -206,7 +206,7 @@ def test_schedule_is_told_with_the_time_until_it_is_given_up() -> None:
 
 def test_long_schedule_is_told_in_short() -> None:
     config = engine("docker: {container: x}, standby: true, restart: {max_attempts: 9, jitter: 0}")
-    (first, second) = schedule("e", config)
+    (first, second) = restart_schedule("e", config)
     assert first.startswith(
         "engine e (docker, standby) for local: restarts after 5s, 10s, 20s, 40s, 1m20s, 2m40s, ... 9 in"
     )

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from llm_guard.config import parse_config
-from llm_guard.config.storage import sealing_keys
+from llm_guard.config.storage import encryption_keys
 from tests.unit.config.test_config import BASE, MODELS, problem
 
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -16,9 +16,9 @@ ASK = "store.encryption_key: must be 32 random bytes, as `openssl rand -base64 3
 
 def test_key_is_32_bytes_in_either_base64() -> None:
     raw = b"\xfb\xff" * 16
-    assert sealing_keys(base64.b64encode(raw).decode()) == (raw,)
-    assert sealing_keys(base64.urlsafe_b64encode(raw).decode()) == (raw,)
-    assert sealing_keys(f"{KEY},{base64.b64encode(raw).decode()}") == (bytes(range(32)), raw)
+    assert encryption_keys(base64.b64encode(raw).decode()) == (raw,)
+    assert encryption_keys(base64.urlsafe_b64encode(raw).decode()) == (raw,)
+    assert encryption_keys(f"{KEY},{base64.b64encode(raw).decode()}") == (bytes(range(32)), raw)
 
 
 def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:

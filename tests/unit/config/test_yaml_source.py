@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.config import Config, ConfigError, Problem, load_config, parse_config
+from llm_guard.config import Config, ConfigError, ConfigProblem, load_config, parse_config
 from llm_guard.config.yaml_source import plain_scalar, read_document
 
 BASE = """\
@@ -176,7 +176,7 @@ def test_file_that_is_not_utf_8_is_one_problem_with_its_line(tmp_path: Path) -> 
     file.write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ConfigError) as caught:
         load_config(file, {})
-    assert caught.value.problems == (Problem(str(file), 2, "", "not valid UTF-8 text"),)
+    assert caught.value.problems == (ConfigProblem(str(file), 2, "", "not valid UTF-8 text"),)
 
 
 def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:

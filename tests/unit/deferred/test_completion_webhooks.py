@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.storage.calls.store import State, StoreError, Wanted
-from llm_guard.webhooks.client import Sent
+from llm_guard.storage.calls.store import CallFilter, State, StoreError
+from llm_guard.webhooks.client import WebhookResult
 from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -22,7 +22,7 @@ HOOKS: dict[str, Any] = {
     },
     "rules": {"deferred": {"webhook": "team"}},
 }
-REFUSED = Sent(False, may_retry=True, problem="answered 503")
+REFUSED = WebhookResult(False, may_retry=True, problem="answered 503")
 
 
 async def test_answered_call_is_told_once_and_signed() -> None:
@@ -58,7 +58,7 @@ async def test_webhook_that_fails_is_tried_again_until_it_takes_it() -> None:
         kept = await it.new_deferred()
         await it.pass_s(60)
         assert 3 <= len(it.hook.got) <= 6
-        it.hook.sent = Sent(True)
+        it.hook.sent = WebhookResult(True)
         await it.pass_s(60)
         assert it.now(kept).told == "answered"
         assert len({content for _, _, content in it.hook.got}) == 1
@@ -91,7 +91,7 @@ async def test_webhook_that_fails_holds_up_no_other() -> None:
         it.hook.sent = REFUSED
         await it.new_deferred()
         await let_run()
-        it.hook.sent = Sent(True)
+        it.hook.sent = WebhookResult(True)
         second = await it.new_deferred()
         it.store._put(it.store.rows[second.id], webhook="other")
         await it.pass_s(0.5)
@@ -105,7 +105,7 @@ async def test_many_that_one_webhook_does_not_take_hold_up_no_other(monkeypatch:
         for _ in range(4):
             await it.new_deferred()
         await let_run()
-        it.hook.sent = Sent(True)
+        it.hook.sent = WebhookResult(True)
         last = await it.new_deferred()
         it.store._put(it.store.rows[last.id], webhook="other")
         await it.pass_s(0.5)
@@ -116,10 +116,10 @@ async def test_slow_webhook_holds_up_no_other() -> None:
     async with world(**HOOKS) as it:
         told: list[str] = []
 
-        async def post(url: str, *_: Any) -> Sent:
+        async def post(url: str, *_: Any) -> WebhookResult:
             await it.clock.sleep(9.0 if "hooks" in url else 0.0)
             told.append(url)
-            return Sent(True)
+            return WebhookResult(True)
 
         it.deferred._notifier._post = post
         for _ in range(3):
@@ -139,7 +139,7 @@ async def test_call_that_is_answered_after_all_is_told_anew() -> None:
         for _ in range(2):
             await it.pass_s(6)
             assert it.now(kept).state == "dead"
-            it.store.requeue(Wanted(), it.clock.wall(), 0)
+            it.store.requeue(CallFilter(), it.clock.wall(), 0)
             it.deferred.runner.wake()
         await it.pass_s(6)
         assert [said["status"] for said in it.hook.bodies] == ["failed", "answered"]
@@ -156,9 +156,9 @@ async def test_what_a_webhook_has_taken_it_is_not_told_again_while_the_disk_fail
         def told(kept_id: str, state: State) -> None:
             if next(failures, None) is not None:
                 raise StoreError("the disk is full")
-            KeptInMemory.told(it.store, kept_id, state)
+            KeptInMemory.mark_notified(it.store, kept_id, state)
 
-        monkeypatch.setattr(it.store, "told", told)
+        monkeypatch.setattr(it.store, "mark_notified", told)
         kept = await it.new_deferred()
         await it.pass_s(25)
         assert it.now(kept).told == "answered"

@@ -9,12 +9,12 @@ import pytest
 
 from llm_guard.deferred import serialization
 from llm_guard.outcome import Refusal
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.request_body.fields import Asked
+from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.spool import Spool
-from llm_guard.proxy.request_body.spooled_body import StoredBody
-from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.request_body.spooled_body import SpooledBody
+from llm_guard.proxy.settings import ProxySettings
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -60,7 +60,7 @@ async def test_no_credential_is_kept_and_what_changes_the_reading_is() -> None:
 async def test_letter_says_how_the_call_has_failed() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.intake.bury(call)
+        kept_id = await it.intake.dead_letter(call)
         kept = it.store.rows[str(kept_id)]
         assert (kept.state, kept.deadline_at, kept.webhook) == ("dead", None, None)
         assert kept.ended is not None
@@ -74,7 +74,7 @@ async def test_letter_says_how_the_call_has_failed() -> None:
 async def test_letter_of_a_refusal_has_its_code() -> None:
     async with world() as it:
         refusal = Refusal(503, "breaker_open", "one: failing", by="breaker")
-        kept = it.store.rows[str(await it.intake.bury(it.call(refusal=refusal)))]
+        kept = it.store.rows[str(await it.intake.dead_letter(it.call(refusal=refusal)))]
         assert kept.ended is not None
         assert (kept.ended.kind, kept.ended.status) == ("breaker_open", 503)
 
@@ -83,7 +83,7 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
     async with world() as it:
         it.store.problem = "database or disk is full"
         call = it.call(failure=BUSY)
-        assert await it.intake.bury(call) is None
+        assert await it.intake.dead_letter(call) is None
         assert call.disposition is None
         assert it.deferred.counts.lost == {"write_failed": 1}
         assert ("dead_letter", {"event": "lost", "count": 1}) in it.told
@@ -92,7 +92,7 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
 async def test_hung_disk_is_waited_for_two_seconds() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY)))
         await it.pass_s(1.9)
         assert not burying.done()
         await it.pass_s(0.2)
@@ -103,7 +103,7 @@ async def test_hung_disk_is_waited_for_two_seconds() -> None:
 async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(250)]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(250)]
         await let_run()
         assert sum(each.done() for each in waiting) == it.deferred.counts.lost["queue_full"] == 50
         await it.pass_s(2.1)
@@ -115,22 +115,24 @@ async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyP
     async with world() as it:
         monkeypatch.setattr("llm_guard.deferred.intake._MOST_WAITING_BYTES", 100)
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)]
+        waiting = [
+            asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)
+        ]
         await let_run()
-        assert await it.intake.bury(it.call(failure=BUSY)) is None
+        assert await it.intake.dead_letter(it.call(failure=BUSY)) is None
         assert it.deferred.counts.lost == {"queue_full": 1}
         deferred = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(deferred, Refusal)
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
         it.disk.go_on()
-        assert await it.intake.bury(it.call(failure=BUSY)) is not None
+        assert await it.intake.dead_letter(it.call(failure=BUSY)) is not None
 
 
 async def test_what_waits_for_the_disk_is_written_together() -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(50)]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(50)]
         await let_run()
         waiting[7].cancel()
         await let_run()
@@ -145,7 +147,7 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
     async with world() as it:
         it.disk.hangs = True
         bodies = (b"{}", it.store.refused, b"{}")
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=body))) for body in bodies]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY, body=body))) for body in bodies]
         await let_run()
         it.disk.go_on()
         kept = await asyncio.gather(*waiting)
@@ -157,7 +159,7 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
 async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longer() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY)))
         await let_run()
         (adding,) = it.deferred.call_store._adding
         await it.pass_s(2.5)
@@ -172,12 +174,12 @@ async def test_too_large_a_body_is_refused_a_deferred_call_and_counted_as_a_lett
     async with world() as it:
         monkeypatch.setattr(serialization, "MOST_BODY_BYTES", 10)
         body = b'{"model":"gpt"}'
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         for each in (body, stored):
             refusal = await it.intake.defer(it.call(body=each), is_at_once=True)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (413, "too_large_to_keep")
-            assert await it.intake.bury(it.call(failure=BUSY, body=each)) is None
+            assert await it.intake.dead_letter(it.call(failure=BUSY, body=each)) is None
         assert it.deferred.counts.lost == {"body_too_large": 2}
         assert not it.store.rows
 
@@ -185,16 +187,16 @@ async def test_too_large_a_body_is_refused_a_deferred_call_and_counted_as_a_lett
 async def test_body_in_a_file_is_kept_whole() -> None:
     async with world() as it:
         body = bytes(range(256)) * 3000
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         kept = await it.buried(body=stored)
         assert kept.request.body == body
 
 
 async def test_body_that_is_closed_is_a_counted_loss() -> None:
     async with world() as it:
-        stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
         stored.close()
-        assert await it.intake.bury(it.call(failure=BUSY, body=stored)) is None
+        assert await it.intake.dead_letter(it.call(failure=BUSY, body=stored)) is None
         assert it.deferred.counts.lost == {"body_unreadable": 1}
         refusal = await it.intake.defer(it.call(body=stored), is_at_once=True)
         assert isinstance(refusal, Refusal)
@@ -217,7 +219,7 @@ async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memor
     async with world() as it:
         it.store.problem = "disk I/O error"
         assert isinstance(await it.intake.defer(it.call(headers=HEADERS), is_at_once=True), Refusal)
-        assert await it.intake.bury(it.call(headers=HEADERS, failure=BUSY)) is None
+        assert await it.intake.dead_letter(it.call(headers=HEADERS, failure=BUSY)) is None
         assert SECRET not in repr(it.intake._credentials._kept)
         assert it.deferred.counts.waiting == 0
 
@@ -279,9 +281,9 @@ async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
     client = {"name": "app", "key": "k-app"}
     async with world(server={"client_keys": [client]}) as it:
         call = it.call(client_key="app")
-        assert it.gateway.restore(call, Asked(model="gpt")) is None
+        assert it.gateway.restore(call, BodyFields(model="gpt")) is None
         files = it.call("/v1/files", client_key="app")
-        refusal = it.gateway.restore(files, Asked())
+        refusal = it.gateway.restore(files, BodyFields())
         assert refusal is not None
         assert refusal.code == "permission_denied"
 
@@ -291,8 +293,8 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
         assert it.gateway._clients.admit(it.call(), RequestFields((), {})) is None
         client = {"name": "app", "key": "k-app"}
         other = World(KeptInMemory(), server={"max_body": "3MiB", "client_keys": [client]})
-        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now())))
-        assert it.gateway._body_limits.of(it.call(), Recording().reply()).max_bytes == 3 << 20
+        it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now())))
+        assert it.gateway._body_limits.of(it.call(), ResponseBuffer().reply()).max_bytes == 3 << 20
         refusal = it.gateway._clients.admit(it.call(), RequestFields((), {}))
         assert refusal is not None
         assert refusal.code == "invalid_api_key"
@@ -301,11 +303,13 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
 async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> None:
     async with world(rules={"capacity": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
-        calls = [asyncio.create_task(it.gateway.execute_background(it.call(), Recording().reply())) for _ in range(2)]
+        calls = [
+            asyncio.create_task(it.gateway.execute_background(it.call(), ResponseBuffer().reply())) for _ in range(2)
+        ]
         await let_run()
         assert len(it.provider.asked) == 1
         other = World(KeptInMemory(), rules={"capacity": {"concurrency": 2}})
-        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
+        it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
         await let_run()
         assert len(it.provider.asked) == 2
         it.provider.is_silent = False
@@ -341,7 +345,7 @@ async def test_owner_is_a_client_by_name_or_whoever_has_the_same_key() -> None:
 async def test_ten_thousand_letters_are_a_few_events() -> None:
     async with world() as it:
         for _ in range(500):
-            await it.intake.bury(it.call(failure=BUSY))
+            await it.intake.dead_letter(it.call(failure=BUSY))
         await it.pass_s(20)
         assert sum(facts["count"] for kind, facts in it.told if kind == "dead_letter") == 500
         assert len(it.told) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from llm_guard.outcome import Refusal
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from tests.fakes.clock import let_run
 from tests.fakes.kept import deferred_call
 from tests.unit.deferred.world import BUSY, WRONG, world
@@ -150,7 +150,7 @@ async def test_looking_is_no_call_to_a_model() -> None:
     async with world() as it:
         call = it.call("/v1/llm-guard/calls/x", method="GET", route=None)
         recorder = it.gateway.recorder
-        await it.intake.show(call, Recording().reply("GET"))
+        await it.intake.serve_status_api(call, ResponseBuffer().reply("GET"))
         recorder.end(call)
         assert dict(it.counters.models["other"].calls) == {}
         assert recorder.timelines.snapshot().calls == 0

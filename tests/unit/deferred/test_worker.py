@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.storage.calls.store import KeptCall, Wanted
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.storage.calls.store import CallFilter, StoredCall
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
 from tests.unit.deferred.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
 
 
-def kind_of(it: World, kept: KeptCall) -> str | None:
+def kind_of(it: World, kept: StoredCall) -> str | None:
     """Returns the kind of the call's last failure."""
     ended = it.now(kept).ended
     return None if ended is None else ended.kind
@@ -220,7 +220,7 @@ async def test_letters_are_begun_at_a_bounded_pace() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 2}, "deferred": {"concurrency": 50}}) as it:
         for _ in range(20):
             await it.buried()
-        assert len(it.store.requeue(Wanted(), it.clock.wall(), 0.0)) == 20
+        assert len(it.store.requeue(CallFilter(), it.clock.wall(), 0.0)) == 20
         begun = []
         for _ in range(6):
             await it.pass_s(1)
@@ -232,7 +232,7 @@ async def test_letters_do_not_take_the_places_of_deferred_calls() -> None:
     async with world(store={"deferred": {"concurrency": 1}, "dead_letters": {"requeue_rate": 100}}) as it:
         it.provider.is_silent = True
         await it.buried()
-        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         await it.pass_s(2)
         await it.new_deferred()
         await let_run()
@@ -243,11 +243,11 @@ async def test_letter_that_fails_again_is_dead_again() -> None:
     async with world() as it:
         kept = await it.buried()
         it.provider.outcomes = [BUSY, OK]
-        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         await it.pass_s(3)
         done = it.now(kept)
         assert (done.state, done.attempts, done.rounds) == ("dead", 1, 1)
-        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         await it.pass_s(3)
         assert (it.now(kept).state, it.now(kept).rounds) == ("answered", 2)
 
@@ -255,7 +255,7 @@ async def test_letter_that_fails_again_is_dead_again() -> None:
 async def test_letter_that_is_over_is_no_deferred_call_that_is_over() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 100}}) as it:
         kept = await it.buried()
-        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         deferred = []
         for _ in range(8):
             await it.pass_s(0.25)
@@ -454,7 +454,7 @@ async def test_bug_in_one_background_call_leaves_the_others() -> None:
 
 async def test_answer_too_large_to_keep_is_dead_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_guard.deferred.execution.MOST_BYTES", 5)
-    monkeypatch.setattr("llm_guard.proxy.cache.response_buffer.Recording.__init__.__defaults__", (lambda: None, 5))
+    monkeypatch.setattr("llm_guard.proxy.cache.response_buffer.ResponseBuffer.__init__.__defaults__", (lambda: None, 5))
     async with world() as it:
         kept = await it.new_deferred()
         await let_run()
@@ -469,7 +469,7 @@ async def test_answer_that_was_broken_off_is_no_answer(monkeypatch: pytest.Monke
         assert (it.now(kept).state, kind_of(it, kept)) == ("queued", "truncated")
 
 
-async def _broken_off(call: Call, reply: Reply) -> None:
+async def _broken_off(call: Call, reply: ResponseWriter) -> None:
     await reply.send(200, "OK", [], b"half")
     await reply.break_off()
 
@@ -555,7 +555,7 @@ async def test_pause_saves_up_no_letters() -> None:
         await it.pass_s(60)
         for _ in range(20):
             await it.buried()
-        it.store.requeue(Wanted(), it.clock.wall(), 0.0)
+        it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         await it.pass_s(1)
         assert len(it.provider.asked) <= 4
 

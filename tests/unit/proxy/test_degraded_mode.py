@@ -9,7 +9,7 @@ import pytest
 from llm_guard.config import Config, parse_config
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.telemetry.counters import ModelCounts
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
@@ -30,7 +30,7 @@ class World:
         self.clock = ManualClock()
         self.counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.config = config(one=RULES, two=RULES, three=RULES, plain=None)
-        self.degraded = Degraded(self.counts, self.clock)
+        self.degraded = DegradedMode(self.counts, self.clock)
         self.turns: list[tuple[str | None, bool]] = []
         self.reasons: list[str] = []
         self.degraded.on_turn = self.hear
@@ -78,7 +78,7 @@ class World:
 
     def patience_s(self, call: Call, *, has_stale: bool = False) -> float | None:
         """Returns the seconds that a call may wait for a real answer, or None if it is not shortened."""
-        self.degraded.hurry(call, has_stale=has_stale)
+        self.degraded.limit_wait(call, has_stale=has_stale)
         return None if call.disposition is None else call.disposition.degraded_deadline - self.clock.now()
 
     @property

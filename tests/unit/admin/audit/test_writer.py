@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.admin.audit.writer import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, Trail
+from llm_guard.admin.audit.writer import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, AuditWriter
 from llm_guard.admin.http.endpoint import Refused
 from llm_guard.storage.audit_log import AuditFile, Entry
 from llm_guard.storage.errors import StoreError
@@ -51,8 +51,8 @@ def entry(reason: str) -> Entry:
 
 
 @asynccontextmanager
-async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterator[Trail]:
-    trail = Trail(disk, clock or SteppedClock())
+async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterator[AuditWriter]:
+    trail = AuditWriter(disk, clock or SteppedClock())
     try:
         yield trail
     finally:
@@ -60,7 +60,7 @@ async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterat
         await trail.close()
 
 
-async def shown(trail: Trail, limit: int = 100, before: int | None = None) -> list[str]:
+async def shown(trail: AuditWriter, limit: int = 100, before: int | None = None) -> list[str]:
     return [each.reason for each in await trail.latest(limit, before)]
 
 
@@ -174,7 +174,7 @@ async def test_memory_for_what_cannot_be_written_is_bounded() -> None:
 async def test_end_waits_for_what_is_on_its_way() -> None:
     disk = Disk()
     disk.goes_on.clear()
-    trail = Trail(disk, SteppedClock())
+    trail = AuditWriter(disk, SteppedClock())
     _ = trail.add(entry("one"))
     closing = asyncio.create_task(trail.close())
     await asyncio.sleep(0)
@@ -185,7 +185,7 @@ async def test_end_waits_for_what_is_on_its_way() -> None:
     assert await trail.add(entry("late")) == "the gateway has stopped"
 
 
-async def read_in_vain(trail: Trail, clock: SteppedClock) -> None:
+async def read_in_vain(trail: AuditWriter, clock: SteppedClock) -> None:
     """Starts as many readers as are allowed at once, all of which time out or are cancelled."""
     readers = [asyncio.create_task(trail.latest(10, None)) for _ in range(MOST_READING)]
     await clock.pass_s(PATIENCE_S - 0.01)

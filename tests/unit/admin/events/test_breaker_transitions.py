@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from llm_guard.admin.events.breaker_transitions import Transitions
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.history import KEPT
@@ -20,7 +20,7 @@ class Scene:
 
     def __init__(self, *deployments: Deployment) -> None:
         self.deployments = list(deployments)
-        self.journal = Journal(ManualClock())
+        self.journal = EventLog(ManualClock())
         self._transitions = Transitions(lambda: self.deployments, self.journal)
         self._last_id = 0
 

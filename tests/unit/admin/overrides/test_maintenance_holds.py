@@ -1,18 +1,18 @@
 from __future__ import annotations
 
-from llm_guard.admin.overrides.maintenance_holds import Holds
-from llm_guard.routing.deployment import Hold
+from llm_guard.admin.overrides.maintenance_holds import MaintenanceHolds
+from llm_guard.routing.deployment import MaintenanceHold
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.overrides.acted_on import ActedOn, deployment
 
 
-def world(*labels: str) -> tuple[ManualClock, ActedOn, Holds]:
+def world(*labels: str) -> tuple[ManualClock, ActedOn, MaintenanceHolds]:
     clock, world = ManualClock(), ActedOn(*map(deployment, labels))
-    return clock, world, Holds(world.gateway, world.changes, clock)
+    return clock, world, MaintenanceHolds(world.gateway, world.changes, clock)
 
 
-def hold(until: float | None = None) -> Hold:
-    return Hold("drained", "an outage", "ann", 1_800_000_000.0, until)
+def hold(until: float | None = None) -> MaintenanceHold:
+    return MaintenanceHold("drained", "an outage", "ann", 1_800_000_000.0, until)
 
 
 def test_hold_reaches_every_deployment_with_the_label_and_no_other() -> None:

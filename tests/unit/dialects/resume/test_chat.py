@@ -14,7 +14,7 @@ from llm_guard.dialects.resume.text_join import anchor, instruction_text
 from llm_guard.dialects.resume.transcript import MAX_KEPT_BYTES, MAX_TEXT, Prefill, ResumeMode, Splice
 from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked, Script
+from llm_guard.mock.exchange import MockRequest, Script
 from llm_guard.mock.openai_answers import answer_openai
 
 Body = dict[str, Any]
@@ -62,7 +62,7 @@ END = chunk({}, finish="stop", number=2)
 def mocked(request: Body, number: int = 1, tokens: int = TOKENS) -> list[bytes]:
     """Returns the events that the mock provider sends."""
     path = "/chat/completions" if "messages" in request else "/completions"
-    asked = Asked("openai", number, "POST", path, {}, {}, request, 10, "gpt", wants_stream=True)
+    asked = MockRequest("openai", number, "POST", path, {}, {}, request, 10, "gpt", wants_stream=True)
     script = answer_openai(asked, tokens)
     assert isinstance(script, Script)
     return [*script.opening, *script.tokens, *script.closing]

@@ -12,7 +12,7 @@ from llm_guard.dialects.resume.transcript import MAX_TEXT, Prefill, ResumeMode, 
 from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.anthropic_answers import answer_anthropic
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked, Script
+from llm_guard.mock.exchange import MockRequest, Script
 
 Body = dict[str, Any]
 REQUEST: Body = {"model": "claude", "max_tokens": 500, "messages": [{"role": "user", "content": "tell me"}]}
@@ -67,7 +67,7 @@ def closing(output: int = 5, reason: str = "end_turn", **usage: int) -> list[byt
 
 def mocked(request: Body, number: int = 1) -> list[bytes]:
     """Returns the events that the mock provider sends."""
-    asked = Asked("anthropic", number, "POST", "/messages", {}, {}, request, 10, "claude", wants_stream=True)
+    asked = MockRequest("anthropic", number, "POST", "/messages", {}, {}, request, 10, "claude", wants_stream=True)
     script = answer_anthropic(asked, TOKENS)
     assert isinstance(script, Script)
     return [*script.opening, *script.tokens, *script.closing]

@@ -14,7 +14,7 @@ from llm_guard.dialects.resume.responses import ResponsesTranscript
 from llm_guard.dialects.resume.transcript import MAX_TEXT, ResumeMode, Splice
 from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked, Script
+from llm_guard.mock.exchange import MockRequest, Script
 from llm_guard.mock.openai_responses import respond
 
 Body = dict[str, Any]
@@ -105,7 +105,7 @@ def numbered(events: Iterable[bytes]) -> list[bytes]:
 
 def mocked(request: Body, number: int = 1) -> list[bytes]:
     """Returns the events that the mock provider sends."""
-    asked = Asked("openai", number, "POST", "/responses", {}, {}, request, 10, "gpt", wants_stream=True)
+    asked = MockRequest("openai", number, "POST", "/responses", {}, {}, request, 10, "gpt", wants_stream=True)
     script = respond(asked, TOKENS)
     assert isinstance(script, Script)
     return [*script.opening, *script.tokens, *script.closing]

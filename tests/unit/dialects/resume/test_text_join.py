@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from llm_guard.dialects.resume.instructed_join import MOST_HEAD
-from llm_guard.dialects.resume.text_join import Seam, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.text_join import TextJoin, anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
 
 SENT = "The breaker opens when a provider fails, and calls go elsewhere until it is incred"
@@ -20,7 +20,7 @@ def joined(resume_mode: ResumeMode, sent: str, new: str) -> str:
     return sent + passed
 
 
-def held(joint: Seam, text: str) -> bool:
+def held(joint: TextJoin, text: str) -> bool:
     return joint.feed(text) == "" and not joint.is_settled
 
 

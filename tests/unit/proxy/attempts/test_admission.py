@@ -14,7 +14,7 @@ from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, Que
 from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Call
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -39,7 +39,7 @@ def gate_of(target: Target, now: float = 1000.0) -> Gate:
 
 def requests_left(count: float) -> RateHint:
     """Returns rate-limit headers that leave so many of 100 calls, with one more each second."""
-    return RateHint((Window("x-ratelimit-remaining-requests", False, 100.0, count, 1.0),))
+    return RateHint((RateLimitWindow("x-ratelimit-remaining-requests", False, 100.0, count, 1.0),))
 
 
 def refused(stage: Stage, call: Call) -> tuple[int, str | None, float | None]:

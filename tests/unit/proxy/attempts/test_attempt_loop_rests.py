@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import CREDENTIAL_S, Cooldowns
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -17,7 +17,9 @@ from tests.fakes.script import OK, SERVER_ERROR, Hang, Outcome, Slow, new_target
 from tests.unit.proxy.attempts.plays import Play, Stage, evidence, limited, open_breaker, open_this, play, skipped
 
 SPENT = Failure(
-    FailureKind.QUOTA_EXHAUSTED, "answered 429 (code insufficient_quota)", answer=Answer(429, "", (), b"spent")
+    FailureKind.QUOTA_EXHAUSTED,
+    "answered 429 (code insufficient_quota)",
+    answer=UpstreamErrorResponse(429, "", (), b"spent"),
 )
 WRONG_KEY = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 REFUSED = Failure(FailureKind.NETWORK, "connecting failed: refused", is_before_sending=True)

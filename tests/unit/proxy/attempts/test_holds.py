@@ -7,7 +7,7 @@ from typing import Literal
 from llm_guard.proxy.attempts.admission import AdmissionControl
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
-from llm_guard.routing.deployment import Hold
+from llm_guard.routing.deployment import MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
@@ -16,7 +16,7 @@ from tests.unit.proxy.attempts.plays import Stage, play
 
 
 def held(target: Target, kind: Literal["drained", "cordoned"] = "drained", until: float | None = None) -> Target:
-    target.deployment.hold = Hold(kind, "an outage", "ann", 1_800_000_000.0, until)
+    target.deployment.hold = MaintenanceHold(kind, "an outage", "ann", 1_800_000_000.0, until)
     return target
 
 

@@ -6,7 +6,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from llm_guard.outcome import Answer, Failure, FailureKind, Signal
+from llm_guard.outcome import Failure, FailureKind, Signal, UpstreamErrorResponse
 from llm_guard.proxy.attempts.admission import AdmissionControl
 from llm_guard.proxy.attempts.release import settle, settle_begun, settle_host
 from llm_guard.proxy.call import Attempt
@@ -244,7 +244,9 @@ def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
         ("x-ratelimit-reset-requests", "60s"),
     )
     target = new_target("a/x", capacity=CapacitySettings())
-    settled(target, Failure(FailureKind.RATE_LIMIT, "answered 429", answer=Answer(429, "", headers, b"")))
+    settled(
+        target, Failure(FailureKind.RATE_LIMIT, "answered 429", answer=UpstreamErrorResponse(429, "", headers, b""))
+    )
     (gate,) = target.deployment.gates.all()
     seen = gate.snapshot(1002.0)
     assert seen.rate_cause == "headers"

@@ -7,10 +7,10 @@ from typing import Any
 
 from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.resume.transcript import ResumeMode
-from llm_guard.outcome import Answer, Exhausted, Failure, FailureKind, Signal
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal, UpstreamErrorResponse
 from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Attempt, Delivered
-from llm_guard.proxy.streams.decoder import StreamView
+from llm_guard.proxy.streams.decoder import PlainStreamDecoder
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.budget import BudgetSettings
 from llm_guard.routing.route_table import Target
@@ -18,11 +18,11 @@ from tests.fakes.script import SERVER_ERROR, Outcome, new_target, open_stream
 from tests.unit.proxy.attempts.plays import Play, open_breaker, play, two
 
 CUT = Failure(FailureKind.TRUNCATED, "the stream ended without its terminal event")
-BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400", answer=Answer(400, "", (), b"{}"))
+BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400", answer=UpstreamErrorResponse(400, "", (), b"{}"))
 
 
 class FakeRecovery:
-    """A stand-in for `proxy.call.Recovery` that resumes by prefill unless a test sets another mode."""
+    """A stand-in for `proxy.call.StreamResumer` that resumes by prefill unless a test sets another mode."""
 
     def __init__(self) -> None:
         self.resume_modes: dict[str, ResumeMode] = {}
@@ -111,7 +111,7 @@ async def test_nobody_is_asked_who_is_failing() -> None:
 
 async def test_first_token_is_that_of_the_stream_that_died() -> None:
     streams = [
-        replace(open_stream(), view=StreamView(DIALECTS["openai"].stream_reader("/v1/chat/completions", 1)))
+        replace(open_stream(), view=PlainStreamDecoder(DIALECTS["openai"].stream_reader("/v1/chat/completions", 1)))
         for _ in range(2)
     ]
     this, served = await dead(*streams, targets=two())

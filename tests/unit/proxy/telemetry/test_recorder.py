@@ -15,7 +15,7 @@ from llm_guard.admin.metrics.exposition import Format
 from llm_guard.dialects.openai import ChatReader
 from llm_guard.dialects.sse import StreamObserver, Usage
 from llm_guard.log import ACCESS_LOGGER, LEVELS
-from llm_guard.outcome import GATEWAYS_DOING, Answer, Exhausted, Failure, FailureKind, Refusal, RefusedBy
+from llm_guard.outcome import GATEWAYS_DOING, Exhausted, Failure, FailureKind, Refusal, RefusedBy, UpstreamErrorResponse
 from llm_guard.proxy.call import Attempt, Call, Skipped
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -348,7 +348,7 @@ def plant_in_query(call: Call) -> None:
 
 
 def plant_in_answer(call: Call) -> None:
-    answer = Answer(500, "", (("x", CANARY),), CANARY.encode())
+    answer = UpstreamErrorResponse(500, "", (("x", CANARY),), CANARY.encode())
     call.failure = Failure(FailureKind.SERVER_ERROR, "answered 500", answer=answer)
     call.attempts[0].failure = call.failure
 

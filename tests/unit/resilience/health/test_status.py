@@ -10,7 +10,7 @@ from llm_guard.resilience.health.status import (
     HealthSettings,
     HealthSignals,
     HealthState,
-    Verdict,
+    HealthVerdict,
     evaluate_refusals,
     judge,
     sum_up,
@@ -173,16 +173,22 @@ def test_half_of_the_calls_refused_is_degraded_and_nearly_all_unhealthy(
 
 
 def test_whole_is_no_healthier_than_the_calls_of_its_models() -> None:
-    well, poor, ill = Verdict("healthy"), Verdict("degraded", ("most",)), Verdict("unhealthy", ("all",))
+    well, poor, ill = (
+        HealthVerdict("healthy"),
+        HealthVerdict("degraded", ("most",)),
+        HealthVerdict("unhealthy", ("all",)),
+    )
     assert with_refusals(well, well, {}) == well
-    assert with_refusals(well, well, {"gpt": poor}) == Verdict("degraded", ("gpt: most",))
-    assert with_refusals(well, well, {"gpt": ill}) == Verdict("degraded", ("gpt: all",))
-    assert with_refusals(well, ill, {"gpt": ill}) == Verdict("unhealthy", ("gpt: all",))
-    assert with_refusals(ill, well, {"gpt": poor}) == Verdict("unhealthy", ("all", "gpt: most"))
+    assert with_refusals(well, well, {"gpt": poor}) == HealthVerdict("degraded", ("gpt: most",))
+    assert with_refusals(well, well, {"gpt": ill}) == HealthVerdict("degraded", ("gpt: all",))
+    assert with_refusals(well, ill, {"gpt": ill}) == HealthVerdict("unhealthy", ("gpt: all",))
+    assert with_refusals(ill, well, {"gpt": poor}) == HealthVerdict("unhealthy", ("all", "gpt: most"))
 
 
 def test_only_some_of_many_models_are_named() -> None:
     found = with_refusals(
-        Verdict("healthy"), Verdict("healthy"), {f"m{n}": Verdict("degraded", ("x",)) for n in range(7)}
+        HealthVerdict("healthy"),
+        HealthVerdict("healthy"),
+        {f"m{n}": HealthVerdict("degraded", ("x",)) for n in range(7)},
     )
     assert found.why == ("m0: x", "m1: x", "the same for 5 more models")

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from llm_guard.clock import SystemClock
 from llm_guard.storage.cache import sqlite_cache
-from llm_guard.storage.cache.response_store import CachedAnswer, cost_of
+from llm_guard.storage.cache.response_store import CachedResponse, cost_of
 from llm_guard.storage.cache.sqlite_cache import REST_S, SqliteCache
 from llm_guard.storage.cache.sqlite_cache_file import FILE, CacheFile
 from llm_guard.storage.io_thread import MOST_WAITING
@@ -23,8 +23,8 @@ from tests.fakes.waiting import eventually
 KEY, OTHER = b"k" * 32, b"o" * 32
 
 
-def answer(body: bytes = b"{}", route: str = "gpt") -> CachedAnswer:
-    return CachedAnswer(
+def answer(body: bytes = b"{}", route: str = "gpt") -> CachedResponse:
+    return CachedResponse(
         route=route, status=200, reason="OK", headers=(("content-type", "application/json"),), body=body,
         is_stream=False, deployment="one/gpt",
     )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from llm_guard.config import Config, ConfigError, load_config, parse_config
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
 from llm_guard.routing.route_table import compile_routes
-from llm_guard.upstreams.probes.targets import Subject, health_path, subjects_of, told
+from llm_guard.upstreams.probes.targets import ProbeTarget, health_path, probe_descriptions, subjects_of
 
 UPSTREAMS = """\
 upstreams:
@@ -31,7 +31,7 @@ def parse(text: str) -> Config:
     return parse_config(text, "f.yaml", {})
 
 
-def subjects(text: str = UPSTREAMS + MODELS) -> dict[tuple[str, str | None], Subject]:
+def subjects(text: str = UPSTREAMS + MODELS) -> dict[tuple[str, str | None], ProbeTarget]:
     config = parse(text)
     return subjects_of(config, compile_routes(config, 0.0).upstreams)
 
@@ -124,7 +124,7 @@ def test_annotated_file_lists_every_default() -> None:
 
 
 def test_check_says_what_is_looked_at_and_how_soon_it_is_found_down() -> None:
-    assert list(told(parse(UPSTREAMS + MODELS))) == [
+    assert list(probe_descriptions(parse(UPSTREAMS + MODELS))) == [
         "a: probed at /health every 10s; down after 3 failures, detected within 48s",
         "b: probed by its list of models every 10s; down after 3 failures, detected within 48s",
         "b/n: probed with a one-token call every 60s; down after 2 failures, detected within 192s",

@@ -211,7 +211,7 @@ async def test_degraded_mode_is_entered_and_left(opens: Opens, tmp_path: Path) -
         await do(page, "it is fast again")
         await expect(one).to_contain_text("As usual")
         await expect(page.locator("#degraded-link")).to_be_hidden()
-        await expect(page.locator("#events")).to_contain_text("gpt: real answers are waited for again")
+        await expect(page.locator("#events")).to_contain_text("gpt: degraded mode ends")
 
 
 async def test_whole_gateway_is_degraded_and_one_model_is_not(opens: Opens, tmp_path: Path) -> None:
@@ -235,10 +235,11 @@ async def test_failed_call_says_what_its_client_got(opens: Opens, tmp_path: Path
         page = await window.open(stand.url)
         row = page.locator("#calls button")
         await expect(row).to_contain_text("1 attempt: one/gpt · got the static answer of its route")
+        await expect(row.locator(".why")).to_contain_text("500")
         await row.click()
         facts = page.locator("dialog#call dl.facts")
         await expect(facts).to_contain_text("The client gotthe static answer of its route")
-        await expect(facts).to_contain_text("Kept as a letter")
+        await expect(facts).to_contain_text("Dead letter")
         await page.keyboard.press("Escape")
         await expect(tile(page, "modes", "gpt")).to_contain_text("in place of an answer: 1 static")
 
@@ -277,7 +278,7 @@ async def test_letter_is_asked_again_and_another_deleted(opens: Opens, tmp_path:
         provider.switch("gpt", "")
         letters = tile(page, "kept", "Dead letters")
         await expect(letters).to_contain_text("2 that nobody could answer")
-        await expect(page.locator("#events")).to_contain_text("1 call was kept as a dead letter")
+        await expect(page.locator("#events")).to_contain_text("1 failed call was stored as a dead letter")
         await letters.get_by_role("button", name="Show").click()
         rows = page.locator("#letters-list > li")
         await expect(rows).to_have_count(2)
@@ -307,7 +308,7 @@ async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, 
         stand.app.deferred.counts.lost["write_failed"] += 3
         page = await window.open(stand.url)
         letters = tile(page, "kept", "Dead letters")
-        await expect(letters).to_contain_text("lost, and not kept: 3 disk")
+        await expect(letters).to_contain_text("lost, and not kept: 3 write failed")
         await expect(letters).to_have_attribute("data-state", "bad")
         await letters.get_by_role("button", name="Show").click()
         await page.get_by_role("button", name="Ask for all again").click()
@@ -339,7 +340,8 @@ async def test_one_line_tells_of_all_letters_between_two_other_events(opens: Ope
         stand.app.ops.journal.note("dead_letter", what="lost", count=1)
         stand.app.ops.journal.note("dead_letter", what="stored", count=2)
         await expect(page.locator("#events li > span")).to_have_text([
-            "2 calls were kept as dead letters", "1 dead letter was lost", "31 calls were kept as dead letters",
+            "2 failed calls were stored as dead letters", "1 dead letter was lost",
+            "31 failed calls were stored as dead letters",
         ])  # fmt: skip
 
 

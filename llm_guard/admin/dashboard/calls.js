@@ -76,7 +76,7 @@ function fillCall(item, { line, more }) {
     : "nobody was asked";
   const instead = gotInstead(line);
   setText(tries, instead === null ? tried : `${tried} · got ${instead}`);
-  setText(why, line.why ?? "");
+  setText(why, line.reason ?? "");
 }
 
 const outcome = (line) => words(line.refused_by ? `refused by ${line.refused_by}` : line.outcome);

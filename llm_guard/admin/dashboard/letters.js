@@ -7,7 +7,7 @@ import { count, counted, moment, words } from "./format.js";
 
 const SHOWN = 50;
 const MARKS = { dead: "bad", queued: "none", running: "warn", answered: "well" };
-const TITLES = { letter: "Dead letters", later: "Calls that are answered later" };
+const TITLES = { dead_letter: "Dead letters", deferred: "Calls that are answered later" };
 
 const one = ({ id }) => ({ ids: [id] });
 const whole = ({ purpose }) => ({ filter: { purpose } });
@@ -39,7 +39,7 @@ const DELETE_ALL = {
 
 let purpose = "dead_letter";
 
-/** `chosen`: letter, or later. */
+/** `chosen`: dead_letter or deferred. */
 export function openLetters(chosen) {
   purpose = chosen;
   setText(byId("letters-head"), TITLES[purpose]);

@@ -76,7 +76,7 @@ function fillCall(item, { line, more }) {
     : "no attempt";
   const fallback = fallbackOf(line);
   setText(tries, fallback === null ? attempts : `${attempts} · fallback: ${fallback}`);
-  setText(reason, line.why ?? "");
+  setText(reason, line.reason ?? "");
 }
 
 const outcome = (line) => words(line.refused_by ? `refused by ${line.refused_by}` : line.outcome);

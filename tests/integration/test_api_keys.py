@@ -148,7 +148,7 @@ async def test_operator_sees_the_key_that_rests_and_ends_its_cooldown(tmp_path: 
             assert (found["kind"], found["is_caller_specific"]) == ("credential_cooldown", False)
             assert found["cause"].startswith("the credential of one is in cooldown: key 1: ")
             provider.answers = {}
-            await change(stand.url, "deployments/reset", upstream="one", what=["credential_cooldown"])
+            await change(stand.url, "deployments/reset", upstream="one", kinds=["credential_cooldown"])
             assert statuses(await asked(stand, 3)) == {200}
             assert "sk-pool-key-a" in provider.keys[-3:]
 

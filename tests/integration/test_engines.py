@@ -132,7 +132,7 @@ async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the
         await eventually(lambda: stand.app.prober.why_down(stand.deployment("near/gpt")) is None)
         assert await asked(stand) == "near/gpt"
         assert (seen["restarts_ok"], seen["attempts"], seen["reason"]) == (1, 1, None)
-        assert any("misbehaving provider" in line for line in seen["output"])
+        assert any("mock provider listens" in line for line in seen["output"])
         trail = [entry[1:] for entry in reversed(await audit(stand.url)) if entry[0] == "engines"]
         died = "it was ended by signal SIGKILL"
         assert trail == [
@@ -277,7 +277,7 @@ async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so()
         assert found["provisioned"] == "e"
         await until(stand, "running")
         (entry,) = [each for each in await audit(stand.url) if each[1] == "engines.provision"]
-        assert entry == ("ann from 127.0.0.1", "engines.provision", "e", "GET /admin/admit asked for solo")
+        assert entry == ("ann from 127.0.0.1", "engines.provision", "e", "GET /admin/admit for solo")
 
 
 async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:

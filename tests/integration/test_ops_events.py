@@ -186,7 +186,7 @@ async def test_reader_who_does_not_read_is_dropped_and_others_are_not(stand: Sta
         await eventually(lambda: readers(stand) == 1)
         journal.note("reload")
         assert (await eager.event())["kind"] == "reload"
-    assert any(line["event"].startswith("event subscriber disconnected") for line in stand.log)
+    assert any(line["event"].startswith("event reader dropped") for line in stand.log)
 
 
 async def test_number_of_readers_is_bounded_and_places_come_back(stand: Stand) -> None:

@@ -473,7 +473,7 @@ async def test_pace_that_429s_have_taught_is_forgotten() -> None:
         found = await restriction(scene_of(stand), "pace")
         assert "429" in found["cause"]
         sent = len(provider.requests)
-        await change(stand.url, "deployments/reset", deployment="one/gpt", what=["pace"])
+        await change(stand.url, "deployments/reset", deployment="one/gpt", kinds=["pace"])
         assert "x-llm-guard-refused-by" not in (await CHAT.ask(stand.url)).headers
         assert len(provider.requests) == sent + 1
 
@@ -510,7 +510,7 @@ async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
 
 async def test_only_what_is_named_is_reset() -> None:
     async with breaker(Path()) as scene:
-        answer = await change(scene.admin, "deployments/reset", deployment="one/gpt", what=["pace", "cooldown"])
+        answer = await change(scene.admin, "deployments/reset", deployment="one/gpt", kinds=["pace", "cooldown"])
         assert [each["kind"] for each in answer["now"]] == ["breaker"]
         assert (await scene.ask()).headers["x-llm-guard-refused-by"] == "breaker"
 

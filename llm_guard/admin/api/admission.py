@@ -93,7 +93,7 @@ class Admissions:
                 gives=Admission,
             ),
             Page(
-                "POST", "/admin/admit", "The same; starts a standby engine if needed.", self._admit,
+                "POST", "/admin/admit", "Checks it, and starts a standby engine if needed.", self._admit,
                 takes=Admit, gives=Changed[Admission],
             ),
         ]  # fmt: skip

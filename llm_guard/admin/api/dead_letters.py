@@ -124,7 +124,7 @@ class DeadLetterApi:
                 "GET", _ROOT, "Lists stored calls, newest first.", self._list, query=LettersQuery, gives=Letters,
                 may_miss=True,
             ),
-            Page("GET", f"{_ROOT}/{{id}}", "Returns one of them.", self._one, query=BodyQuery, gives=WholeLetter),
+            Page("GET", f"{_ROOT}/{{id}}", "Returns a stored call.", self._one, query=BodyQuery, gives=WholeLetter),
             Page(
                 "POST", f"{_ROOT}/requeue", "Executes dead letters again, at a limited rate.", self._requeue,
                 takes=ChooseLetters, gives=gives,
@@ -133,7 +133,7 @@ class DeadLetterApi:
                 "POST", f"{_ROOT}/delete", "Deletes stored calls, except running ones.", self._delete,
                 takes=ChooseLetters, gives=gives,
             ),
-            Page("DELETE", f"{_ROOT}/{{id}}", "Deletes one.", self._delete_one, takes=Change, gives=gives),
+            Page("DELETE", f"{_ROOT}/{{id}}", "Deletes a stored call.", self._delete_one, takes=Change, gives=gives),
         ]  # fmt: skip
 
     def view_if_used(self) -> StoredCallsView | None:

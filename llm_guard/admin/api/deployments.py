@@ -111,13 +111,21 @@ class DeploymentApi:
             _page(
                 "breakers/reset", "Removes overrides and clears the failure statistics.", self._reset, Breakers, gives
             ),
+            _page("deployments/drain", "Drains a deployment: no new calls.", self._drain, DrainDeployment, gives),
             _page(
-                "deployments/drain", "Sends no new calls; running calls finish.", self._drain, DrainDeployment, gives
+                "deployments/cordon",
+                "Cordons a deployment: no new calls for a time.",
+                self._cordon,
+                CordonDeployment,
+                gives,
             ),
             _page(
-                "deployments/cordon", "Sends no new calls for a limited time.", self._cordon, CordonDeployment, gives
+                "deployments/uncordon",
+                "Ends a drain or cordon; calls return gradually.",
+                self._uncordon,
+                UncordonDeployment,
+                gives,
             ),
-            _page("deployments/uncordon", "Sends calls again, gradually.", self._uncordon, UncordonDeployment, gives),
         ]
 
     def look(self, now: float) -> None:

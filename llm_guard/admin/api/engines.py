@@ -48,7 +48,7 @@ class EnginePages:
             _page("start", "Starts an engine at once.", self._start),
             _page("stop", "Stops an engine. It is not restarted automatically.", self._stop),
             _page("restart", "Stops an engine and starts it again.", self._restart),
-            _page("reset", "Clears its restart attempts. An engine that was given up is restarted.", self._reset),
+            _page("reset", "Clears an engine's restart attempts. One that was given up is restarted.", self._reset),
         ]
 
     def views(self) -> list[EngineView]:

@@ -110,7 +110,7 @@ class LimitPages:
             Page(
                 "POST",
                 path,
-                "Changes them until the next reload. A restart with the same config keeps them.",
+                "Sets retry budget and capacity until the next reload or reset.",
                 self._set,
                 takes=SetLimits,
                 gives=gives,

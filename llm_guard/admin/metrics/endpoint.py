@@ -46,7 +46,7 @@ class Metrics:
         self._next_at = 0.0
 
     def pages(self) -> list[Page]:
-        summary = "For Prometheus; as OpenMetrics if asked to."
+        summary = "Returns metrics for Prometheus, in OpenMetrics format if the client accepts it."
         return [Page("GET", "/metrics", summary, self._give, media=TEXT, is_open=True)]
 
     async def _give(self, asked: Asked) -> Answer:

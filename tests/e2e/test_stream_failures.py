@@ -123,6 +123,6 @@ async def test_stream_that_a_drain_ends_raises_in_the_sdk(case: Case) -> None:
         hearing = asyncio.create_task(case.listener.listen(gateway.url, case.kind, heard, is_sync=case.is_sync))
         await eventually(lambda: "".join(heard) == TEXT)
         await gateway.app.stop()
-        with pytest.raises((openai.OpenAIError, anthropic.AnthropicError), match="going away"):
+        with pytest.raises((openai.OpenAIError, anthropic.AnthropicError), match="shutting down"):
             await hearing
         assert "".join(heard) == TEXT

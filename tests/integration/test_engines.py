@@ -134,7 +134,7 @@ async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the
         await eventually(lambda: stand.app.prober.why_down(stand.deployment("near/gpt")) is None)
         assert await asked(stand) == "near/gpt"
         assert (seen["restarts_ok"], seen["attempts"], seen["reason"]) == (1, 1, None)
-        assert any("misbehaving provider" in line for line in seen["output"])
+        assert any("mock provider listens" in line for line in seen["output"])
         trail = [entry[1:] for entry in reversed(await audit(stand.url)) if entry[0] == "engines"]
         died = "it was ended by signal SIGKILL"
         assert trail == [

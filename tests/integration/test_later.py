@@ -94,7 +94,7 @@ async def test_failed_call_is_told_in_its_dialect(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", wrong) as (stand, _):
         reply = await outcome(stand, await defer(stand, MESSAGES))
         assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
-        assert "given up after 1 exchanges" in MESSAGES.error_of(reply)["message"]
+        assert "(attempts: 1)" in MESSAGES.error_of(reply)["message"]
 
 
 async def test_only_its_owner_sees_it(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ async def test_stream_that_outlasts_the_drain_ends_in_an_error_event(path: Path,
         reply = await running
         assert reply.status == 200
         assert not reply.is_whole
-        assert "going away" in form.error_in(reply.events[-1])["message"]
+        assert "shutting down" in form.error_in(reply.events[-1])["message"]
         assert await served.exit_code() == 0
         assert await provider.closed_within(1)
         assert (await served.logged("call"))["outcome"] == "internal"
@@ -227,7 +227,7 @@ async def test_second_sigterm_hurries(path: Path, server: dict[str, str]) -> Non
         await served.logged("draining")
         served.signal(signal.SIGTERM)
         reply = await running
-        assert "going away" in CHAT.error_in(reply.events[-1])["message"]
+        assert "shutting down" in CHAT.error_in(reply.events[-1])["message"]
         assert await served.exit_code() == 0
 
 

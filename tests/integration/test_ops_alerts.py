@@ -71,7 +71,7 @@ async def test_outage_is_told_once_and_so_is_its_end() -> None:
                 "gpt",
                 "firing",
             )
-            assert alert.summary == "gpt: 0 % of the last 3 calls succeeded (alarming below 95 %)"
+            assert alert.summary == "gpt: 0 % of the last 3 calls succeeded (threshold 95 %)"
             for _ in range(100):
                 assert (await CHAT.ask(stand.url)).status == 200
             await firing(stand, 0)

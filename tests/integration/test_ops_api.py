@@ -195,14 +195,14 @@ async def test_wrong_method_is_told_the_right_ones() -> None:
 @pytest.mark.parametrize(
     ("path", "said", "told"),
     [
-        ("deployments/drain", {"deployment": "one/gpt", "for": "soon"}, "`for` does not fit. A duration such as 200ms"),
+        ("deployments/drain", {"deployment": "one/gpt", "for": "soon"}, "`for` is invalid. A duration such as 200ms"),
         (
             "deployments/drain",
             {"deployment": "one/gpt", "reason": " \n"},
-            "`reason` does not fit. Reason for the audit",
+            "`reason` is invalid. Reason for the audit",
         ),
-        ("explain", {"model": "gpt", "path": "/v2/x"}, "`path` does not fit. A path under /v1/."),
-        ("events?since=x", None, "`since` does not fit. The id of an event"),
+        ("explain", {"model": "gpt", "path": "/v2/x"}, "`path` is invalid. A path under /v1/."),
+        ("events?since=x", None, "`since` is invalid. The id of an event"),
     ],
 )
 async def test_no_operator_is_answered_with_a_regular_expression(

@@ -242,8 +242,8 @@ def test_states_reach_every_answer() -> None:
     assert (True, True) in paced
     assert {turn for turn, _ in seen} == {"selected", "queued", "backup", "skipped"}
     assert {why for _, why in seen} >= {
-        "", "in cooldown", "its host fails", "breaker open", "breaker half_open", "breaker forced_open",
-        "no room in time", "no room to wait", "drained by an operator", "cordoned by an operator",
+        "", "in cooldown", "host breaker open", "breaker open", "breaker half_open", "breaker forced_open",
+        "wait queue too slow", "wait queue full", "drained by an operator", "cordoned by an operator",
     }  # fmt: skip
 
 

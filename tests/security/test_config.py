@@ -99,7 +99,7 @@ def test_few_lines_cannot_become_a_config_without_end(text: str) -> None:
         ('server: {host: a, "host": b}\n', "server.host: duplicate key"),
         ("server: {host: a, h\\u006fst: b}\n", "server.h\\u006fst: unknown key"),
         ('server: {host: a, "h\\u006fst": b}\n', "server.host: duplicate key"),
-        ("server: {<<: {host: a}}\n", "merge keys are not read"),
+        ("server: {<<: {host: a}}\n", "merge keys are not supported"),
     ],
 )
 def test_key_that_is_there_twice_is_not_decided_by_its_order(text: str, reason: str) -> None:

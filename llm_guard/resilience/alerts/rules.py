@@ -217,7 +217,7 @@ def evaluate_file(what: str, problem: str | None) -> RuleFinding:
 
 def evaluate_lag(lag_s: float, settings: LoopLagSettings) -> RuleFinding:
     """Evaluates the event loop's lag; it resolves below half of the threshold."""
-    summary = f"the event loop was blocked for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
+    summary = f"the event loop was blocked for {seconds(lag_s)} (threshold {seconds(settings.above)})"
     return RuleFinding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
 
 

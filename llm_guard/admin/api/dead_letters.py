@@ -124,7 +124,10 @@ class DeadLetterApi:
                 "GET", _ROOT, "Lists stored calls, newest first.", self._list, query=DeadLetterQuery,
                 gives=DeadLettersView, may_miss=True,
             ),
-            Endpoint("GET", f"{_ROOT}/{{id}}", "Returns a stored call.", self._one, query=BodyQuery, gives=DeadLetterDetail),
+            Endpoint(
+                "GET", f"{_ROOT}/{{id}}", "Returns a stored call.", self._one,
+                query=BodyQuery, gives=DeadLetterDetail,
+            ),
             Endpoint(
                 "POST", f"{_ROOT}/requeue", "Executes dead letters again, at a limited rate.", self._requeue,
                 takes=SelectDeadLetters, gives=gives,
@@ -133,7 +136,9 @@ class DeadLetterApi:
                 "POST", f"{_ROOT}/delete", "Deletes stored calls, except running ones.", self._delete,
                 takes=SelectDeadLetters, gives=gives,
             ),
-            Endpoint("DELETE", f"{_ROOT}/{{id}}", "Deletes a stored call.", self._delete_one, takes=Change, gives=gives),
+            Endpoint(
+                "DELETE", f"{_ROOT}/{{id}}", "Deletes a stored call.", self._delete_one, takes=Change, gives=gives,
+            ),
         ]  # fmt: skip
 
     def view_if_used(self) -> StoredCallsView | None:

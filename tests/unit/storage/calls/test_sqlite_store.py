@@ -442,8 +442,8 @@ def test_found_is_what_is_wanted(store: SqliteCallStore) -> None:
     store.add(letter("c", 3.0, ended=CallFailure(kind="rate_limit", detail="429")))
     store.add(deferred_call("d", 4.0))
     wanted = [
-        CallFilter(purpose="deferred"), CallFilter(state="dead"), CallFilter(route="other"), CallFilter(kind="rate_limit"),
-        CallFilter(since=3.0), CallFilter(until=2.0), CallFilter(ids=("a", "c", "x")), CallFilter(ids=()),
+        CallFilter(purpose="deferred"), CallFilter(state="dead"), CallFilter(route="other"),
+        CallFilter(kind="rate_limit"), CallFilter(since=3.0), CallFilter(until=2.0), CallFilter(ids=("a", "c", "x")), CallFilter(ids=()),
         CallFilter(state="dead", since=2.0, kind="server_error"),
     ]  # fmt: skip
     found = ["".join(ids(store.find(each, 9, None))) for each in wanted]

@@ -35,10 +35,7 @@ _RESCHEDULE = """
 """
 _RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # constants
 _EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # constants
-OVERDUE = CallFailure(
-    kind="deadline",
-    detail="its deadline has passed, and no gateway has the store.encryption_key to decrypt its request",
-)
+OVERDUE = CallFailure(kind="deadline", detail="its deadline has passed, and no store.encryption_key fits its request")
 # json_each takes a list of any length; SQLite's own parameters do not.
 _CAN_BE_ASKED = """
     EXISTS (SELECT 1 FROM bodies WHERE call = number AND part = 'request'

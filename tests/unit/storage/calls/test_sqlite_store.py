@@ -443,8 +443,8 @@ def test_found_is_what_is_wanted(store: SqliteCallStore) -> None:
     store.add(deferred_call("d", 4.0))
     wanted = [
         CallFilter(purpose="deferred"), CallFilter(state="dead"), CallFilter(route="other"),
-        CallFilter(kind="rate_limit"), CallFilter(since=3.0), CallFilter(until=2.0), CallFilter(ids=("a", "c", "x")), CallFilter(ids=()),
-        CallFilter(state="dead", since=2.0, kind="server_error"),
+        CallFilter(kind="rate_limit"), CallFilter(since=3.0), CallFilter(until=2.0),
+        CallFilter(ids=("a", "c", "x")), CallFilter(ids=()), CallFilter(state="dead", since=2.0, kind="server_error"),
     ]  # fmt: skip
     found = ["".join(ids(store.find(each, 9, None))) for each in wanted]
     assert found == ["d", "cba", "b", "c", "dc", "ba", "ca", "", "b"]

@@ -24,8 +24,8 @@ from typing import Any
 from llm_guard.cli.classify_report import answers, evidence_of
 from llm_guard.resilience.classification.classify import Evidence, classify
 from llm_guard.resilience.classification.error_body import Layer
-from llm_guard.resilience.classification.rules import Rule, RuleBook
-from llm_guard.resilience.classification.topic_match import Sense, Wording, wordings
+from llm_guard.resilience.classification.rules import ClassificationRule, RuleBook
+from llm_guard.resilience.classification.topic_match import TopicPattern, Wording, wordings
 from llm_guard.resilience.classification.vocabulary import RULES
 from llm_guard.resilience.classification.vocabulary.engines import SELF_HOSTED
 
@@ -103,12 +103,12 @@ _UNNAMED = "edge"
 class _Listening(RuleBook):
     """Records every rule that matches its input, and the words of senses that made it match."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[ClassificationRule]) -> None:
         super().__init__(rules)
-        self.held: set[Rule] = set()
-        self.used: set[tuple[Rule, str]] = set()
+        self.held: set[ClassificationRule] = set()
+        self.used: set[tuple[ClassificationRule, str]] = set()
 
-    def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
+    def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> ClassificationRule | None:
         held = set(self.all_holding(layers, status, family))
         self.held |= held
         spoken = [wording for layer, words in layers for wording in wordings(words, layer.labels)]
@@ -118,7 +118,7 @@ class _Listening(RuleBook):
         return super().find(layers, status, family)
 
 
-def _words_used(sense: Sense, spoken: Iterable[Wording]) -> Iterator[str]:
+def _words_used(sense: TopicPattern, spoken: Iterable[Wording]) -> Iterator[str]:
     for wording in spoken:
         if sense.holds(wording):
             for group in sense.groups:
@@ -144,8 +144,8 @@ class Taught:
     """Groups with errors that each row of the vocabulary, and each word of a sense, matches."""
 
     def __init__(self, records: Iterable[Record], wall: float) -> None:
-        self._rows: dict[Rule, set[str]] = defaultdict(set)
-        self._words: dict[tuple[Rule, str], set[str]] = defaultdict(set)
+        self._rows: dict[ClassificationRule, set[str]] = defaultdict(set)
+        self._words: dict[tuple[ClassificationRule, str], set[str]] = defaultdict(set)
         listening = _Listening(tuple(RULES))
         for record in measurable(records):
             listening.held.clear()
@@ -166,7 +166,7 @@ class Taught:
             return False
         return not groups - QUOTING - {group}
 
-    def _narrowed(self, rules: Iterable[Rule], group: str) -> list[Rule]:
+    def _narrowed(self, rules: Iterable[ClassificationRule], group: str) -> list[ClassificationRule]:
         narrowed = []
         for rule in rules:
             if rule.sense is not None:
@@ -178,7 +178,7 @@ class Taught:
             narrowed.append(rule)
         return narrowed
 
-    def _is_only(self, rule: Rule, word: str, group: str) -> bool:
+    def _is_only(self, rule: ClassificationRule, word: str, group: str) -> bool:
         return self._is_from(self._words.get((rule, word), set()), group)
 
 

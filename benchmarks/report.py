@@ -19,8 +19,8 @@ RESULTS = Path(__file__).parent / "results"
 _LASTING_INTRO = """# What it costs to keep answers and calls
 
 Three gateways on one processor, in turns, fresh in each round: one with all of it off; one on which another model has a
-cache, dead letters, answers later, lesser answers and a probed upstream, none of which these calls use; and one that
-answers all of these calls from its cache, in memory."""
+cache, dead letters, deferred calls, fallback responses and a probed upstream, none of which these calls use; and one
+that answers all of these calls from its cache, in memory."""
 _SINCE_INTRO = """# What a call costs beside an earlier version
 
 The earlier version ({commit}), this one, and this one with client keys, in turns on one processor, fresh in each

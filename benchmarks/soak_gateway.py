@@ -35,7 +35,7 @@ async def serve(path: Path) -> None:
     """Serves until a stop signal, and responds to standard input."""
     app = create_app(load_config(path), path=path)
     await app.start()
-    app.heed_signals()
+    app.handle_signals()
     clock = SystemClock()
 
     def on_line() -> None:

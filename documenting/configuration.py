@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from llm_guard.config.alerts import SendRate
+from llm_guard.config.alerts import WebhookRate
 from llm_guard.config.fields import Port, key_of
 from llm_guard.config.models import Config, Rules
 from llm_guard.outcome import FailureKind
@@ -40,7 +40,7 @@ _TYPES: tuple[tuple[object, str], ...] = (
     (units.Rate, "number, at least 0"),
     (units.Concurrency, "whole number, `adaptive` or null"),
     (Port, "port"),
-    (SendRate, "rate, such as `30/m`"),
+    (WebhookRate, "rate, such as `30/m`"),
 )
 _PLAIN = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text", FailureKind: "failure kind"}
 _DURATIONS = (("h", 3600), ("m", 60), ("s", 1))
@@ -223,7 +223,7 @@ def _value(value: object, hint: object) -> str | None:
         return f"`{str(value).lower()}`"
     if isinstance(value, float) and any(hint == kind for kind in (units.Seconds, units.Pause)):
         return f"`{_duration(value)}`"
-    if isinstance(value, float) and hint == SendRate:
+    if isinstance(value, float) and hint == WebhookRate:
         return f"`{60 * value:g}/m`"
     if isinstance(value, int) and hint == units.Size:
         return f"`{_size(value)}`"

@@ -17,39 +17,39 @@ from typing import Any
 
 import structlog
 
-from llm_guard.admin.context import Running
-from llm_guard.admin.control_plane import OperatorSide
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.control_plane import ControlPlane
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.http.router import is_operators
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, KeyPath, sealing_keys
+from llm_guard.config import Config, KeyPath, encryption_keys
 from llm_guard.config_files import SERVER, ConfigFiles
-from llm_guard.config_reloader import Adapt, Adopted, Reloads
+from llm_guard.config_reloader import AdaptConfig, Adopted, ConfigReloader
 from llm_guard.deferred.service import DeferredService
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
 from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_server.binding import address_of, bound, listen, listener_settings
 from llm_guard.proxy.http_server.listener import Listener, Serve
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import compile_routes
-from llm_guard.storage.cache.response_store import AnswerStore, MemoryCache
+from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
 from llm_guard.storage.cache.sqlite_cache import SqliteCache
 from llm_guard.storage.calls.bodies import Bodies
-from llm_guard.storage.calls.encryption import Sealing
+from llm_guard.storage.calls.encryption import BodyEncryption
 from llm_guard.storage.calls.process_lock import RunnerLock
-from llm_guard.storage.calls.sqlite_store import KeptCallsFile
+from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.snapshot_file import gateway_name
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.engines.registry import Engines
-from llm_guard.upstreams.probes.probe import look_at
+from llm_guard.upstreams.probes.probe import new_probe
 from llm_guard.upstreams.probes.prober import Prober
 from llm_guard.webhooks.client import WebhookClient
 
@@ -65,14 +65,14 @@ _TOKEN_S = 5.0
 
 
 class App:
-    """One gateway process. Call `start`, then `stop`; or `heed_signals` and `run`."""
+    """One gateway process. Call `start`, then `stop`; or `handle_signals` and `run`."""
 
     def __init__(
         self,
         config: Config,
         *,
         path: Path | None = None,
-        adapt: Adapt = lambda config: config,
+        adapt: AdaptConfig = lambda config: config,
         clock: Clock | None = None,
     ) -> None:
         """`path` is the config's file, watched for changes, or None. `adapt` applies the command line's overrides each
@@ -91,7 +91,7 @@ class App:
         """Starts the gateway; it accepts connections when this returns. Raises OSError if an address is not available,
         and ConfigError if a file named by the config cannot be used."""
         await self.operator_token.prepare_within(_TOKEN_S, self.config.ops, self._clock)
-        self._connections = Connections()
+        self._connections = ConnectionPool()
         self.files = ConfigFiles(self._clock, self._use_tls)
         await asyncio.to_thread(self.files.prepare, self.config, self._path)
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
@@ -109,7 +109,7 @@ class App:
             random,
         )
         self.prober = Prober(
-            lambda subject: look_at(subject, self._connections),
+            lambda subject: new_probe(subject, self._connections),
             self.gateway.deployments,
             table.pool.down,
             self.gateway.end_hints,
@@ -117,15 +117,15 @@ class App:
             self._draw,
         )
         self.engines = Engines(self.prober, self._clock, self._draw)
-        self.deferred = self._new_errands()
-        self.cache = AnswerCache(self._new_cache_store(), self._clock)
+        self.deferred = self._new_deferred()
+        self.cache = ResponseCache(self._new_cache_store(), self._clock)
         self.gateway.cache_stage.cache = self.gateway.fallback.cache = self.cache
         objects = OwnedObjects(partial(state_folder, self.config.ops.store, os.environ), self._clock)
         self.screening = self.gateway.screening = Screening(objects, lambda: self.gateway.table, self._clock)
         self.gateway.deferred_store = self.deferred.intake
         self.gateway.cache_stage.deferred_store = self.gateway.fallback.deferred_store = self.deferred.intake
-        self.reloads = Reloads(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
-        running = Running(
+        self.reloads = ConfigReloader(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
+        running = AdminContext(
             self.gateway,
             self.reloads,
             counters,
@@ -138,7 +138,7 @@ class App:
             self.cache,
             self.files.problems,
         )
-        self.ops = OperatorSide(self.config, running, self.operator_token)
+        self.ops = ControlPlane(self.config, running, self.operator_token)
         self.deferred.events.tell = self.ops.journal.note
 
         rules, ops = self.config.server, self.config.ops
@@ -167,7 +167,7 @@ class App:
         """`http://HOST:PORT` or `https://HOST:PORT` of every listener, the one for calls first."""
         return [address_of(server, "http" if each.tls is None else "https") for server, each in self._listeners]
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -196,7 +196,7 @@ class App:
         drained.cancel()
         hurry.cancel()
         if self.gateway.running:
-            _log.warning("ending what still runs", running=self.gateway.running)
+            _log.warning("drain timeout: ending the calls still running", running=self.gateway.running)
             self.gateway.end_running()
             await self.gateway.wait_idle(_LAST_WORDS_S)
         await self._close()
@@ -225,7 +225,7 @@ class App:
         settings = listener_settings(config)
         self.files.prepare(config, self._path)  # already done for a reload; a rollback may need other files
         now, key_files = self._clock.now(), self.files.keys.pools
-        serving = Serving(config, compile_routes(config, now, self.gateway.table, self._draw, key_files))
+        serving = ProxySettings(config, compile_routes(config, now, self.gateway.table, self._draw, key_files))
         self.ops.adopt(config)
         self.config = config
         for _, listener in self._listeners:
@@ -255,15 +255,15 @@ class App:
         elif context is not None:
             self._connections.trust(str(key[1]), context)
 
-    def _new_cache_store(self) -> AnswerStore:
+    def _new_cache_store(self) -> ResponseStore:
         rules = self.config.store.cache
         if rules.kind == "memory":
             return MemoryCache(self._clock, rules.size)
         return SqliteCache(partial(state_folder, self.config.ops.store, os.environ), self._clock, rules.size)
 
-    def _new_errands(self) -> DeferredService:
+    def _new_deferred(self) -> DeferredService:
         folder = partial(state_folder, self.config.ops.store, os.environ)
-        self._kept = KeptCallsFile(folder, _new_runner(folder, self.config), _bodies(self.config))
+        self._kept = SqliteCallStore(folder, _new_runner(folder, self.config), _bodies(self.config))
         self._webhook_client = WebhookClient()
         return DeferredService(
             self.config, self.gateway, self._kept, self._webhook_client.post, self._clock, self._draw
@@ -271,9 +271,9 @@ class App:
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self.ops.state.is_last_reload_good = False
-        self.ops.journal.note("reload", outcome="refused", why=problems[0], problems=len(problems))
+        self.ops.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
 
-    def _serve(self, request: Request, reply: Reply) -> Awaitable[None]:
+    def _serve(self, request: Request, reply: ResponseWriter) -> Awaitable[None]:
         """Serves a request to the listener that is shared by calls and the admin API."""
         return self.ops.serve(request, reply) if is_operators(request.path) else self.gateway.serve(request, reply)
 
@@ -301,7 +301,7 @@ def _new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
     return RunnerLock(folder, gateway_name(host, port), token)
 
 
-def create_app(config: Config, *, path: Path | None = None, adapt: Adapt = lambda config: config) -> App:
+def create_app(config: Config, *, path: Path | None = None, adapt: AdaptConfig = lambda config: config) -> App:
     """Returns a gateway for this config; `path` is watched for changes, and `adapt` applied to each config read."""
     return App(config, path=path, adapt=adapt)
 
@@ -326,4 +326,4 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 def _bodies(config: Config) -> Bodies:
     key = config.store.encryption_key
-    return Bodies(config.store.dead_letters.bodies, None if key is None else Sealing(sealing_keys(key)))
+    return Bodies(config.store.dead_letters.bodies, None if key is None else BodyEncryption(encryption_keys(key)))

@@ -16,7 +16,7 @@ from typing import Literal
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.config import Config, ConfigError, KeyChange, Tried, digest, key_changes, load_config, try_text
+from llm_guard.config import Config, ConfigError, DryCheckResult, KeyChange, digest, key_changes, load_config, try_text
 
 _log = structlog.get_logger("llm_guard.config_reloader")
 
@@ -31,8 +31,8 @@ _WATCH_S = 1.0
 BY_ITSELF = {"file": "the file has changed", "signal": "SIGHUP"}
 """Initiators of a reload other than operators, with the reason for the audit trail."""
 
-Adapt = Callable[[Config], Config]
-How = Literal["start", "reload", "roll_back"]
+AdaptConfig = Callable[[Config], Config]
+AdoptionCause = Literal["start", "reload", "rollback"]
 Stamp = tuple[int, int, int]
 
 
@@ -41,7 +41,7 @@ class Adopted:
     """A config that was put into use."""
 
     config: Config = field(repr=False)
-    how: How
+    how: AdoptionCause
     by: str
     at: float
     """Seconds since the epoch."""
@@ -60,14 +60,14 @@ class NothingToDo(Exception):
     """Raised if there is no file to read, or no config to roll back to; the message says which."""
 
 
-class Reloads:
+class ConfigReloader:
     """The running config and its history. `watch` runs as long as the gateway; operators and signals call the rest."""
 
     def __init__(
         self,
         config: Config,
         path: Path | None,
-        adapt: Adapt,
+        adapt: AdaptConfig,
         adopt: Callable[[Adopted], None],
         refuse: Callable[[tuple[str, ...]], None],
         clock: Clock,
@@ -99,10 +99,10 @@ class Reloads:
     @property
     def is_rolled_back(self) -> bool:
         """True after a rollback: the file has another config, which its next change or a restart puts into use."""
-        return self.current.how == "roll_back"
+        return self.current.how == "rollback"
 
     @property
-    def can_roll_back_to(self) -> Adopted | None:
+    def rollback_target(self) -> Adopted | None:
         return self._undo[-2] if len(self._undo) > 1 else None
 
     async def reload(self, by: str) -> Adopted:
@@ -119,7 +119,11 @@ class Reloads:
                 raise
             except ConfigError as error:
                 self.problems = tuple(str(error).splitlines())
-                _log.error("reload refused, the old config stays", by=by, problems=list(self.problems))
+                _log.error(
+                    "reload failed: the new config is invalid, the old one stays in use",
+                    trigger=by,
+                    errors=list(self.problems),
+                )
                 self._refuse(self.problems)
                 raise
             self._run(adopted)
@@ -130,19 +134,19 @@ class Reloads:
                 self._undo[-1] = adopted
             return adopted
 
-    async def roll_back(self, by: str) -> Adopted:
+    async def rollback(self, by: str) -> Adopted:
         """Puts the previous config into use; the file is not changed, and read when it changes. Raises NothingToDo."""
         async with self._turn:
-            before = self.can_roll_back_to
+            before = self.rollback_target
             if before is None:
-                raise NothingToDo(f"there is no config before this one in memory; the last {KEPT} are kept")
+                raise NothingToDo(f"there is no earlier config in memory to roll back to; the last {KEPT} are kept")
             changes = await asyncio.to_thread(key_changes, self.current.config, before.config)
-            adopted = Adopted(before.config, "roll_back", by, self._clock.wall(), before.digest, tuple(changes))
+            adopted = Adopted(before.config, "rollback", by, self._clock.wall(), before.digest, tuple(changes))
             self._run(adopted)
             self._undo.pop()
             return adopted
 
-    async def check(self, text: str) -> Tried:
+    async def check(self, text: str) -> DryCheckResult:
         """Validates a text as a config, as far as that is possible without the environment's values."""
         async with self._checking:  # one at a time, and not under `_turn`: a large text takes seconds
             return await asyncio.to_thread(try_text, text, "text", os.environ)
@@ -162,7 +166,7 @@ class Reloads:
                 except (ConfigError, NothingToDo):
                     pass  # already logged
                 except Exception:  # noqa: BLE001  # the watch must go on: the next change of the file may be good
-                    _log.exception("a reload failed")
+                    _log.exception("unexpected error in a reload")
 
     async def _is_asked_within(self, seconds: float) -> bool:
         try:
@@ -184,17 +188,18 @@ class Reloads:
             self._adopt(adopted)
         except Exception as error:
             # The exception's text is left out: it may contain secrets.
-            said = f"it is valid, but the gateway cannot run by it ({type(error).__name__}): the config before it stays"
+            said = f"the config is valid but could not be applied ({type(error).__name__}): the old one stays in use"
             self.problems = (said,)
             self._refuse(self.problems)
             raise
         self.history.append(adopted)
         config = adopted.config
         if adopted.needs_restart:
-            _log.warning("what has changed needs a restart", keys=adopted.needs_restart)
-        how = "rolled back" if adopted.how == "roll_back" else "reloaded"
+            _log.warning("changed keys need a restart", keys=adopted.needs_restart)
+        how = "rolled back" if adopted.how == "rollback" else "reloaded"
         _log.info(
-            how, by=adopted.by, models=len(config.models), upstreams=len(config.upstreams), changes=len(adopted.changes)
+            how, trigger=adopted.by, models=len(config.models), upstreams=len(config.upstreams),
+            changes=len(adopted.changes),
         )  # fmt: skip
 
 

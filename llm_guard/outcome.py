@@ -182,7 +182,7 @@ class FailureKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UpstreamErrorResponse:
     """An upstream's complete error response, kept so that it can be passed to the client unmodified."""
 
     status: int
@@ -202,7 +202,7 @@ class Failure:
     """The upstream's Retry-After, > 0, or None."""
     limit: Limit | None = None
     """The limit that was exceeded, when kind is TIMEOUT."""
-    answer: Answer | None = None
+    answer: UpstreamErrorResponse | None = None
     """The upstream's error response, if it was complete."""
     is_before_sending: bool = False
     """True if there was no connection: the upstream's host is at fault, and nothing was executed."""
@@ -245,7 +245,7 @@ class Disposition:
     """Instant at which it gets a fallback response, because its route is degraded."""
     was_cut_short: bool = False
     """True if it failed at that instant: it might have succeeded later."""
-    background_purpose: Literal["", "refresh", "later", "requeue", "fetch"] = ""
+    background_purpose: Literal["", "refresh", "deferred", "requeue", "fetch"] = ""
     """Purpose of a call that is not counted as a client's call to a model. fetch: a client asks for the status of its
     deferred call."""
 

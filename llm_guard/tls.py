@@ -74,19 +74,17 @@ def expires_at(content: bytes) -> float | None:
 
 def _load_pair(context: ssl.SSLContext, contents: Contents, cert: str, key: str) -> None:
     if _CERTIFICATE.search(contents[cert]) is None:
-        raise BadFile(f"{cert} holds no certificate in PEM")
+        raise BadFile(f"{cert} has no PEM certificate")
     if _KEY not in contents[key]:
-        raise BadFile(f"{key} holds no private key in PEM")
+        raise BadFile(f"{key} has no PEM private key")
     _check_end(contents, cert)
     if b"ENCRYPTED" in contents[key]:
-        raise BadFile(f"{key} is encrypted: a key without a passphrase is needed (openssl pkey -in FILE -out NEW)")
+        raise BadFile(f"{key} is encrypted: remove the passphrase (openssl pkey -in FILE -out NEW)")
     try:
         context.load_cert_chain(cert, key, password="")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise BadFile(
-                f"{key} is not the key of the certificate in {cert}: write the pair that belongs together"
-            ) from None
+            raise BadFile(f"{key} is not the key of the certificate in {cert}: both must belong together") from None
         raise BadFile(f"{cert} and {key} cannot be used: {error.reason or 'not PEM'}") from None
     except OSError as error:
         raise BadFile(f"{cert} and {key} cannot be read: {error.strerror}") from None
@@ -95,12 +93,12 @@ def _load_pair(context: ssl.SSLContext, contents: Contents, cert: str, key: str)
 def _load_roots(context: ssl.SSLContext, contents: Contents, ca: str) -> None:
     found = _CERTIFICATE.findall(contents[ca])
     if not found:
-        raise BadFile(f"{ca} holds no certificate in PEM")
+        raise BadFile(f"{ca} has no PEM certificate")
     _check_end(contents, ca)
     try:
         context.load_verify_locations(cadata=b"".join(binascii.a2b_base64(each) for each in found))
     except (ssl.SSLError, ValueError):
-        raise BadFile(f"{ca} holds a certificate that is damaged") from None
+        raise BadFile(f"{ca} has an invalid certificate") from None
 
 
 def _check_end(contents: Contents, path: str) -> None:
@@ -109,7 +107,7 @@ def _check_end(contents: Contents, path: str) -> None:
     _, dashes, rest = contents[path].rpartition(b"-----END ")[2].partition(b"-----")
     last_line = rest.rpartition(b"\n")[2]
     if not dashes or _BEGIN in rest or (last_line and _BEGIN.startswith(last_line)):
-        raise BadFile(f"{path} ends within a certificate: it is half written, or damaged")
+        raise BadFile(f"{path} ends within a certificate: it is incomplete or damaged")
 
 
 def _not_after(der: bytes) -> float:

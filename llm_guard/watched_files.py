@@ -94,7 +94,7 @@ class WatchedFiles(Generic[_Product]):
         self._seen, self._is_seen_good = _digest(contents), True
         self.problem = None
         self._adopt(product)
-        _log.info("changed files are in use", what=self.what)
+        _log.info("changed files are in use", purpose=self.what)
 
     async def _settled(self) -> Contents | None:
         """Returns new contents that have stopped changing; None if there are none. Raises BadFile."""
@@ -113,11 +113,11 @@ class WatchedFiles(Generic[_Product]):
         """Clears the problem of files that can be read again, with unchanged content."""
         if self.problem is not None and self._is_seen_good:
             self.problem = None
-            _log.info("files can be read again", what=self.what)
+            _log.info("files can be read again", purpose=self.what)
 
     def _note(self, problem: str) -> None:
         if problem != self.problem:
-            _log.error("changed files cannot be used, the last good ones stay in use", what=self.what, problem=problem)
+            _log.error("changed files cannot be used, the last good ones stay in use", purpose=self.what, error=problem)
         self.problem = problem
 
 
@@ -130,7 +130,7 @@ def read_file(path: str) -> bytes:
     """Reads a file of at most 1 MiB. Raises BadFile."""
     try:
         if not Path(path).is_file():
-            raise BadFile(f"{path} is no file" if Path(path).exists() else f"{path} does not exist")
+            raise BadFile(f"{path} is not a file" if Path(path).exists() else f"{path} does not exist")
         with Path(path).open("rb") as opened:
             content = opened.read(_MAX_BYTES + 1)
     except OSError as error:

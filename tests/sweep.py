@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog.testing
 
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.http import operator_token, router
 from llm_guard.admin.tracing import spans
 from llm_guard.app import App
@@ -26,8 +26,8 @@ from llm_guard.proxy import headers
 from llm_guard.routing import key_files
 from llm_guard.storage.audit_log import AuditFile
 from llm_guard.storage.cache.response_store import MemoryCache
-from llm_guard.storage.calls.sqlite_store import KeptCallsFile
-from llm_guard.storage.snapshot_file import KeptFile
+from llm_guard.storage.calls.sqlite_store import SqliteCallStore
+from llm_guard.storage.snapshot_file import SnapshotFile
 from tests.chaos import process
 from tests.fakes import client
 
@@ -78,10 +78,10 @@ def listen(sweep: Sweep) -> None:
     _after(router, "headers_of", lambda _headers, answer: sweep.hear("operator", answer.body))
     _before(AuditFile, "append", lambda _file, entries: sweep.hear("audit trail", entries))
     _before(MemoryCache, "put", lambda _store, _key, answer, _lasts_s: sweep.hear("cache", answer))
-    _before(KeptCallsFile, "add", lambda _file, *calls: sweep.hear("kept call", calls))
-    _before(KeptCallsFile, "answer", lambda _file, _id, answer, *_: sweep.hear("kept answer", answer))
-    _before(KeptFile, "write", lambda _file, content: sweep.hear("what is kept", content))
-    _before(Journal, "note", lambda _journal, _kind, **facts: sweep.hear("event", facts))
+    _before(SqliteCallStore, "add", lambda _file, *calls: sweep.hear("kept call", calls))
+    _before(SqliteCallStore, "answer", lambda _file, _id, answer, *_: sweep.hear("kept answer", answer))
+    _before(SnapshotFile, "write", lambda _file, content: sweep.hear("what is kept", content))
+    _before(EventLog, "note", lambda _journal, _kind, **facts: sweep.hear("event", facts))
     _after(spans, "_known", lambda facts, *_: sweep.hear("span", facts))
     for dialect in DIALECTS.values():
         _after(dialect, "refusal_body", lambda body, *_: sweep.hear("refusal", body))

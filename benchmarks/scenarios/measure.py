@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.scenarios.catalogue import Promise, Scenario
 from benchmarks.scenarios.play import Observed
-from llm_guard.mock.load_result import Ended, LoadResult, percentiles, sum_up
+from llm_guard.mock.load_result import FinishedCall, LoadResult, percentiles, sum_up
 
 _AFTER_S = 10.0
 _SILENT = ("truncated", "wrong_text")
@@ -152,12 +152,12 @@ def _outage(outage: tuple[float, float], seen: Observed) -> Outage:
     )
 
 
-def _share_from(ended: Sequence[Ended], at: float) -> float | None:
+def _share_from(ended: Sequence[FinishedCall], at: float) -> float | None:
     due = [one for one in ended if at <= one.due_at < at + _AFTER_S]
     return sum(one.outcome == "ok" for one in due) / len(due) if due else None
 
 
-def _retry_after_off(ended: Sequence[Ended], failed: Sequence[Ended]) -> float | None:
+def _retry_after_off(ended: Sequence[FinishedCall], failed: Sequence[FinishedCall]) -> float | None:
     """Compares each refusal with the first call due later that was not refused. Calls come one by one, so the interval
     between two of them is not an error of the refusal."""
     passed_at = sorted(one.due_at for one in ended if one.refused_by is None)

@@ -16,7 +16,7 @@ import aiohttp
 from benchmarks.scenarios.catalogue import Act, Scenario
 from benchmarks.scenarios.clients import Client
 from llm_guard.mock.load import closed_loop, run_calls
-from llm_guard.mock.load_result import Ended
+from llm_guard.mock.load_result import FinishedCall
 
 _WARM_CALLS = 20
 _SETTLES_IN_S = 90.0
@@ -28,7 +28,7 @@ class Observed:
 
     client: Client
     started_at: float
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[FinishedCall] = field(default_factory=list)
     requests: list[tuple[float, int]] = field(default_factory=list)
     """Monotonic time and requests since the start: at the start, every second, at every act, at the end."""
 

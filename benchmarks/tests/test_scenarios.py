@@ -13,31 +13,31 @@ from benchmarks.scenarios.measure import Measured, Outage, broken, measure
 from benchmarks.scenarios.play import Observed
 from llm_guard.config import parse_config
 from llm_guard.mock.faults import parse_plan
-from llm_guard.mock.load_result import Ended
+from llm_guard.mock.load_result import FinishedCall
 
 START = 1000.0
 OUTAGE = Scenario("outage", "down", (), outage=(1.0, 3.0))
 
 
-def ok(due_s: float, took_s: float = 0.0) -> Ended:
-    return Ended("ok", took_s, 200, ended_at=START + due_s + took_s)
+def ok(due_s: float, took_s: float = 0.0) -> FinishedCall:
+    return FinishedCall("ok", took_s, 200, ended_at=START + due_s + took_s)
 
 
-def refused(due_s: float, retry_after_s: float) -> Ended:
+def refused(due_s: float, retry_after_s: float) -> FinishedCall:
     at = START + due_s
-    return Ended("http_503", 0.0, 503, ended_at=at, retry_after_s=retry_after_s, refused_by="breaker")
+    return FinishedCall("http_503", 0.0, 503, ended_at=at, retry_after_s=retry_after_s, refused_by="breaker")
 
 
-def failed(due_s: float, took_s: float) -> Ended:
-    return Ended("http_503", took_s, 503, ended_at=START + due_s + took_s)
+def failed(due_s: float, took_s: float) -> FinishedCall:
+    return FinishedCall("http_503", took_s, 503, ended_at=START + due_s + took_s)
 
 
-def measured(ended: list[Ended], requests: list[tuple[float, int]]) -> Measured:
+def measured(ended: list[FinishedCall], requests: list[tuple[float, int]]) -> Measured:
     counts = [(START + seconds, count) for seconds, count in requests]
     return measure(OUTAGE, Observed(Client(GUARDED, "gateway", "provider"), START, ended, counts))
 
 
-def outage_of(ended: list[Ended], requests: list[tuple[float, int]] | None = None) -> Outage:
+def outage_of(ended: list[FinishedCall], requests: list[tuple[float, int]] | None = None) -> Outage:
     found = measured(ended, requests or [(0.0, 0), (20.0, 0)]).outage
     assert found is not None
     return found

@@ -9,7 +9,7 @@ from typing import Literal
 from benchmarks.virtual.provider import Answer
 from llm_guard.dialects import DialectName
 from llm_guard.mock.errors import error_reply, limit_reply, quota_reply
-from llm_guard.mock.exchange import Reply
+from llm_guard.mock.exchange import MockResponse
 from llm_guard.proxy.call import Headers
 
 ErrorName = Literal["429", "503", "529", "quota"]
@@ -71,5 +71,5 @@ def error(dialect: DialectName, name: ErrorName, model: str, retry_after: str | 
     return replace(answer, headers=(*answer.headers, *hint))
 
 
-def _answer(reply: Reply, delay_s: float) -> Answer:
+def _answer(reply: MockResponse, delay_s: float) -> Answer:
     return Answer(reply.status, (*_JSON, *reply.headers.items()), reply.body, delay_s)

@@ -16,7 +16,7 @@ from llm_guard.proxy.call import Inbox
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 Outcome = Literal["served", "refused", "broken", "left"]
 """refused: an error status; broken: status 200 but cut, or no response; left: the client disconnected."""
@@ -133,7 +133,7 @@ async def call_once(gateway: Handler, load: Load, body: bytes, call: ClientCall)
     request.feed(body)
     request.complete()
     wire = _Wire()
-    reply = Reply(request, wire)
+    reply = ResponseWriter(request, wire)
     if load.patience_s is not None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -149,7 +149,7 @@ async def call_once(gateway: Handler, load: Load, body: bytes, call: ClientCall)
         _note(wire, reply, load, call)
 
 
-def _note(wire: _Wire, reply: Reply, load: Load, call: ClientCall) -> None:
+def _note(wire: _Wire, reply: ResponseWriter, load: Load, call: ClientCall) -> None:
     call.status = wire.status
     call.deployment = wire.header(b"x-llm-guard-deployment")
     call.attempts = int(wire.header(b"x-llm-guard-attempts") or 0)
@@ -169,7 +169,7 @@ def _note(wire: _Wire, reply: Reply, load: Load, call: ClientCall) -> None:
 
 
 class _Wire:
-    """A client's connection. Implements `response_writer.Connection`."""
+    """A client's connection. Implements `response_writer.ResponseConnection`."""
 
     __slots__ = ("first", "has_left", "is_closed", "last", "patience_s", "status", "task", "timer", "transport")
 

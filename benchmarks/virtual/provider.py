@@ -1,7 +1,7 @@
 """A scripted provider in place of the HTTP client.
 
-`ScriptedConnections` replaces `proxy.http_client.connection_pool.Connections`, below `proxy.attempts.upstream_attempt`:
-the gateway's own time limits, classification and stream reading work on its results.
+`ScriptedConnections` replaces `proxy.http_client.connection_pool.ConnectionPool`, below
+`proxy.attempts.upstream_attempt`: the gateway's own time limits, classification and stream reading work on its results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Dialing, Headers, Inbox, Wire
-from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.request_body.interfaces import FileBody
 
@@ -77,7 +77,7 @@ class Log:
     requests: list[Request] = field(default_factory=list)
 
 
-class ScriptedConnections(Connections):
+class ScriptedConnections(ConnectionPool):
     """Connections to a provider that is a Python object. Connecting takes no time."""
 
     def __init__(self, provider: Provider, log: Log, since: Callable[[], float]) -> None:  # no TLS, no proxies

@@ -14,7 +14,7 @@ from benchmarks.virtual.clients import ClientCall, Load, body_of, call_until_ans
 from benchmarks.virtual.loop import VirtualClock, run_virtual
 from benchmarks.virtual.provider import Log, Provider, Request, ScriptedConnections
 from llm_guard.config import parse_config
-from llm_guard.log import LEVELS
+from llm_guard.log import ACCESS_LOGGER, LEVELS
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -108,11 +108,11 @@ def _quiet() -> Iterator[None]:
     """Discards log lines; the gateway still builds them."""
     before = structlog.get_config() if structlog.is_configured() else None
     structlog.configure(processors=[_drop])
-    LEVELS.override("llm_guard.proxy.telemetry.recorder", "warning")
+    LEVELS.override(ACCESS_LOGGER, "warning")
     try:
         yield
     finally:
-        LEVELS.override("llm_guard.proxy.telemetry.recorder", None)
+        LEVELS.override(ACCESS_LOGGER, None)
         structlog.reset_defaults()
         if before is not None:
             structlog.configure(**before)

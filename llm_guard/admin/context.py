@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from llm_guard.clock import Clock
-from llm_guard.config_reloader import Reloads
+from llm_guard.config_reloader import ConfigReloader
 from llm_guard.deferred.service import DeferredService
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.listener import Listener
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -17,11 +17,11 @@ from llm_guard.upstreams.probes.prober import Prober
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class AdminContext:
     """References to the parts of the gateway that the admin API reads and acts on."""
 
     gateway: Handler
-    reloads: Reloads
+    reloads: ConfigReloader
     counters: CallCounters
     listeners: Callable[[], list[Listener]]
     """The listeners; the one for calls comes first."""
@@ -31,6 +31,6 @@ class Running:
     prober: Prober
     deferred: DeferredService
     engines: Engines
-    cache: AnswerCache
+    cache: ResponseCache
     file_problems: Callable[[], Mapping[str, str | None]] = dict
     """Problems with keys and certificates in files, by purpose; None: no problem."""

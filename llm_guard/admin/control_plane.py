@@ -8,81 +8,81 @@ from functools import partial
 from pathlib import Path
 
 from llm_guard.admin.alerting.alerts import Alerts
-from llm_guard.admin.alerting.signals import Signals
-from llm_guard.admin.api.admission import Admissions
-from llm_guard.admin.api.alerts import AlertPages
-from llm_guard.admin.api.cache import CachePages
-from llm_guard.admin.api.calls import CallPages
-from llm_guard.admin.api.clients import ClientPages
-from llm_guard.admin.api.config import ConfigPages, detail_of
+from llm_guard.admin.alerting.signals import AlertSignals
+from llm_guard.admin.api.admission import AdmissionApi
+from llm_guard.admin.api.alerts import AlertApi
+from llm_guard.admin.api.cache import CacheApi
+from llm_guard.admin.api.calls import CallApi
+from llm_guard.admin.api.clients import ClientApi
+from llm_guard.admin.api.config import ConfigApi, detail_of
 from llm_guard.admin.api.dead_letters import DeadLetterApi
-from llm_guard.admin.api.degraded import DegradedPages
+from llm_guard.admin.api.degraded import DegradedApi
 from llm_guard.admin.api.deployments import DeploymentApi
-from llm_guard.admin.api.engines import EnginePages
-from llm_guard.admin.api.explain import Foresight
-from llm_guard.admin.api.health import Health
-from llm_guard.admin.api.history import History
-from llm_guard.admin.api.limits import LimitPages
+from llm_guard.admin.api.engines import EngineApi
+from llm_guard.admin.api.explain import ExplainApi
+from llm_guard.admin.api.health import HealthApi
+from llm_guard.admin.api.history import HistoryApi
+from llm_guard.admin.api.limits import LimitApi
 from llm_guard.admin.api.log_levels import LogLevels
-from llm_guard.admin.api.login import LoginPages
+from llm_guard.admin.api.login import LoginApi
 from llm_guard.admin.api.overview import Others, Overview
-from llm_guard.admin.api.probes import ProbePages
-from llm_guard.admin.api.restrictions import RestrictionPages
+from llm_guard.admin.api.probes import ProbeApi
+from llm_guard.admin.api.restrictions import RestrictionApi
 from llm_guard.admin.audit.changes import Changes
-from llm_guard.admin.audit.writer import Trail
-from llm_guard.admin.context import Running
+from llm_guard.admin.audit.writer import AuditWriter
+from llm_guard.admin.context import AdminContext
 from llm_guard.admin.dashboard import Dashboard
 from llm_guard.admin.events.breaker_transitions import Transitions
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.events.stream import Events
-from llm_guard.admin.http.auth import Guard
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.events.stream import EventStream
+from llm_guard.admin.http.auth import Authenticator
 from llm_guard.admin.http.credentials import credentials_of
-from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint
 from llm_guard.admin.http.openapi import with_description
 from llm_guard.admin.http.operator_token import OperatorToken
-from llm_guard.admin.http.router import Site
+from llm_guard.admin.http.router import Router
 from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.subsystem_metrics import (
     cache_metrics,
     degraded_metrics,
     engine_metrics,
-    kept_metrics,
     probe_metrics,
+    stored_call_metrics,
 )
-from llm_guard.admin.monitor.monitor import Watch
+from llm_guard.admin.monitor.monitor import Monitor
 from llm_guard.admin.persistence.operator_state import OperatorState
-from llm_guard.admin.persistence.state_saver import Keeping
+from llm_guard.admin.persistence.state_saver import StateSaver
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.models import DeploymentView
 from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.config import Config
 from llm_guard.config_reloader import BY_ITSELF, Adopted
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.routing.deployment import Deployment
 from llm_guard.storage.audit_log import AuditFile
-from llm_guard.storage.snapshot_file import KeptFile, file_name
+from llm_guard.storage.snapshot_file import SnapshotFile, file_name
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.used_login_codes import UsedCodes
 from llm_guard.webhooks.queue import Webhooks
 
 
-class OperatorSide:
+class ControlPlane:
     """Life cycle: `await start()` before the listeners accept; `adopt` at a reload; `await stop()`."""
 
-    def __init__(self, config: Config, running: Running, token: OperatorToken) -> None:
+    def __init__(self, config: Config, running: AdminContext, token: OperatorToken) -> None:
         """`token` must be prepared for the config, here and before each `adopt`."""
         self._running = running
         self._token = token
-        self.journal = Journal(running.clock)
+        self.journal = EventLog(running.clock)
         folder = partial(state_folder, config.ops.store, os.environ)
-        self._trail = Trail(AuditFile(folder), running.clock)
+        self._trail = AuditWriter(AuditFile(folder), running.clock)
         self.changes = Changes(self._trail, self.journal, running.clock)
         self._traces = Traces(config.ops.traces, running.gateway, running.clock)
         self._log_levels = LogLevels(config.ops.log, self.changes, running.clock)
-        self._events = Events(self.journal, running.clock.now())
+        self._events = EventStream(self.journal, running.clock.now())
         self._transitions = Transitions(running.gateway.deployments, self.journal)
-        self._history = History(running.counters, running.clock)
+        self._history = HistoryApi(running.counters, running.clock)
         self._webhooks = Webhooks(config.ops.webhooks, running.clock)
         self._alerts = self._new_alerts(config)
         looks = [
@@ -94,22 +94,22 @@ class OperatorSide:
             running.cache.look,
         ]
         self._controls = DeploymentApi(config, running.gateway, self.changes, running.clock, self._view)
-        self._limits = LimitPages(config, running.gateway, self.changes, running.clock)
-        self._degraded = DegradedPages(config, running, self.changes, self.journal)
+        self._limits = LimitApi(config, running.gateway, self.changes, running.clock)
+        self._degraded = DegradedApi(config, running, self.changes, self.journal)
         self._restrictions = Restrictions(config, running, self._history, self._controls, self._limits, self._degraded)
         running.gateway.table.pool.apply_overrides = self._dress
         self._keeping = self._new_keeping(folder, config)
         looks += [self._controls.look, self._limits.look, self._degraded.look, self._restrictions.look]
         looks += [self._keeping.look] if self._keeping else []
-        self._watch = Watch(looks, running.clock)
-        self._health = Health(config, running, self._history, self._controls.holds.view)
+        self._watch = Monitor(looks, running.clock)
+        self._health = HealthApi(config, running, self._history, self._controls.holds.view)
         self._letters = DeadLetterApi(config, running.deferred, self.changes, running.clock)
-        self._cache = CachePages(
+        self._cache = CacheApi(
             config, running.cache, running.counters.models, lambda: running.gateway.cache_stage.flights, self.changes
         )
-        self._probes = ProbePages(running.prober, self.changes, self.journal)
-        self._engines = EnginePages(running.engines, self.changes, self.journal, running.clock)
-        self._clients = ClientPages(config, running, self.changes)
+        self._probes = ProbeApi(running.prober, self.changes, self.journal)
+        self._engines = EngineApi(running.engines, self.changes, self.journal, running.clock)
+        self._clients = ClientApi(config, running, self.changes)
         lasting = Others(
             self._degraded.view, self._engines.views, self._probes.views, self._cache.view_if_used,
             self._letters.view_if_used, self._clients.views,
@@ -122,17 +122,17 @@ class OperatorSide:
             *degraded_metrics(running.gateway.degraded),
             *probe_metrics(running.prober),
             *engine_metrics(running.engines),
-            *kept_metrics(running.deferred.counts),
+            *stored_call_metrics(running.deferred.counts),
             *cache_metrics(running.cache),
             *self._clients.metrics(),
         )
         self._metrics = Metrics(running, self._watch, self._health.states, self._alerts.counts, others)
         self.state = self._metrics.state
-        self._calls = CallPages(running.gateway, running.clock, config.ops.recent_calls)
-        self._logins = LoginPages(lambda: self._site.guard, UsedCodes(folder), running.clock)
-        self._site = Site(with_description(self._pages()), self._guard(config), running.clock)
+        self._calls = CallApi(running.gateway, running.clock, config.ops.recent_calls)
+        self._logins = LoginApi(lambda: self._site.guard, UsedCodes(folder), running.clock)
+        self._site = Router(with_description(self._pages()), self._guard(config), running.clock)
 
-    async def serve(self, request: Request, reply: Reply) -> None:
+    async def serve(self, request: Request, reply: ResponseWriter) -> None:
         """Serves one request for an admin path."""
         await self._site.serve(request, reply)
 
@@ -196,10 +196,12 @@ class OperatorSide:
     def _new_alerts(self, config: Config) -> Alerts:
         running, rules = self._running, config.ops.alerts
         lag, reload = lambda: self._watch.lag_s, lambda: self.state.is_last_reload_good
-        signals = Signals(rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems)
+        signals = AlertSignals(
+            rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems
+        )
         return Alerts(rules, signals, self._webhooks, self.journal, running.clock)
 
-    def _new_keeping(self, folder: Callable[[], Path], config: Config) -> Keeping | None:
+    def _new_keeping(self, folder: Callable[[], Path], config: Config) -> StateSaver | None:
         """Returns None if `server.port` is 0: the port changes with each start, and names the file of the state."""
         server, running = config.server, self._running
         if server.port == 0:
@@ -208,8 +210,8 @@ class OperatorSide:
             self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
             running.gateway, running.clock,
         )  # fmt: skip
-        file = KeptFile(folder, file_name(server.host, server.port))
-        return Keeping(file, operator_state.snapshot, operator_state.restore, running.clock)
+        file = SnapshotFile(folder, file_name(server.host, server.port))
+        return StateSaver(file, operator_state.snapshot, operator_state.restore, running.clock)
 
     def _dress(self, deployment: Deployment) -> None:
         self._controls.apply_overrides(deployment)
@@ -218,41 +220,41 @@ class OperatorSide:
     def _view(self, label: str) -> DeploymentView | None:
         return self.overview.deployment(label)
 
-    def _guard(self, config: Config) -> Guard:
+    def _guard(self, config: Config) -> Authenticator:
         generated = self._token.generated
         credentials = credentials_of(config.ops, None if generated is None else generated.token)
-        return Guard(config.ops, credentials, (config.server.host, config.ops.host))
+        return Authenticator(config.ops, credentials, (config.server.host, config.ops.host))
 
-    def _pages(self) -> list[Page]:
+    def _pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/healthz", "Liveness: the event loop turns.", _alive, media=TEXT, is_open=True),
+            Endpoint("GET", "/healthz", "Liveness: 200 while the event loop runs.", _alive, media=TEXT, is_open=True),
             *self._health.pages(),
             *self._metrics.pages(),
             *self.overview.pages(),
             *self._history.pages(),
             *self._events.pages(),
             *self._calls.pages(),
-            *Foresight(self._running.gateway, self._running.clock).pages(),
+            *ExplainApi(self._running.gateway, self._running.clock).pages(),
             *self._log_levels.pages(),
-            *AlertPages(self._alerts, self._webhooks, self.changes, self._running.clock).pages(),
+            *AlertApi(self._alerts, self._webhooks, self.changes, self._running.clock).pages(),
             *self._controls.pages(),
             *self._limits.pages(),
-            *RestrictionPages(
+            *RestrictionApi(
                 self._restrictions, self._controls, self._running.gateway, self.changes, self._running.clock
             ).pages(),
             *self._degraded.pages(),
             *self._probes.pages(),
             *self._engines.pages(),
-            *Admissions(self._running.gateway, self._running.engines, self.changes, self._running.clock).pages(),
+            *AdmissionApi(self._running.gateway, self._running.engines, self.changes, self._running.clock).pages(),
             *self._letters.pages(),
             *self._cache.pages(),
             *self._clients.pages(),
-            *ConfigPages(self._running.reloads, self.changes).pages(),
+            *ConfigApi(self._running.reloads, self.changes).pages(),
             *self.changes.pages(),
             *Dashboard().pages(),
             *self._logins.pages(),
         ]
 
 
-async def _alive(_asked: Asked) -> Answer:
-    return Answer(b"ok\n", TEXT)
+async def _alive(_asked: AdminRequest) -> AdminResponse:
+    return AdminResponse(b"ok\n", TEXT)

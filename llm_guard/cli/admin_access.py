@@ -34,7 +34,7 @@ class NoToken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AdminToken:
     """A token with its name and role."""
 
     name: str
@@ -55,18 +55,18 @@ def load(path: Path | None) -> Access | None:
         sys.exit(2)
 
 
-def token_of(access: Access | None, name: str | None = None) -> Found:
+def token_of(access: Access | None, name: str | None = None) -> AdminToken:
     """Returns the token called `name`, else an operator's: the config's, or that of the file in `ops.store` (by default
     in the usual directory). Raises NoToken."""
     rules = access[1] if access is not None else Ops()
     if name not in (None, OPERATOR):
         return _named(rules, name)
     if rules.token is not None:
-        return Found(OPERATOR, "operator", rules.token)
+        return AdminToken(OPERATOR, "operator", rules.token)
     for each in rules.tokens:
         if each.role == "operator" and name is None:
-            return Found(each.name, each.role, each.token)
-    return Found(OPERATOR, "operator", _from_file(rules))
+            return AdminToken(each.name, each.role, each.token)
+    return AdminToken(OPERATOR, "operator", _from_file(rules))
 
 
 def address(access: Access | None) -> str | None:
@@ -85,12 +85,12 @@ def url_of(host: str, port: int, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _named(rules: Ops, name: str | None) -> Found:
+def _named(rules: Ops, name: str | None) -> AdminToken:
     for each in rules.tokens:
         if each.name == name:
-            return Found(each.name, each.role, each.token)
+            return AdminToken(each.name, each.role, each.token)
     names = ", ".join(each.name for each in rules.tokens)
-    raise NoToken(f"ops.tokens has no {name}" + (f"; it has {names}" if names else ""))
+    raise NoToken(f"ops.tokens has no token named {name}" + (f"; known: {names}" if names else ""))
 
 
 def _from_file(rules: Ops) -> str:
@@ -98,10 +98,10 @@ def _from_file(rules: Ops) -> str:
         folder = state_folder(rules.store, os.environ)
         token = read_token(folder)
     except PermissionError as error:
-        raise NoToken(f"{error.filename} cannot be read: run this as the gateway's user") from None
+        raise NoToken(f"{error.filename} cannot be read: run this command as the gateway's user") from None
     except (OSError, StoreError) as error:
         raise NoToken(str(error)) from None
     if token is None:
-        remedy = "start the gateway, which makes one, or give this command its config (-c FILE) and its user"
+        remedy = "start the gateway, which generates one, or run this as the gateway's user with its config (-c FILE)"
         raise NoToken(f"there is no token in {folder / FILE}: {remedy}")
     return token

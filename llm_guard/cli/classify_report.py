@@ -10,62 +10,62 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llm_guard.outcome import FailureKind, Scope
-from llm_guard.resilience.classification.classify import LONGEST_RETRY_S, Evidence, Verdict, classify
+from llm_guard.resilience.classification.classify import LONGEST_RETRY_S, Classification, Evidence, classify
 from llm_guard.resilience.classification.vocabulary.families import family_of_name, family_of_url
 
 _MEANING = {
-    FailureKind.TIMEOUT: "it took too long",
-    FailureKind.CONNECT_TIMEOUT: "no connection came about in time",
+    FailureKind.TIMEOUT: "the provider did not respond in time",
+    FailureKind.CONNECT_TIMEOUT: "the connection could not be established in time",
     FailureKind.NETWORK: "the connection failed",
-    FailureKind.TRUNCATED: "the answer was cut off",
-    FailureKind.RETIRED: "the connection had been closed by the other side; a new one is as good as any",
-    FailureKind.CERTIFICATE: "TLS cannot work as it is set up: somebody has to repair it",
-    FailureKind.EGRESS: "the proxy on the way out failed, not the provider",
-    FailureKind.MALFORMED: "the answer cannot be read",
+    FailureKind.TRUNCATED: "the response was cut off",
+    FailureKind.RETIRED: "the provider had closed the idle connection; a new connection solves it",
+    FailureKind.CERTIFICATE: "TLS is misconfigured: check the certificate, its host name, and upstreams.X.tls",
+    FailureKind.EGRESS: "the outgoing proxy failed, not the provider",
+    FailureKind.MALFORMED: "the response is invalid",
     FailureKind.SERVER_ERROR: "the provider's server failed",
     FailureKind.EDGE_ERROR: "a proxy in front of the provider failed",
-    FailureKind.BAD_SAMPLE: "the model wrote something that its own server could not use; the next sample may do",
-    FailureKind.DIVERGED: "its text cannot be joined to the stream that died: it repeats something else, or nothing",
-    FailureKind.FETCH_FAILED: "what the request points at could not be fetched just now",
-    FailureKind.TRANSIENT: "the provider says itself that it will pass",
-    FailureKind.TOO_EARLY: "the request came as TLS early data; it may come again without",
+    FailureKind.BAD_SAMPLE: "the model's output could not be parsed by its own server; another sample may succeed",
+    FailureKind.DIVERGED: "the continuation does not match the text already sent, so it cannot be joined to it",
+    FailureKind.FETCH_FAILED: "a URL in the request could not be fetched by the provider",
+    FailureKind.TRANSIENT: "the provider calls the error temporary",
+    FailureKind.TOO_EARLY: "the request was sent as TLS early data; it may be sent again without",
     FailureKind.OVERLOADED: "the provider has no capacity right now",
-    FailureKind.PREEMPTED: "it made room for a call of higher priority",
-    FailureKind.GPU_OOM: "the accelerator ran out of memory",
+    FailureKind.PREEMPTED: "the provider preempted it for a request of higher priority",
+    FailureKind.GPU_OOM: "the GPU ran out of memory",
     FailureKind.MODEL_LOADING: "the model is being loaded",
-    FailureKind.SCALING_UP: "the deployment starts from zero, which takes minutes",
+    FailureKind.SCALING_UP: "the deployment is scaling up from zero, which takes minutes",
     FailureKind.RATE_LIMIT: "too many requests or tokens in a short window",
     FailureKind.OVER_LIMIT: "this one request is larger than the whole window; no wait helps",
-    FailureKind.QUOTA_EXHAUSTED: "the account has no money or no allowance left",
-    FailureKind.WINDOW_EXHAUSTED: "a window of hours or days is used up",
+    FailureKind.QUOTA_EXHAUSTED: "the account has no credit or quota left",
+    FailureKind.WINDOW_EXHAUSTED: "the quota of an hours-long or days-long window is used up",
     FailureKind.NO_QUOTA: "the account's tier has no quota for this model; no wait helps",
-    FailureKind.AUTH: "the credential is missing or not accepted",
+    FailureKind.AUTH: "the credential is missing or invalid",
     FailureKind.ACCOUNT_BLOCKED: "the account is blocked",
-    FailureKind.PERMISSION: "the credential is known but may not do this",
-    FailureKind.BLOCKED: "a firewall or a region rule refuses this way in; the credential is fine",
-    FailureKind.MODEL_NOT_FOUND: "this model is not to be had here",
-    FailureKind.NOT_FOUND: "what the request refers to is not there",
-    FailureKind.WRONG_PATH: "the server does not know this path: look at base_url",
-    FailureKind.MISROUTED: "this server cannot answer such a request; another may",
-    FailureKind.CONFLICT: "something else is being done to the same object",
-    FailureKind.CONTEXT_LENGTH: "the prompt is longer than the model's window",
-    FailureKind.DEPLOYMENT_CONTEXT: "the prompt is longer than the window that this server is set to",
-    FailureKind.CONTENT_POLICY: "the content was refused: that is the model's answer",
+    FailureKind.PERMISSION: "the credential is valid but lacks the permission",
+    FailureKind.BLOCKED: "a firewall or region rule blocks this client; the credential is fine",
+    FailureKind.MODEL_NOT_FOUND: "the provider does not have this model",
+    FailureKind.NOT_FOUND: "an object that the request refers to does not exist",
+    FailureKind.WRONG_PATH: "the server does not know this path: check base_url",
+    FailureKind.MISROUTED: "this server does not support the request; another may",
+    FailureKind.CONFLICT: "another operation on the same object is in progress",
+    FailureKind.CONTEXT_LENGTH: "the prompt is longer than the model's context window",
+    FailureKind.DEPLOYMENT_CONTEXT: "the prompt is longer than the context window configured on this server",
+    FailureKind.CONTENT_POLICY: "the content was refused by the provider's policy",
     FailureKind.PAYLOAD_TOO_LARGE: "the request is too large",
-    FailureKind.DEPLOYMENT_PAYLOAD: "the request is larger than this tier or this proxy takes",
-    FailureKind.INVALID_REQUEST: "the request is wrong in itself",
-    FailureKind.CLIENT_CANCELLED: "the client has left",
-    FailureKind.SUPERSEDED: "another attempt of the call was quicker",
+    FailureKind.DEPLOYMENT_PAYLOAD: "the request is larger than this tier or proxy accepts",
+    FailureKind.INVALID_REQUEST: "the request is invalid",
+    FailureKind.CLIENT_CANCELLED: "the client disconnected",
+    FailureKind.SUPERSEDED: "another attempt of the call was faster",
     FailureKind.OWN_POOL: "this gateway's own connection pool is full",
-    FailureKind.OWN_RESOURCES: "this machine is out of resources",
-    FailureKind.INTERNAL: "this gateway failed itself",
+    FailureKind.OWN_RESOURCES: "the gateway's machine is out of resources",
+    FailureKind.INTERNAL: "internal error of the gateway",
 }
 
 _CONCERNS = {
-    Scope.CALL: "this call",
+    Scope.CALL: "this call only",
     Scope.DEPLOYMENT: "this deployment",
-    Scope.HOST: "the host, with every model on it",
-    Scope.CREDENTIAL: "the credential, with every model it opens",
+    Scope.HOST: "the host, with all its models",
+    Scope.CREDENTIAL: "the credential, with all its models",
 }
 
 
@@ -84,7 +84,7 @@ def report(record: Mapping[str, Any], wall: float) -> dict[str, Any]:
     return {"id": record.get("id"), **answers(classify(evidence_of(record), wall))}
 
 
-def answers(verdict: Verdict | None) -> dict[str, Any]:
+def answers(verdict: Classification | None) -> dict[str, Any]:
     """Returns the fields of interface.md for a verdict, or for None: an exchange without an error."""
     return {
         "retriable": verdict is not None and verdict.is_retriable,
@@ -101,13 +101,13 @@ def evidence_of(record: Mapping[str, Any]) -> Evidence:
     if isinstance(status, str) and status.isascii() and status.isdigit():
         status = int(status)
     if status is not None and (not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 999):
-        raise ValueError("status is no HTTP status")
+        raise ValueError("status must be a number from 100 to 999")
     transport = record.get("transport") or ("http" if status else "network")
     if transport not in ("http", "stream", "network"):
-        raise ValueError("transport is none of http, stream, network")
+        raise ValueError("transport must be http, stream or network")
     events = record.get("stream_events")
     if events is not None and not isinstance(events, list):
-        raise ValueError("stream_events is no list")
+        raise ValueError("stream_events must be a list")
     return Evidence(
         status=status,
         headers=_headers(record.get("headers")),
@@ -127,17 +127,20 @@ def explanation(evidence: Evidence, wall: float) -> str:
     """Returns lines for a terminal: what an error means, why, and what the gateway does about it."""
     verdict = classify(evidence, wall)
     if verdict is None:
-        return "no error: the answer is what it should be"
+        return "no error: the response is valid"
     kind = verdict.kind
     rows = [
         ("meaning", f"{kind.category}: {_MEANING[kind]}"),
         ("evidence", f"{verdict.why}{_seen(evidence)}"),
-        ("said", f'"{verdict.message[:300]}"' if verdict.message else "nothing that can be read"),
+        ("message", f'"{verdict.message[:300]}"' if verdict.message else "none found"),
         ("retry here", _retry(verdict)),
-        ("elsewhere", _elsewhere(kind)),
-        ("wait", f"{verdict.retry_after_s:g} s, by the provider's own word" if verdict.retry_after_s else "none named"),
-        ("breaker", "counts against it" if verdict.counts_against_breaker else "does not count"),
-        ("concerns", _CONCERNS[kind.scope]),
+        ("fall back", _elsewhere(kind)),
+        (
+            "wait",
+            f"{verdict.retry_after_s:g} s, as the provider requests" if verdict.retry_after_s else "none requested",
+        ),
+        ("breaker", "counted as a failure" if verdict.counts_against_breaker else "not counted"),
+        ("affects", _CONCERNS[kind.scope]),
         ("kind", f"{kind.label}, as in logs, metrics and upstreams.X.errors"),
     ]
     return "\n".join(f"{name:12}{text}" for name, text in rows)
@@ -161,7 +164,7 @@ def _headers(value: object) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError("headers is no object")
+        raise ValueError("headers must be an object")
     return {str(name).lower(): _text(each) for name, each in value.items()}
 
 
@@ -177,9 +180,9 @@ def _seen(evidence: Evidence) -> str:
     return f" ({seen})" if seen else ""
 
 
-def _retry(verdict: Verdict) -> str:
+def _retry(verdict: Classification) -> str:
     if verdict.is_retriable:
-        return "yes, with backoff" if verdict.retry_after_s is None else "yes, after the wait"
+        return "yes, with backoff" if verdict.retry_after_s is None else "yes, after the requested wait"
     if verdict.is_final:
         return "no: the provider forbids it (x-should-retry: false)"
     if verdict.kind.is_retriable:
@@ -189,7 +192,7 @@ def _retry(verdict: Verdict) -> str:
 
 def _elsewhere(kind: FailureKind) -> str:
     if kind.can_fall_back:
-        return "yes: the next deployment is asked"
+        return "yes: the next deployment is tried"
     if kind is FailureKind.CONTEXT_LENGTH:
-        return "not to the same model; another model's window may be larger"
+        return "only to another model, whose context window may be larger"
     return "no: it would fail there as well"

@@ -57,7 +57,7 @@ SCENES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SceneResult:
     """The result of one scene."""
 
     trouble: str
@@ -79,14 +79,14 @@ async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
     return provider, app
 
 
-async def play(provider: MockProvider, app: App, show: Callable[[Seen], None]) -> None:
+async def play(provider: MockProvider, app: App, show: Callable[[SceneResult], None]) -> None:
     """Plays every scene through the gateway, and at the same time directly against a provider with the same faults."""
     async with _provider() as other:
         for scene in SCENES:
             _switch((provider, other), scene, scene.faults)
             before = provider.stats().requests
             direct, guarded = await asyncio.gather(_load(other.url, scene), _load(app.addresses[0], scene))
-            show(Seen(scene.trouble, direct, guarded, provider.stats().requests - before))
+            show(SceneResult(scene.trouble, direct, guarded, provider.stats().requests - before))
             _switch((provider, other), scene, "")
 
 

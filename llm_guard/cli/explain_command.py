@@ -1,6 +1,6 @@
 """`llm-guard explain`: fetches a call from a running gateway, and draws it.
 
-Exit codes: 0 success, 1 no answer, 2 wrong arguments.
+Exit codes: 0 success, 1 no response, 2 wrong arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from llm_guard.admin.api.calls import Calls
+from llm_guard.admin.api.calls import CallsView
 from llm_guard.cli.admin_access import Access, NoToken, address, config_option, load, token_of
 from llm_guard.log import printable
 from llm_guard.proxy.telemetry.access_log import CallLine
@@ -34,20 +34,28 @@ _USUAL_WIDTH = 100
 @click.command()
 @click.argument("name", metavar="[ID]", required=False)
 @config_option
-@click.option("--url", help="The gateway, or its operator's port. [default: as in the config; http://127.0.0.1:8080]")
-@click.option("--token", envvar="LLM_GUARD_OPS_TOKEN", help="Instead of the config's, or of the file in ops.store.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Calls, without an ID.")
-@click.option("--json", "as_json", is_flag=True, help="Print what the gateway says.")
+@click.option("--url", help="URL of the admin API. [default: from the config; http://127.0.0.1:8080]")
+@click.option(
+    "--token", envvar="LLM_GUARD_OPS_TOKEN", help="Operator token. [default: from the config, or the file in ops.store]"
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Number of calls to list, without an ID.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 @click.option("--plain", is_flag=True, help="Draw in ASCII.")
 def explain(
     name: str | None, path: Path | None, url: str | None, token: str | None, limit: int, as_json: bool, plain: bool
 ) -> None:  # fmt: skip
-    """Show why a call failed, attempt by attempt; without an ID the last calls that did.
+    """Show a call with all its attempts, or without an ID the last failed calls.
 
-    The ID is the answer's header x-llm-guard-request-id, and request_id in the log.
+    The ID is in the response header x-llm-guard-request-id, and as request_id in the log.
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-        raise click.BadParameter("is no id of a call: it is like lg-0123456789abcdef0123", param_hint="ID")
+        raise click.BadParameter("is not the id of a call, such as lg-0123456789abcdef0123", param_hint="ID")
     access = load(path)
     url = url or address(access) or "http://127.0.0.1:8080"
     if (is_local := _is_local(url)) is None:
@@ -58,12 +66,12 @@ def explain(
     try:
         said = _fetch(url.rstrip("/") + page, token, is_local=is_local)
         click.echo(said.decode() if as_json else _shown(said, is_one=name is not None, is_plain=plain))
-    except _NoAnswer as error:
+    except _NoResponse as error:
         click.echo(printable(str(error)), err=True)
         sys.exit(1)
 
 
-class _NoAnswer(Exception):
+class _NoResponse(Exception):
     """No usable response. The message is for the person at the terminal."""
 
 
@@ -103,19 +111,19 @@ def _fetch(url: str, token: str | None, *, is_local: bool) -> bytes:
             return said
     except urllib.error.HTTPError as error:
         with error:
-            raise _NoAnswer(_refusal(url, error.code, error.read(_MOST_BYTES))) from None
+            raise _NoResponse(_refusal(url, error.code, error.read(_MOST_BYTES))) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise _NoAnswer(f"{url} cannot be reached: {reason}") from None
+        raise _NoResponse(f"cannot connect to {url}: {reason}") from None
 
 
 def _refusal(url: str, status: int, body: bytes) -> str:
     try:
         said = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return f"{url} answered {status}: is it a gateway?"
-    hint = " (here by -c FILE, --token or LLM_GUARD_OPS_TOKEN)" if status == 401 else ""
-    return f"the gateway answered {status}: {said}{hint}"
+        return f"{url} responded {status}: check whether it is the URL of a gateway"
+    hint = " (with this command: -c FILE, --token or LLM_GUARD_OPS_TOKEN)" if status == 401 else ""
+    return f"the gateway responded {status}: {said}{hint}"
 
 
 def _shown(said: bytes, *, is_one: bool, is_plain: bool) -> str:
@@ -124,9 +132,9 @@ def _shown(said: bytes, *, is_one: bool, is_plain: bool) -> str:
         if is_one:
             width = shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns
             return waterfall(msgspec.json.decode(said, type=CallLine), strokes, width)
-        return table(msgspec.json.decode(said, type=Calls).calls) or "no call has failed, as far as is kept"
+        return table(msgspec.json.decode(said, type=CallsView).calls) or "no failed calls in memory"
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _NoAnswer("that is no answer of a gateway's: is the URL right?") from None
+        raise _NoResponse("the response is not a gateway's: check the URL") from None
 
 
 def _can_draw() -> bool:

@@ -21,18 +21,22 @@ from llm_guard.clock import SystemClock
 
 @click.command()
 @config_option
-@click.option("--url", help="Where browsers reach the gateway. [default: as in the config; http://127.0.0.1:8080]")
-@click.option("--as", "name", metavar="NAME", help="Log in with this token of ops.tokens.")
+@click.option(
+    "--url", help="URL at which browsers reach the gateway. [default: from the config; http://127.0.0.1:8080]"
+)
+@click.option("--as", "name", metavar="NAME", help="Name of the token in ops.tokens to log in with.")
 def login(path: Path | None, url: str | None, name: str | None) -> None:
-    """Print a link that opens the dashboard: good for 10 minutes, once.
+    """Print a login link for the dashboard, valid once and for 10 minutes.
 
-    It is made with the gateway's token, from the config or from the file in ops.store, and shows nothing of it.
+    The link is signed with the gateway's token, from the config or from the file in ops.store, and does not contain it.
     """
     if url is not None and not re.match(r"https?://[^\s/?#@]+[^\s?#]*$", url):
         raise click.BadParameter("must be a URL such as https://ops.example.com", param_hint="--url")
     access = load(path)
     if (base := url or address(access) or ("http://127.0.0.1:8080" if access is None else None)) is None:
-        raise click.UsageError("the config lets the system choose the port: say where the gateway is by --url")
+        raise click.UsageError(
+            "the config has port 0, so that the system chooses one: give the gateway's URL with --url"
+        )
     try:
         found = token_of(access, name)
     except NoToken as error:

@@ -26,7 +26,7 @@ from llm_guard.cli import classify_report
 from llm_guard.cli import demo as scenes
 from llm_guard.cli.explain_command import explain as explain_call
 from llm_guard.cli.login_command import first_link, login
-from llm_guard.cli.restart_summary import schedule
+from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, warnings_of
 from llm_guard.config_files import expiry_warnings, load_with_files
@@ -35,7 +35,7 @@ from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 from llm_guard.storage.state_dir import state_folder
-from llm_guard.upstreams.probes.targets import told
+from llm_guard.upstreams.probes.targets import probe_descriptions
 from llm_guard.version import full_version
 
 
@@ -46,16 +46,16 @@ def main() -> None:
 
 
 _config_option = click.option(
-    "-c", "--config", "path", required=True, type=click.Path(path_type=Path), help="The YAML file."
+    "-c", "--config", "path", required=True, type=click.Path(path_type=Path), help="The config file (YAML)."
 )
 
 
 @main.command()
 @_config_option
-@click.option("--host", help="Instead of server.host.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Instead of server.port; 0 takes a free one.")
-@click.option("--log-format", type=click.Choice(["json", "console"]), help="Instead of ops.log.format.")
-@click.option("--log-level", type=click.Choice(list(LEVEL_NUMBERS)), help="Instead of ops.log.level.")
+@click.option("--host", help="Overrides server.host.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Overrides server.port; 0 takes a free port.")
+@click.option("--log-format", type=click.Choice(["json", "console"]), help="Overrides ops.log.format.")
+@click.option("--log-level", type=click.Choice(list(LEVEL_NUMBERS)), help="Overrides ops.log.level.")
 def serve(
     path: Path, host: str | None, port: int | None, log_format: LogFormat | None, log_level: LevelName | None
 ) -> None:
@@ -77,10 +77,10 @@ async def _serve(config: Config, path: Path, changes: _Changes) -> None:
     app = create_app(config, path=path, adapt=changes.applied)
     await app.start()
     calm_collector()
-    app.heed_signals()  # before the line that announces readiness
-    click.echo(f"llm-guard {full_version()} serves on {' and '.join(app.addresses)}", err=True)
+    app.handle_signals()  # before the line that announces readiness
+    click.echo(f"llm-guard {full_version()} listens on {' and '.join(app.addresses)}", err=True)
     if sys.stderr.isatty() and (link := first_link(app.addresses[-1], app.operator_token.generated)):
-        click.echo(f"the dashboard, within 10 minutes and once: {link}\nlater: {_called()} login -c {path}", err=True)
+        click.echo(f"dashboard: {link} (once, within 10 minutes)\nnew link: {_called()} login -c {path}", err=True)
     await app.run()
 
 
@@ -108,9 +108,9 @@ main.add_command(login)
 @main.command()
 @_config_option
 def check(path: Path) -> None:
-    """Validate a config file; print its routes, and how its engines are brought back."""
+    """Validate a config file; print its models, probes, engine restarts and warnings."""
     config = _load(path)
-    rows = [("model", "asks", "then", "attempt", "total", "attempts")]
+    rows = [("model", "deployments", "fallbacks", "attempt timeout", "total timeout", "max attempts")]
     for name, model in config.models.items():
         asks = ", ".join(f"{each.upstream}/{each.model or name}" for each in model.deployments)
         attempt_s = model.timeout.attempt_s(is_client_timeout_known=False)
@@ -119,17 +119,17 @@ def check(path: Path) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for line in told(config):
+    for line in probe_descriptions(config):
         click.echo(line)
     for upstream, settings in config.upstreams.items():
         if settings.stream_end == "lenient":
-            click.echo(f"upstreams.{upstream}.stream_end: lenient: a stream without a finish_reason passes as whole")
+            click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
     for name, engine in config.engines.items():
-        click.echo("\n".join(schedule(name, engine)))
+        click.echo("\n".join(restart_schedule(name, engine)))
     expiries = expiry_warnings(config, SystemClock().wall())
     for warning in (*warnings_of(config, path, _state_folder(config)), *expiries):
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{path}: well, {len(config.models)} models on {len(config.upstreams)} upstreams")
+    click.echo(f"{path}: valid (models: {len(config.models)}, upstreams: {len(config.upstreams)})")
 
 
 def _state_folder(config: Config) -> Path | None:
@@ -140,13 +140,13 @@ def _state_folder(config: Config) -> Path | None:
 
 
 @main.command()
-@click.option("--jsonl", is_flag=True, help="Read many errors, a JSON object a line, and answer with one a line.")
-@click.option("--status", type=click.IntRange(100, 999), help="HTTP status of the answer; left out: there was none.")
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="May be given more than once.")
-@click.option("--provider", default="", help="Its name or its base_url, where the error alone does not tell.")
-@click.option("--body", help="What was answered, or what the HTTP client said; standard input by default.")
+@click.option("--jsonl", is_flag=True, help="Read one JSON error a line from standard input; write a line for each.")
+@click.option("--status", type=click.IntRange(100, 999), help="HTTP status of the response. [default: no response]")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A response header; repeatable.")
+@click.option("--provider", default="", help="Name or base_url of the provider, if the error alone does not show it.")
+@click.option("--body", help="The response body, or the HTTP client's error message. [default: standard input]")
 def classify(jsonl: bool, status: int | None, headers: tuple[str, ...], provider: str, body: str | None) -> None:
-    """Explain a provider's error: what it means, what the gateway does about it, and why.
+    """Classify a provider's error: what it means, how the gateway reacts, and why.
 
     \b
       curl -s ... | llm-guard classify --status 429 --provider openai
@@ -171,34 +171,34 @@ def classify(jsonl: bool, status: int | None, headers: tuple[str, ...], provider
 
 @main.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=9009, show_default=True, help="0 takes a free one.")
-@click.option("--seed", default=0, show_default=True, help="The same seed and requests meet the same faults.")
-@click.option("--tokens", type=click.IntRange(1), default=8, show_default=True, help="In each answer.")
-@click.option("--latency-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="Before every head.")
-@click.option("--token-delay-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="Before every token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9009, show_default=True, help="0 takes a free port.")
+@click.option("--seed", default=0, show_default=True, help="The same seed and requests get the same faults.")
+@click.option("--tokens", type=click.IntRange(1), default=8, show_default=True, help="Tokens in each response.")
+@click.option("--latency-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="Before response headers.")
+@click.option("--token-delay-ms", type=click.FloatRange(0), default=0.0, show_default=True, help="Before each token.")
 def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_delay_ms: float) -> None:
-    """Run a provider that misbehaves on request.
+    """Run a mock provider with faults on request.
 
-    Faults follow the model's name after a +, or stand in the header x-mock-fault:
+    Faults are appended to the model's name with +, or listed in the header x-mock-fault:
 
     \b
-      gpt-4o+status:503@10%          one call in ten is answered 503
+      gpt-4o+status:503@10%          503 for 10 % of the requests
       gpt-4o+status:429:2            429 with a Retry-After of 2 s
-      gpt-4o+latency:50ms~20ms       a slow head
-      gpt-4o+silence  +headers       no answer at all; headers, then nothing
-      gpt-4o+reset  +close           the connection ends without an answer
+      gpt-4o+latency:50ms~20ms       slow response headers
+      gpt-4o+silence  +headers       no response at all; headers, then nothing
+      gpt-4o+reset  +close           the connection ends without a response
       gpt-4o+cut:3  +stall:3         a stream is cut, or falls silent, after 3 tokens
       gpt-4o+error:0                 an error event in a 200, before the first token
       gpt-4o+truncated  +malformed:2 broken JSON
-      gpt-4o+limit:40/s              a rate limit; +limit:40/s:bare does not tell when to come back
+      gpt-4o+limit:40/s              a rate limit; +limit:40/s:bare sends no Retry-After
       gpt-4o+quota                   a spent quota
-      gpt-4o+capacity:20             20 at once, the rest wait their turn
+      gpt-4o+capacity:20             20 requests at once, the rest wait
       gpt-4o+noprefill               a request that ends in an assistant message is refused
-      gpt-4o+overlap:3               a continuation repeats the last 3 words of the answer
-      gpt-4o+another@50%             says another text
+      gpt-4o+overlap:3               a continuation repeats the last 3 words of the text
+      gpt-4o+another@50%             generates another text
 
-    While it runs, POST /mock/faults {"model": "gpt-4o", "faults": "status:503@40%"} switches a model's faults ("" lifts
-    them; "/health" stands for the health page), and GET /mock/stats counts the requests.
+    While it runs, POST /mock/faults {"model": "gpt-4o", "faults": "status:503@40%"} sets a model's faults ("" clears
+    them; "/health" as the model means the health page), and GET /mock/stats returns request counts.
     """
     provider = MockProvider(seed, tokens, token_delay_ms / 1000, latency_ms / 1000)
     try:
@@ -211,7 +211,7 @@ def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_
 
 
 async def _mock(provider: MockProvider, host: str, port: int) -> None:
-    click.echo(f"a misbehaving provider listens on {await provider.start(host, port)}", err=True)
+    click.echo(f"mock provider listens on {await provider.start(host, port)}", err=True)
     try:
         await asyncio.Event().wait()
     finally:
@@ -220,10 +220,10 @@ async def _mock(provider: MockProvider, host: str, port: int) -> None:
 
 @main.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The gateway's; a free one by default.")
-@click.option("--stay", is_flag=True, help="Go on serving when the scenes are over, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the gateway. [default: a free port]")
+@click.option("--stay", is_flag=True, help="Keep serving after the last scenario, until Ctrl-C.")
 def demo(host: str, port: int, stay: bool) -> None:
-    """See the point: a misbehaving provider, with and without the gateway. No key, no network."""
+    """Compare calls to a faulty provider with and without the gateway. Needs no API key and no network."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
         with TemporaryDirectory(prefix="llm-guard-demo-") as store:  # keeps the user's own audit trail clean
@@ -244,7 +244,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
             "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
         )
         if stay:
-            app.heed_signals()
+            app.handle_signals()
             click.echo(_invitation(app.addresses[0], _called(), app.operator_token.generated))
             await app.run()
     finally:
@@ -253,7 +253,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
         await provider.stop()
 
 
-def _show_scene(seen: scenes.Seen) -> None:
+def _show_scene(seen: scenes.SceneResult) -> None:
     direct, guarded = seen.direct.success_share, seen.guarded.success_share
     p99_s = (seen.guarded.latency if seen.guarded.ok else seen.guarded.failed_latency).p99
     per_call = seen.upstream_requests / seen.guarded.calls
@@ -267,9 +267,9 @@ def _show_scene(seen: scenes.Seen) -> None:
 def _invitation(address: str, command: str, token: Generated | None) -> str:
     file = token.file if token is not None else None
     link = first_link(address, token) if sys.stdout.isatty() else None
-    browser = f"within 10 minutes and once: {link}" if link else f"{address}/dashboard, with the token in {file}"
+    browser = f"{link} (once, within 10 minutes)" if link else f"{address}/dashboard, with the token in {file}"
     return f"""
-The gateway serves on {address}, with the provider behind it. Try it:
+The gateway listens on {address}, with the mock provider behind it. Try it:
 
   curl {address}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "gpt-4o", "messages": [{{"role": "user", "content": "hello"}}]}}'
@@ -277,8 +277,8 @@ The gateway serves on {address}, with the provider behind it. Try it:
   curl {address}/metrics
   LLM_GUARD_OPS_TOKEN="$(cat {file})" {command} explain --url {address}
 
-In a browser, {browser}
-Ctrl-C ends it."""
+Dashboard: {browser}
+Press Ctrl-C to stop."""
 
 
 def _called() -> str:
@@ -292,14 +292,14 @@ def _called() -> str:
 
 @main.command()
 @click.option("--url", required=True, help="Base URL of a gateway or provider.")
-@click.option("--model", "models", multiple=True, required=True, help="May be given more than once.")
+@click.option("--model", "models", multiple=True, required=True, help="Model to request; repeatable.")
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True, help="Calls a second."
+    "--rate", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True, help="Calls per second."
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
-@click.option("--stream", is_flag=True, help="Ask for streams.")
+@click.option("--stream", is_flag=True, help="Request streamed responses.")
 @click.option("--dialect", type=click.Choice(["openai", "anthropic"]), default="openai", show_default=True)
-@click.option("--key", envvar="LLM_GUARD_BENCH_KEY", help="API key to send; or LLM_GUARD_BENCH_KEY.")
+@click.option("--key", envvar="LLM_GUARD_BENCH_KEY", help="API key to send. [env: LLM_GUARD_BENCH_KEY]")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def bench(
@@ -313,7 +313,7 @@ def bench(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Load a gateway or a provider at a fixed rate, whatever it answers, and print what came of it."""
+    """Send calls to a gateway or provider at a fixed rate, and print success rate and latencies."""
     headers = {} if key is None else {"authorization": f"Bearer {key}", "x-api-key": key}
     plan = LoadPlan(
         url, models, rate, seconds=seconds, stream=stream, dialect=dialect, headers=headers, timeout_s=timeout

@@ -25,7 +25,7 @@ from __future__ import annotations
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat
 from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.clients import ClientKey
-from llm_guard.config.dry_check import Tried, try_text
+from llm_guard.config.dry_check import DryCheckResult, try_text
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.loader import load_access, load_config, parse_config, problem_at
@@ -39,13 +39,12 @@ from llm_guard.config.models import (
     UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
-from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, TimelineSettings, TraceSettings
+from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, RecentCallsSettings, TraceSettings
 from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
-from llm_guard.config.storage import CompletionWebhook, StoreConfig, sealing_keys
+from llm_guard.config.storage import CompletionWebhook, StoreConfig, encryption_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.config.warnings import warnings_of
-from llm_guard.config.yaml_source import ConfigError, Problem, dotted
-from llm_guard.config.yaml_source import Path as KeyPath
+from llm_guard.config.yaml_source import ConfigError, ConfigProblem, KeyPath, dotted
 
 __all__ = [
     "AlertRules",
@@ -55,8 +54,10 @@ __all__ = [
     "CompletionWebhook",
     "Config",
     "ConfigError",
+    "ConfigProblem",
     "ContainerConfig",
     "DeploymentConfig",
+    "DryCheckResult",
     "EngineConfig",
     "ErrorRule",
     "KeyChange",
@@ -65,14 +66,12 @@ __all__ = [
     "ModelConfig",
     "OperatorTokenConfig",
     "Ops",
-    "Problem",
+    "RecentCallsSettings",
     "Rules",
     "Server",
     "ServerTls",
     "StoreConfig",
-    "TimelineSettings",
     "TraceSettings",
-    "Tried",
     "UnitConfig",
     "UpstreamConfig",
     "UpstreamTls",
@@ -80,6 +79,7 @@ __all__ = [
     "WebhookFormat",
     "digest",
     "dotted",
+    "encryption_keys",
     "is_name",
     "is_pattern",
     "key_changes",
@@ -90,7 +90,6 @@ __all__ = [
     "near_names",
     "parse_config",
     "problem_at",
-    "sealing_keys",
     "shown",
     "try_text",
     "warnings_of",

@@ -11,13 +11,13 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llm_guard.config.fields import OptionalSecret, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, OptionalSecret, Strict, wrong
 from llm_guard.resilience.alerts.alert import RuleSettings, Severity
 from llm_guard.resilience.alerts.rules import (
     BreakerOpenSettings,
     BudgetExhaustedSettings,
     CallsRefusedSettings,
-    CredentialBenchedSettings,
+    CredentialCooldownSettings,
     EngineGaveUpSettings,
     FailureSpikeSettings,
     LatencySettings,
@@ -45,23 +45,23 @@ def _on(value: object) -> object:
 
 
 _Settings = TypeVar("_Settings", bound=RuleSettings)
-Rule = Annotated[_Settings | None, BeforeValidator(_on)]
+OptionalRule = Annotated[_Settings | None, BeforeValidator(_on)]
 """Settings of a rule; None: off."""
 
 
 class AlertRules(Strict):
     """Settings of each rule; `off` turns a rule off."""
 
-    success_rate: Rule[SuccessRateSettings] = SuccessRateSettings()
-    latency: Rule[LatencySettings] = LatencySettings()
-    calls_refused: Rule[CallsRefusedSettings] = CallsRefusedSettings()
-    breaker_open: Rule[BreakerOpenSettings] = BreakerOpenSettings()
-    failure_spike: Rule[FailureSpikeSettings] = FailureSpikeSettings()
-    budget_exhausted: Rule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
-    credential_cooldown: Rule[CredentialBenchedSettings] = CredentialBenchedSettings()
-    engine_gave_up: Rule[EngineGaveUpSettings] = EngineGaveUpSettings()
-    reload_failed: Rule[ReloadFailedSettings] = ReloadFailedSettings()
-    loop_lag: Rule[LoopLagSettings] = LoopLagSettings()
+    success_rate: OptionalRule[SuccessRateSettings] = SuccessRateSettings()
+    latency: OptionalRule[LatencySettings] = LatencySettings()
+    calls_refused: OptionalRule[CallsRefusedSettings] = CallsRefusedSettings()
+    breaker_open: OptionalRule[BreakerOpenSettings] = BreakerOpenSettings()
+    failure_spike: OptionalRule[FailureSpikeSettings] = FailureSpikeSettings()
+    budget_exhausted: OptionalRule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
+    credential_cooldown: OptionalRule[CredentialCooldownSettings] = CredentialCooldownSettings()
+    engine_gave_up: OptionalRule[EngineGaveUpSettings] = EngineGaveUpSettings()
+    reload_failed: OptionalRule[ReloadFailedSettings] = ReloadFailedSettings()
+    loop_lag: OptionalRule[LoopLagSettings] = LoopLagSettings()
 
     def of(self, name: RuleName) -> RuleSettings | None:
         """Settings of a rule; None: off."""
@@ -80,9 +80,9 @@ def _url(value: object) -> object:
     if not is_whole or not re.fullmatch("[\x21-\x7e]+", value):
         raise wrong("must be a URL such as https://hooks.example.com/llm-guard")
     if "@" in urllib.parse.urlsplit(value).netloc:
-        raise wrong("must not carry a user or a password; an authorization header stands in headers")
+        raise wrong("must not contain a user or password; put an authorization header in headers")
     if "#" in value:
-        raise wrong("must not carry a fragment")
+        raise wrong("must not contain a fragment")
     return value
 
 
@@ -93,7 +93,7 @@ def _rate(value: object) -> float:
     return int(match[1]) * _PER_S[match[2]]
 
 
-SendRate = Annotated[float, BeforeValidator(_rate)]
+WebhookRate = Annotated[float, BeforeValidator(_rate)]
 """Requests a second, > 0."""
 
 
@@ -102,7 +102,7 @@ class WebhookTarget(Strict):
 
     url: Annotated[str, BeforeValidator(_url)] = Field(repr=False)
     """An http or https URL. Redirects are not followed."""
-    name: Text = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
+    name: NonEmptyText = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
     """Name in API responses, logs and commands; by default the URL's host."""
     secret: OptionalSecret = Field(default=None, repr=False)
     """Signs the requests."""
@@ -131,7 +131,7 @@ class WebhookConfig(WebhookTarget):
     """Alerts below it are not sent."""
     send_resolved: bool = True
     """True: also sent when an alert resolves."""
-    rate: SendRate = 0.5
+    rate: WebhookRate = 0.5
     """Requests a second, in the file `1/s`, `30/m` or `100/h`. Alerts above the rate wait, and are sent together."""
 
     @model_validator(mode="after")
@@ -153,5 +153,5 @@ def check_webhook_names(webhooks: tuple[_Target, ...]) -> tuple[_Target, ...]:
     names = [each.name for each in webhooks]
     for name in names:
         if names.count(name) > 1:
-            raise wrong(f"two are called {name}: give each a name of its own")
+            raise wrong(f"the name {name} is used twice: names must be unique")
     return webhooks

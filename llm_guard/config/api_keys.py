@@ -44,7 +44,7 @@ def _check(keys: tuple[ApiKeyConfig, ...]) -> tuple[ApiKeyConfig, ...]:
         if each.key in [other.key for other in keys[:at]]:
             raise wrong(f"has the same key twice, the second time as {names[at]}")
         if names[at] in names[:at]:
-            raise wrong(f"has two keys that are called {names[at]}")
+            raise wrong(f"has two keys named {names[at]}")
     return keys
 
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Collection, Mapping
 
 from llm_guard.config.engines import EngineConfig
-from llm_guard.config.models import ModelConfig, Server, UpstreamConfig, Way
+from llm_guard.config.models import ModelConfig, ModelRouting, Server, UpstreamConfig
 from llm_guard.config.names import did_you_mean, is_name, is_pattern, matching_key
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
-from llm_guard.config.yaml_source import Document, Path
+from llm_guard.config.yaml_source import Document, KeyPath
 from llm_guard.dialects import DialectName
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
 
@@ -27,7 +27,7 @@ def check_listeners(document: Document, server: Server | None, ops: Ops | None) 
         document.report(("server", "isolate_objects"), remedy)
     owners: dict[str, str] = {}
     for index, client in enumerate(server.client_keys):
-        path: Path = ("server", "client_keys", index)
+        path: KeyPath = ("server", "client_keys", index)
         if client.name in owners.values():
             document.report((*path, "name"), f"another client is named {client.name}")
         if client.key in owners:
@@ -45,7 +45,7 @@ def _check_tokens(document: Document, ops: Ops, clients: Mapping[str, str]) -> N
     if ops.token is not None:
         owners.setdefault(ops.token, "ops.token")
     for index, each in enumerate(ops.tokens):
-        path: Path = ("ops", "tokens", index)
+        path: KeyPath = ("ops", "tokens", index)
         if each.name in [other.name for other in ops.tokens[:index]]:
             document.report((*path, "name"), f"another token is named {each.name}")
         if each.token in owners:
@@ -61,10 +61,10 @@ def check_names(document: Document, upstreams: Collection[str], models: Collecti
         if not is_name(name):
             document.report(("models", name), "a name has 1 to 256 printable characters")
         elif re.search(r"[?\[\]]", name):
-            document.report(("models", name), "the only wildcard is *, for any text; ? and [ ] are not read")
+            document.report(("models", name), "the only wildcard is *, for any text; ? and [ ] are not supported")
 
 
-def _check_name(document: Document, path: Path, name: str) -> None:
+def _check_name(document: Document, path: KeyPath, name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         document.report(path, "a name has 1 to 64 letters, digits, dots and dashes")
 
@@ -77,14 +77,14 @@ def check_engines(
     for name, engine in engines.items():
         _check_name(document, ("engines", name), name)
         for index, served in enumerate(engine.upstreams if engine is not None else ()):
-            path: Path = ("engines", name, "upstreams", index)
+            path: KeyPath = ("engines", name, "upstreams", index)
             owner = owners.setdefault(served, name)
             if served not in upstreams:
                 document.report(path, f"no upstream has this name{did_you_mean(served, upstreams)}")
             elif owner != name:
-                document.report(path, f"is served by the engine {owner}; give this one an upstream of its own")
+                document.report(path, f"is served by the engine {owner}; define a separate upstream for this engine")
             elif (upstream := upstreams[served]) is not None and upstream.probe is None:
-                reason = f"must not be null: nobody would know when to restart the engine {name}, which serves it"
+                reason = f"must not be null: the engine {name}, which serves it, is restarted when its probes fail"
                 document.report(("upstreams", served, "probe"), reason)
 
 
@@ -97,14 +97,14 @@ def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -
     for rule, named in exceptions.items():
         for name in named:
             if name not in models:
-                place: Path = ("ops", "alerts", rule, "models", name)
+                place: KeyPath = ("ops", "alerts", rule, "models", name)
                 document.report(place, f"no model has this name{did_you_mean(name, models)}")
 
 
 def check_store(document: Document, store: StoreConfig | None) -> None:
     """Checks that there is a key if something is to be encrypted."""
     if store is not None and store.dead_letters.bodies == "encrypted" and store.encryption_key is None:
-        remedy = "set store.encryption_key to what `openssl rand -base64 32` prints, by a variable"
+        remedy = "set store.encryption_key to the output of `openssl rand -base64 32`, through a variable"
         document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {remedy}")
 
 
@@ -116,15 +116,15 @@ def check_completion_webhooks(
     for name, model in models.items():
         webhook = model.deferred.webhook if model is not None else None
         if store is not None and webhook is not None and webhook not in known:
-            place: Path = ("models", name, "deferred", "webhook")
+            place: KeyPath = ("models", name, "deferred", "webhook")
             place = place if place in document.lines else ("defaults", *place[2:])
-            reason = f"no webhook in store.webhooks is called {webhook}{did_you_mean(webhook, known)}"
+            reason = f"no webhook in store.webhooks is named {webhook}{did_you_mean(webhook, known)}"
             document.report(place, reason)
 
 
 def check_ways(
     document: Document,
-    ways: Mapping[str, Way | None],
+    ways: Mapping[str, ModelRouting | None],
     upstreams: Mapping[str, UpstreamConfig | None],
 ) -> None:
     """Checks that every deployment and fallback exists and speaks the dialect of the call, without cycles.
@@ -141,15 +141,15 @@ def check_ways(
             _check_fallbacks(document, name, way, dialects, ways)
     for name, spoken in dialects.items():
         if len(spoken) > 1:
-            reason = "speak different dialects; a call cannot change from one to the other"
+            reason = "have different dialects; calls are not translated between them"
             document.report(("models", name, "deployments"), reason)
     _check_cycles(document, ways)
 
 
-def _check_deployments(document: Document, name: str, way: Way, upstreams: Collection[str]) -> None:
+def _check_deployments(document: Document, name: str, way: ModelRouting, upstreams: Collection[str]) -> None:
     seen = set()
     for index, deployment in enumerate(way.deployments):
-        path: Path = ("models", name, "deployments", index)
+        path: KeyPath = ("models", name, "deployments", index)
         if deployment.upstream not in upstreams:
             hint = did_you_mean(deployment.upstream, upstreams)
             document.report((*path, "upstream"), f"no upstream has this name{hint}")
@@ -162,12 +162,12 @@ def _check_deployments(document: Document, name: str, way: Way, upstreams: Colle
 def _check_fallbacks(
     document: Document,
     name: str,
-    way: Way,
+    way: ModelRouting,
     dialects: Mapping[str, set[DialectName]],
     models: Collection[str],
 ) -> None:
     for index, fallback in enumerate(way.fallbacks):
-        path: Path = ("models", name, "fallbacks", index)
+        path: KeyPath = ("models", name, "fallbacks", index)
         key = matching_key(models, fallback)
         if is_pattern(fallback):
             document.report(path, "must be one model's name, not a pattern")
@@ -179,31 +179,31 @@ def _check_fallbacks(
         elif fallback in way.fallbacks[:index]:
             document.report(path, "the same fallback is listed twice")
         elif _differ(dialects.get(name), dialects.get(key)):
-            reason = "speaks another dialect; a call cannot change from one to the other"
+            reason = "has another dialect; calls are not translated between them"
             document.report(path, reason)
 
 
-def check_probes(document: Document, ways: Mapping[str, Way | None]) -> None:
+def check_probes(document: Document, ways: Mapping[str, ModelRouting | None]) -> None:
     """Checks that a completion probe has a model name, and the same settings wherever the deployment is listed."""
     owners: dict[tuple[str, str], tuple[str, CompletionProbeSettings]] = {}
     for name, way in ways.items():
         for index, each in enumerate(way.deployments if way is not None else ()):
             if each.probe is None:
                 continue
-            path: Path = ("models", name, "deployments", index, "probe")
+            path: KeyPath = ("models", name, "deployments", index, "probe")
             if each.model is None and is_pattern(name):
-                document.report(path, "needs a `model` beside it: there is nothing to ask a pattern for")
+                document.report(path, "needs `model` as well: a pattern is not a model that can be requested")
                 continue
             owner, theirs = owners.setdefault((each.upstream, each.model or name), (name, each.probe))
             if theirs != each.probe:
-                document.report(path, f"is set otherwise for the same deployment of {owner}; write it there alone")
+                document.report(path, f"differs from the setting for the same deployment in {owner}; set it only there")
 
 
 def _differ(ours: set[DialectName] | None, theirs: set[DialectName] | None) -> bool:
     return bool(ours and theirs and ours.isdisjoint(theirs))
 
 
-def _check_cycles(document: Document, ways: Mapping[str, Way | None]) -> None:
+def _check_cycles(document: Document, ways: Mapping[str, ModelRouting | None]) -> None:
     """Reports each cycle of two models or more once, at the first of them."""
     order = list(ways)
     edges = {
@@ -217,7 +217,7 @@ def _check_cycles(document: Document, ways: Mapping[str, Way | None]) -> None:
         except graphlib.CycleError as error:
             circle = _from_first(list(reversed(error.args[1])), order)
         path = " -> ".join(circle)
-        document.report(("models", circle[0], "fallbacks"), f"lead in a circle: {path}")
+        document.report(("models", circle[0], "fallbacks"), f"form a loop: {path}")
         edges[circle[0]].remove(circle[1])
 
 

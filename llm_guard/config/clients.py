@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from llm_guard.config.fields import Secret, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, Secret, Strict, wrong
 from llm_guard.resilience.client_keys.limits import ClientLimitSettings
 from llm_guard.resilience.client_keys.scope import ALL, INFERENCE
 from llm_guard.resilience.routing.load_balancing import Weight
@@ -19,10 +19,10 @@ from llm_guard.resilience.routing.load_balancing import Weight
 class Allow(Strict):
     """Calls that a client key permits; anything else is refused with 403."""
 
-    models: tuple[Text, ...] | None = None
+    models: tuple[NonEmptyText, ...] | None = None
     """Model names as requested by clients, or prefixes followed by `*`. None: every model of the config; `*` also
     includes models that only an upstream knows, through `/upstreams/NAME`."""
-    paths: tuple[Text, ...] = (INFERENCE,)
+    paths: tuple[NonEmptyText, ...] = (INFERENCE,)
     """Paths below /v1/, or prefixes followed by `*`, for every upstream; `inference`: model calls, token counts and the
     list of models."""
 
@@ -31,7 +31,7 @@ class Allow(Strict):
     def _check_models(cls, models: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for name in models or ():
             if "*" in name[:-1]:
-                raise wrong(f"{name}: a * stands at the end only, for all names that begin so")
+                raise wrong(f"{name}: * is only allowed at the end, for all names with this prefix")
         return models
 
     @field_validator("paths")
@@ -47,7 +47,7 @@ class Allow(Strict):
 
 
 class ClientKey(Strict):
-    name: Text
+    name: NonEmptyText
     """Name in logs, metrics and the admin API."""
     key: Secret = Field(repr=False)
     """The key that the client sends."""

@@ -10,32 +10,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from llm_guard.config.loader import parse_config
-from llm_guard.config.yaml_source import ConfigError, Interpolated, Path, Problem, dotted, read_document
+from llm_guard.config.yaml_source import ConfigError, ConfigProblem, Interpolated, KeyPath, dotted, read_document
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DryCheckResult:
     """Result of a check. `problems` is empty for a valid config, as far as can be determined."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[ConfigProblem, ...]
     unchecked: tuple[str, ...]
     """Keys with a value from a variable."""
 
 
-def try_text(text: str, name: str, env: Mapping[str, str]) -> Tried:
+def try_text(text: str, name: str, env: Mapping[str, str]) -> DryCheckResult:
     """Checks a text. Of `env` only the names matter: whether a variable is set. `name` stands for the file in the
     problems."""
     stand_ins = {variable: variable.lower().replace("_", "-") for variable in env}
     try:
         document = read_document(text, name, stand_ins)
     except ConfigError as error:
-        return Tried(error.problems, ())
+        return DryCheckResult(error.problems, ())
     unchecked = tuple(dotted(path) for path in _variables(document.data, ()))
     try:
         parse_config(text, name, stand_ins)
     except ConfigError as error:
-        return Tried(tuple(each for each in error.problems if not _hangs_on(each.key, unchecked)), unchecked)
-    return Tried((), unchecked)
+        return DryCheckResult(tuple(each for each in error.problems if not _hangs_on(each.key, unchecked)), unchecked)
+    return DryCheckResult((), unchecked)
 
 
 def _hangs_on(key: str, unchecked: Iterable[str]) -> bool:
@@ -43,7 +43,7 @@ def _hangs_on(key: str, unchecked: Iterable[str]) -> bool:
     return key != "" and any(each == key or each.startswith((f"{key}.", f"{key}[")) for each in unchecked)
 
 
-def _variables(data: object, path: Path) -> Iterator[Path]:
+def _variables(data: object, path: KeyPath) -> Iterator[KeyPath]:
     if isinstance(data, Interpolated):
         yield path
     children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from llm_guard.config.fields import Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, Strict, wrong
 from llm_guard.resilience.health.restart_policy import PRESETS, Preset, RestartSettings
 from llm_guard.resilience.units import OptionalSeconds, Seconds, Unit, or_none, parse_ratio
 
@@ -39,13 +39,13 @@ def _provision(value: object) -> object:
 
 
 _Times = Annotated[int, BeforeValidator(_times)]
-_Variable = Annotated[str, _texts("[A-Za-z_][A-Za-z0-9_]*", "is no name of a variable: letters, digits and _")]
-_Argument = Annotated[str, _texts("[^\x00]*", "must not have a character 0: no program can be given one")]
+_Variable = Annotated[str, _texts("[A-Za-z_][A-Za-z0-9_]*", "is not a valid variable name: use letters, digits and _")]
+_Argument = Annotated[str, _texts("[^\x00]*", "must not contain the NUL character")]
 # github.com/moby/moby, daemon/names. It is part of a URL path.
-_Container = Annotated[str, _texts("[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "is no name of a container")]
+_Container = Annotated[str, _texts("[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "is not a valid container name")]
 # systemd.unit(5). It must not look like an option.
 _Unit = Annotated[
-    str, _texts(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,254}", "is no name of a unit, such as vllm.service")
+    str, _texts(r"[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,254}", "is not a valid unit name such as vllm.service")
 ]
 
 
@@ -58,14 +58,14 @@ class CommandConfig(Strict):
     """Variables in addition to those that every engine gets."""
     pass_env: tuple[_Variable, ...] = ()
     """Variables of the gateway's environment that are passed on."""
-    folder: Text | None = None
+    folder: NonEmptyText | None = None
     """Working directory; None: the gateway's."""
 
     @field_validator("argv")
     @classmethod
     def _check_argv(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
         if not argv[0].strip():
-            raise wrong("must begin with a program")
+            raise wrong("must start with the program")
         return argv
 
 
@@ -74,7 +74,7 @@ class ContainerConfig(Strict):
 
     container: _Container
     """Name of the container."""
-    socket: Text | None = None
+    socket: NonEmptyText | None = None
     """The daemon's socket; None: its default."""
 
 
@@ -117,7 +117,7 @@ _OF_A_SCHEDULE = tuple(each.name for each in dataclasses.fields(RestartSettings)
 class EngineConfig(Strict):
     """One engine. Exactly one of command, docker, podman and systemd is set."""
 
-    upstreams: tuple[Text, ...] = Field(min_length=1)
+    upstreams: tuple[NonEmptyText, ...] = Field(min_length=1)
     """Upstreams that it serves."""
     command: CommandConfig | None = None
     """A child process of the gateway."""
@@ -146,9 +146,9 @@ class EngineConfig(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if sum(each is not None for each in (self.command, self.docker, self.podman, self.systemd)) != 1:
-            raise wrong("needs exactly one of command, docker, podman and systemd: how it is started")
+            raise wrong("needs exactly one of command, docker, podman and systemd")
         if self.auto_provision and not self.standby:
-            raise wrong("auto_provision is for standby engines: set standby: true as well")
+            raise wrong("auto_provision only works for standby engines: set standby: true as well")
         return self
 
     @property

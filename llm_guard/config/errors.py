@@ -29,7 +29,7 @@ def _meaning(value: object) -> FailureKind:
     kind = MEANINGS.get(value) if isinstance(value, str) else None
     if kind is None:
         hint = did_you_mean(value, MEANINGS) if isinstance(value, str) else f"; known: {', '.join(MEANINGS)}"
-        raise PydanticCustomError("config", "{reason}", {"reason": f"is no kind of failure{hint}"})
+        raise PydanticCustomError("config", "{reason}", {"reason": f"is not a failure kind{hint}"})
     return kind
 
 
@@ -48,7 +48,7 @@ def _statuses(value: object) -> object:
     return frozenset(found)
 
 
-Word = Annotated[str, Field(min_length=1, max_length=200)]
+MatchText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ErrorWhen(Strict):
@@ -56,11 +56,11 @@ class ErrorWhen(Strict):
 
     status: Annotated[frozenset[int], BeforeValidator(_statuses)] = frozenset()
     """An error status such as 429, a class such as 5xx, or a list of them."""
-    code: Word | None = None
+    code: MatchText | None = None
     """The error body's `code`, in any spelling."""
-    type: Word | None = None
+    type: MatchText | None = None
     """The error body's `type`, in any spelling."""
-    message: Word | None = None
+    message: MatchText | None = None
     """Words, with `*` for any text; case and punctuation do not matter. Not a regular expression."""
 
     @model_validator(mode="after")

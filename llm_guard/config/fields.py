@@ -22,13 +22,13 @@ def wrong(reason: str) -> PydanticCustomError:
 def _port(value: object) -> int:
     number = int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,5}", value) else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 65535:
-        raise wrong("must be a port: a whole number from 0 to 65535; 0 takes any free one")
+        raise wrong("must be a port: a whole number from 0 to 65535; 0 takes a free port")
     return number
 
 
 def _header_value(value: object) -> object:
     if isinstance(value, str) and not re.fullmatch("[\x21-\x7e]*", value):
-        raise wrong("must be printable ASCII without spaces and line breaks: it travels in an HTTP header")
+        raise wrong("must be printable ASCII without spaces and line breaks: it is sent in an HTTP header")
     return value
 
 
@@ -36,9 +36,9 @@ def _optional_secret(value: object) -> object:
     return None if value == "" else _header_value(value)
 
 
-Text = Annotated[str, Field(min_length=1)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, BeforeValidator(_port)]
-Secret = Annotated[Text, BeforeValidator(_header_value)]
+Secret = Annotated[NonEmptyText, BeforeValidator(_header_value)]
 OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
 """An empty text is None, because an unset variable with an empty default produces one."""
 

@@ -27,16 +27,16 @@ from llm_guard.config.checks import (
 )
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.fields import Strict, key_of
-from llm_guard.config.models import Config, ModelConfig, ProbesConfig, Rules, Server, UpstreamConfig, Way
+from llm_guard.config.models import Config, ModelConfig, ModelRouting, ProbesConfig, Rules, Server, UpstreamConfig
 from llm_guard.config.operator import Ops
 from llm_guard.config.renamed_keys import unknown_key
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.yaml_source import (
     ConfigError,
+    ConfigProblem,
     Document,
     Interpolated,
-    Path,
-    Problem,
+    KeyPath,
     dotted,
     plain_scalar,
     read_document,
@@ -83,26 +83,28 @@ def text_in(path: str | os.PathLike[str]) -> str:
         with pathlib.Path(path).open("rb") as opened:
             content = opened.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError([Problem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
+        raise ConfigError([ConfigProblem(file, 0, "", f"cannot be read: {error.strerror}")]) from None
     if len(content) > _MAX_BYTES:
-        raise ConfigError([Problem(file, 0, "", "is larger than 1 MiB")])
+        raise ConfigError([ConfigProblem(file, 0, "", "is larger than 1 MiB")])
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError([Problem(file, line, "", "not text in UTF-8")]) from None
+        raise ConfigError([ConfigProblem(file, line, "", "not valid UTF-8 text")]) from None
 
 
-def problem_at(path: pathlib.Path | None, key: Path, reason: str, env: Mapping[str, str] = os.environ) -> Problem:
+def problem_at(
+    path: pathlib.Path | None, key: KeyPath, reason: str, env: Mapping[str, str] = os.environ
+) -> ConfigProblem:
     """A problem with a key of a config that was valid when it was read; `path` is its file, None if it came from
     elsewhere."""
     if path is None:
-        return Problem("config", 0, dotted(key), reason)
+        return ConfigProblem("config", 0, dotted(key), reason)
     try:
         line = read_document(text_in(path), os.fspath(path), env).line(key)
     except ConfigError:  # the file has changed since
         line = 0
-    return Problem(os.fspath(path), line, dotted(key), reason)
+    return ConfigProblem(os.fspath(path), line, dotted(key), reason)
 
 
 def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.environ) -> Config:
@@ -164,7 +166,9 @@ def _entries(document: Document, top: dict[str, Any], section: str) -> dict[str,
     if isinstance(entries, dict) and entries:
         return entries
     is_empty = entries is None or entries == {}
-    document.report((section,), "needs at least one entry" if is_empty else f"must be a mapping, not {_kind(entries)}")
+    document.report(
+        (section,), "must have at least one entry" if is_empty else f"must be a mapping, not {_kind(entries)}"
+    )
     return {}
 
 
@@ -186,17 +190,17 @@ def _merged(defaults: object, own: object) -> object:
     return {**defaults, **{key: _merged(defaults.get(key), value) for key, value in own.items()}}
 
 
-def _way(data: object) -> Way | None:
+def _way(data: object) -> ModelRouting | None:
     """The model's deployments and fallbacks; None if they are invalid, which has been reported with the model."""
     own = data if isinstance(data, dict) else {}
     try:
-        return Way.model_validate({key: _values(own[key]) for key in Way.model_fields if key in own})
+        return ModelRouting.model_validate({key: _values(own[key]) for key in ModelRouting.model_fields if key in own})
     except ValidationError:
         return None
 
 
 def _read(
-    document: Document, part: type[_Part], path: Path, data: object, inherited: Path | None = None
+    document: Document, part: type[_Part], path: KeyPath, data: object, inherited: KeyPath | None = None
 ) -> _Part | None:
     """Reads a part of the config. Returns None after reporting its problems, each where its value comes from."""
     try:
@@ -215,7 +219,7 @@ def _is_echo(detail: ErrorDetails) -> bool:
     return detail["type"] == "default_factory_not_called" or (detail["type"] == "too_short" and bool(detail["input"]))
 
 
-def _origin(document: Document, place: Path, path: Path, inherited: Path | None) -> Path:
+def _origin(document: Document, place: KeyPath, path: KeyPath, inherited: KeyPath | None) -> KeyPath:
     theirs = (*(inherited or ()), *place[len(path) :])
     return theirs if inherited and place not in document.lines and theirs in document.lines else place
 
@@ -240,7 +244,7 @@ def _raw(data: object) -> object:
     return data.raw if isinstance(data, Interpolated) else data
 
 
-def _reason(part: type[Strict], data: object, detail: ErrorDetails, place: Path) -> str:
+def _reason(part: type[Strict], data: object, detail: ErrorDetails, place: KeyPath) -> str:
     """The reason in this project's wording; quotes only values that the file itself shows."""
     context = detail.get("ctx", {})
     match detail["type"]:
@@ -277,7 +281,7 @@ def _quoting_reason(part: type[Strict], data: object, detail: ErrorDetails) -> s
         for again in error.errors(include_url=False):
             if again["loc"] == detail["loc"] and again["type"] == "value_error":
                 return str(again["ctx"]["error"])
-    return f"the value of {value.raw} is not accepted here"
+    return f"the value of {value.raw} is invalid here"
 
 
 def _keys_beside(part: type, loc: _Loc) -> list[str]:

@@ -14,7 +14,7 @@ from llm_guard.config.api_keys import ApiKeys
 from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
-from llm_guard.config.fields import OptionalSecret, Port, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Strict, wrong
 from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
@@ -24,7 +24,7 @@ from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
-from llm_guard.resilience.degradation.deferred import LaterSettings, Letters
+from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -34,14 +34,14 @@ from llm_guard.resilience.routing.load_balancing import Balance, Priority, Weigh
 from llm_guard.resilience.streams.settings import StreamEnd, StreamSettings
 from llm_guard.resilience.units import Count, OptionalSize, Pause, Seconds, Size
 
-Connections = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+ConnectionCount = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 
 
 class Server(Strict):
     """Where clients reach the gateway. Durations in seconds, sizes in bytes."""
 
-    host: Text = "127.0.0.1"
+    host: NonEmptyText = "127.0.0.1"
     """Address to listen on for clients; `0.0.0.0` for every interface."""
     port: Port = 8080
     """0 takes any free port."""
@@ -57,7 +57,7 @@ class Server(Strict):
     max_spool: OptionalSize = None
     """Disk space of all request bodies that wait in files, together. None: 4 GiB, or half of the disk that is free
     under TMPDIR when the gateway starts, whichever is smaller."""
-    max_connections: Connections | None = None
+    max_connections: ConnectionCount | None = None
     """Maximum number of open connections; None: half of the process's file descriptors. A new one replaces the one that
     has been idle for longest. Never more than the descriptors less 64."""
     head_timeout: Seconds = 15.0
@@ -101,7 +101,7 @@ class UpstreamConfig(Strict):
     """Address of the provider's API, with `/v1` for openai and without it for anthropic."""
     api_key: OptionalSecret = Field(default=None, repr=False)
     """None: the caller's key is passed on, unless there is an `api_key_file` or there are `api_keys`."""
-    api_key_file: Text | None = None
+    api_key_file: NonEmptyText | None = None
     """A file that contains only the key; it is read again when it changes."""
     api_keys: ApiKeys = ()
     """Several keys: each call is sent with the one that has the fewest calls of those that are not in a cooldown."""
@@ -131,21 +131,21 @@ class UpstreamConfig(Strict):
     def _check_one_source(cls, value: Any, info: ValidationInfo) -> Any:
         others = [name for name in ("api_key", "api_key_file") if info.data.get(name) is not None]
         if value and others:
-            raise wrong(f"stands beside {others[0]}: keep one of api_key, api_key_file and api_keys")
+            raise wrong(f"conflicts with {others[0]}: set only one of api_key, api_key_file and api_keys")
         return value
 
     @field_validator("tls")
     @classmethod
     def _check_tls(cls, tls: UpstreamTls | None, info: ValidationInfo) -> UpstreamTls | None:
         if tls is not None and str(info.data.get("base_url", "https:")).startswith("http:"):
-            raise wrong("is for a base_url that begins with https")
+            raise wrong("requires a base_url that begins with https")
         return tls
 
     @field_validator("stream_end")
     @classmethod
     def _check_stream_end(cls, stream_end: StreamEnd, info: ValidationInfo) -> StreamEnd:
         if stream_end == "lenient" and info.data.get("dialect") == "anthropic":
-            raise wrong("is for dialect openai: a message of Anthropic's always ends with message_stop")
+            raise wrong("is only for dialect openai: Anthropic's streams always end with message_stop")
         return stream_end
 
     @field_validator("base_url")
@@ -153,7 +153,7 @@ class UpstreamConfig(Strict):
     def _check_base_url(cls, url: str, info: ValidationInfo) -> str:
         url = _http_url(url)
         if info.data.get("dialect") == "anthropic" and url.endswith("/v1"):
-            raise wrong("leave /v1 off: with dialect anthropic the path of each call brings it")
+            raise wrong("remove /v1: with dialect anthropic it is part of each call's path")
         return url
 
 
@@ -166,9 +166,9 @@ def _http_url(url: str) -> str:
     if not is_whole or not url.isprintable() or " " in url:
         raise wrong("must be a URL such as https://api.example.com/v1")
     if "@" in parts.netloc:
-        raise wrong("must not carry a user or a password; a key stands in api_key")
+        raise wrong("must not contain a user or password; put the key in api_key")
     if "?" in url or "#" in url:
-        raise wrong("must not carry a query or a fragment")
+        raise wrong("must not contain a query or a fragment")
     return url.rstrip("/")
 
 
@@ -189,17 +189,17 @@ class Rules(Strict):
     relayed."""
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
-    dead_letter: Letters = "on_request"
+    dead_letter: DeadLetterMode = "on_request"
     """Which failed calls are stored: those with the header `x-llm-guard-dead-letter: true`, all, or none."""
-    deferred: LaterSettings = LaterSettings()
+    deferred: DeferredSettings = DeferredSettings()
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""
 
 
 class DeploymentConfig(Strict):
-    upstream: Text
+    upstream: NonEmptyText
     """Name of an upstream."""
-    model: Text | None = None
+    model: NonEmptyText | None = None
     """Model name to send to the upstream; None: the name that the client sent."""
     weight: Weight = 1.0
     """Its share of the calls, relative to the other deployments, with `balance: weighted`."""
@@ -214,21 +214,21 @@ class DeploymentConfig(Strict):
     @classmethod
     def _check_model(cls, model: str | None) -> str | None:
         if model is not None and (is_pattern(model) or not is_name(model)):
-            raise wrong("must be the name of one model; leave it out to pass on the name that was asked for")
+            raise wrong("must be the name of one model; leave it out to send the requested name")
         return model
 
 
-class Way(Strict):
+class ModelRouting(Strict):
     """Deployments and fallbacks of a model. Separate, because they are checked even if the model's other settings are
     invalid."""
 
     deployments: tuple[DeploymentConfig, ...] = Field(min_length=1)
     """Tried in this order, unless `balance` or `priority` says otherwise."""
-    fallbacks: tuple[Text, ...] = ()
+    fallbacks: tuple[NonEmptyText, ...] = ()
     """Models that are tried when this one cannot serve a call, in this order. They need the same dialect."""
 
 
-class ModelConfig(Way, Rules):
+class ModelConfig(ModelRouting, Rules):
     """One entry of `models`, merged with the defaults."""
 
 

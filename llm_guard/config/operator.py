@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, check_webhook_names
-from llm_guard.config.fields import OptionalSecret, Port, Secret, Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Secret, Strict, wrong
 from llm_guard.log.levels import LevelName, is_logger
 from llm_guard.resilience.health.status import HealthSettings
 from llm_guard.resilience.units import Ratio, Size
 
 _OTEL = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
-Calls = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+CallCount = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 _TAKEN = ("anybody", "expiry", "file", "operator", "reload", "signal", "start")
 """Names that the audit trail uses for the gateway itself and for `ops.token`."""
 
@@ -27,15 +27,15 @@ def _own_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", name):
         raise wrong("must have 1 to 64 letters, digits, dots, dashes, underscores and at signs")
     if name in _TAKEN:
-        raise wrong(f"must be another name: {name} stands for something else in the audit trail")
+        raise wrong(f"must be another name: {name} is reserved for the audit trail")
     return name
 
 
-class TimelineSettings(Strict):
+class RecentCallsSettings(Strict):
     """Finished calls that are kept in memory."""
 
-    calls: Calls = 1000
-    """Number of calls for each outcome (`proxy.telemetry.recent_calls.Fate`)."""
+    calls: CallCount = 1000
+    """Number of calls for each outcome (`proxy.telemetry.recent_calls.CallFate`)."""
     memory: Size = 16 * 1024**2
     """Maximum size in bytes of all together."""
 
@@ -43,11 +43,11 @@ class TimelineSettings(Strict):
 class TraceSettings(Strict):
     """OpenTelemetry traces, exported by OTLP over HTTP."""
 
-    endpoint: Text | None = None
+    endpoint: NonEmptyText | None = None
     """The complete URL; None: no traces."""
     sample: Ratio = 1.0
     """Share of the calls to trace if the caller does not decide it."""
-    service_name: Text = "llm-guard"
+    service_name: NonEmptyText = "llm-guard"
     """The resource attribute `service.name` of the spans."""
 
     @field_validator("endpoint")
@@ -56,7 +56,7 @@ class TraceSettings(Strict):
         if endpoint is None:
             return None
         if not re.fullmatch(r"https?://[^\s/@?#]+/[^\s?#]*", endpoint):
-            raise wrong("must be the whole URL, such as http://127.0.0.1:4318/v1/traces")
+            raise wrong("must be the full URL, such as http://127.0.0.1:4318/v1/traces")
         if not _has_opentelemetry():
             raise wrong("needs OpenTelemetry, which is not installed: pip install 'llm-guard-proxy[otel]'")
         return endpoint
@@ -70,21 +70,24 @@ class LogSettings(Strict):
     level: LevelName = "info"
     """The least severe level that is written. The line of a call is `info`."""
     levels: dict[str, LevelName] = Field(default_factory=dict)
-    """Levels by module or package; for each logger the most specific entry applies."""
+    """Levels by logger: llm_guard.access (one line per call), llm_guard.breaker (changes of breakers), or a module or
+    package; for each logger the most specific entry applies."""
 
     @field_validator("levels")
     @classmethod
     def _check_levels(cls, levels: dict[str, LevelName]) -> dict[str, LevelName]:
         for name in levels:
             if not name or not is_logger(name):
-                raise wrong(f"{name:.60}: write a module of the gateway, such as llm_guard.proxy.attempts.release")
+                raise wrong(
+                    f"{name:.60}: give llm_guard.access, llm_guard.breaker, or a module or package of llm_guard"
+                )
         return levels
 
 
 class OperatorTokenConfig(Strict):
     """A token of one person or one program."""
 
-    name: Annotated[Text, AfterValidator(_own_name)]
+    name: Annotated[NonEmptyText, AfterValidator(_own_name)]
     """Author of changes in the audit trail."""
     token: Secret = Field(repr=False)
     """At least 16 characters are recommended."""
@@ -97,17 +100,17 @@ class Ops(Strict):
 
     port: Port | None = None
     """None: the server's port; a number: only on that second listener."""
-    host: Text = "127.0.0.1"
+    host: NonEmptyText = "127.0.0.1"
     """Address of the second listener."""
     token: OptionalSecret = Field(default=None, repr=False)
     """None: one is generated and kept in `store`, unless `tokens` has one with the role `operator`."""
     tokens: tuple[OperatorTokenConfig, ...] = ()
     """A token for each person or program, recorded by its name in the audit log."""
-    hosts: tuple[Text, ...] = ()
+    hosts: tuple[NonEmptyText, ...] = ()
     """Host names accepted for /admin, besides localhost, the listeners' own and IP addresses; `*`: any."""
-    store: Text | None = None
+    store: NonEmptyText | None = None
     """The state folder; None: XDG_STATE_HOME/llm-guard, and memory if that is not available."""
-    recent_calls: TimelineSettings = TimelineSettings()
+    recent_calls: RecentCallsSettings = RecentCallsSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()

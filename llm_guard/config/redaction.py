@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from llm_guard.config.fields import key_of
 from llm_guard.config.models import Config
-from llm_guard.config.yaml_source import Path, dotted
+from llm_guard.config.yaml_source import KeyPath, dotted
 from llm_guard.outcome import FailureKind
 
 MASK = "***"
@@ -62,7 +62,7 @@ def key_changes(before: Config, after: Config) -> list[KeyChange]:
     return [change for path, change in found.items() if path not in inherited]
 
 
-def _origin(path: Path) -> Path:
+def _origin(path: KeyPath) -> KeyPath:
     """The key that is inherited: `models.X.timeout.idle` comes from `defaults.timeout.idle`."""
     return ("defaults", *path[2:])
 
@@ -99,7 +99,7 @@ def _masked(tree: Any) -> Any:
     return MASK if isinstance(tree, _Secret) else tree
 
 
-def _differences(before: Any, after: Any, path: Path) -> Iterator[tuple[Path, KeyChange]]:
+def _differences(before: Any, after: Any, path: KeyPath) -> Iterator[tuple[KeyPath, KeyChange]]:
     if isinstance(before, list) and isinstance(after, list):
         before, after = dict(enumerate(before)), dict(enumerate(after))
     if isinstance(before, dict) and isinstance(after, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from llm_guard.config.names import did_you_mean
-from llm_guard.config.yaml_source import Path
+from llm_guard.config.yaml_source import KeyPath
 
 _RULES = {
     "answer_later": "deferred",
@@ -49,7 +49,7 @@ RENAMED = {
 have their present names."""
 
 
-def unknown_key(place: Path, known: Iterable[str]) -> str:
+def unknown_key(place: KeyPath, known: Iterable[str]) -> str:
     """Returns the reason for an unknown key: its present name if it was renamed, else the most similar of `known`."""
     *above, old = map(str, place)
     new = dict(_renamed_in(above)).get(old)

@@ -18,10 +18,10 @@ from llm_guard.config.fields import OptionalSecret, Strict, wrong
 from llm_guard.resilience.units import Count, Seconds, Size, Unit, at_least
 
 _KEY_BYTES = 32
-Pace = Annotated[float, Unit(at_least(0.001))]
+RequeueRate = Annotated[float, Unit(at_least(0.001))]
 
 
-class CacheStore(Strict):
+class CacheStoreSettings(Strict):
     """The store of cached responses."""
 
     kind: Literal["memory", "sqlite"] = "memory"
@@ -30,7 +30,7 @@ class CacheStore(Strict):
     """Maximum size in bytes of all entries together; the least recently used are evicted first."""
 
 
-class LetterStore(Strict):
+class DeadLetterStoreSettings(Strict):
     """The store of dead letters: calls for which all attempts failed."""
 
     max_age: Seconds = 30 * 24 * 3600.0
@@ -39,11 +39,11 @@ class LetterStore(Strict):
     """Maximum size in bytes of all dead letters together; the oldest are deleted first."""
     bodies: Literal["plain", "encrypted", "none"] = "plain"
     """none: requests are not stored, and cannot be requeued. encrypted: with `store.encryption_key`."""
-    requeue_rate: Pace = 2.0
+    requeue_rate: RequeueRate = 2.0
     """Maximum number of requeued calls started in a second."""
 
 
-class LaterStore(Strict):
+class DeferredStoreSettings(Strict):
     """The store of deferred calls."""
 
     max_pending: Count = 1000
@@ -64,9 +64,9 @@ class StoreConfig(Strict):
     encryption_key: OptionalSecret = Field(default=None, repr=False)
     """Encrypts the bodies of deferred calls, and of dead letters if `bodies` says so: 32 random bytes in base64.
     Several keys are separated by commas: the first encrypts, all decrypt."""
-    cache: CacheStore = CacheStore()
-    dead_letters: LetterStore = LetterStore()
-    deferred: LaterStore = LaterStore()
+    cache: CacheStoreSettings = CacheStoreSettings()
+    dead_letters: DeadLetterStoreSettings = DeadLetterStoreSettings()
+    deferred: DeferredStoreSettings = DeferredStoreSettings()
     webhooks: Annotated[tuple[CompletionWebhook, ...], AfterValidator(check_webhook_names)] = ()
     """Webhooks that the `webhook` of a model's `deferred` can name."""
 
@@ -78,19 +78,19 @@ class StoreConfig(Strict):
         if find_spec("cryptography") is None:
             raise wrong("needs cryptography, which is not installed: pip install 'llm-guard-proxy[encryption]'")
         try:
-            sealing_keys(key)
+            encryption_keys(key)
         except ValueError as error:
             raise wrong(str(error)) from None
         return key
 
 
-def sealing_keys(key: str) -> tuple[bytes, ...]:
+def encryption_keys(key: str) -> tuple[bytes, ...]:
     """Returns the keys in `store.encryption_key`, of 32 bytes each. Raises ValueError, with a text that quotes none."""
     keys = key.split(",")
     found = tuple(_decoded(each) for each in keys)
     for number, each in enumerate(found, 1):
         if len(each) != _KEY_BYTES:
-            which = f"the {number}. of them" if len(keys) > 1 else "it"
+            which = f"entry {number}" if len(keys) > 1 else "it"
             raise ValueError(f"must be 32 random bytes, as `openssl rand -base64 32` prints them; {which} is not")
     return found
 

@@ -6,41 +6,41 @@ from __future__ import annotations
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from llm_guard.config.fields import Strict, Text, wrong
+from llm_guard.config.fields import NonEmptyText, Strict, wrong
 
 
 class ServerTls(Strict):
     """Paths of files; each is read again when it changes."""
 
-    cert: Text
+    cert: NonEmptyText
     """The certificate, followed by its chain."""
-    key: Text
+    key: NonEmptyText
     """The certificate's private key."""
-    client_ca: Text | None = None
+    client_ca: NonEmptyText | None = None
     """None: clients need no certificate. Else each must have one signed by these certificates (mutual TLS)."""
 
 
 class UpstreamTls(Strict):
     """Paths of files; each is read again when it changes."""
 
-    ca: Text | None = None
+    ca: NonEmptyText | None = None
     """Certificates to trust instead of the system's. None: the system's, or SSL_CERT_FILE's."""
-    cert: Text | None = None
+    cert: NonEmptyText | None = None
     """The gateway's client certificate (mutual TLS)."""
-    key: Text | None = None
+    key: NonEmptyText | None = None
     """The private key of `cert`."""
 
     @field_validator("key")
     @classmethod
     def _check_key(cls, key: str | None, info: ValidationInfo) -> str | None:
         if key is not None and info.data.get("cert") is None:
-            raise wrong("needs a `cert` beside it")
+            raise wrong("needs `cert` as well")
         return key
 
     @model_validator(mode="after")
     def _check_pair(self) -> UpstreamTls:
         if self.cert is not None and self.key is None:
-            raise wrong("has a `cert` and no `key`: both are needed")
+            raise wrong("needs `key` as well as `cert`")
         if self.cert is None and self.ca is None:
-            raise wrong("needs a `ca`, or a `cert` with its `key`; leave tls out to trust the system's certificates")
+            raise wrong("needs `ca`, or `cert` and `key`; leave tls out to trust the system's certificates")
         return self

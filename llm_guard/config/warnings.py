@@ -33,8 +33,8 @@ def _open_to_all(config: Config) -> Iterator[str]:
     paid = [name for name, upstream in config.upstreams.items() if upstream.has_own_key]
     if paid and not config.server.client_keys and not _is_loopback(config.server.host):
         yield (
-            f"server.host: {config.server.host} is open to other machines and there are no server.client_keys: any "
-            f"client that reaches it spends the key of {', '.join(paid)}"
+            f"server.host: {config.server.host} is reachable from other machines and there are no server.client_keys: "
+            f"any client can use the API key of {', '.join(paid)}"
         )
 
 
@@ -62,7 +62,7 @@ def _short_tokens(config: Config) -> Iterator[str]:
     tokens = {"ops.token": config.ops.token, **{f"ops.tokens, {each.name}": each.token for each in config.ops.tokens}}
     for key, token in tokens.items():
         if token is not None and len(token) < _SHORT:
-            yield f"{key}: has fewer than {_SHORT} characters and can be guessed: take `openssl rand -base64 32`"
+            yield f"{key}: has fewer than {_SHORT} characters and can be guessed: use `openssl rand -base64 32`"
 
 
 def _readable_secrets(path: Path) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _readable_secrets(path: Path) -> Iterator[str]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & stat.S_IROTH:
         for key in _plain_secrets(path):
-            yield f"{key}: stands in a file that anybody on this machine can read (mode {mode:o}): chmod o-r {path}"
+            yield f"{key}: is in a file that all users of this machine can read (mode {mode:o}): chmod o-r {path}"
 
 
 def _plain_secrets(path: Path) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _is_secret(place: _Place) -> bool:
     match place:
         case ("ops", "token") | ("ops", "tokens", _, "token") | ("server", "client_keys", _, "key"):
             return True
-        case ("upstreams", _, "api_key") | ("upstreams", _, "api_keys", _) | ("store", "key"):
+        case ("upstreams", _, "api_key") | ("upstreams", _, "api_keys", _) | ("store", "encryption_key"):
             return True
         case ("upstreams", _, "api_keys", _, "key") | ("ops" | "store", "webhooks", _, "secret"):
             return True
@@ -115,7 +115,7 @@ def _shared_state(state: Path | None) -> Iterator[str]:
     folder = state.expanduser().absolute()
     found = {each.resolve(): (each, mode) for each, mode in (*_shared_on(folder.resolve()), *_shared_on(folder))}
     for each, mode in found.values():
-        yield f"ops.store: others may write in {each} (mode {mode:o}), and so take over {folder}: chmod go-w {each}"
+        yield f"ops.store: other users can write to {each} (mode {mode:o}), and so replace {folder}: chmod go-w {each}"
 
 
 def _shared_on(folder: Path) -> Iterator[tuple[Path, int]]:

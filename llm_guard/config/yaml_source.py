@@ -12,7 +12,7 @@ from typing import NoReturn, Self
 
 import yaml
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Location of a value: `("models", "gpt-4", "deployments", 0, "upstream")`."""
 
 _MAX_NODES = 200_000
@@ -24,7 +24,7 @@ _NAMED = re.compile("(alias|anchor|tag handle) (?:'.*'|\".*\")")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """One problem in a file. `line` counts from 1, 0 is the file as a whole; `key` is dotted, or empty."""
 
     file: str
@@ -40,7 +40,7 @@ class Problem:
 class ConfigError(Exception):
     """A config file is invalid. Holds every problem found; one line each as text."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -64,18 +64,18 @@ class Document:
 
     file: str
     data: object = None
-    lines: dict[Path, int] = field(default_factory=dict)
-    problems: dict[Problem, None] = field(default_factory=dict)
-    unread: set[Path] = field(default_factory=set)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: dict[ConfigProblem, None] = field(default_factory=dict)
+    unread: set[KeyPath] = field(default_factory=set)
     """Values that could not be read; no further problems are reported for their placeholders."""
 
-    def report(self, path: Path, reason: str, line: int | None = None) -> None:
+    def report(self, path: KeyPath, reason: str, line: int | None = None) -> None:
         """Reports a problem once per key and reason; `line` if it is not the key's."""
         if path not in self.unread:
-            problem = Problem(self.file, line or self.line(path), dotted(path), reason)
+            problem = ConfigProblem(self.file, line or self.line(path), dotted(path), reason)
             self.problems[problem] = None
 
-    def line(self, path: Path) -> int:
+    def line(self, path: KeyPath) -> int:
         """Line of the key; for a missing key, the line of the section where it is missing."""
         while path and path not in self.lines:
             path = path[:-1]
@@ -104,7 +104,7 @@ def plain_scalar(text: str) -> object:
         return text
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """Formats a path as `models.gpt-4.deployments[0].upstream`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
@@ -136,7 +136,7 @@ def _compose(text: str, file: str) -> yaml.Node:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         reason = "not YAML: " + _unquoted(", ".join(part for part in (error.context, error.problem) if part))
         if "${" in _line_of(text, line):
-            reason += '; between { } or [ ] a variable stands in quotes: "${NAME}"'
+            reason += '; between { } or [ ] put a variable in quotes: "${NAME}"'
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         reason = f"not text: character U+{error.character:04X} is not allowed"
@@ -153,7 +153,7 @@ def _unquoted(reason: str) -> str:
     """Removes quoted names: an API key that begins with *, & or ! is parsed as an alias, an anchor or a tag."""
     if _NAMED.search(reason) is None:
         return reason
-    return _NAMED.sub(r"\1", reason) + "; text that begins with *, & or ! stands in quotes"
+    return _NAMED.sub(r"\1", reason) + "; put text that begins with *, & or ! in quotes"
 
 
 def _line_of(text: str, line: int) -> str:
@@ -169,7 +169,7 @@ class _Walk:
         self._env = env
         self._nodes = 0
 
-    def value(self, node: yaml.Node, path: Path) -> object:
+    def value(self, node: yaml.Node, path: KeyPath) -> object:
         self._count(node, path)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path)
@@ -178,23 +178,23 @@ class _Walk:
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._read_scalar(node, path)
         # Does not quote the tag: it may be an API key that begins with !.
-        self._unreadable(path, "tags are not read here; text that begins with ! stands in quotes")
+        self._unreadable(path, "tags are not supported; put text that begins with ! in quotes")
         return None
 
-    def _count(self, node: yaml.Node, path: Path) -> None:
+    def _count(self, node: yaml.Node, path: KeyPath) -> None:
         self._nodes += 1
         if isinstance(node, yaml.ScalarNode) and _HALF.search(node.value):
-            _fail(self._document.file, _line(node), "half of a surrogate pair is no text")
+            _fail(self._document.file, _line(node), "not text: half of a surrogate pair")
         if self._nodes > _MAX_NODES:
             _fail(self._document.file, _line(node), f"more than {_MAX_NODES} values")
         if len(path) > _MAX_DEPTH:
             _fail(self._document.file, _line(node), f"nested deeper than {_MAX_DEPTH} levels")
 
-    def _item(self, node: yaml.Node, path: Path) -> object:
+    def _item(self, node: yaml.Node, path: KeyPath) -> object:
         self._document.lines[path] = _line(node)
         return self.value(node, path)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, object]:
         values: dict[str, object] = {}
         for key, value in node.value:
             self._count(key, path)
@@ -204,7 +204,7 @@ class _Walk:
                 self._document.report(path, f"{name.split()[0]} has no value: a colon is missing", _line(key))
                 continue
             if name in values:
-                reason = f"the key is there twice; first on line {self._document.lines[*path, name]}"
+                reason = f"duplicate key; first on line {self._document.lines[*path, name]}"
             if reason is not None:
                 self._document.report((*path, name), reason, _line(key))
                 continue
@@ -212,17 +212,17 @@ class _Walk:
             values[name] = self.value(value, (*path, name))
         return values
 
-    def _read_scalar(self, node: yaml.ScalarNode, path: Path) -> object:
+    def _read_scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
         kind = node.tag.removeprefix(_TAG)
         if kind == "str":
             return self._interpolate(node.value, path)
         try:
             return _scalar(kind, node.value)
         except (KeyError, ValueError):
-            self._unreadable(path, f"does not read as !!{kind}")
+            self._unreadable(path, f"not a valid !!{kind}")
             return None
 
-    def _interpolate(self, raw: str, path: Path) -> str:
+    def _interpolate(self, raw: str, path: KeyPath) -> str:
         try:
             value = _VARIABLE.sub(self._variable, raw)
         except _NotAVariableError as error:
@@ -242,7 +242,7 @@ class _Walk:
             )
         return self._env.get(name) or default or ""
 
-    def _unreadable(self, path: Path, reason: str) -> None:
+    def _unreadable(self, path: KeyPath, reason: str) -> None:
         self._document.report(path, reason)
         self._document.unread.add(path)
 
@@ -259,14 +259,14 @@ def _key(node: yaml.Node) -> tuple[str, str | None]:
     if node.tag == _TAG + "null":
         return name or "?", "a key must be text"
     if name == "<<" and node.style is None:
-        return name, "merge keys are not read; what all models share stands under defaults"
+        return name, "merge keys are not supported; put settings that all models share under defaults"
     if "${" in name:
-        return name, "variables are read in values, not in keys"
+        return name, "variables are only supported in values, not in keys"
     return name, None
 
 
 def _fail(file: str, line: int, reason: str) -> NoReturn:
-    raise ConfigError([Problem(file, line, "", reason)])
+    raise ConfigError([ConfigProblem(file, line, "", reason)])
 
 
 def _line(node: yaml.Node) -> int:

@@ -18,11 +18,11 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import CompletionWebhook, Config
-from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.store_client import AsyncCallStore
 from llm_guard.proxy.http_server.error_responses import KEPT_CALLS
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.storage.calls.store import KeptCall, KeptCalls, StoreError
+from llm_guard.storage.calls.store import CallStore, StoredCall, StoreError
 from llm_guard.version import __version__
 from llm_guard.webhooks.signature import SIGNATURE_HEADER, signature
 
@@ -34,7 +34,7 @@ _MOST = 1000
 _RETRY = RetrySettings(base_delay=2.0, max_delay=300.0, jitter="equal", immediate_first=False)
 
 
-class Sent(Protocol):
+class SendResult(Protocol):
     """Result of one webhook request."""
 
     @property
@@ -45,11 +45,11 @@ class Sent(Protocol):
     def retry_after_s(self) -> float | None: ...
 
 
-Post = Callable[[str, Mapping[str, str], bytes, float], Awaitable[Sent]]
+SendCompletion = Callable[[str, Mapping[str, str], bytes, float], Awaitable[SendResult]]
 """Sends one request: URL, headers, body, and the time in seconds since the epoch. Never raises."""
 
 
-class Reason(msgspec.Struct, frozen=True):
+class CompletionError(msgspec.Struct, frozen=True):
     kind: str
     detail: str
 
@@ -68,7 +68,7 @@ class Completion(msgspec.Struct, frozen=True):
     received_at: float
     ended_at: float | None
     attempts: int
-    error: Reason | None
+    error: CompletionError | None
     version: int = 1
 
 
@@ -87,8 +87,8 @@ class CompletionNotifier:
         self,
         config: Config,
         call_store: AsyncCallStore,
-        post: Post,
-        counts: ErrandCounts,
+        post: SendCompletion,
+        counts: DeferredCounters,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -133,32 +133,34 @@ class CompletionNotifier:
     async def _tell(self, webhook: CompletionWebhook) -> None:
         """Sends all pending completions of one webhook in order, until one is not delivered."""
         try:
-            waiting = await self._call_store.do(lambda store: store.untold(webhook.name, _MOST))
+            waiting = await self._call_store.do(lambda store: store.unnotified(webhook.name, _MOST))
             for place, kept in enumerate(waiting):
                 if not await self._has_taken(webhook, kept, len(waiting) - place):
                     return
         except StoreError as error:
-            _log.warning("kept calls that are over cannot be told of", webhook=webhook.name, problem=str(error))
+            _log.warning(
+                "completion webhooks cannot be sent: the store of calls fails", webhook=webhook.name, error=str(error)
+            )
             return
         if waiting:
             self._has_news.set()  # more may be pending than one read returns
 
-    async def _has_taken(self, webhook: CompletionWebhook, kept: KeptCall, waiting: int) -> bool:
+    async def _has_taken(self, webhook: CompletionWebhook, kept: StoredCall, waiting: int) -> bool:
         """Sends one completion, and returns whether it was delivered. Raises StoreError."""
         rest = self._backoff_state[webhook.name]
         wall = self._clock.wall()
         said = completion(kept)
         content = msgspec.json.encode(said)
         sent = await self._post(webhook.url, _headers(webhook, said, content, wall), content, wall)
-        self._counts.told[webhook.name, "taken" if sent.is_delivered else "failed"] += 1
+        self._counts.webhook_requests[webhook.name, "delivered" if sent.is_delivered else "failed"] += 1
         if not sent.is_delivered:
             rest.failures += 1
             rest.until = self._clock.now() + self._wait_s(rest.failures, sent.retry_after_s)
             if rest.failures == 1:
-                _log.warning("a webhook fails", webhook=webhook.name, problem=sent.problem, waiting=waiting)
+                _log.warning("webhook delivery failed", webhook=webhook.name, error=sent.problem, pending=waiting)
             return False
         rest.failures = 0
-        await self._call_store.insist(partial(_note_told, kept))
+        await self._call_store.run_with_retries(partial(_note_told, kept))
         return True
 
     def _wait_s(self, failures: int, asked_s: float | None) -> float:
@@ -167,7 +169,7 @@ class CompletionNotifier:
         )  # fmt: skip
 
 
-def completion(kept: KeptCall) -> Completion:
+def completion(kept: StoredCall) -> Completion:
     """Builds the payload of a finished call. Excludes the response: the webhook's receiver may not be the caller."""
     is_answered = kept.state == "answered"
     failed = kept.ended if not is_answered else None
@@ -182,12 +184,12 @@ def completion(kept: KeptCall) -> Completion:
         round(kept.received_at, 3),
         kept.answered_at if is_answered else kept.last_failed_at,
         kept.attempts,
-        None if failed is None else Reason(failed.kind, failed.detail),
+        None if failed is None else CompletionError(failed.kind, failed.detail),
     )
 
 
-def _note_told(kept: KeptCall, store: KeptCalls) -> None:
-    store.told(kept.id, kept.state)
+def _note_told(kept: StoredCall, store: CallStore) -> None:
+    store.mark_notified(kept.id, kept.state)
 
 
 def _headers(webhook: CompletionWebhook, said: Completion, content: bytes, wall: float) -> dict[str, str]:

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-from llm_guard.storage.calls.store import Found, Purpose
+from llm_guard.storage.calls.store import CallStats, Purpose
 
-LostWhy = Literal["disk", "slow", "too_large", "too_many", "body"]
-"""Why a dead letter was lost. disk: the write failed. slow: the disk did not answer in time (it may have been written,
-but its client got no id). too_large: its body. too_many: too many calls wait for the disk. body: its spooled body could
-not be read again."""
-RoundOutcome = Literal["answered", "again", "dead", "put_back", "given_up", "lost"]
-"""Result of one round. lost: it could not be written, or another gateway has taken the call over."""
-ToldOutcome = Literal["taken", "failed"]
+LossReason = Literal["write_failed", "write_timeout", "body_too_large", "queue_full", "body_unreadable"]
+"""Why a dead letter was lost. write_timeout: it may have been written, but its client got no id. queue_full: too many
+calls wait for the disk. body_unreadable: its spooled body could not be read again."""
+RoundOutcome = Literal["answered", "retry", "dead", "interrupted", "cancelled", "lost"]
+"""Result of one execution. retry: it failed and is due again. interrupted: the gateway shut down; it is due again.
+cancelled: its client deleted it. lost: the result could not be written, or another gateway has taken the call over."""
+WebhookOutcome = Literal["delivered", "failed"]
 
 
-class ErrandCounts:
+class DeferredCounters:
     """Counters, used from the event loop only."""
 
     def __init__(self) -> None:
-        self.lost: dict[LostWhy, int] = defaultdict(int)
+        self.lost: dict[LossReason, int] = defaultdict(int)
         """Calls that should have been kept as dead letters."""
         self.rounds: dict[tuple[Purpose, RoundOutcome], int] = defaultdict(int)
-        self.told: dict[tuple[str, ToldOutcome], int] = defaultdict(int)
+        self.webhook_requests: dict[tuple[str, WebhookOutcome], int] = defaultdict(int)
         """Webhook requests, by the webhook's name."""
-        self.found: Found | None = None
+        self.found: CallStats | None = None
         """The last count of the store; None: not counted yet, or the store cannot be read."""
-        self.promised = 0
+        self.uncounted = 0
         """Calls deferred since that count, less those that have ended since."""
 
     @property
     def waiting(self) -> int:
         """Deferred calls without a response."""
         count = self.found.count if self.found is not None else {}
-        return max(0, count.get("later/queued", 0) + count.get("later/running", 0) + self.promised)
+        return max(0, count.get("deferred/queued", 0) + count.get("deferred/running", 0) + self.uncounted)

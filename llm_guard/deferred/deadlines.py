@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_guard.clock import Clock
-from llm_guard.storage.calls.store import KeptCall
+from llm_guard.storage.calls.store import StoredCall
 
 _JUMP_S = 1.0
 """Seconds: a smaller difference is no jump of the wall clock. Slewing moves the monotonic clock as well."""
@@ -25,14 +25,14 @@ class _Term:
     expires_at: float
 
 
-class Terms:
+class CallDeadlines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead_s = clock.wall() - clock.now()
         """Seconds by which the wall clock is ahead of the monotonic one, as of the times in the store."""
         self._terms: dict[str, _Term] = {}
 
-    def note(self, kept: KeptCall) -> None:
+    def note(self, kept: StoredCall) -> None:
         """Starts to track a call that was deferred or begun."""
         if kept.deadline_at is not None and kept.id not in self._terms:
             ahead_s = self._clock.wall() - self._clock.now()
@@ -54,7 +54,7 @@ class Terms:
         for kept_id in [each for each, term in self._terms.items() if term.expires_at < before]:
             del self._terms[kept_id]
 
-    def left_s(self, kept: KeptCall) -> float | None:
+    def left_s(self, kept: StoredCall) -> float | None:
         """Returns the seconds until the call expires, negative afterwards, or None if it never does."""
         if kept.deadline_at is None:
             return None

@@ -14,10 +14,10 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.serialization import MOST_BODY_BYTES, call_of, end_of, ended_of
 from llm_guard.outcome import Failure, FailureKind, Scope
-from llm_guard.proxy.cache.response_buffer import MOST_BYTES, Recording
+from llm_guard.proxy.cache.response_buffer import MOST_BYTES, ResponseBuffer
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import refusal_of
@@ -25,19 +25,19 @@ from llm_guard.proxy.http_server.response_writer import uncancel
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.request_body.reader import receive
 from llm_guard.proxy.request_body.size_limit import BodyLimit
-from llm_guard.proxy.telemetry.recorder import is_clients_doing
-from llm_guard.resilience.degradation.deferred import Again, Over, after_round
-from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer
+from llm_guard.proxy.telemetry.recorder import is_caused_by_client
+from llm_guard.resilience.degradation.deferred import EndDeferred, RetryDeferred, decide_after_round
+from llm_guard.storage.calls.store import CallFailure, StoredCall, StoredResponse
 
 _log = structlog.get_logger("llm_guard.deferred.execution")
 
 _LEFT_OUT = frozenset({"connection", "content-length", "set-cookie", "transfer-encoding"})
-_NO_BODY = Ended(
-    kind="no_body", detail="its request is not stored, or cannot be decrypted with this store.encryption_key"
+_NO_BODY = CallFailure(
+    kind="no_body", detail="its request body was not stored, or cannot be decrypted with this store.encryption_key"
 )
-_LATE = Ended(kind="deadline", detail="its deadline has passed before anybody could be asked")
+_LATE = CallFailure(kind="deadline", detail="its deadline passed before it could be sent")
 _LOST_KEY = (
-    "; its caller's own key was kept in memory alone, and is gone: give the upstream an api_key, and requeue the call"
+    "; the caller's API key was only kept in memory and is lost: set the upstream's api_key and requeue the call"
 )
 
 
@@ -45,7 +45,7 @@ _LOST_KEY = (
 class Answered:
     """The call has a response, and is over."""
 
-    answer: StoredAnswer
+    answer: StoredResponse
     attempts: int
 
 
@@ -53,7 +53,7 @@ class Answered:
 class Failed:
     """The round failed."""
 
-    ended: Ended
+    ended: CallFailure
     again_in_s: float | None
     """Seconds until the next round, or None if the call is dead."""
 
@@ -70,16 +70,16 @@ Round = Answered | Failed | Interrupted
 class _Asking:
     """The state of one round."""
 
-    kept: KeptCall
+    kept: StoredCall
     call: Call
-    recording: Recording = field(default_factory=Recording)
+    recording: ResponseBuffer = field(default_factory=ResponseBuffer)
 
 
-class Executor:
+class DeferredExecutor:
     """Executes stored calls through a `Handler`."""
 
     def __init__(
-        self, gateway: Handler, credentials: Credentials, terms: Terms, clock: Clock, draw: Callable[[], float]
+        self, gateway: Handler, credentials: Credentials, terms: CallDeadlines, clock: Clock, draw: Callable[[], float]
     ) -> None:
         """`draw` returns a uniform random number in [0, 1)."""
         self._gateway = gateway
@@ -88,7 +88,7 @@ class Executor:
         self._clock = clock
         self._draw = draw
 
-    async def ask(self, kept: KeptCall) -> Round:
+    async def ask(self, kept: StoredCall) -> Round:
         """Executes one round. Raises only CancelledError, and that only if the cancellation is not the gateway's
         drain."""
         if kept.request.body is None:
@@ -105,7 +105,7 @@ class Executor:
                 raise
             uncancel()
         except Exception as error:  # noqa: BLE001  # a bug here must not end the runner for all calls to come
-            _log.exception("an errand broke the gateway", kept=kept.id)
+            _log.exception("unexpected error in a background call", stored_call_id=kept.id)
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
         finally:
             if not isinstance(call.body, bytes):
@@ -143,42 +143,42 @@ class Executor:
         if is_whole:
             headers = tuple((name, value) for name, value in recording.headers if name.lower() not in _LEFT_OUT)
             return Answered(
-                StoredAnswer(status=recording.status, headers=headers, body=bytes(recording.body)), len(call.attempts)
+                StoredResponse(status=recording.status, headers=headers, body=bytes(recording.body)), len(call.attempts)
             )
         if call.is_draining:
             return Interrupted()
         if len(recording.body) > MOST_BYTES:
-            ended = Ended(kind="answer_too_large", detail=f"its answer has more than {MOST_BYTES} bytes")
+            ended = CallFailure(kind="answer_too_large", detail=f"its response is larger than {MOST_BYTES} bytes")
             return Failed(ended, None)
         return self._failed(asking.kept, call)
 
-    def _failed(self, kept: KeptCall, call: Call) -> Failed:
+    def _failed(self, kept: StoredCall, call: Call) -> Failed:
         if call.failure is None and call.refusal is None:
-            call.failure = Failure(FailureKind.TRUNCATED, "the answer was broken off")
+            call.failure = Failure(FailureKind.TRUNCATED, "the response was cut off")
         end, ended = end_of(call), ended_of(call)
         if isinstance(end, Failure) and end.kind.scope is Scope.CREDENTIAL and self._has_lost_key(kept, call):
-            ended = Ended(
+            ended = CallFailure(
                 kind=ended.kind, detail=ended.detail + _LOST_KEY, status=ended.status, attempts=ended.attempts,
                 body=ended.body,
             )  # fmt: skip
         left_s = self._terms.left_s(kept)
         if left_s is None:  # a requeued dead letter: the operator sees the result, and may requeue it again
             return Failed(ended, None)
-        step = after_round(
+        step = decide_after_round(
             end,
             rounds=kept.rounds,
             is_repeatable=call.is_repeatable,
-            is_own_doing=is_clients_doing(call),
+            is_own_doing=is_caused_by_client(call),
             left_s=left_s,
             u=self._draw(),
         )
         match step:
-            case Again(after_s):
+            case RetryDeferred(after_s):
                 return Failed(ended, after_s)
-            case Over():
+            case EndDeferred():
                 return Failed(ended, None)
 
-    def _has_lost_key(self, kept: KeptCall, call: Call) -> bool:
+    def _has_lost_key(self, kept: StoredCall, call: Call) -> bool:
         last = call.attempts[-1].target.deployment if call.attempts else None
         is_callers = last is not None and last.credential is None
         return is_callers and kept.client is None and not self._credentials.of(kept.id).headers

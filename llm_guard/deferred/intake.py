@@ -13,18 +13,18 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import ErrandCounts, LostWhy
+from llm_guard.deferred.counters import DeferredCounters, LossReason
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.operator_events import AggregatedEvents
-from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, kept_call, new_id
+from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, new_id, stored_call
 from llm_guard.deferred.status_api import StatusApi
 from llm_guard.deferred.store_client import AsyncCallStore, SlowDisk
 from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.resilience.degradation.deferred import Again, LaterSettings, after_round
-from llm_guard.storage.calls.store import Ended, KeptCall, StoreError, Wanted
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.resilience.degradation.deferred import DeferredSettings, RetryDeferred, decide_after_round
+from llm_guard.storage.calls.store import CallFailure, CallFilter, StoredCall, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.intake")
 
@@ -36,7 +36,7 @@ _COME_BACK_S = 10.0
 _TOO_LARGE = Refusal(
     413,
     "too_large_to_keep",
-    f"a call is kept until later only with a body of at most {MOST_BODY_BYTES} bytes",
+    f"a call can only be deferred with a body of at most {MOST_BODY_BYTES} bytes",
     by="limit",
 )
 
@@ -50,15 +50,15 @@ class CallIntake:
         call_store: AsyncCallStore,
         status_api: StatusApi,
         credentials: Credentials,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
         draw: Callable[[], float],
-        on_promise: Callable[[], None],
+        on_deferred: Callable[[], None],
         take_back: Callable[[str], None],
     ) -> None:
-        """`draw` returns a uniform random number in [0, 1). `on_promise` is called when a deferred call is stored,
+        """`draw` returns a uniform random number in [0, 1). `on_deferred` is called when a deferred call is stored,
         `take_back` with the id of a call that must not run, should its write succeed after all."""
         self._call_store = call_store
         self._status_api = status_api
@@ -68,7 +68,7 @@ class CallIntake:
         self._terms = terms
         self._clock = clock
         self._draw = draw
-        self._on_promise = on_promise
+        self._on_deferred = on_deferred
         self._take_back = take_back
         self._waiting = self._waiting_bytes = 0
         self.adopt(config)
@@ -77,49 +77,51 @@ class CallIntake:
         """Applies the settings of a new config."""
         self._most_waiting = config.store.deferred.max_pending
 
-    async def show(self, call: Call, reply: Reply) -> None:
-        await self._status_api.show(call, reply)
+    async def serve_status_api(self, call: Call, reply: ResponseWriter) -> None:
+        await self._status_api.serve(call, reply)
 
-    async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
+    async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert call.route is not None  # noqa: S101  # only a call with a route has rules that defer it
         if self._counts.waiting >= self._most_waiting or self._is_full:
-            return _later("too_many_promises", "too many calls wait to be answered later already")
+            return _later("too_many_promises", "too many deferred calls are pending")
         ended = None if is_at_once else ended_of(call)
         due_in_s = 0.0 if ended is None else self._due_in_s(call, call.route.lasting.later)
         if due_in_s is None:
-            return _later("not_later", "it would fail the same way later")
+            return _later("not_later", "the call is not deferred: it would fail in the same way later")
         try:
             body = await body_of(call, self._clock)
         except OSError as error:
-            return _later("cannot_be_kept", f"its body cannot be read again: {error.strerror}")
+            return _later(
+                "cannot_be_kept", f"the call is not deferred: its body cannot be read again: {error.strerror}"
+            )
         if body is None:
             return _TOO_LARGE
-        kept = self._promised(call, body, ended, due_in_s, call.route.lasting.later)
+        kept = self._deferred_call(call, body, ended, due_in_s, call.route.lasting.later)
         self._credentials.keep(kept.id, call)
         self._terms.note(kept)
-        self._counts.promised += 1
+        self._counts.uncounted += 1
         try:
             await self._write(kept)
         except BaseException as error:
-            self._counts.promised -= 1
+            self._counts.uncounted -= 1
             # The client never gets this id, so the call must not run.
             self._credentials.forget(kept.id)
             self._terms.forget(kept.id)
             self._take_back(kept.id)
-            self._call_store.let(lambda store: store.delete(Wanted(ids=(kept.id,))))
+            self._call_store.run_unawaited(lambda store: store.delete(CallFilter(ids=(kept.id,))))
             if isinstance(error, StoreError):
-                if self._events.note("promise", "unkept"):
-                    _log.error("a call could not be promised an answer", problem=str(error))
-                return _later("cannot_be_kept", "the call cannot be kept until later: the gateway's store fails")
+                if self._events.note("deferred", "rejected"):
+                    _log.error("a call could not be deferred", error=str(error))
+                return _later("cannot_be_kept", "the call is not deferred: the gateway's store fails")
             raise
-        _beyond(call).deferred_id = kept.id
-        self._events.note("promise", "made")
-        self._on_promise()
+        _disposition(call).deferred_id = kept.id
+        self._events.note("deferred", "accepted")
+        self._on_deferred()
         return kept.id
 
-    def _due_in_s(self, call: Call, rules: LaterSettings) -> float | None:
+    def _due_in_s(self, call: Call, rules: DeferredSettings) -> float | None:
         """Seconds until a failed call is tried again, or None if it never is."""
-        step = after_round(
+        step = decide_after_round(
             end_of(call),
             rounds=1,
             is_repeatable=call.is_repeatable,
@@ -127,43 +129,43 @@ class CallIntake:
             left_s=rules.deadline,
             u=self._draw(),
         )
-        return step.after_s if isinstance(step, Again) else None
+        return step.after_s if isinstance(step, RetryDeferred) else None
 
-    def _promised(
-        self, call: Call, body: bytes, ended: Ended | None, due_in_s: float, rules: LaterSettings
-    ) -> KeptCall:  # fmt: skip
-        kept = kept_call(new_id(), call, body, ended, self._clock, purpose="later", state="queued")
+    def _deferred_call(
+        self, call: Call, body: bytes, ended: CallFailure | None, due_in_s: float, rules: DeferredSettings
+    ) -> StoredCall:  # fmt: skip
+        kept = stored_call(new_id(), call, body, ended, self._clock, purpose="deferred", state="queued")
         wall = self._clock.wall()
         return msgspec.structs.replace(
             kept, due_at=wall + due_in_s, deadline_at=wall + rules.deadline, webhook=rules.webhook,
             rounds=0 if ended is None else 1,
         )  # fmt: skip
 
-    async def bury(self, call: Call) -> str | None:
+    async def dead_letter(self, call: Call) -> str | None:
         try:
             body = await body_of(call, self._clock)
         except OSError as error:
-            self._lose("body", str(error.strerror))
+            self._lose("body_unreadable", str(error.strerror))
             return None
         if body is None:
-            self._lose("too_large", f"its body has more than {MOST_BODY_BYTES} bytes")
+            self._lose("body_too_large", f"its body is larger than {MOST_BODY_BYTES} bytes")
             return None
         if self._is_full:
-            self._lose("too_many", f"{self._waiting} calls of {self._waiting_bytes} bytes wait for the disk")
+            self._lose("queue_full", f"{self._waiting} calls of {self._waiting_bytes} bytes wait for the disk")
             return None
-        kept = kept_call(new_id(), call, body, ended_of(call), self._clock, purpose="letter", state="dead")
+        kept = stored_call(new_id(), call, body, ended_of(call), self._clock, purpose="dead_letter", state="dead")
         self._credentials.keep(kept.id, call)
         try:
             await self._write(kept)
         except StoreError as error:
             self._credentials.forget(kept.id)
-            self._lose("slow" if isinstance(error, SlowDisk) else "disk", str(error))
+            self._lose("write_timeout" if isinstance(error, SlowDisk) else "write_failed", str(error))
             return None
-        _beyond(call).dead_letter_id = kept.id
-        self._events.note("letter", "kept")
+        _disposition(call).dead_letter_id = kept.id
+        self._events.note("dead_letter", "stored")
         return kept.id
 
-    async def _write(self, kept: KeptCall) -> None:
+    async def _write(self, kept: StoredCall) -> None:
         """Writes the call to the disk. Raises StoreError."""
         size = len(kept.request.body or b"")
         self._waiting += 1
@@ -178,17 +180,17 @@ class CallIntake:
     def _is_full(self) -> bool:
         return self._waiting >= _MOST_WAITING or self._waiting_bytes >= _MOST_WAITING_BYTES
 
-    def _lose(self, why: LostWhy, problem: str) -> None:
-        self._counts.lost[why] += 1
-        if self._events.note("letter", "lost"):
-            _log.error("a dead letter was lost", why=why, problem=problem)
+    def _lose(self, reason: LossReason, problem: str) -> None:
+        self._counts.lost[reason] += 1
+        if self._events.note("dead_letter", "lost"):
+            _log.error("a dead letter was lost", reason=reason, error=problem)
 
 
 def _later(code: str, message: str) -> Refusal:
     return Refusal(503, code, message, by="limit", retry_after_s=_COME_BACK_S, should_retry=True)
 
 
-def _beyond(call: Call) -> Disposition:
+def _disposition(call: Call) -> Disposition:
     if call.disposition is None:
         call.disposition = Disposition()
     return call.disposition

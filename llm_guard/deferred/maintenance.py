@@ -7,12 +7,12 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import ErrandCounts
-from llm_guard.deferred.deadlines import Terms
+from llm_guard.deferred.counters import DeferredCounters
+from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.store_client import AsyncCallStore
-from llm_guard.deferred.worker import LEASE_S, Runner
-from llm_guard.storage.calls.store import KeptCalls, StoreError
+from llm_guard.deferred.worker import LEASE_S, DeferredWorker
+from llm_guard.storage.calls.store import CallStore, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.maintenance")
 
@@ -21,17 +21,17 @@ EVERY_S = LEASE_S / 4
 _SWEEP_EVERY_S = 60.0
 
 
-class Upkeep:
+class StoreMaintenance:
     """Life cycle: `await run()` until it is cancelled."""
 
     def __init__(
         self,
         config: Config,
         call_store: AsyncCallStore,
-        runner: Runner,
-        counts: ErrandCounts,
+        runner: DeferredWorker,
+        counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
     ) -> None:
         self._call_store = call_store
@@ -55,8 +55,8 @@ class Upkeep:
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:  # once: a directory without permission stays that way
-                    self._events.note("store", "unkept")
-                    _log.error("kept calls cannot be looked after", problem=str(error))
+                    self._events.note("call_store", "maintenance_failed")
+                    _log.error("maintenance of stored calls failed", error=str(error))
                 self._is_failing = True
             self._events.look()
             await self._clock.sleep(EVERY_S)
@@ -67,20 +67,20 @@ class Upkeep:
         if running := self._runner.running():
             gone = await self._call_store.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
             for kept_id in gone:
-                self._runner.let_go(kept_id)
+                self._runner.cancel_lost(kept_id)
         if recovered := await self._call_store.do(lambda store: store.recover(self._clock.wall())):
-            _log.info("kept calls of a process that has ended were taken over", count=recovered)
+            _log.info("stored calls of an ended process taken over", count=recovered)
             self._runner.wake()
         if self._clock.now() - self._swept_at >= _SWEEP_EVERY_S:
             self._swept_at = self._clock.now()
             self._terms.forget_expired(_SWEEP_EVERY_S)
             await self._call_store.do(self._sweep)
-        counted = self._counts.promised
+        counted = self._counts.uncounted
         self._counts.found = await self._call_store.do(lambda store: store.stats())
-        self._counts.promised -= counted  # calls that were deferred meanwhile may not be in the count
+        self._counts.uncounted -= counted  # calls that were deferred meanwhile may not be in the count
 
-    def _sweep(self, store: KeptCalls) -> None:
+    def _sweep(self, store: CallStore) -> None:
         letters = self._store.dead_letters
         count = store.sweep(self._clock.wall(), self._store.deferred.result_ttl, letters.max_age, letters.size)
         if count:
-            _log.info("kept calls have had their time", count=count)
+            _log.info("expired stored calls deleted", count=count)

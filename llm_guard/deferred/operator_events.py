@@ -9,8 +9,8 @@ from llm_guard.clock import Clock
 _APART_S = 5.0
 
 
-class Note(Protocol):
-    """Publishes an event, as `admin.events.event_log.Journal.note` does."""
+class PublishEvent(Protocol):
+    """Publishes an event, as `admin.events.event_log.EventLog.note` does."""
 
     def __call__(self, kind: str, /, **facts: str | float | bool | None) -> None: ...
 
@@ -19,14 +19,14 @@ class AggregatedEvents:
     """Aggregates events. `tell` is set by the admin API; until then events are dropped."""
 
     def __init__(self, clock: Clock) -> None:
-        self.tell: Note = _to_nobody
+        self.tell: PublishEvent = _to_nobody
         self._clock = clock
         self._untold: dict[tuple[str, str], int] = {}
         self._told_at: dict[tuple[str, str], float] = {}
 
-    def note(self, kind: str, what: str) -> bool:
+    def note(self, kind: str, event: str) -> bool:
         """Counts one event. Returns whether it was published now."""
-        key = (kind, what)
+        key = (kind, event)
         self._untold[key] = self._untold.get(key, 0) + 1
         if self._clock.now() - self._told_at.get(key, float("-inf")) < _APART_S:
             return False
@@ -41,7 +41,7 @@ class AggregatedEvents:
 
     def _tell(self, key: tuple[str, str]) -> None:
         self._told_at[key] = self._clock.now()
-        self.tell(key[0], what=key[1], count=self._untold.pop(key))
+        self.tell(key[0], event=key[1], count=self._untold.pop(key))
 
 
 def _to_nobody(kind: str, /, **facts: str | float | bool | None) -> None:

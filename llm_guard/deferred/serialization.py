@@ -10,9 +10,9 @@ from llm_guard.outcome import Disposition, Failure, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.caller_digests import digests_of
-from llm_guard.proxy.http_server.error_responses import own_words
+from llm_guard.proxy.http_server.error_responses import refusal_for
 from llm_guard.resilience.routing.client_hints import PRIORITIES
-from llm_guard.storage.calls.store import Ended, KeptCall, Purpose, State, StoredRequest
+from llm_guard.storage.calls.store import CallFailure, Purpose, State, StoredCall, StoredRequest
 
 MOST_BODY_BYTES = 16 * 1024**2
 """Largest body of a call that is stored."""
@@ -47,14 +47,21 @@ async def body_of(call: Call, clock: Clock) -> bytes | None:
     return b"".join(pieces)
 
 
-def kept_call(
-    kept_id: str, call: Call, body: bytes | None, ended: Ended | None, clock: Clock, *, purpose: Purpose, state: State
-) -> KeptCall:
+def stored_call(
+    kept_id: str,
+    call: Call,
+    body: bytes | None,
+    ended: CallFailure | None,
+    clock: Clock,
+    *,
+    purpose: Purpose,
+    state: State,
+) -> StoredCall:
     """Builds the stored form. `ended` is how the call has failed so far."""
     assert call.route is not None  # noqa: S101  # calls without a route are never stored
     past = clock.wall() - clock.now()
     failed_at = [past + each.ended_at for each in call.attempts if each.ended_at is not None]
-    return KeptCall(
+    return StoredCall(
         id=kept_id,
         request_id=call.id,
         purpose=purpose,
@@ -87,16 +94,16 @@ def _request(call: Call, body: bytes | None, route: str) -> StoredRequest:
     )
 
 
-def ended_of(call: Call) -> Ended:
+def ended_of(call: Call) -> CallFailure:
     """Describes how the call has failed."""
     attempts = len(call.attempts)
     end = end_of(call)
     if isinstance(end, Refusal):
-        return Ended(kind=end.code, detail=end.message, status=end.status, attempts=attempts)
+        return CallFailure(kind=end.code, detail=end.message, status=end.status, attempts=attempts)
     answer = end.answer
-    status = answer.status if answer is not None else call.sent_status or own_words(call, end).status
+    status = answer.status if answer is not None else call.sent_status or refusal_for(call, end).status
     words = answer.body[:_MOST_WORDS_BYTES] if answer is not None else None
-    return Ended(kind=end.kind.label, detail=end.detail, status=status, attempts=attempts, body=words)
+    return CallFailure(kind=end.kind.label, detail=end.detail, status=status, attempts=attempts, body=words)
 
 
 def end_of(call: Call) -> Failure | Refusal:
@@ -106,14 +113,14 @@ def end_of(call: Call) -> Failure | Refusal:
     return end
 
 
-def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
+def call_of(kept: StoredCall, presented: Presented, now: float) -> Call:
     """Builds the call that executes a stored one, without body and route. `presented` are its caller's credentials. The
     stored call's id is the idempotency key if the caller sent none, so that a provider can detect a repeat."""
     request = kept.request
     headers = [*request.headers, *presented.headers, ("accept-encoding", "identity")]
     if not header_rules.value_of(request.headers, "idempotency-key"):
         headers.append(("idempotency-key", kept.id))
-    is_later = kept.purpose == "later"
+    is_later = kept.purpose == "deferred"
     call = Call(
         f"lg-{secrets.token_hex(10)}",
         request.dialect,
@@ -133,7 +140,7 @@ def call_of(kept: KeptCall, presented: Presented, now: float) -> Call:
     caller = digests_of(call.headers, names)
     call.key_digest, call.account_digest = caller.key_digest, caller.account_digest
     call.disposition = (
-        Disposition(deferred_id=kept.id, background_purpose="later")
+        Disposition(deferred_id=kept.id, background_purpose="deferred")
         if is_later
         else Disposition(dead_letter_id=kept.id, background_purpose="requeue")
     )

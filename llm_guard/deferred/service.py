@@ -10,19 +10,19 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.completion_webhooks import CompletionNotifier, Post
-from llm_guard.deferred.counters import ErrandCounts
+from llm_guard.deferred.completion_webhooks import CompletionNotifier, SendCompletion
+from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
-from llm_guard.deferred.execution import Executor
+from llm_guard.deferred.deadlines import CallDeadlines
+from llm_guard.deferred.execution import DeferredExecutor
 from llm_guard.deferred.intake import CallIntake
-from llm_guard.deferred.maintenance import Upkeep
+from llm_guard.deferred.maintenance import StoreMaintenance
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.status_api import StatusApi
 from llm_guard.deferred.store_client import AsyncCallStore
-from llm_guard.deferred.worker import Runner
+from llm_guard.deferred.worker import DeferredWorker
 from llm_guard.proxy.handler import Handler
-from llm_guard.storage.calls.store import KeptCalls
+from llm_guard.storage.calls.store import CallStore
 
 _log = structlog.get_logger("llm_guard.deferred.service")
 
@@ -38,19 +38,19 @@ class DeferredService:
         self,
         config: Config,
         gateway: Handler,
-        store: KeptCalls,
-        post: Post,
+        store: CallStore,
+        post: SendCompletion,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
         """`draw` returns a uniform random number in [0, 1)."""
-        self.counts = ErrandCounts()
+        self.counts = DeferredCounters()
         self.events = AggregatedEvents(clock)
         self.call_store = AsyncCallStore(store, clock)
-        credentials, terms = Credentials(), Terms(clock)
-        self._executor = Executor(gateway, credentials, terms, clock, draw)
+        credentials, terms = Credentials(), CallDeadlines(clock)
+        self._executor = DeferredExecutor(gateway, credentials, terms, clock, draw)
         self._notifier = CompletionNotifier(config, self.call_store, post, self.counts, clock, draw)
-        self.runner = Runner(
+        self.runner = DeferredWorker(
             config,
             self.call_store,
             self._executor,
@@ -61,7 +61,7 @@ class DeferredService:
             clock,
             self._notifier.wake,
         )
-        self._upkeep = Upkeep(config, self.call_store, self.runner, self.counts, self.events, terms, clock)
+        self._upkeep = StoreMaintenance(config, self.call_store, self.runner, self.counts, self.events, terms, clock)
         status_api = StatusApi(self.call_store, clock, self.runner.give_up)
         self.intake = CallIntake(
             config,
@@ -81,9 +81,9 @@ class DeferredService:
     def start(self) -> None:
         """Starts the background tasks. Calls that an earlier process left in the store are resumed."""
         self._tasks = [
-            _begin(self.runner.run(), "errands"),
-            _begin(self._upkeep.run(), "upkeep of kept calls"),
-            _begin(self._notifier.run(), "webhooks of kept calls"),
+            _begin(self.runner.run(), "worker"),
+            _begin(self._upkeep.run(), "maintenance of stored calls"),
+            _begin(self._notifier.run(), "webhooks of deferred calls"),
         ]
 
     def adopt(self, config: Config) -> None:
@@ -117,4 +117,4 @@ def _begin(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 def _say_why(task: asyncio.Task[None]) -> None:
     """Logs a task that ended with an error: these tasks end only by a drain or a cancellation."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a part of the errands broke", part=task.get_name(), exc_info=error)
+        _log.error("a background task of the call store ended with an error", task=task.get_name(), exc_info=error)

@@ -18,17 +18,20 @@ from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.error_responses import KEPT_CALLS, refuse
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.storage.calls.store import KeptCall, StoreError, Wanted
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.storage.calls.store import CallFilter, StoredCall, StoreError
 
 _LONGEST_POLL_S = 30.0
-_UNKNOWN = Refusal(404, "unknown_call", "no call of yours is kept under this id", by="route")
-_UNKNOWN_PATH = Refusal(404, "unknown_path", f"what is here is GET and DELETE {KEPT_CALLS}ID", by="route")
+_UNKNOWN = Refusal(404, "unknown_call", "this API key has no deferred call with this id", by="route")
+_UNKNOWN_PATH = Refusal(
+    404, "unknown_path", f"unknown path: only GET and DELETE {KEPT_CALLS}ID are supported", by="route"
+)
 _UNREADABLE = Refusal(
-    503, "store_unreadable", "what is kept cannot be read now", by="limit", retry_after_s=5.0, should_retry=True
+    503, "store_unreadable", "the gateway's store cannot be read now: retry later", by="limit", retry_after_s=5.0,
+    should_retry=True,
 )  # fmt: skip
 _ASKED_ELSEWHERE = Refusal(
-    409, "being_asked", "another gateway is asking for it just now: come again", by="limit", retry_after_s=5.0,
+    409, "being_asked", "another gateway is running the call now: retry later", by="limit", retry_after_s=5.0,
     should_retry=True,
 )  # fmt: skip
 
@@ -64,7 +67,7 @@ class StatusApi:
         self._clock = clock
         self._give_up = give_up
 
-    async def show(self, call: Call, reply: Reply) -> None:
+    async def serve(self, call: Call, reply: ResponseWriter) -> None:
         """Responds to one request."""
         call.disposition = Disposition(background_purpose="fetch")
         kept_id = call.path.removeprefix(KEPT_CALLS)
@@ -82,15 +85,15 @@ class StatusApi:
         except StoreError:
             await refuse(call, _UNREADABLE, reply)
 
-    async def _delete(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+    async def _delete(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
         """Cancels the call and deletes its response. 409 if another gateway is running it."""
-        is_deleted = await self._call_store.ask(lambda store: store.delete(Wanted(ids=(kept.id,)))) > 0
+        is_deleted = await self._call_store.ask(lambda store: store.delete(CallFilter(ids=(kept.id,)))) > 0
         if not is_deleted and not self._give_up(kept.id):
             await refuse(call, _ASKED_ELSEWHERE, reply)
             return
         await _send(call, 200, {"id": kept.id, "object": "llm_guard.call", "deleted": True}, [], reply)
 
-    async def _give(self, call: Call, kept: KeptCall, reply: Reply) -> None:
+    async def _give(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
         if kept.state == "answered":
             await _pass_on(call, kept, reply)
         elif kept.state == "dead":
@@ -99,13 +102,13 @@ class StatusApi:
         else:
             await _send(call, 202, state_of(kept), self._when(kept), reply)
 
-    def _when(self, kept: KeptCall) -> list[tuple[str, str]]:
+    def _when(self, kept: StoredCall) -> list[tuple[str, str]]:
         """Returns a Retry-After header for the next poll."""
         in_s = (kept.due_at or 0.0) - self._clock.wall() if kept.state == "queued" else 0.0
         return header_rules.retry_after(min(max(in_s, 1.0), _LONGEST_POLL_S))
 
 
-def state_of(kept: KeptCall) -> StateView:
+def state_of(kept: StoredCall) -> StateView:
     """Returns the state of a call that is still pending."""
     failed = kept.ended
     return StateView(
@@ -121,19 +124,19 @@ def state_of(kept: KeptCall) -> StateView:
     )
 
 
-def _failure(kept: KeptCall) -> Refusal:
+def _failure(kept: StoredCall) -> Refusal:
     ended = kept.ended
     if ended is None:
-        return Refusal(502, "failed", "it could not be answered", by=None)
+        return Refusal(502, "failed", "the deferred call failed", by=None)
     status = ended.status if ended.status is not None and ended.status >= 400 else 502
-    tried = f"{ended.detail} (given up after {kept.attempts} exchanges)"
+    tried = f"{ended.detail} (attempts: {kept.attempts})"
     return Refusal(status, f"upstream_{ended.kind}", tried, by=None)
 
 
-async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
+async def _pass_on(call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
     answer = kept.answer
     if answer is None:
-        message = "its answer was kept encrypted, and this gateway does not have the key"
+        message = "its response is stored encrypted, and this gateway does not have the key"
         await refuse(call, Refusal(503, "answer_unreadable", message, by=None), reply)
         return
     call.sent_status = answer.status
@@ -143,7 +146,7 @@ async def _pass_on(call: Call, kept: KeptCall, reply: Reply) -> None:
     await reply.send(answer.status, "", headers, answer.body)
 
 
-async def _send(call: Call, status: int, body: object, headers: list[tuple[str, str]], reply: Reply) -> None:
+async def _send(call: Call, status: int, body: object, headers: list[tuple[str, str]], reply: ResponseWriter) -> None:
     call.sent_status = status
     said = [("Content-Type", "application/json"), *headers, *header_rules.ours(call, None)]
     if isinstance(body, StateView):

@@ -12,8 +12,8 @@ from typing import TypeVar
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.storage.calls.store import KeptCall, KeptCalls, StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.calls.store import CallStore, StoredCall, StoreError
+from llm_guard.storage.io_thread import IoThread
 
 _log = structlog.get_logger("llm_guard.deferred.store_client")
 
@@ -33,7 +33,7 @@ class SlowDisk(StoreError):
 class _Adding:
     """A call that waits to be written."""
 
-    call: KeptCall | None
+    call: StoredCall | None
     """None once its client no longer waits, so that a disk that hangs does not keep the call in memory."""
     is_done: bool = False
     """The call is on the disk."""
@@ -42,13 +42,13 @@ class _Adding:
 class AsyncCallStore:
     """Used from one event loop; `await close()` at its end."""
 
-    def __init__(self, store: KeptCalls, clock: Clock) -> None:
+    def __init__(self, store: CallStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._worker = Worker("kept calls")
+        self._worker = IoThread("stored calls")
         self._adding: deque[_Adding] = deque()
 
-    async def add(self, call: KeptCall) -> None:
+    async def add(self, call: StoredCall) -> None:
         """Writes a call, with the timeout of `ask`. Waiting calls are written in one transaction: a hundred take as
         long as one."""
         adding = _Adding(call)
@@ -60,7 +60,7 @@ class AsyncCallStore:
             with contextlib.suppress(ValueError):
                 self._adding.remove(adding)
 
-    async def do(self, act: Callable[[KeptCalls], _Found]) -> _Found:
+    async def do(self, act: Callable[[CallStore], _Found]) -> _Found:
         """Runs `act` in the store's thread, without a timeout. Raises StoreError. Cancelled before its turn, it never
         runs."""
         try:
@@ -68,10 +68,10 @@ class AsyncCallStore:
         except StoreError:
             raise
         except Exception as error:
-            _log.exception("the store of kept calls broke")
+            _log.exception("unexpected error in the store of calls")
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
-    async def ask(self, act: Callable[[KeptCalls], _Found], within_s: float = PATIENCE_S) -> _Found:
+    async def ask(self, act: Callable[[CallStore], _Found], within_s: float = PATIENCE_S) -> _Found:
         """Runs `act` with a timeout. Raises StoreError, and SlowDisk after the timeout: then it may still have been
         done."""
         try:
@@ -79,20 +79,20 @@ class AsyncCallStore:
                 limit.set(self._clock.now() + within_s, "store")
                 return await self.do(act)
         except TimeoutError:
-            raise SlowDisk(f"the disk has not answered in {within_s:g} s") from None
+            raise SlowDisk(f"the disk has not responded within {within_s:g} s") from None
 
-    async def insist(self, act: Callable[[KeptCalls], _Found]) -> _Found:
+    async def run_with_retries(self, act: Callable[[CallStore], _Found]) -> _Found:
         """Runs `act`, retrying for half a minute, because the response to be written was paid for. Raises
         StoreError."""
         for _ in range(_WRITES - 1):
             try:
                 return await self.do(act)
             except StoreError as error:
-                _log.warning("a kept call could not be written, and will be again", problem=str(error))
+                _log.warning("a stored call could not be written; retrying", error=str(error))
                 await self._clock.sleep(_WRITE_AGAIN_S)
         return await self.do(act)
 
-    def let(self, act: Callable[[KeptCalls], object]) -> None:
+    def run_unawaited(self, act: Callable[[CallStore], object]) -> None:
         """Runs `act` without waiting for its result."""
         self._worker.submit(act, self._store)
 
@@ -104,7 +104,7 @@ class AsyncCallStore:
 
     # Below here: in the store's thread.
 
-    def _add(self, adding: _Adding, store: KeptCalls) -> None:
+    def _add(self, adding: _Adding, store: CallStore) -> None:
         """Writes this call and all others that wait. Raises StoreError."""
         waiting = []
         while self._adding:

@@ -15,13 +15,13 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import ErrandCounts, RoundOutcome
+from llm_guard.deferred.counters import DeferredCounters, RoundOutcome
 from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import Terms
-from llm_guard.deferred.execution import Answered, Executor, Failed, Interrupted, Round
+from llm_guard.deferred.deadlines import CallDeadlines
+from llm_guard.deferred.execution import Answered, DeferredExecutor, Failed, Interrupted, Round
 from llm_guard.deferred.operator_events import AggregatedEvents
 from llm_guard.deferred.store_client import AsyncCallStore
-from llm_guard.storage.calls.store import KeptCall, Purpose, StoreError, Wanted
+from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.worker")
 
@@ -35,7 +35,7 @@ _TAKEN_BACK_KEPT = 1000
 class _Begun:
     """A call that runs in this process."""
 
-    kept: KeptCall
+    kept: StoredCall
     task: asyncio.Task[None] | None = None
     is_asking: bool = False
     """Set while the task may be cancelled. A task that is cancelled before its first step would never run its
@@ -46,18 +46,18 @@ class _Begun:
     """Another gateway has taken it over."""
 
 
-class Runner:
+class DeferredWorker:
     """Life cycle: `await run()` until `leave()`; then `await stop()`."""
 
     def __init__(
         self,
         config: Config,
         call_store: AsyncCallStore,
-        executor: Executor,
+        executor: DeferredExecutor,
         credentials: Credentials,
-        counts: ErrandCounts,
+        counts: DeferredCounters,
         events: AggregatedEvents,
-        terms: Terms,
+        terms: CallDeadlines,
         clock: Clock,
         on_over: Callable[[], None],
     ) -> None:
@@ -88,13 +88,15 @@ class Runner:
         while not self._is_leaving:
             try:
                 await self.follow_clock()
-                await self._begin("later", self._room("later"))
-                self._note_letters(await self._begin("letter", min(self._room("letter"), int(self._letters_due()))))
+                await self._begin("deferred", self._room("deferred"))
+                self._note_letters(
+                    await self._begin("dead_letter", min(self._room("dead_letter"), int(self._letters_due())))
+                )
                 self._is_failing = False
             except StoreError as error:
                 if not self._is_failing:
-                    self._events.note("store", "unreadable")
-                    _log.error("kept calls cannot be begun", problem=str(error))
+                    self._events.note("call_store", "read_failed")
+                    _log.error("stored calls cannot be started", error=str(error))
                 self._is_failing = True
             await self._rest()
 
@@ -103,7 +105,7 @@ class Runner:
         if (ahead_s := self._terms.jumped()) is not None:
             if times := self._terms.times(ahead_s):
                 await self._call_store.do(lambda store: store.reschedule(times))
-                _log.warning("the wall clock was set: deferred calls keep their deadlines", calls=len(times))
+                _log.warning("the wall clock was changed: deadlines of deferred calls adjusted", calls=len(times))
             self._terms.accept(ahead_s)
 
     def wake(self) -> None:
@@ -143,11 +145,11 @@ class Runner:
         disk."""
         self._taken_back.append(kept_id)
 
-    def let_go(self, kept_id: str) -> None:
+    def cancel_lost(self, kept_id: str) -> None:
         """Cancels a call after another gateway has taken over its lease: two must not run it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
-            _log.warning("a kept call is somebody else's by now: it is not asked for here any more", kept=kept_id)
+            _log.warning("another gateway has taken over a stored call: cancelled here", stored_call_id=kept_id)
             begun.is_taken = True
             begun.task.cancel()
 
@@ -171,7 +173,7 @@ class Runner:
         for kept in found:
             self._terms.note(kept)
             begun = self._begun[kept.id] = _Begun(kept, is_given_up=kept.id in self._taken_back)
-            begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"errand {kept.id}")
+            begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"stored call {kept.id}")
         return len(found)
 
     async def _rest(self) -> None:
@@ -184,11 +186,13 @@ class Runner:
         try:
             outcome = await self._outcome(begun)
             self._counts.rounds[begun.kept.purpose, outcome] += 1
-            if outcome not in ("again", "put_back"):
+            if outcome not in ("retry", "interrupted"):
                 self._terms.forget(begun.kept.id)
         except StoreError as error:
             self._counts.rounds[begun.kept.purpose, "lost"] += 1
-            _log.error("what came of a kept call could not be written", kept=begun.kept.id, problem=str(error))
+            _log.error(
+                "the outcome of a stored call could not be written", stored_call_id=begun.kept.id, error=str(error)
+            )
         finally:
             del self._begun[begun.kept.id]
             self._has_work.set()
@@ -207,34 +211,42 @@ class Runner:
         outcome = await self._write(begun.kept, ended)
         return await self._drop(begun.kept) if begun.is_given_up else outcome
 
-    async def _write(self, kept: KeptCall, ended: Round) -> RoundOutcome:
+    async def _write(self, kept: StoredCall, ended: Round) -> RoundOutcome:
         wall = self._clock.wall()
         match ended:
             case Answered(answer, attempts):
-                is_ours = await self._call_store.insist(lambda store: store.answer(kept.id, answer, attempts, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.answer(kept.id, answer, attempts, wall)
+                )
                 return self._over(kept, "answered") if is_ours else "lost"
             case Failed(failure, None):
-                is_ours = await self._call_store.insist(lambda store: store.bury(kept.id, failure, wall))
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.dead_letter(kept.id, failure, wall)
+                )
                 return self._over(kept, "dead") if is_ours else "lost"
             case Failed(failure, after_s):
                 due_at = wall + (after_s or 0.0)
                 self._terms.postpone(kept.id, self._clock.now() + (after_s or 0.0))
-                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, failure, wall, due_at))
-                return "again" if is_ours else "lost"
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.put_back(kept.id, failure, wall, due_at)
+                )
+                return "retry" if is_ours else "lost"
             case Interrupted():
                 self._terms.postpone(kept.id, self._clock.now())
-                is_ours = await self._call_store.insist(lambda store: store.put_back(kept.id, None, wall, wall))
-                return "put_back" if is_ours else "lost"
+                is_ours = await self._call_store.run_with_retries(
+                    lambda store: store.put_back(kept.id, None, wall, wall)
+                )
+                return "interrupted" if is_ours else "lost"
 
-    def _over(self, kept: KeptCall, outcome: RoundOutcome) -> RoundOutcome:
+    def _over(self, kept: StoredCall, outcome: RoundOutcome) -> RoundOutcome:
         if outcome == "answered":
             self._credentials.forget(kept.id)
-        self._counts.promised -= kept.purpose == "later"
-        self._events.note("letter" if kept.purpose == "letter" else "promise", outcome)
+        self._counts.uncounted -= kept.purpose == "deferred"
+        self._events.note("dead_letter" if kept.purpose == "dead_letter" else "deferred", outcome)
         self._on_over()
         return outcome
 
-    async def _drop(self, kept: KeptCall) -> RoundOutcome:
+    async def _drop(self, kept: StoredCall) -> RoundOutcome:
         self._credentials.forget(kept.id)
-        await self._call_store.insist(lambda store: store.delete(Wanted(ids=(kept.id,))))
-        return "given_up"
+        await self._call_store.run_with_retries(lambda store: store.delete(CallFilter(ids=(kept.id,))))
+        return "cancelled"

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from llm_guard.dialects import anthropic, openai
-from llm_guard.dialects.response_schemas import Shape
+from llm_guard.dialects.response_schemas import ResponseSchema
 from llm_guard.dialects.resume.chat import ChatTranscript
 from llm_guard.dialects.resume.messages import MessagesTranscript
 from llm_guard.dialects.resume.responses import ResponsesTranscript
 from llm_guard.dialects.resume.transcript import Transcript
-from llm_guard.dialects.sse import Reader, Usage
+from llm_guard.dialects.sse import StreamReader, Usage
 from llm_guard.outcome import Refusal
 
 DialectName = Literal["openai", "anthropic"]
@@ -33,8 +33,8 @@ class Dialect(Protocol):
     @property
     def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
     @property
-    def ANSWERS(self) -> Mapping[tuple[str, str], Shape]: ...  # noqa: N802  # a constant of the module
-    def stream_reader(self, path: str, choices: int, *, is_lenient: bool = False) -> Reader: ...
+    def ANSWERS(self) -> Mapping[tuple[str, str], ResponseSchema]: ...  # noqa: N802  # a constant of the module
+    def stream_reader(self, path: str, choices: int, *, is_lenient: bool = False) -> StreamReader: ...
     def usage_in(self, body: dict[str, Any]) -> Usage | None: ...
     def refusal_body(self, refusal: Refusal, request_id: str) -> dict[str, Any]: ...
     def limit_headers(

@@ -11,8 +11,8 @@ from typing import Any
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import count_of, object_in
-from llm_guard.dialects.response_schemas import Items, Shape, resource
-from llm_guard.dialects.sse import FILLER, MALFORMED, NOTHING, PROGRESS, TOKEN, Event, Mark, Reader, Usage
+from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
+from llm_guard.dialects.sse import FILLER, MALFORMED, NOTHING, PROGRESS, TOKEN, Mark, SseEvent, StreamReader, Usage
 from llm_guard.outcome import Refusal
 
 NEEDS_MODEL = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/complete"})
@@ -29,16 +29,16 @@ _BLOCK_EDGES = frozenset({"content_block_start", "content_block_stop"})
 
 _CONTENT = Items({"type": "text"}, at_least=0, needed={"text": "text", "tool_use": "name"})
 ANSWERS = {
-    ("POST", "/v1/messages"): Shape("a message", {"role": "text", "content": _CONTENT}, "required"),
-    ("POST", "/v1/messages/count_tokens"): Shape("a token count", {"input_tokens": "count"}),
-    ("POST", "/v1/complete"): Shape("a completion", {"completion": "text"}, "required"),
+    ("POST", "/v1/messages"): ResponseSchema("a message", {"role": "text", "content": _CONTENT}, "required"),
+    ("POST", "/v1/messages/count_tokens"): ResponseSchema("a token count", {"input_tokens": "count"}),
+    ("POST", "/v1/complete"): ResponseSchema("a completion", {"completion": "text"}, "required"),
     ("POST", "/v1/messages/batches"): resource("a message batch"),
     ("POST", "/v1/files"): resource("a file"),
 }
 """Expected shapes of the validated responses, by method and path."""
 
 
-def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:  # noqa: ARG001  # a dialect's signature
+def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> StreamReader:  # noqa: ARG001  # a dialect's signature
     """Creates the reader for a stream that answers `path`. `choices` is unused: a message has one choice."""
     del choices
     if path.startswith("/v1/messages"):
@@ -53,7 +53,7 @@ class MessagesReader:
     heeds_done = False
     expects_progress = True
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         if event.name == "error":
             return Mark(error=event.data, is_heard=True)
         body = object_in(event)
@@ -100,7 +100,7 @@ class EventsReader:
         self.expects_progress = expects_progress
         self._owes_end = False
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         if event.name == "error":
             return Mark(error=event.data, is_heard=True)
         if KEEP_ALIVE.fullmatch(event.name):

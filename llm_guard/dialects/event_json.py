@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llm_guard.dialects.sse import Event
+from llm_guard.dialects.sse import SseEvent
 
 _MOST_DIGITS = 4000
 """Python refuses to convert integers of more than 4,300 digits, because that takes quadratic time."""
 
 
-def object_in(event: Event) -> dict[str, Any] | None:
+def object_in(event: SseEvent) -> dict[str, Any] | None:
     """The event's data as an object; {} for an event without data; None if it is not a JSON object."""
     if not event.data:
         return {}

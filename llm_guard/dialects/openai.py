@@ -13,7 +13,7 @@ from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import dict_of, list_of, object_in
 from llm_guard.dialects.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
 from llm_guard.dialects.openai_media import usage_in as _usage_in
-from llm_guard.dialects.response_schemas import Items, Shape, resource
+from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
 from llm_guard.dialects.sse import (  # fmt: skip
     END,
     FILLER,
@@ -22,9 +22,9 @@ from llm_guard.dialects.sse import (  # fmt: skip
     NOTHING,
     PROGRESS,
     TOKEN,
-    Event,
     Mark,
-    Reader,
+    SseEvent,
+    StreamReader,
     Usage,
 )
 from llm_guard.outcome import Refusal
@@ -49,8 +49,8 @@ _TEXT_IN = {"/v1/chat/completions": "delta", "/v1/completions": "text"}
 """Member of a choice that clients read. Mistral's fill-in-the-middle completions have the text in a delta."""
 _LAST_OF_RESPONSE = re.compile(rb"response\.(?:completed|failed|incomplete)")
 
-_IMAGES = Shape("an image answer", {"data": Items({}, one_of=("b64_json", "url"))}, "optional")
-_TRANSCRIPT = Shape(
+_IMAGES = ResponseSchema("an image answer", {"data": Items({}, one_of=("b64_json", "url"))}, "optional")
+_TRANSCRIPT = ResponseSchema(
     "a transcript", {"text": "text"}, "optional", text_formats=frozenset({"text", "srt", "vtt"})
 )  # fmt: skip
 _CHOICES = Items({"message": "message"}, may_break_off=True)
@@ -63,23 +63,27 @@ _MULTI_VECTORS = Items({"embeddings": "vector"}, per_input="each")
 _RANKS = Items({"index": "count"}, one_of=("relevance_score", "score"))
 _VERDICTS = Items({}, one_of=("flagged", "categories", "category_scores"), per_input="each")
 ANSWERS = {
-    ("POST", "/v1/chat/completions"): Shape("a chat completion", {"choices": _CHOICES}, "required"),
-    ("POST", "/v1/completions"): Shape("a completion", {"choices": _TEXTS}, "required"),
-    ("POST", "/v1/responses"): Shape("a response", {"id": "text", "output": _OUTPUT}, "required", carries_error=True),
-    ("POST", "/v1/responses/compact"): Shape("a compacted response", {"id": "text", "output": _OUTPUT}),
-    ("POST", "/v1/responses/input_tokens"): Shape("a token count", {"input_tokens": "count"}),
-    ("POST", "/v1/embeddings"): Shape(
+    ("POST", "/v1/chat/completions"): ResponseSchema("a chat completion", {"choices": _CHOICES}, "required"),
+    ("POST", "/v1/completions"): ResponseSchema("a completion", {"choices": _TEXTS}, "required"),
+    ("POST", "/v1/responses"): ResponseSchema(
+        "a response", {"id": "text", "output": _OUTPUT}, "required", carries_error=True
+    ),
+    ("POST", "/v1/responses/compact"): ResponseSchema("a compacted response", {"id": "text", "output": _OUTPUT}),
+    ("POST", "/v1/responses/input_tokens"): ResponseSchema("a token count", {"input_tokens": "count"}),
+    ("POST", "/v1/embeddings"): ResponseSchema(
         "a list of embeddings", {"data": _EMBEDDINGS}, otherwise={"data": _MULTI_VECTORS}
     ),
     # Voyage has the list in `data`; llama.cpp answers it bare, as TEI does, where the request has `texts`.
-    ("POST", "/v1/rerank"): Shape("a ranking", {"results": _RANKS}, otherwise={"data": _RANKS}, list_of="results"),
-    ("POST", "/v1/moderations"): Shape("a moderation", {"results": _VERDICTS}),
+    ("POST", "/v1/rerank"): ResponseSchema(
+        "a ranking", {"results": _RANKS}, otherwise={"data": _RANKS}, list_of="results"
+    ),
+    ("POST", "/v1/moderations"): ResponseSchema("a moderation", {"results": _VERDICTS}),
     ("POST", "/v1/images/generations"): _IMAGES,
     ("POST", "/v1/images/edits"): _IMAGES,
     ("POST", "/v1/images/variations"): _IMAGES,
     ("POST", "/v1/audio/transcriptions"): _TRANSCRIPT,
     ("POST", "/v1/audio/translations"): _TRANSCRIPT,
-    ("POST", "/v1/audio/speech"): Shape("speech", {}, "any"),
+    ("POST", "/v1/audio/speech"): ResponseSchema("speech", {}, "any"),
     ("POST", "/v1/files"): resource("a file"),
     ("POST", "/v1/uploads"): resource("an upload"),
     ("POST", "/v1/batches"): resource("a batch"),
@@ -90,7 +94,7 @@ ANSWERS = {
 """Expected shapes of the validated responses, by method and path."""
 
 
-def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> Reader:
+def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> StreamReader:
     """Creates the reader for a stream that answers `path`; `choices` is how many the request expects, 0 if unknown.
     `is_lenient`: a chat or completion may end with `[DONE]` and no finish_reason."""
     if path.endswith("/completions"):
@@ -126,7 +130,7 @@ class ChatReader:
         self._finished: set[int] = set()
         self._is_done = False
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         if event.data == DONE:
             self._is_done = True
             if not self._finished and self._has_token:
@@ -191,7 +195,7 @@ class ResponsesReader:
     heeds_done = True
     expects_progress = True
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         if not event.data or event.data == DONE:
             return NOTHING
         body = object_in(event) if event.is_whole else {}

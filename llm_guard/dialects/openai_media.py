@@ -12,7 +12,7 @@ from typing import Any
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import count_of, dict_of, list_of, object_in
 from llm_guard.dialects.response_schemas import has_broken_off
-from llm_guard.dialects.sse import END, FILLER, NOTHING, TOKEN, Event, Mark, Usage
+from llm_guard.dialects.sse import END, FILLER, NOTHING, TOKEN, Mark, SseEvent, Usage
 
 DONE = b"[DONE]"
 
@@ -40,7 +40,7 @@ class OtherReader:
         self._has_begun = False
         self._owes_end = False
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         if event.data == DONE:
             return END
         chunk = object_in(event) if event.is_whole else {}
@@ -90,19 +90,19 @@ def usage_in(body: dict[str, Any]) -> Usage | None:
     )
 
 
-def error_of(event: Event, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> bytes | None:
+def error_of(event: SseEvent, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> bytes | None:
     """The event's data if it is an in-band error. `"error": null` is normal."""
     if chunk.get("error") or event.name == "error" or "error" in (chunk.get("type"), chunk.get("object")):
         return event.data  # vLLM has also sent the error object bare: {"object": "error", "message": ...}
     return event.data if any(has_broken_off(choice) for choice in choices) else None
 
 
-def unreadable(event: Event, otherwise: Mark) -> Mark:
+def unreadable(event: SseEvent, otherwise: Mark) -> Mark:
     """Mark of an event that is not a JSON object: an error if its name says so, else `otherwise`."""
     return Mark(error=event.data) if event.name == "error" else otherwise
 
 
-def kind_of(event: Event, body: dict[str, Any]) -> str:
+def kind_of(event: SseEvent, body: dict[str, Any]) -> str:
     """The event's name, or else the type in its data; "" without any."""
     kind = event.name or body.get("type")
     if isinstance(kind, str):

@@ -58,7 +58,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ResponseSchema:
     """The minimum of a valid response of an endpoint."""
 
     name: str
@@ -85,9 +85,9 @@ class Shape:
         return [name for name in self.members if not self.otherwise or name in self.otherwise]
 
 
-def resource(name: str) -> Shape:
+def resource(name: str) -> ResponseSchema:
     """The shape of a created object with an id of its own."""
-    return Shape(name, {"id": "text"}, carries_error=True)
+    return ResponseSchema(name, {"id": "text"}, carries_error=True)
 
 
 def is_error_answer(error: object, kind: object, object_name: object, identity: object) -> bool:

@@ -21,7 +21,7 @@ _LINE = re.compile(rb"\r\n|\n|\r")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SseEvent:
     """One event: the value of its `event` field ("" without one) and its `data` lines joined."""
 
     name: str
@@ -82,7 +82,7 @@ MALFORMED = Mark(is_malformed=True)
 FOREIGN = Mark(is_malformed=True, is_foreign=True)
 
 
-class Reader(Protocol):
+class StreamReader(Protocol):
     """Interprets the events of one stream in a wire format; may keep state."""
 
     expects_json: bool
@@ -92,7 +92,7 @@ class Reader(Protocol):
     expects_progress: bool
     """True if a stream without progress for minutes is dead, even if its connection stays open."""
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         """Interprets one event; never raises."""
 
     def is_dull(self, block: bytes) -> bool:
@@ -118,7 +118,7 @@ class StreamObserver:
         "usage",
     )  # fmt: skip
 
-    def __init__(self, reader: Reader, enough: int = 1) -> None:
+    def __init__(self, reader: StreamReader, enough: int = 1) -> None:
         """`enough`: number of events with a token after which `has_enough` is True, at least 1; every event is read
         until then."""
         self._reader = reader
@@ -308,7 +308,7 @@ class StreamObserver:
             self.usage = Usage(*(before if now is None else now for now, before in pairs))
 
 
-def events_in(block: bytes) -> Iterator[Event]:
+def events_in(block: bytes) -> Iterator[SseEvent]:
     """Yields the complete events of `block` that have a name or data."""
     for start, end in spans(block):
         event = _event(block[start:end])
@@ -324,7 +324,7 @@ def split_before(block: bytes, data: bytes) -> tuple[bytes, bytes]:
     return block, b""
 
 
-def _event(raw: bytes, *, is_whole: bool = True) -> Event:
+def _event(raw: bytes, *, is_whole: bool = True) -> SseEvent:
     name = ""
     data: list[bytes] = []
     # Strips a byte order mark from every event: concatenated streams have more than one.
@@ -339,4 +339,4 @@ def _event(raw: bytes, *, is_whole: bool = True) -> Event:
             # llama.cpp before 2025 wrote its errors in a field of that name.
             name = "error"
             data.append(value)
-    return Event(name, b"\n".join(data), is_whole)
+    return SseEvent(name, b"\n".join(data), is_whole)

@@ -28,7 +28,7 @@ _MOST_CHOICES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class StaticAnswerRequest:
     """The request to respond to."""
 
     path: str
@@ -49,7 +49,7 @@ def has_form(path: str) -> bool:
     return path in _WRITERS
 
 
-def canned(text: str, occasion: Occasion) -> bytes | None:
+def static_response_body(text: str, occasion: StaticAnswerRequest) -> bytes | None:
     """The response's body; None: the request wants something that a text cannot be."""
     place = _place(text, occasion)
     if place is None:
@@ -64,7 +64,7 @@ def canned(text: str, occasion: Occasion) -> bytes | None:
 # what the request wants
 
 
-def _place(text: str, asked: Occasion) -> str | None:
+def _place(text: str, asked: StaticAnswerRequest) -> str | None:
     """Member for the text: `content` or `refusal`; None: neither fits."""
     is_fit = not _wants_tool(asked.request) and (not _wants_json(asked.request) or _is_json(text))
     if is_fit or asked.path == "/v1/completions":
@@ -100,22 +100,22 @@ def _is_json(text: str) -> bool:
 # chat, completions
 
 
-def _chat(text: str, place: str, asked: Occasion) -> Body:
+def _chat(text: str, place: str, asked: StaticAnswerRequest) -> Body:
     message = {"role": "assistant", "content": None, "refusal": None, place: text}
     choices = [_choice(index, message=message, finish_reason="stop") for index in range(_choices(asked))]
     return _head(asked, "chatcmpl", "chat.completion") | {"choices": choices, "usage": _tokens()}
 
 
-def _completion(text: str, _place: str, asked: Occasion) -> Body:
+def _completion(text: str, _place: str, asked: StaticAnswerRequest) -> Body:
     choices = [_choice(index, text=text, finish_reason="stop") for index in range(_choices(asked))]
     return _head(asked, "cmpl", "text_completion") | {"choices": choices, "usage": _tokens()}
 
 
-def _head(asked: Occasion, prefix: str, kind: str) -> Body:
+def _head(asked: StaticAnswerRequest, prefix: str, kind: str) -> Body:
     return {"id": f"{prefix}-{_id(asked)}", "object": kind, "created": asked.at, "model": asked.model}
 
 
-def _choices(asked: Occasion) -> int:
+def _choices(asked: StaticAnswerRequest) -> int:
     return max(1, min(asked.choices, _MOST_CHOICES))
 
 
@@ -130,7 +130,7 @@ def _tokens() -> Body:
 # responses
 
 
-def _response(text: str, place: str, asked: Occasion) -> Body:
+def _response(text: str, place: str, asked: StaticAnswerRequest) -> Body:
     part: Body = {"type": "refusal", "refusal": text}
     if place == "content":
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
@@ -139,7 +139,7 @@ def _response(text: str, place: str, asked: Occasion) -> Body:
     return _response_object(asked, item)
 
 
-def _response_object(asked: Occasion, item: Body) -> Body:
+def _response_object(asked: StaticAnswerRequest, item: Body) -> Body:
     usage = {
         "input_tokens": 0,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -170,7 +170,7 @@ def _response_object(asked: Occasion, item: Body) -> Body:
 # messages
 
 
-def _message(text: str, _place: str, asked: Occasion) -> Body:
+def _message(text: str, _place: str, asked: StaticAnswerRequest) -> Body:
     return {
         "id": f"msg_{_id(asked)}",
         "type": "message",
@@ -183,7 +183,7 @@ def _message(text: str, _place: str, asked: Occasion) -> Body:
     }
 
 
-_WRITERS: Mapping[str, Callable[[str, str, Occasion], Body]] = {
+_WRITERS: Mapping[str, Callable[[str, str, StaticAnswerRequest], Body]] = {
     "/v1/chat/completions": _chat,
     "/v1/completions": _completion,
     "/v1/responses": _response,
@@ -191,5 +191,5 @@ _WRITERS: Mapping[str, Callable[[str, str, Occasion], Body]] = {
 }
 
 
-def _id(asked: Occasion) -> str:
+def _id(asked: StaticAnswerRequest) -> str:
     return f"degraded-{asked.call_id}"

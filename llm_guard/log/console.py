@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 _FIRST = (
-    "outcome", "status", "model", "deployment", "upstream", "before", "after", "why", "duration_s", "ttft_s",
+    "outcome", "status", "model", "deployment", "upstream", "before", "after", "reason", "duration_s", "ttft_s",
     "attempts", "skipped", "request_id",
 )  # fmt: skip
 _IN_FRONT = ("timestamp", "level", "event", "exception")
-_OF_AN_ATTEMPT = ("deployment", "outcome", "waited_s", "duration_s", "why", "then")
+_OF_AN_ATTEMPT = ("deployment", "outcome", "waited_s", "duration_s", "reason", "next_step")
 _MOST_CHARS = 300
 """Maximum length of a value; the JSON format has all of it."""
 _MOST_ITEMS = 8

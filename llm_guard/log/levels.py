@@ -1,4 +1,7 @@
-"""Minimum levels by logger name, which is the module's name. They can change at any time (`admin.api.log_levels`)."""
+"""Minimum levels by logger name. They can change at any time (`admin.api.log_levels`).
+
+A logger has its module's name, except for the two whose lines users filter: their names do not depend on modules.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,12 @@ LEVEL_NUMBERS: Mapping[str, int] = MappingProxyType(
 )
 """The numbers of the standard library's `logging`."""
 
+ACCESS_LOGGER = "llm_guard.access"
+"""Logs one line per call."""
+BREAKER_LOGGER = "llm_guard.breaker"
+"""Logs the changes of circuit breakers."""
+_STABLE = (ACCESS_LOGGER, BREAKER_LOGGER)
+
 _HERE = Path(__file__).parents[1]
 
 
@@ -28,7 +37,7 @@ class Threshold:
 
 
 class Levels:
-    """Levels by logger name or prefix; the longest match applies: `llm_guard.proxy.attempts.release`, then
+    """Levels by logger name or prefix; the longest match applies: `llm_guard.proxy.handler`, then
     `llm_guard.proxy`, `llm_guard`, and "" for all. For the same name an operator's override takes precedence over the
     config."""
 
@@ -80,8 +89,8 @@ LEVELS = Levels()
 
 
 def is_logger(name: str) -> bool:
-    """True if `name` is a module or package of llm_guard; "" stands for all."""
-    if not name:
+    """True if `name` is a stable logger, or a module or package of llm_guard; "" stands for all."""
+    if not name or name in _STABLE:
         return True
     if not re.fullmatch(r"llm_guard(\.[a-z_]+)*", name):
         return False

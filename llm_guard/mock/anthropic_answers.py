@@ -12,12 +12,12 @@ from msgspec.json import encode
 from llm_guard.mock.content import example_of, say_json, split
 from llm_guard.mock.continuation import speak
 from llm_guard.mock.errors import error_body
-from llm_guard.mock.exchange import Asked, Reply, Script
+from llm_guard.mock.exchange import MockRequest, MockResponse, Script
 
 _MODELS = ("claude-opus-4-6", "claude-sonnet-4-5", "claude-3-opus")
 
 
-def answer_anthropic(asked: Asked, tokens: int) -> Reply | Script | None:
+def answer_anthropic(asked: MockRequest, tokens: int) -> MockResponse | Script | None:
     """Returns the response, with `tokens` tokens of content where it has any; None for an unknown path."""
     if asked.method == "GET" and asked.path.startswith("/models"):
         return _models(asked)
@@ -26,7 +26,7 @@ def answer_anthropic(asked: Asked, tokens: int) -> Reply | Script | None:
     if asked.path == "/messages":
         return _messages(asked, tokens)
     if asked.path == "/messages/count_tokens":
-        return Reply(200, encode({"input_tokens": asked.prompt_tokens}))
+        return MockResponse(200, encode({"input_tokens": asked.prompt_tokens}))
     return None
 
 
@@ -44,7 +44,7 @@ def message(asked_model: str, number: int, prompt_tokens: int, block: dict[str, 
     }
 
 
-def _messages(asked: Asked, tokens: int) -> Reply | Script:
+def _messages(asked: MockRequest, tokens: int) -> MockResponse | Script:
     tool = _wanted_tool(asked.fields)
     if tool is not None:
         arguments = example_of(tool.get("input_schema") or {}, is_another=asked.is_another)
@@ -55,7 +55,7 @@ def _messages(asked: Asked, tokens: int) -> Reply | Script:
         pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)
         block = {"type": "text", "text": "".join(pieces)}
     whole = message(asked.model, asked.number, asked.prompt_tokens, block, len(pieces))
-    return _stream(whole, block, pieces) if asked.wants_stream else Reply(200, encode(whole))
+    return _stream(whole, block, pieces) if asked.wants_stream else MockResponse(200, encode(whole))
 
 
 def _stream(whole: dict[str, Any], block: dict[str, Any], pieces: list[str]) -> Script:
@@ -104,11 +104,11 @@ def _json_schema(fields: dict[str, Any]) -> dict[str, Any] | None:
     return wanted.get("schema") if wanted.get("type") == "json_schema" else None
 
 
-def _models(asked: Asked) -> Reply:
+def _models(asked: MockRequest) -> MockResponse:
     if asked.path != "/models":
-        return Reply(200, encode(_model(asked.path.removeprefix("/models/"))))
+        return MockResponse(200, encode(_model(asked.path.removeprefix("/models/"))))
     page = {"data": [_model(name) for name in _MODELS], "has_more": False}
-    return Reply(200, encode(page | {"first_id": _MODELS[0], "last_id": _MODELS[-1]}))
+    return MockResponse(200, encode(page | {"first_id": _MODELS[0], "last_id": _MODELS[-1]}))
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked
+from llm_guard.mock.exchange import MockRequest
 
 NO_PREFILL = "This model does not support assistant message prefill. The conversation must end with a user message."
 """Anthropic's message for claude-opus-4-6 and claude-sonnet-4-6, with status 400 (anomalyco/opencode#19981)."""
@@ -29,7 +29,7 @@ class _Turn(NamedTuple):
     is_prefix: bool
 
 
-def speak(asked: Asked, tokens: int) -> list[str]:
+def speak(asked: MockRequest, tokens: int) -> list[str]:
     """The pieces of a response in prose: all `tokens` of them, or those that are left after a beginning in the request.
 
     A last message of the assistant is continued exactly. One before the user's last message is continued after the
@@ -46,13 +46,13 @@ def speak(asked: Asked, tokens: int) -> list[str]:
     return pieces
 
 
-def has_prefill(asked: Asked) -> bool:
+def has_prefill(asked: MockRequest) -> bool:
     """True if the conversation ends in a message of the assistant."""
     turns = _turns(asked)
     return bool(turns) and turns[-1].role == "assistant"
 
 
-def why_refused(asked: Asked) -> str | None:
+def why_refused(asked: MockRequest) -> str | None:
     """The message with which providers refuse a beginning, under status 400; None: it is accepted.
 
     Whitespace at the end: Anthropic (zed-industries/zed#33643). A final message to be continued, unless
@@ -128,7 +128,7 @@ def _from(pieces: list[str], start: int) -> list[str]:
     return rest
 
 
-def _turns(asked: Asked) -> list[_Turn]:
+def _turns(asked: MockRequest) -> list[_Turn]:
     """The conversation; empty if there is none."""
     items = asked.fields.get(_CONVERSATIONS.get(asked.path, ""))
     if not isinstance(items, list):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.mock.exchange import Dialect, Reply
+from llm_guard.mock.exchange import MockDialect, MockResponse
 
 _BAD_KEY = (
     "Incorrect API key provided: mock. You can find your API key at https://platform.openai.com/account/api-keys."
@@ -74,47 +74,49 @@ _ANTHROPIC: dict[int, tuple[str, str]] = {
 _CLOUDFLARE = {502: ("cf_bad_gateway", "Bad gateway."), 504: ("cf_gateway_timeout", "Gateway time-out.")}
 
 
-def error_reply(dialect: Dialect, status: int, model: str, retry_after: str | None = None) -> Reply:
+def error_reply(dialect: MockDialect, status: int, model: str, retry_after: str | None = None) -> MockResponse:
     """The dialect's response for one of `faults.STATUSES`; `retry_after` is sent as it is."""
     headers = {} if retry_after is None else {"retry-after": retry_after}
     if status == 429:
         headers |= _rate_limit_headers(dialect, 500, 0.12 if retry_after is None else _seconds(retry_after))
     if dialect == "anthropic" and status in (429, 529):
         headers["x-should-retry"] = "true"
-    return Reply(status, msgspec.json.encode(error_body(dialect, status, model)), headers)
+    return MockResponse(status, msgspec.json.encode(error_body(dialect, status, model)), headers)
 
 
-def quota_reply(dialect: Dialect) -> Reply:
+def quota_reply(dialect: MockDialect) -> MockResponse:
     """The response for a spent quota or credit: 429 for openai, 400 for anthropic; without a hint when to retry."""
     if dialect == "anthropic":
-        return Reply(400, msgspec.json.encode(_anthropic("invalid_request_error", _CREDIT)))
-    return Reply(429, msgspec.json.encode(_openai("insufficient_quota", "insufficient_quota", _QUOTA)))
+        return MockResponse(400, msgspec.json.encode(_anthropic("invalid_request_error", _CREDIT)))
+    return MockResponse(429, msgspec.json.encode(_openai("insufficient_quota", "insufficient_quota", _QUOTA)))
 
 
-def limit_reply(dialect: Dialect, model: str, rate_per_s: float, wait_s: float, *, is_bare: bool = False) -> Reply:
+def limit_reply(
+    dialect: MockDialect, model: str, rate_per_s: float, wait_s: float, *, is_bare: bool = False
+) -> MockResponse:
     """429 from a bucket of `rate_per_s` that has room again in `wait_s` seconds; a bare one does not say so."""
     if is_bare:
         body = error_body(dialect, 429, model)
         body["error"]["message"] = body["error"]["message"].partition(" Please try again")[0]
-        return Reply(429, msgspec.json.encode(body))
+        return MockResponse(429, msgspec.json.encode(body))
     headers = {"retry-after": str(math.ceil(wait_s))} | _rate_limit_headers(
         dialect, max(1, round(rate_per_s * 60)), wait_s
     )
     if dialect == "openai":
         headers["retry-after-ms"] = str(math.ceil(wait_s * 1000))
-    return Reply(429, msgspec.json.encode(error_body(dialect, 429, model, wait_s)), headers)
+    return MockResponse(429, msgspec.json.encode(error_body(dialect, 429, model, wait_s)), headers)
 
 
-def refusal_reply(dialect: Dialect, status: int, message: str) -> Reply:
+def refusal_reply(dialect: MockDialect, status: int, message: str) -> MockResponse:
     """An error about the request itself: 400 for an invalid one, 404 for an unknown path."""
     if dialect == "anthropic":
         body = _anthropic("not_found_error" if status == 404 else "invalid_request_error", message)
     else:
         body = _openai("invalid_request_error", None, message)
-    return Reply(status, msgspec.json.encode(body))
+    return MockResponse(status, msgspec.json.encode(body))
 
 
-def error_body(dialect: Dialect, status: int, model: str, wait_s: float = 0.12) -> dict[str, Any]:
+def error_body(dialect: MockDialect, status: int, model: str, wait_s: float = 0.12) -> dict[str, Any]:
     """The JSON object of an error response; an in-band error carries the same object."""
     if dialect == "anthropic":
         kind, message = _ANTHROPIC[status]
@@ -134,7 +136,7 @@ def _anthropic(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def _rate_limit_headers(dialect: Dialect, limit: int, wait_s: float) -> dict[str, str]:
+def _rate_limit_headers(dialect: MockDialect, limit: int, wait_s: float) -> dict[str, str]:
     if dialect == "anthropic":
         reset_at = datetime.now(UTC) + timedelta(seconds=wait_s)
         return {

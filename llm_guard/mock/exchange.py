@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-Dialect = Literal["openai", "anthropic"]
+MockDialect = Literal["openai", "anthropic"]
 
 HEALTH = "/health"
 """A path without a model; its faults are switched on under the path."""
@@ -25,7 +25,7 @@ _PLUS_IN_QUERY = str.maketrans(" ", "+")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class MockResponse:
     """A complete response."""
 
     status: int
@@ -58,10 +58,10 @@ class Upload:
 
 
 @dataclass(slots=True)
-class Asked:
+class MockRequest:
     """A parsed request."""
 
-    dialect: Dialect
+    dialect: MockDialect
     number: int
     """Sequence number of the request."""
     method: str
@@ -94,13 +94,13 @@ class Asked:
         return self.headers.get("host", "mock")
 
 
-def understand(number: int, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Asked:
+def understand(number: int, method: str, target: str, headers: Mapping[str, str], body: bytes) -> MockRequest:
     """Parses a request; `headers` must be case-insensitive.
 
     Raises ValueError if the body does not match its headers."""
     path, _, query = target.partition("?")
     fields = _read_fields(headers, body) if body else {}
-    return Asked(
+    return MockRequest(
         dialect=dialect_of(target, headers),
         number=number,
         method=method,
@@ -113,7 +113,7 @@ def understand(number: int, method: str, target: str, headers: Mapping[str, str]
     )
 
 
-def dialect_of(target: str, headers: Mapping[str, str]) -> Dialect:
+def dialect_of(target: str, headers: Mapping[str, str]) -> MockDialect:
     """The dialect, decided by headers for paths that both have."""
     if target.removeprefix("/v1").startswith("/messages"):
         return "anthropic"

@@ -10,14 +10,14 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from llm_guard.mock.faults import Fault, FaultPlan, Struck, TokenBucket, parse_plan
+from llm_guard.mock.faults import DrawnFaults, Fault, FaultPlan, TokenBucket, parse_plan
 
 _MOST_CALLS = 100_000
 """Number of call ids remembered; beyond it all counts restart at zero."""
 
 
 @dataclass(slots=True)
-class Course:
+class FaultState:
     """State of one plan."""
 
     plan: FaultPlan
@@ -26,10 +26,10 @@ class Course:
     _buckets: dict[Fault, TokenBucket] = field(default_factory=dict)
     _rooms: dict[int, asyncio.Semaphore] = field(default_factory=dict)
 
-    def throw(self, call_id: str = "", attempt: int = 0) -> Struck:
+    def throw(self, call_id: str = "", attempt: int = 0) -> DrawnFaults:
         """The faults for the plan's next request; with `call_id`, for that attempt of the call."""
         if not self.plan.faults:
-            return Struck()
+            return DrawnFaults()
         if call_id:
             return self.plan.draw_for(self._seed, call_id, attempt)
         self._draws += 1
@@ -46,20 +46,20 @@ class Course:
         return self._rooms.setdefault(places, asyncio.Semaphore(places))
 
 
-class Courses:
+class FaultStates:
     """The state of every plan. The same seed and the same requests produce the same faults."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._courses: dict[str, Course] = {}
+        self._courses: dict[str, FaultState] = {}
         self._switched: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
 
-    def of(self, model: str, header: str) -> Course:
+    def of(self, model: str, header: str) -> FaultState:
         """The state for a model text and a header text, with the faults switched on; raises BadFaultError."""
         switched = self._switched.get(model.partition("+")[0], "")
         plan = parse_plan(model, ",".join(text for text in (header, switched) if text))
-        return self._courses.setdefault(plan.text, Course(plan, self._seed))
+        return self._courses.setdefault(plan.text, FaultState(plan, self._seed))
 
     def attempt(self, call_id: str) -> int:
         """The number of this request among those with the header `x-mock-call: call_id`, from 1; 0 without one."""

@@ -25,34 +25,34 @@ FaultKind = Literal[
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504, 529)
 
 GRAMMAR = """\
-faults: model `NAME+FAULT+FAULT`, or header `x-mock-fault: FAULT, FAULT`; the first that strikes is acted out
-  status:CODE[:RETRY_AFTER]  the dialect's error answer; CODE is one of
+faults: model `NAME+FAULT+FAULT`, or header `x-mock-fault: FAULT, FAULT`; the first that applies is used
+  status:CODE[:RETRY_AFTER]  the dialect's error response; CODE is one of
                              400 401 403 404 408 409 413 422 429 500 502 503 504 529
-  quota                      the dialect's answer when the quota or the credit is spent
-  latency:DURATION[~SPREAD]  waits before the head, e.g. latency:50ms~20ms
-  silence                    reads the request, never answers
-  headers                    the head at once, then nothing
-  reset | close              RST | FIN in place of an answer
+  quota                      the dialect's error when the quota or credit is used up
+  latency:DURATION[~SPREAD]  waits before the response headers, e.g. latency:50ms~20ms
+  silence                    reads the request, never responds
+  headers                    response headers at once, then nothing
+  reset | close              RST | FIN instead of a response
   cut:N                      stream: connection closed after N tokens; unary: after half of the body
   stall:N                    stream: silence after N tokens; unary: after half of the body
   error:N                    stream: error event after N tokens; unary: error body under status 200
   malformed:N                stream: broken JSON after N tokens; unary: broken JSON
   truncated                  unary: JSON cut, content-length right; stream: clean end, no terminal event
-  limit:RATE/s[:bare]        token bucket per model, then 429; bare: no word of when to come back
-  capacity:N                 serves N at once, per model; the rest wait their turn
-  noprefill                  400 for a request that ends in a message of the assistant
-  overlap:N                  told to go on with a text, repeats its last N words first, whatever it was told
-  preamble                   told to go on with a text, begins with "Sure, here is the rest:"
-  another                    says another text, in another JSON answer or tool call too
-  any of them with @P%       strikes P percent of the requests, e.g. status:503@10%
-header `x-mock-call: ID`: which requests are struck depends on ID and on how many came with it, on nothing else"""
+  limit:RATE/s[:bare]        token bucket per model, then 429; bare: without Retry-After
+  capacity:N                 serves N at once, per model; the rest wait
+  noprefill                  400 for a request that ends in an assistant message
+  overlap:N                  a continuation first repeats the last N words of the text, whatever the instructions
+  preamble                   a continuation begins with "Sure, here is the rest:"
+  another                    generates another text, also in JSON output and tool calls
+  any of them with @P%       applies to P percent of the requests, e.g. status:503@10%
+header `x-mock-call: ID`: which requests get a fault depends only on ID and the number of requests with it"""
 
 
 class BadFaultError(ValueError):
     """A fault outside the grammar; the message names it and shows the grammar."""
 
     def __init__(self, text: str, why: str) -> None:
-        super().__init__(f"cannot read the fault {text!r}: {why}\n{GRAMMAR}")
+        super().__init__(f"invalid fault {text!r}: {why}\n{GRAMMAR}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class DrawnFaults:
     """The faults drawn for one request."""
 
     latency_s: float = 0.0
@@ -103,11 +103,11 @@ class FaultPlan:
     """Model text and header text: the key for draws and buckets."""
     faults: tuple[Fault, ...] = ()
 
-    def draw_for(self, seed: int, call_id: str, attempt: int) -> Struck:
+    def draw_for(self, seed: int, call_id: str, attempt: int) -> DrawnFaults:
         """The faults for this attempt of a call, independent of the model and of all other requests."""
         return replace(self, text="\x1e".join((call_id, *map(repr, self.faults)))).draw(seed, attempt)
 
-    def draw(self, seed: int, number: int) -> Struck:
+    def draw(self, seed: int, number: int) -> DrawnFaults:
         """The faults for request `number` of this plan; deterministic."""
         latency_s, places, overlap, is_another, has_preamble = 0.0, None, None, False, False
         struck: list[Fault] = []
@@ -127,7 +127,7 @@ class FaultPlan:
                 has_preamble = True
             else:
                 struck.append(fault)
-        return Struck(latency_s, places, overlap, is_another, has_preamble, tuple(struck))
+        return DrawnFaults(latency_s, places, overlap, is_another, has_preamble, tuple(struck))
 
 
 @lru_cache(maxsize=4096)
@@ -147,7 +147,7 @@ def parse_fault(text: str) -> Fault:
     parse = _PARSERS.get(kind)
     try:
         if parse is None:
-            raise ValueError("no such fault")
+            raise ValueError("unknown fault")
         fault = parse(argument if colon else None)
         return replace(fault, share=_parse_share(share)) if at else fault
     except ValueError as error:
@@ -157,7 +157,7 @@ def parse_fault(text: str) -> Fault:
 def _parse_share(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
     if match is None or float(match[1]) > 100:
-        raise ValueError("after @ stands a share from 0% to 100%")
+        raise ValueError("after @ a share from 0% to 100% is needed")
     return float(match[1]) / 100
 
 

@@ -12,10 +12,10 @@ from msgspec.json import encode
 from llm_guard.mock.anthropic_answers import message
 from llm_guard.mock.content import say
 from llm_guard.mock.errors import refusal_reply
-from llm_guard.mock.exchange import Asked, Reply, Upload
+from llm_guard.mock.exchange import MockRequest, MockResponse, Upload
 
 
-class Shelf:
+class FilesAndBatches:
     """Serves `/files`, `/batches` and `/messages/batches`."""
 
     def __init__(self) -> None:
@@ -23,13 +23,15 @@ class Shelf:
         self._batches: dict[str, dict[str, Any]] = {}
         self._message_batches: dict[str, list[dict[str, Any]]] = {}
 
-    def answer(self, asked: Asked) -> Reply | None:
+    def answer(self, asked: MockRequest) -> MockResponse | None:
         """The response, 404 for an unknown id; None for other paths."""
         if asked.dialect == "anthropic":
             return self._find(asked, "/messages/batches", self._answer_message_batches)
         return self._find(asked, "/files", self._answer_files) or self._find(asked, "/batches", self._answer_batches)
 
-    def _find(self, asked: Asked, prefix: str, answer: Callable[[Asked, list[str]], Reply | None]) -> Reply | None:
+    def _find(
+        self, asked: MockRequest, prefix: str, answer: Callable[[MockRequest, list[str]], MockResponse | None]
+    ) -> MockResponse | None:
         if asked.path != prefix and not asked.path.startswith(prefix + "/"):
             return None
         try:
@@ -37,7 +39,7 @@ class Shelf:
         except KeyError as error:
             return refusal_reply(asked.dialect, 404, f"No such object: {error.args[0]}")
 
-    def _answer_files(self, asked: Asked, rest: list[str]) -> Reply | None:
+    def _answer_files(self, asked: MockRequest, rest: list[str]) -> MockResponse | None:
         match asked.method, *rest:
             case ["POST"]:
                 return self._put_file(asked)
@@ -46,14 +48,14 @@ class Shelf:
             case ["GET", name]:
                 return _json(self._files[name][0])
             case ["GET", name, "content"]:
-                return Reply(200, self._files[name][1], content_type="application/octet-stream")
+                return MockResponse(200, self._files[name][1], content_type="application/octet-stream")
             case ["DELETE", name]:
                 del self._files[name]
                 return _json({"id": name, "object": "file", "deleted": True})
             case _:
                 return None
 
-    def _put_file(self, asked: Asked) -> Reply:
+    def _put_file(self, asked: MockRequest) -> MockResponse:
         upload = asked.fields.get("file")
         if not isinstance(upload, Upload):
             return refusal_reply("openai", 400, "'file' is a required property")
@@ -69,7 +71,7 @@ class Shelf:
         self._files[f"file-mock{asked.number}"] = (file, upload.data)
         return _json(file)
 
-    def _answer_batches(self, asked: Asked, rest: list[str]) -> Reply | None:
+    def _answer_batches(self, asked: MockRequest, rest: list[str]) -> MockResponse | None:
         match asked.method, *rest:
             case ["POST"]:
                 name = f"batch_mock{asked.number}"
@@ -82,7 +84,7 @@ class Shelf:
             case _:
                 return None
 
-    def _answer_message_batches(self, asked: Asked, rest: list[str]) -> Reply | None:
+    def _answer_message_batches(self, asked: MockRequest, rest: list[str]) -> MockResponse | None:
         match asked.method, *rest:
             case ["POST"]:
                 name = f"msgbatch_mock{asked.number}"
@@ -95,11 +97,11 @@ class Shelf:
                 return _json(self._message_batch(asked, name))
             case ["GET", name, "results"]:
                 lines = [_result(i, one) for i, one in enumerate(self._message_batches[name])]
-                return Reply(200, b"\n".join(map(encode, lines)) + b"\n", content_type="application/x-jsonl")
+                return MockResponse(200, b"\n".join(map(encode, lines)) + b"\n", content_type="application/x-jsonl")
             case _:
                 return None
 
-    def _message_batch(self, asked: Asked, name: str) -> dict[str, Any]:
+    def _message_batch(self, asked: MockRequest, name: str) -> dict[str, Any]:
         now = datetime.now(UTC)
         counts = {"processing": 0, "succeeded": len(self._message_batches[name])}
         return {
@@ -140,5 +142,5 @@ def _result(index: int, request: dict[str, Any]) -> dict[str, Any]:
     return {"custom_id": request.get("custom_id"), "result": {"type": "succeeded", "message": answer}}
 
 
-def _json(value: dict[str, Any]) -> Reply:
-    return Reply(200, encode(value))
+def _json(value: dict[str, Any]) -> MockResponse:
+    return MockResponse(200, encode(value))

@@ -13,9 +13,9 @@ from random import Random
 
 import aiohttp
 
-from llm_guard.mock.exchange import Dialect
-from llm_guard.mock.load_call import Target, call, open_session
-from llm_guard.mock.load_result import Ended, LoadResult, sum_up
+from llm_guard.mock.exchange import MockDialect
+from llm_guard.mock.load_call import LoadTarget, call, open_session
+from llm_guard.mock.load_result import FinishedCall, LoadResult, sum_up
 from llm_guard.mock.load_retries import SdkRetries
 
 Progress = Callable[[int, int], None]
@@ -36,7 +36,7 @@ class LoadPlan:
     concurrency: int = 1000
     """Maximum number of calls in flight; a call that is due above it counts as `not_sent`."""
     stream: bool = False
-    dialect: Dialect = "openai"
+    dialect: MockDialect = "openai"
     headers: Mapping[str, str] | None = None
     timeout_s: float = 60.0
     """Timeout of each request; a call without retries is one request."""
@@ -60,11 +60,11 @@ class LoadPlan:
         """Number of calls in the run."""
         return self.calls if self.calls is not None else round(self.rate_per_s * (self.seconds or 0.0))
 
-    def target(self) -> Target:
+    def target(self) -> LoadTarget:
         retries = None
         if self.retries or self.patience_s is not None:
             retries = SdkRetries(self.retries, self.seed, self.patience_s)
-        return Target(self.url, self.dialect, self.stream, self.headers, self.timeout_s, retries, self.text)
+        return LoadTarget(self.url, self.dialect, self.stream, self.headers, self.timeout_s, retries, self.text)
 
 
 async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResult:
@@ -74,15 +74,15 @@ async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResu
     return sum_up(ended, time.monotonic() - started_at)
 
 
-async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[Ended]:
+async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[FinishedCall]:
     """Like `run_load`, but returns the calls in the order in which they ended."""
     planned = plan.planned()
     target = plan.target()
     dice = Random(plan.seed)
-    ended: list[Ended] = []
+    ended: list[FinishedCall] = []
     in_flight = 0
 
-    def end(one: Ended) -> None:
+    def end(one: FinishedCall) -> None:
         ended.append(one)
         if progress is not None:
             progress(len(ended), planned)
@@ -102,7 +102,7 @@ async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[En
             await asyncio.sleep(max(0.0, due_at - time.monotonic()))
             model = dice.choice(plan.models)
             if in_flight >= plan.concurrency:
-                end(Ended("not_sent", 0.0, ended_at=due_at))
+                end(FinishedCall("not_sent", 0.0, ended_at=due_at))
             else:
                 in_flight += 1
                 calls.create_task(send(model, due_at, f"{plan.call_ids}{index}" if plan.call_ids else ""))
@@ -116,7 +116,7 @@ async def closed_loop(
     *,
     model: str = "mock",
     stream: bool = False,
-    dialect: Dialect = "openai",
+    dialect: MockDialect = "openai",
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
     text: str | None = None,
@@ -125,9 +125,9 @@ async def closed_loop(
     """Runs `concurrency` workers that each send the next call when the last one has ended: measures throughput.
 
     `text`: what each stream must contain; None: any."""
-    target = Target(url, dialect, stream, headers, timeout_s, text=text)
+    target = LoadTarget(url, dialect, stream, headers, timeout_s, text=text)
     turns = iter(range(calls))
-    ended: list[Ended] = []
+    ended: list[FinishedCall] = []
 
     async def work(session: aiohttp.ClientSession, turns: Iterator[int]) -> None:
         for _ in turns:

@@ -15,23 +15,23 @@ import aiohttp
 from msgspec import DecodeError
 from msgspec.json import decode, encode
 
-from llm_guard.mock.exchange import Dialect
-from llm_guard.mock.load_result import Ended
+from llm_guard.mock.exchange import MockDialect
+from llm_guard.mock.load_result import FinishedCall
 from llm_guard.mock.load_retries import SdkRetries, retry_after_s
 
 _BROKEN = ("timeout", "connect", "disconnected", "truncated")
 """Outcomes without a complete response."""
 
-_PATHS: dict[Dialect, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+_PATHS: dict[MockDialect, str] = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """Destination and settings of a run's calls."""
 
     url: str
     """Base URL, with `/v1` or without."""
-    dialect: Dialect = "openai"
+    dialect: MockDialect = "openai"
     stream: bool = False
     headers: Mapping[str, str] | None = None
     timeout_s: float = 60.0
@@ -58,7 +58,7 @@ class Target:
         return {**fixed, **(self.headers or {})}
 
 
-def open_session(target: Target) -> aiohttp.ClientSession:
+def open_session(target: LoadTarget) -> aiohttp.ClientSession:
     """A client without a limit of its own on connections."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
@@ -67,7 +67,9 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     )
 
 
-async def call(session: aiohttp.ClientSession, target: Target, model: str, due_at: float, call_id: str = "") -> Ended:
+async def call(
+    session: aiohttp.ClientSession, target: LoadTarget, model: str, due_at: float, call_id: str = ""
+) -> FinishedCall:
     """Sends one call, due at the monotonic time `due_at`; never raises because of a server's behaviour. With `call_id`
     the mock provider decides by call and attempt which requests fail (`x-mock-call`).
 
@@ -85,7 +87,7 @@ async def call(session: aiohttp.ClientSession, target: Target, model: str, due_a
         requests += 1
         reading, outcome = await _exchange(session, target, model, headers_of_call)
     now = time.monotonic()
-    return Ended(
+    return FinishedCall(
         outcome,
         now - due_at,
         reading.status,
@@ -98,7 +100,7 @@ async def call(session: aiohttp.ClientSession, target: Target, model: str, due_a
 
 
 async def _exchange(
-    session: aiohttp.ClientSession, target: Target, model: str, headers: Mapping[str, str] | None
+    session: aiohttp.ClientSession, target: LoadTarget, model: str, headers: Mapping[str, str] | None
 ) -> tuple[_Reading, str]:
     reading = _Reading(target)
     try:
@@ -118,7 +120,7 @@ async def _exchange(
 class _Reading:
     """Reads one response and judges it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LoadTarget) -> None:
         self._target = target
         self._is_over = False
         self._said: list[str] = []

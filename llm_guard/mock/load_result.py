@@ -21,7 +21,7 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FinishedCall:
     """One finished call of a load run."""
 
     outcome: str
@@ -69,7 +69,7 @@ class LoadResult:
         return asdict(self) | {"statuses": {str(status): n for status, n in self.statuses.items()}}
 
 
-def sum_up(ended: Sequence[Ended], duration_s: float) -> LoadResult:
+def sum_up(ended: Sequence[FinishedCall], duration_s: float) -> LoadResult:
     """The result of a run that took `duration_s` seconds from its first call to its last response."""
     outcomes = Counter(call.outcome for call in ended)
     ok = outcomes["ok"]

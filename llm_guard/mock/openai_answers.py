@@ -17,7 +17,7 @@ from msgspec.json import encode
 from llm_guard.mock.content import example_of, say_json, split
 from llm_guard.mock.continuation import speak
 from llm_guard.mock.errors import error_body
-from llm_guard.mock.exchange import Asked, Reply, Script, Upload
+from llm_guard.mock.exchange import MockRequest, MockResponse, Script, Upload
 from llm_guard.mock.openai_responses import respond
 
 _DONE = b"data: [DONE]\n\n"
@@ -27,7 +27,7 @@ _PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA
 _SOUND = b"ID3\x04\x00" + bytes(range(256)) * 16
 
 
-def answer_openai(asked: Asked, tokens: int) -> Reply | Script | None:
+def answer_openai(asked: MockRequest, tokens: int) -> MockResponse | Script | None:
     """Returns the response, with `tokens` tokens of content where it has any; None for an unknown path."""
     if asked.method == "GET" and asked.path.startswith("/models"):
         return _models(asked)
@@ -35,7 +35,7 @@ def answer_openai(asked: Asked, tokens: int) -> Reply | Script | None:
     return endpoint(asked, tokens) if endpoint is not None else None
 
 
-def _chat(asked: Asked, tokens: int) -> Reply | Script:
+def _chat(asked: MockRequest, tokens: int) -> MockResponse | Script:
     tool = _forced_tool(asked)
     if tool is not None:
         arguments = example_of(tool.get("parameters") or {}, is_another=asked.is_another)
@@ -58,7 +58,7 @@ def _chat(asked: Asked, tokens: int) -> Reply | Script:
     return _json(_head(asked, "chat.completion") | {"choices": choices, "usage": _usage(asked, len(pieces))})
 
 
-def _chat_stream(asked: Asked, pieces: list[str], tool: str | None) -> Script:
+def _chat_stream(asked: MockRequest, pieces: list[str], tool: str | None) -> Script:
     head = _head(asked, "chat.completion.chunk")
     has_usage = _wants_usage(asked)
     if has_usage:
@@ -94,7 +94,7 @@ def _chat_stream(asked: Asked, pieces: list[str], tool: str | None) -> Script:
     )
 
 
-def _completion(asked: Asked, tokens: int) -> Reply | Script:
+def _completion(asked: MockRequest, tokens: int) -> MockResponse | Script:
     pieces = speak(asked, tokens)
     head = _head(asked, "text_completion")
 
@@ -116,7 +116,7 @@ def _completion(asked: Asked, tokens: int) -> Reply | Script:
     )
 
 
-def _embeddings(asked: Asked, _tokens: int) -> Reply:
+def _embeddings(asked: MockRequest, _tokens: int) -> MockResponse:
     inputs = asked.fields.get("input", "")
     # One list of numbers is one input, given as tokens.
     count = len(inputs) if isinstance(inputs, list) and inputs and not isinstance(inputs[0], int) else 1
@@ -131,19 +131,19 @@ def _embeddings(asked: Asked, _tokens: int) -> Reply:
     return _json({"object": "list", "data": data, "model": asked.model, "usage": usage})
 
 
-def _images(asked: Asked, _tokens: int) -> Reply:
+def _images(asked: MockRequest, _tokens: int) -> MockResponse:
     return _json({"created": int(time.time()), "data": [{"b64_json": _PNG} for _ in _choices(asked)]})
 
 
-def _speech(_asked: Asked, _tokens: int) -> Reply:
-    return Reply(200, _SOUND, content_type="audio/mpeg")
+def _speech(_asked: MockRequest, _tokens: int) -> MockResponse:
+    return MockResponse(200, _SOUND, content_type="audio/mpeg")
 
 
-def _transcription(asked: Asked, _tokens: int) -> Reply:
+def _transcription(asked: MockRequest, _tokens: int) -> MockResponse:
     upload = asked.fields.get("file")
     text = f"heard {len(upload.data) if isinstance(upload, Upload) else 0} bytes"
     if asked.fields.get("response_format") == "text":
-        return Reply(200, text.encode() + b"\n", content_type="text/plain; charset=utf-8")
+        return MockResponse(200, text.encode() + b"\n", content_type="text/plain; charset=utf-8")
     return _json({"text": text, "usage": {"type": "duration", "seconds": 1}})
 
 
@@ -154,7 +154,7 @@ _CATEGORIES = (
 )  # fmt: skip
 
 
-def _moderations(asked: Asked, _tokens: int) -> Reply:
+def _moderations(asked: MockRequest, _tokens: int) -> MockResponse:
     inputs = asked.fields.get("input")
     result = {
         "flagged": False,
@@ -166,7 +166,7 @@ def _moderations(asked: Asked, _tokens: int) -> Reply:
     return _json({"id": f"modr-mock{asked.number}", "model": asked.model, "results": [result] * count})
 
 
-def _models(asked: Asked) -> Reply | None:
+def _models(asked: MockRequest) -> MockResponse | None:
     if asked.path == "/models":
         return _json({"object": "list", "data": [_model(name) for name in _MODELS]})
     return _json(_model(asked.path.removeprefix("/models/")))
@@ -176,7 +176,7 @@ def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 1_715_367_049, "owned_by": "mock"}
 
 
-_ENDPOINTS: dict[str, Callable[[Asked, int], Reply | Script]] = {
+_ENDPOINTS: dict[str, Callable[[MockRequest, int], MockResponse | Script]] = {
     "/chat/completions": _chat,
     "/completions": _completion,
     "/responses": respond,
@@ -188,7 +188,7 @@ _ENDPOINTS: dict[str, Callable[[Asked, int], Reply | Script]] = {
 }
 
 
-def _forced_tool(asked: Asked) -> dict[str, Any] | None:
+def _forced_tool(asked: MockRequest) -> dict[str, Any] | None:
     """The function that `tool_choice` demands: any of them (`required`), or one by its name."""
     functions = [tool["function"] for tool in asked.fields.get("tools") or () if "function" in tool]
     choice = asked.fields.get("tool_choice")
@@ -200,14 +200,14 @@ def _forced_tool(asked: Asked) -> dict[str, Any] | None:
     return None
 
 
-def _json_schema(asked: Asked) -> dict[str, Any] | None:
+def _json_schema(asked: MockRequest) -> dict[str, Any] | None:
     wanted = asked.fields.get("response_format") or {}
     if wanted.get("type") == "json_object":
         return {}
     return wanted["json_schema"].get("schema", {}) if wanted.get("type") == "json_schema" else None
 
 
-def _choices(asked: Asked) -> range:
+def _choices(asked: MockRequest) -> range:
     return range(asked.fields.get("n") or 1)
 
 
@@ -215,11 +215,11 @@ def _finish(tool: str | None) -> str:
     return "stop" if tool is None else "tool_calls"
 
 
-def _wants_usage(asked: Asked) -> bool:
+def _wants_usage(asked: MockRequest) -> bool:
     return bool((asked.fields.get("stream_options") or {}).get("include_usage"))
 
 
-def _head(asked: Asked, kind: str) -> dict[str, Any]:
+def _head(asked: MockRequest, kind: str) -> dict[str, Any]:
     prefix = "cmpl" if kind == "text_completion" else "chatcmpl"
     return {
         "id": f"{prefix}-mock{asked.number}",
@@ -230,7 +230,7 @@ def _head(asked: Asked, kind: str) -> dict[str, Any]:
     }
 
 
-def _usage(asked: Asked, tokens: int) -> dict[str, int]:
+def _usage(asked: MockRequest, tokens: int) -> dict[str, int]:
     return {
         "prompt_tokens": asked.prompt_tokens,
         "completion_tokens": tokens,
@@ -238,8 +238,8 @@ def _usage(asked: Asked, tokens: int) -> dict[str, int]:
     }
 
 
-def _json(value: dict[str, Any]) -> Reply:
-    return Reply(200, encode(value))
+def _json(value: dict[str, Any]) -> MockResponse:
+    return MockResponse(200, encode(value))
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -14,20 +14,20 @@ from msgspec.json import encode
 from llm_guard.mock.content import say_json
 from llm_guard.mock.continuation import speak
 from llm_guard.mock.errors import error_body
-from llm_guard.mock.exchange import Asked, Reply, Script
+from llm_guard.mock.exchange import MockRequest, MockResponse, Script
 
 
-def respond(asked: Asked, tokens: int) -> Reply | Script:
+def respond(asked: MockRequest, tokens: int) -> MockResponse | Script:
     """Responds to `POST /responses` with `tokens` tokens of text."""
     wanted = (asked.fields.get("text") or {}).get("format") or {}
     schema = wanted.get("schema") if wanted.get("type") == "json_schema" else None
     pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)
     if asked.wants_stream:
         return _stream(asked, pieces)
-    return Reply(200, encode(_response(asked, pieces, "completed")))
+    return MockResponse(200, encode(_response(asked, pieces, "completed")))
 
 
-def _stream(asked: Asked, pieces: list[str]) -> Script:
+def _stream(asked: MockRequest, pieces: list[str]) -> Script:
     event = _numbered_events()
     item = {"output_index": 0, "item_id": _item_id(asked), "content_index": 0}
     text = "".join(pieces)
@@ -67,7 +67,7 @@ def _numbered_events() -> Callable[..., bytes]:
     return event
 
 
-def _response(asked: Asked, pieces: list[str], status: str) -> dict[str, Any]:
+def _response(asked: MockRequest, pieces: list[str], status: str) -> dict[str, Any]:
     is_done = status == "completed"
     usage = {
         "input_tokens": asked.prompt_tokens,
@@ -96,7 +96,7 @@ def _response(asked: Asked, pieces: list[str], status: str) -> dict[str, Any]:
     }
 
 
-def _message(asked: Asked, content: list[dict[str, Any]], status: str) -> dict[str, Any]:
+def _message(asked: MockRequest, content: list[dict[str, Any]], status: str) -> dict[str, Any]:
     return {
         "id": _item_id(asked),
         "type": "message",
@@ -110,5 +110,5 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _item_id(asked: Asked) -> str:
+def _item_id(asked: MockRequest) -> str:
     return f"msg_mock{asked.number}"

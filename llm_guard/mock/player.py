@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from llm_guard.mock.exchange import Reply, Script
+from llm_guard.mock.exchange import MockResponse, Script
 from llm_guard.mock.faults import Fault
 
 _RST_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -33,7 +33,7 @@ class Player:
         self.has_hung_up = False
         """True if this side ended the connection."""
 
-    async def reply(self, reply: Reply, fault: Fault | None = None) -> web.StreamResponse:
+    async def reply(self, reply: MockResponse, fault: Fault | None = None) -> web.StreamResponse:
         """Sends a unary response."""
         body = reply.body
         if fault is not None and fault.kind == "malformed":

@@ -23,14 +23,14 @@ from msgspec.json import decode, encode
 from llm_guard.mock.anthropic_answers import answer_anthropic
 from llm_guard.mock.continuation import NO_PREFILL, has_prefill, why_refused
 from llm_guard.mock.errors import error_body, error_reply, limit_reply, quota_reply, refusal_reply
-from llm_guard.mock.exchange import HEALTH, Asked, Reply, Script, dialect_of, understand
-from llm_guard.mock.fault_state import Course, Courses
-from llm_guard.mock.faults import BadFaultError, Fault, Struck
-from llm_guard.mock.files_and_batches import Shelf
+from llm_guard.mock.exchange import HEALTH, MockRequest, MockResponse, Script, dialect_of, understand
+from llm_guard.mock.fault_state import FaultState, FaultStates
+from llm_guard.mock.faults import BadFaultError, DrawnFaults, Fault
+from llm_guard.mock.files_and_batches import FilesAndBatches
 from llm_guard.mock.openai_answers import answer_openai
 from llm_guard.mock.player import Player
 from llm_guard.mock.realtime import converse
-from llm_guard.mock.stats import Departure, Log, Seen, Stats
+from llm_guard.mock.stats import Departure, Log, RecordedRequest, Stats
 
 _KEYS_KEPT = 10_000
 
@@ -44,12 +44,12 @@ class MockProvider:
         self._tokens = tokens
         self._token_delay_s = token_delay_s
         self._latency_s = latency_s
-        self._shelf = Shelf()
+        self._shelf = FilesAndBatches()
         self._log = Log()
         self._numbers = 0
-        self._answered: dict[str, Reply | Script] = {}
+        self._answered: dict[str, MockResponse | Script] = {}
         """Responses by idempotency key, oldest first."""
-        self._courses = Courses(seed)
+        self._courses = FaultStates(seed)
         self._server: _Server | None = None
         self._listener: asyncio.Server | None = None
         self.url = ""
@@ -85,12 +85,12 @@ class MockProvider:
         await self.stop()
 
     @property
-    def seen(self) -> deque[Seen]:
+    def seen(self) -> deque[RecordedRequest]:
         """The latest requests, oldest first, at most `stats.KEPT`."""
         return self._log.seen
 
     @property
-    def last(self) -> Seen:
+    def last(self) -> RecordedRequest:
         """The latest request; raises IndexError before the first."""
         return self._log.seen[-1]
 
@@ -116,13 +116,13 @@ class MockProvider:
         is_anthropic = dialect_of(request.raw_path, request.headers) == "anthropic"
         headers = {"request-id" if is_anthropic else "x-request-id": f"req_mock{number:08d}"}
         player = Player(request, headers, self._token_delay_s)
-        asked: Asked | Reply | None = None
+        asked: MockRequest | MockResponse | None = None
         self._log.in_flight += 1
         try:
             body = await request.read()
             asked = _understand(number, request, body)
             self._log.arrived(_seen(request, body, _model_of(asked)))
-            if isinstance(asked, Reply):
+            if isinstance(asked, MockResponse):
                 return await player.reply(asked)
             return await self._answer(request, asked, player, headers)
         except asyncio.CancelledError:
@@ -141,7 +141,7 @@ class MockProvider:
         return web.Response(body=encode(order), content_type="application/json")
 
     async def _answer(
-        self, request: web.BaseRequest, asked: Asked, player: Player, headers: dict[str, str]
+        self, request: web.BaseRequest, asked: MockRequest, player: Player, headers: dict[str, str]
     ) -> web.StreamResponse:
         try:
             course = self._courses.of(asked.model_text, request.headers.get("x-mock-fault", ""))
@@ -159,15 +159,15 @@ class MockProvider:
     async def _play(
         self,
         request: web.BaseRequest,
-        asked: Asked,
+        asked: MockRequest,
         player: Player,
         headers: dict[str, str],
-        struck: Struck,
-        trouble: Fault | Reply | None,
+        struck: DrawnFaults,
+        trouble: Fault | MockResponse | None,
     ) -> web.StreamResponse:
         if (latency_s := self._latency_s + struck.latency_s) > 0:
             await asyncio.sleep(latency_s)
-        if isinstance(trouble, Reply):
+        if isinstance(trouble, MockResponse):
             return await player.reply(trouble)
         if trouble is not None and trouble.kind in ("silence", "close", "reset"):
             return await player.vanish(trouble)
@@ -179,10 +179,10 @@ class MockProvider:
         if isinstance(answer, Script):
             return await player.stream(answer, trouble)
         if trouble is not None and trouble.kind == "error":
-            answer = Reply(200, encode(error_body(asked.dialect, 500, asked.model)))
+            answer = MockResponse(200, encode(error_body(asked.dialect, 500, asked.model)))
         return await player.reply(answer, trouble)
 
-    def _executed(self, asked: Asked) -> Reply | Script:
+    def _executed(self, asked: MockRequest) -> MockResponse | Script:
         """Responds once per Idempotency-Key (draft-ietf-httpapi-idempotency-key-header-07): repeats get the same
         response."""
         key = asked.headers.get("idempotency-key")
@@ -194,9 +194,9 @@ class MockProvider:
                 del self._answered[next(iter(self._answered))]
         return self._answered[key]
 
-    def _content(self, asked: Asked) -> Reply | Script:
+    def _content(self, asked: MockRequest) -> MockResponse | Script:
         if asked.path == HEALTH:
-            return Reply(200, b'{"status":"ok"}')
+            return MockResponse(200, b'{"status":"ok"}')
         answer = answer_anthropic if asked.dialect == "anthropic" else answer_openai
         try:
             found = self._shelf.answer(asked) or answer(asked, self._tokens)
@@ -215,7 +215,7 @@ class _Order(Struct):
     faults: str
 
 
-def _choose(asked: Asked, course: Course, struck: Struck) -> Fault | Reply | None:
+def _choose(asked: MockRequest, course: FaultState, struck: DrawnFaults) -> Fault | MockResponse | None:
     """The first fault that applies; as a response if it is one."""
     for fault in struck.faults:
         if fault.kind == "status":
@@ -234,19 +234,19 @@ def _choose(asked: Asked, course: Course, struck: Struck) -> Fault | Reply | Non
     return None
 
 
-def _understand(number: int, request: web.BaseRequest, body: bytes) -> Asked | Reply:
+def _understand(number: int, request: web.BaseRequest, body: bytes) -> MockRequest | MockResponse:
     try:
         return understand(number, request.method, request.raw_path, request.headers, body)
     except ValueError as error:
         return refusal_reply(dialect_of(request.raw_path, request.headers), 400, str(error))
 
 
-def _model_of(asked: Asked | Reply | None) -> str:
-    return asked.model_text if isinstance(asked, Asked) else ""
+def _model_of(asked: MockRequest | MockResponse | None) -> str:
+    return asked.model_text if isinstance(asked, MockRequest) else ""
 
 
-def _seen(request: web.BaseRequest, body: bytes, model: str) -> Seen:
-    return Seen(time.monotonic(), request.method, request.raw_path, tuple(request.raw_headers), body, model)
+def _seen(request: web.BaseRequest, body: bytes, model: str) -> RecordedRequest:
+    return RecordedRequest(time.monotonic(), request.method, request.raw_path, tuple(request.raw_headers), body, model)
 
 
 class _Server(web.Server):

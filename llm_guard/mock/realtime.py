@@ -13,11 +13,11 @@ from msgspec import DecodeError
 from msgspec.json import decode, encode
 
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked
+from llm_guard.mock.exchange import MockRequest
 
 
 async def converse(
-    request: web.BaseRequest, asked: Asked, headers: Mapping[str, str], tokens: int
+    request: web.BaseRequest, asked: MockRequest, headers: Mapping[str, str], tokens: int
 ) -> web.StreamResponse:
     """Runs the session until the peer closes it, or requests that: `{"type": "mock.close", "code": 4000, "reason":
     "..."}`.

@@ -11,7 +11,7 @@ KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RecordedRequest:
     """A request byte for byte."""
 
     at: float
@@ -68,14 +68,14 @@ class Log:
     """Records requests and departures."""
 
     def __init__(self) -> None:
-        self.seen: deque[Seen] = deque(maxlen=KEPT)
+        self.seen: deque[RecordedRequest] = deque(maxlen=KEPT)
         self.in_flight = 0
         self._requests = 0
         self._by_model: Counter[str] = Counter()
         self._by_path: Counter[str] = Counter()
         self._departures: deque[Departure] = deque(maxlen=KEPT)
 
-    def arrived(self, seen: Seen) -> None:
+    def arrived(self, seen: RecordedRequest) -> None:
         self.seen.append(seen)
         self._requests += 1
         self._by_model[seen.model] += 1

@@ -11,12 +11,12 @@ from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import ResumeMode
 from llm_guard.dialects.sse import StreamObserver, Usage
 from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal, RefusedBy
-from llm_guard.proxy.request_body.interfaces import StoredBody
+from llm_guard.proxy.request_body.interfaces import BufferedBody
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 from llm_guard.resilience.capacity.response_memory import MemoryLease
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.client_keys.limits import Reservation
-from llm_guard.resilience.client_keys.scope import Scope
+from llm_guard.resilience.client_keys.scope import KeyScope
 from llm_guard.resilience.retry.budget import RetryBudget
 from llm_guard.resilience.retry.candidates import WaitedFor
 from llm_guard.routing.api_keys import ApiKey
@@ -29,7 +29,7 @@ Headers = tuple[tuple[str, str], ...]
 _NO_USAGE = Usage()
 
 
-class StreamView(Protocol):
+class StreamDecoder(Protocol):
     """Decodes an event stream as it is relayed: see `proxy.streams.decoder`."""
 
     @property
@@ -81,7 +81,7 @@ class Dialing(Protocol):
         """Called when there is a connection and the request is about to be sent."""
 
 
-class Recovery(Protocol):
+class StreamResumer(Protocol):
     """Resumes a call after its stream has died: see `proxy.streams.resume`."""
 
     def resume_mode(self, target: Target) -> ResumeMode | None:
@@ -194,7 +194,7 @@ class Call:
     """Query as the client wrote it, without `?`."""
     headers: Headers
     started_at: float
-    body: bytes | StoredBody = b""
+    body: bytes | BufferedBody = b""
     content_type: str = ""
     content_encoding: str = ""
     inflated_bytes: int = 0  # of a compressed body; 0 for any other
@@ -229,7 +229,7 @@ class Call:
     """Digest of the account that the caller chose for its key; empty for the key's default account."""
     client_key: str | None = None
     """Name of the client key that admitted the call; the key itself is not forwarded."""
-    scope: Scope | None = None
+    scope: KeyScope | None = None
     """The calls that this key may make; None if no client keys are configured."""
     reservation: Reservation | None = None  # against the limits of its client key
     deadline_at: float = float("inf")
@@ -255,7 +255,7 @@ class Call:
     """True if the gateway is shutting down and ends this call."""
     stream_head: Literal["", "plain", "compressed"] = ""
     """Form of the stream that an upstream has begun to send, which shows that it accepted the request."""
-    recovery: Recovery | None = None
+    recovery: StreamResumer | None = None
     """Resumes its stream; None if that is not possible."""
     wasted_tokens: int = 0
     """Tokens that were generated for it and not passed on."""
@@ -322,7 +322,7 @@ class Opened:
     """Bytes read before commit: a whole unary body, or a stream up to its first useful event."""
     exchange: Exchange | None
     """Source of the remaining bytes; None if `buffered` is the whole body."""
-    view: StreamView | None = None
+    view: StreamDecoder | None = None
     """Decoder of an event stream; None for any other response."""
     usage: Usage | None = None
     """Usage in a whole unary body."""

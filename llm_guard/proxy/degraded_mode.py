@@ -19,12 +19,12 @@ from llm_guard.resilience.degradation.degraded_mode import (
     Degradation,
     DegradationSnapshot,
     DegradedSettings,
-    Seen,
+    RouteTotals,
     is_common,
 )
 from llm_guard.routing.route_table import NO_ALIAS
 
-OnTurn = Callable[[str | None, bool, str], None]
+OnModeChange = Callable[[str | None, bool, str], None]
 """Called when a mode has changed: with the alias of the route (None: the gateway), whether it is degraded now, and
 why."""
 
@@ -57,8 +57,8 @@ class Modes:
         return [alias for alias, mode in self.routes.items() if mode.is_degraded]
 
 
-class Degraded:
-    """Tracks degraded mode. `look` is to be called regularly, `hurry` for each call of a route with these rules."""
+class DegradedMode:
+    """Tracks degraded mode. Call `look` regularly, and `limit_wait` for each call of a route with these rules."""
 
     def __init__(self, counts: Mapping[str, ModelCounts], clock: Clock) -> None:
         self._counts = counts
@@ -72,7 +72,7 @@ class Degraded:
         self._since: float | None = None
         self._why = ""
         self._now_degraded: frozenset[str] = frozenset()
-        self.on_turn: OnTurn = _to_nobody
+        self.on_turn: OnModeChange = _to_nobody
         """Must not raise."""
 
     def adopt(self, config: Config) -> None:
@@ -84,7 +84,7 @@ class Degraded:
             self._routes[alias].settings = rules
         for alias in before.keys() - self._routes.keys():
             self._words.pop(alias, None)
-            self._tell(alias, False, "it has no such rules any longer", now)
+            self._tell(alias, False, "the config no longer has these rules", now)
         self._settle({}, now)
 
     def look(self, now: float) -> None:
@@ -99,7 +99,7 @@ class Degraded:
             self._words[alias] = word
         self._settle({alias: why}, self._clock.now())
 
-    def hurry(self, call: Call, *, has_stale: bool) -> None:
+    def limit_wait(self, call: Call, *, has_stale: bool) -> None:
         """Shortens the wait of a call of a degraded route that has a fallback response. To be called before the first
         attempt."""
         route = call.route
@@ -121,12 +121,12 @@ class Degraded:
         }
         return Modes(self._is_gateway_degraded(), self._words.get(None), self._since, self._why, routes)
 
-    def _seen(self, alias: str) -> Seen:
+    def _seen(self, alias: str) -> RouteTotals:
         counts = self._counts.get(alias)
         if counts is None:
-            return Seen()
+            return RouteTotals()
         ok = counts.calls.get("ok", 0)
-        return Seen(counts.begun, ok - counts.unasked, counts.judged - ok - counts.cut_short)
+        return RouteTotals(counts.begun, ok - counts.unasked, counts.judged - ok - counts.cut_short)
 
     def _settle(self, why: Mapping[str | None, str], now: float) -> None:
         """Computes the modes from the rules and the overrides, and reports those that have changed."""

@@ -18,7 +18,7 @@ from llm_guard.proxy.attempts.admission import (
     account_of,
     cooldown_of,
     key_for,
-    shut_by,
+    refusal_by_hold,
 )
 from llm_guard.proxy.attempts.candidate_selection import hint_patience_s, order_of
 from llm_guard.proxy.call import Call
@@ -27,24 +27,26 @@ from llm_guard.resilience.capacity.gate import Forecast
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, as_of
 from llm_guard.routing.route_table import Route, Target
 
-Turn = Literal["asked", "waited_for", "in_reserve", "left_out"]
-"""`asked`: the first deployment that would admit the call. `waited_for`: if none would, the one with the shortest
-queue. `in_reserve`: would be tried later. `left_out`: would not be tried."""
+PredictedUse = Literal["selected", "queued", "backup", "skipped"]
+"""`selected`: the first deployment that would admit the call. `queued`: if none would, the one with the shortest queue.
+`backup`: would be tried later. `skipped`: would not be tried."""
 
 _FREE = Forecast(is_free=True, wait_s=0.0, has_place=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PredictedCandidate:
     """One deployment, as the call would find it."""
 
     target: Target
-    turn: Turn
+    decision: PredictedUse
     obstacle: Unavailable | AtCapacity | None
     """Why the call would not be admitted; None: it would be."""
 
 
-def foresee(call: Call, route: Route, cooldowns: Cooldowns, clock: Clock, draw: Callable[[], float]) -> list[Foreseen]:
+def predict(
+    call: Call, route: Route, cooldowns: Cooldowns, clock: Clock, draw: Callable[[], float]
+) -> list[PredictedCandidate]:
     """Returns the route's targets in the order in which this call would try them. A random balance takes one draw."""
     now = clock.now()
     left = list(order_of(route.targets, route, clock, draw))
@@ -60,12 +62,12 @@ def foresee(call: Call, route: Route, cooldowns: Cooldowns, clock: Clock, draw: 
             left.remove(place)
     free = [place for place in left if found[place] is None]
     chosen = free[0] if free else min(waits, key=waits.__getitem__, default=None)
-    first: Turn = "asked" if free else "waited_for"
+    first: PredictedUse = "selected" if free else "queued"
 
-    def turn(place: int) -> Turn:
-        return first if place == chosen else "in_reserve" if place in left else "left_out"
+    def decision(place: int) -> PredictedUse:
+        return first if place == chosen else "backup" if place in left else "skipped"
 
-    return [Foreseen(route.targets[place], turn(place), obstacle) for place, obstacle in found.items()]
+    return [PredictedCandidate(route.targets[place], decision(place), obstacle) for place, obstacle in found.items()]
 
 
 def obstacle_of(
@@ -74,17 +76,17 @@ def obstacle_of(
     """Returns the refusal of `AdmissionControl.try_enter`; None: it would give a lease."""
     deployment = target.deployment
     if deployment.hold is not None:
-        return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
+        return refusal_by_hold(deployment.hold, deployment.breaker.settings.open_for, now)
     breaker = breaker_of(call, deployment, now)
     host_s, breaker_s = deployment.host.retry_after_s(now), breaker.retry_after_s(now)
     key = key_for(cooldowns, call, target, now)
     rest = cooldown_of(cooldowns, call, target, key, hint_patience_s, now)
     if rest is not None and rest.until - now >= max(host_s, breaker_s):
-        return Unavailable("benched", rest.until - now, as_of(rest, now))
+        return Unavailable("in cooldown", rest.until - now, as_of(rest, now))
     if rest is not None:
-        return Unavailable("benched", max(host_s, breaker_s))
+        return Unavailable("in cooldown", max(host_s, breaker_s))
     if host_s > 0:
-        return Unavailable("its host fails", host_s)
+        return Unavailable("host breaker open", host_s)
     if breaker_s > 0:
         return Unavailable(f"breaker {breaker.state}", breaker.come_back_s(now))
     forecast = forecast_of(target, now, call)

@@ -20,14 +20,14 @@ from llm_guard.proxy.client_keys.output_counter import count_output
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.coalescing.cache_stage import CacheStage
-from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.http_server.error_responses import DRAINED, refusal_of, refuse
 from llm_guard.proxy.http_server.request import Request, objection, without_upstream
-from llm_guard.proxy.http_server.response_writer import Reply, uncancel
+from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_annotations import note_asked
-from llm_guard.proxy.request_body.fields import Asked, BadRequest
-from llm_guard.proxy.request_body.incoming_body import Arrival, check_announced, needs_whole_body, receive_call
+from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
+from llm_guard.proxy.request_body.incoming_body import BodyReception, check_announced, needs_whole_body, receive_call
 from llm_guard.proxy.request_body.model_field import inspect
 from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
@@ -35,7 +35,7 @@ from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackRes
 from llm_guard.proxy.response.keepalive import KeepAlive
 from llm_guard.proxy.response.relay import CLIENT_DISCONNECTED, relay
 from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
-from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.proxy.telemetry.trace_propagation import Tracer, begin_trace
@@ -69,16 +69,16 @@ class Handler:
         self.screening: Screening | None = None
         """Checks that apply to calls with a scope; None if no call has one."""
         self.fallback = FallbackResponder(clock)
-        self.degraded = Degraded(recorder.models, clock)
+        self.degraded = DegradedMode(recorder.models, clock)
         self.cache_stage = CacheStage(self, self.fallback, self.degraded, clock)
         self.quotas = ClientQuotas(clock)
         self.is_leaving = False
         """True once shutdown has begun: responses carry `Connection: close`."""
         self.is_closed = False
         """True once no call is accepted: a call on a kept-alive connection is refused."""
-        self.adopt(Serving(config, table))
+        self.adopt(ProxySettings(config, table))
 
-    def adopt(self, by: Serving) -> None:
+    def adopt(self, by: ProxySettings) -> None:
         """Switches to another config, from the next call on."""
         self.table = by.table
         self.repeatable = by.repeatable
@@ -91,7 +91,7 @@ class Handler:
         self._loop.adopt(by.table.deployments())
         self.degraded.adopt(by.config)
 
-    async def serve(self, request: Request, reply: Reply) -> None:
+    async def serve(self, request: Request, reply: ResponseWriter) -> None:
         """Serves one call, from its request head to its log record."""
         call = self._begin(request)
         task = asyncio.current_task()
@@ -121,9 +121,9 @@ class Handler:
         except BadRequest as bad:  # found while renaming the model, or while forwarding the body
             await self._refuse(call, refusal_of(bad), reply)
         except Exception as error:  # noqa: BLE001  # a bug in the gateway must not look like a provider's failure
-            _log.exception("a call broke the gateway", **log_ids(call))
+            _log.exception("unexpected error in a call", **log_ids(call))
             call.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
-            await self._refuse(call, Refusal(500, "internal_error", "the gateway failed", by=None), reply)
+            await self._refuse(call, Refusal(500, "internal_error", "internal error of the gateway", by=None), reply)
         finally:
             if not isinstance(call.body, bytes):
                 call.body.close()
@@ -170,7 +170,9 @@ class Handler:
             call.is_draining = True
             task.cancel()
 
-    async def _serve_arriving(self, call: Call, body: ArrivingBody, refusal: Refusal | None, reply: Reply) -> None:
+    async def _serve_arriving(
+        self, call: Call, body: ArrivingBody, refusal: Refusal | None, reply: ResponseWriter
+    ) -> None:
         """Forwards the body while it arrives, unless a check or a feature needs all of it. Raises BadRequest."""
         is_screened = self.screening is not None and self.screening.needs_whole_body(call)
         if refusal is not None or is_screened or needs_whole_body(call, reply):
@@ -179,10 +181,10 @@ class Handler:
             await self._answer(call, identify(call, self.table, self._clock.now()), reply)
             return
         body.follow(is_routed_by_model=call.upstream_name is None or call.scope is not None)
-        async with Arrival(call, body, partial(self._note_arrived, call, reply), self._clock):
+        async with BodyReception(call, body, partial(self._note_arrived, call, reply), self._clock):
             await self._answer(call, None, reply)
 
-    async def _answer(self, call: Call, refusal: Refusal | None, reply: Reply) -> None:
+    async def _answer(self, call: Call, refusal: Refusal | None, reply: ResponseWriter) -> None:
         if refusal is not None:
             await self._refuse(call, refusal, reply)
             return
@@ -201,7 +203,7 @@ class Handler:
         if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
             if await self.cache_stage.try_respond(call, reply):
                 return
-            self.degraded.hurry(call, has_stale=False)
+            self.degraded.limit_wait(call, has_stale=False)
         waiting = call.route.stream.keepalive
         if waiting is not None and waiting.applies_to(is_stream=call.is_stream):
             with KeepAlive(call, reply, waiting, self._clock):
@@ -222,18 +224,18 @@ class Handler:
         else:
             await self.fallback.respond(call, result, reply)
 
-    def restore(self, call: Call, asked: Asked) -> Refusal | None:
+    def restore(self, call: Call, asked: BodyFields) -> Refusal | None:
         """Prepares a stored call as if it had just arrived; returns a refusal if no current route can serve it."""
         note_asked(call, asked, self.repeatable)
         return self._clients.check_path(call) or identify(call, self.table, self._clock.now())
 
-    async def execute_background(self, call: Call, reply: Reply) -> Exhausted | None:
+    async def execute_background(self, call: Call, reply: ResponseWriter) -> Exhausted | None:
         """Executes a call that no client waits for; its route is set. Returns None if it was answered, possibly in
         part: see `call.failure`. The caller records the call."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
         if (refusal := self.quotas.reserve(call, is_deferred=True)) is not None:
-            return Exhausted(None, refusal, "its client key's limits are used up")
+            return Exhausted(None, refusal, "the client key is over its limits")
         self._running[task] = call
         try:
             return await self.execute(call, reply)
@@ -242,7 +244,7 @@ class Handler:
             if call.reservation is not None:
                 self.quotas.settle(call, call.reservation)
 
-    async def execute(self, call: Call, reply: Reply) -> Exhausted | None:
+    async def execute(self, call: Call, reply: ResponseWriter) -> Exhausted | None:
         """Executes like `execute_background`, for a call that is already counted as running."""
         assert call.route is not None  # noqa: S101  # the caller has set it
         result = await self._loop.run(call, call.route)
@@ -259,14 +261,16 @@ class Handler:
         await relay(call, result, reply, self._clock)
         return None
 
-    async def _serve_status_api(self, call: Call, reply: Reply) -> None:
+    async def _serve_status_api(self, call: Call, reply: ResponseWriter) -> None:
         """Serves the status and result of a deferred call."""
         if self.deferred_store is None:
-            await self._refuse(call, Refusal(404, "unknown_path", "nothing is kept here", by="route"), reply)
+            await self._refuse(
+                call, Refusal(404, "unknown_path", "this gateway does not store calls", by="route"), reply
+            )
         else:
-            await self.deferred_store.show(call, reply)
+            await self.deferred_store.serve_status_api(call, reply)
 
-    async def _refuse(self, call: Call, refusal: Refusal, reply: Reply) -> None:
+    async def _refuse(self, call: Call, refusal: Refusal, reply: ResponseWriter) -> None:
         reply.closes_connection |= self.is_leaving
         await refuse(call, refusal, reply)
 
@@ -298,7 +302,7 @@ class Handler:
 
     # admit: before the body is read
 
-    def _admit(self, call: Call, reply: Reply) -> Refusal | None:
+    def _admit(self, call: Call, reply: ResponseWriter) -> Refusal | None:
         if self.is_closed:
             return DRAINED
         if (bad := objection(reply.request)) is not None:
@@ -311,7 +315,7 @@ class Handler:
 
     # receive: the body, once, bounded
 
-    def _take(self, call: Call, reply: Reply) -> Refusal | None:
+    def _take(self, call: Call, reply: ResponseWriter) -> Refusal | None:
         """Takes a small body, which has arrived together with its head."""
         limit = self._body_limits.of(call, reply)
         try:
@@ -322,7 +326,7 @@ class Handler:
             return refusal_of(bad)
         return None
 
-    async def _receive(self, call: Call, reply: Reply) -> Refusal | None:
+    async def _receive(self, call: Call, reply: ResponseWriter) -> Refusal | None:
         """Receives any other body, or its beginning."""
         limit = self._body_limits.of(call, reply)
         try:
@@ -333,7 +337,7 @@ class Handler:
             return refusal_of(bad)
         return None
 
-    def _note_arrived(self, call: Call, reply: Reply, asked: Asked) -> None:
+    def _note_arrived(self, call: Call, reply: ResponseWriter, asked: BodyFields) -> None:
         # An SDK's read timeout starts when it has sent the whole body, which for a slow upload is long after the head.
         if (patience := patience_s(reply.request.names)) is not None:
             call.client_deadline = self._clock.now() + decide_within_s(patience)

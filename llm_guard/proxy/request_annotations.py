@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.request_body.duplicate_models import check_single_model
-from llm_guard.proxy.request_body.fields import Asked
+from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.model_field import model_in_query
 from llm_guard.resilience.retry.idempotency import Repeatable
 
 
-def note_asked(call: Call, asked: Asked, repeatable: Repeatable) -> None:
+def note_asked(call: Call, asked: BodyFields, repeatable: Repeatable) -> None:
     """Copies the fields. Raises BadRequest if a call names several models and its key may use certain ones only."""
     if call.scope is not None and not call.scope.allows_all_models:
         check_single_model(call, asked)

@@ -9,7 +9,7 @@ from llm_guard.resilience.retry.idempotency import Repeatable
 from llm_guard.routing.route_table import RouteTable
 
 
-class Serving:
+class ProxySettings:
     """One config and its derived settings; built completely before any of it is used."""
 
     def __init__(self, config: Config, table: RouteTable) -> None:

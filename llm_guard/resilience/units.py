@@ -27,7 +27,7 @@ def parse_duration(value: object) -> float:
         raise ValueError(f"not a duration: {_show(value)}; write 200ms, 5s, 2m or 1h")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds <= 0 or not math.isfinite(seconds):
-        raise ValueError(f"a duration must be longer than nothing: {_show(value)}")
+        raise ValueError(f"a duration must be longer than 0: {_show(value)}")
     return seconds
 
 

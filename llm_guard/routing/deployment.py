@@ -19,13 +19,13 @@ from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.callers import Callers, Suspect
-from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
 from llm_guard.resilience.classification.rules import UserRule
 from llm_guard.resilience.classification.vocabulary.families import family_of_url
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.routing.latency import Latency, PeakEwma
 from llm_guard.resilience.streams.settings import StreamEnd
-from llm_guard.resilience.throttling.release_spreading import Returns
+from llm_guard.resilience.throttling.release_spreading import ReturnSchedule
 from llm_guard.routing.api_keys import POOLED, KeyFilePools, KeyPool, pool_of
 
 _CALLERS = 1024
@@ -89,7 +89,7 @@ class Upstream:
         """The key for requests that are not calls, such as probes; None if the upstream has none."""
         return self.api_key if self.keys is None else self.keys.first.secret
 
-    def credential(self, digest: str, account: str = "") -> Key:
+    def credential(self, digest: str, account: str = "") -> CooldownKey:
         """Returns the cooldown key of an API key on an account."""
         return ("credential", self.name, self.base_url, digest, account)
 
@@ -99,7 +99,7 @@ class Upstream:
             return self.keys.named(digest) is not None
         return self.api_key is None or self.key_digest == digest
 
-    def own_credentials(self) -> dict[Key, str]:
+    def own_credentials(self) -> dict[CooldownKey, str]:
         """Returns the cooldown keys of the upstream's own API keys, each with its name; "" if there is only one."""
         if self.keys is not None:
             return {self.credential(key.digest): key.name for key in self.keys.keys}
@@ -203,10 +203,10 @@ class Gates:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class MaintenanceHold:
     """An operator's maintenance hold: the deployment gets no new attempts; running ones continue."""
 
-    kind: Literal["drained", "benched"]
+    kind: Literal["drained", "cordoned"]
     reason: str
     who: str
     since: float
@@ -215,7 +215,7 @@ class Hold:
     """Monotonic instant at which the hold ends; None if an operator has to end it."""
 
 
-class Down:
+class FailingDeployments:
     """Deployments that fail their probes (`upstreams.probes.prober`). Tried last, never skipped: probes can be
     wrong."""
 
@@ -246,7 +246,7 @@ class Deployment:
     """The upstream's breaker, shared by its deployments: it counts connection failures, not responses."""
     gates: Gates
     callers: Callers = field(default_factory=Callers)
-    returns: Returns = field(default_factory=Returns)
+    returns: ReturnSchedule = field(default_factory=ReturnSchedule)
     latency: Latency = field(default_factory=Latency)
     """Latency of whole responses."""
     first_tokens: Latency = field(default_factory=Latency)
@@ -256,8 +256,8 @@ class Deployment:
     """Seconds since the epoch."""
     refuses_prefill: bool = False
     """True if it has refused to continue from the beginning of an answer."""
-    hold: Hold | None = None
-    credential: Key | None = field(init=False, repr=False)
+    hold: MaintenanceHold | None = None
+    credential: CooldownKey | None = field(init=False, repr=False)
     """Cooldown key of the upstream's only API key on its default account; None if it has several, or callers send
     theirs."""
 

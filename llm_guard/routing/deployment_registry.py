@@ -15,15 +15,15 @@ from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
-from llm_guard.routing.deployment import Deployment, Down, Gates, Upstream
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, Upstream
 
-Dress = Callable[[Deployment], None]
+ApplyOverrides = Callable[[Deployment], None]
 
 _Identity = tuple[str, str, str | None]
 _Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
 
 
-class Pool:
+class DeploymentRegistry:
     """Creates deployments, each with the state of its predecessor if that is not yet taken.
 
     `fixed` are the deployments that the config names; models that name the same one share it if they agree on its
@@ -35,7 +35,7 @@ class Pool:
         now: float,
         host: BreakerSettings,
         draw: Callable[[], float],
-        previous: Pool | None,
+        previous: DeploymentRegistry | None,
         before: Iterable[Deployment],
     ) -> None:
         """`before` are all deployments of the previous table, including those found through patterns."""
@@ -46,9 +46,9 @@ class Pool:
         self.budgets: dict[str, RetryBudget] = dict(previous.budgets) if previous else {}
         """Retry budgets of routes, by alias."""
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
-        self.down: Down = previous.down if previous else Down()
+        self.down: FailingDeployments = previous.down if previous else FailingDeployments()
         """Deployments that fail their probes and are tried last."""
-        self.apply_overrides: Dress = previous.apply_overrides if previous else _as_it_is
+        self.apply_overrides: ApplyOverrides = previous.apply_overrides if previous else _as_it_is
         """Applies the operator overrides of a label to each deployment that is created or carried over."""
         self._hosts: dict[tuple[str, str], Breaker] = {}
         self._previous: dict[_Identity, list[Deployment]] = {}

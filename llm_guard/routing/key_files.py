@@ -95,9 +95,9 @@ def key_in(contents: Contents) -> str:
     ((path, content),) = contents.items()
     key = content.strip()
     if not key:
-        raise BadFile(f"{path} is empty; write the key into it")
+        raise BadFile(f"{path} is empty; it must contain the key")
     if _KEY.fullmatch(key) is None:
-        raise BadFile(f"{path} must hold one key and nothing else: printable ASCII on one line, without spaces")
+        raise BadFile(f"{path} must contain one key and nothing else: printable ASCII on one line, without spaces")
     return key.decode("ascii")
 
 

@@ -24,7 +24,7 @@ from llm_guard.config import (
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
-from llm_guard.resilience.degradation.deferred import LaterSettings, Letters
+from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.budget import RetryBudget
@@ -33,18 +33,18 @@ from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
 from llm_guard.resilience.routing.load_balancing import Balance
 from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
 from llm_guard.routing.api_keys import KeyFilePools
-from llm_guard.routing.deployment import Deployment, Down, Upstream, upstream_of
-from llm_guard.routing.deployment_registry import Pool
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Upstream, upstream_of
+from llm_guard.routing.deployment_registry import DeploymentRegistry
 
 
 @dataclass(frozen=True, slots=True)
-class Lasting:
+class RouteRules:
     """A route's rules."""
 
     cache: CacheSettings | None = None
     """None: every call goes to a provider."""
-    letters: Letters = "on_request"
-    later: LaterSettings = field(default_factory=LaterSettings)
+    letters: DeadLetterMode = "on_request"
+    later: DeferredSettings = field(default_factory=DeferredSettings)
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""
     comes_first: bool = field(init=False)
@@ -104,8 +104,8 @@ class Route:
     balance: Balance = "order"
     hedging: Hedging | None = None
     stream: StreamSettings = field(default_factory=StreamSettings)
-    lasting: Lasting = field(default_factory=Lasting)
-    down: Down = field(default_factory=Down)
+    lasting: RouteRules = field(default_factory=RouteRules)
+    down: FailingDeployments = field(default_factory=FailingDeployments)
     """Deployments of all routes that fail their probes."""
     has_peers: bool = field(init=False)
     """True if two targets are in the same group."""
@@ -130,7 +130,7 @@ def compile_routes(
     until `take_over`.
     """
     carried = (previous.pool, previous.deployments()) if previous else (None, ())
-    pool = Pool(now, config.defaults.breaker, draw, *carried)
+    pool = DeploymentRegistry(now, config.defaults.breaker, draw, *carried)
     table = RouteTable(config, pool, key_files)
     for name in previous.names() if previous else ():
         table.find(name)
@@ -146,7 +146,7 @@ class RouteTable:
 
     __slots__ = ("_keys", "_live", "_models", "_pass_through", "_recent", "_routes", "pool", "upstreams")
 
-    def __init__(self, config: Config, pool: Pool, key_files: KeyFilePools) -> None:
+    def __init__(self, config: Config, pool: DeploymentRegistry, key_files: KeyFilePools) -> None:
         self.upstreams: Mapping[str, Upstream] = {
             name: upstream_of(name, each, key_files) for name, each in config.upstreams.items()
         }
@@ -239,7 +239,7 @@ class RouteTable:
     def _route_to(self, alias: str, rules: Rules, targets: tuple[Target, ...]) -> Route:
         budget, hedge = self.pool.budget(alias, rules.retry.budget), rules.hedge
         hedging = Hedging(hedge, self.pool.hedge_budget(alias, hedge)) if hedge is not None else None
-        lasting = Lasting(rules.cache, rules.dead_letter, rules.deferred, rules.degraded)
+        lasting = RouteRules(rules.cache, rules.dead_letter, rules.deferred, rules.degraded)
         takes_prefill = any(target.prefill != "none" for target in targets)
         recover = effective_recover(rules.stream.recover, takes_prefill=takes_prefill)
         stream = replace(rules.stream, recover=recover)

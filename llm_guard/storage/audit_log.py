@@ -12,23 +12,25 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.storage.sqlite_file import Database, Form
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FILE = "audit.db"
 
-_INSERT = "INSERT INTO changes (at, who, what, target, why, detail, instance) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_SELECT = "SELECT id, at, who, what, target, why, detail, instance FROM changes WHERE id < ? ORDER BY id DESC LIMIT ?"
+_INSERT = "INSERT INTO changes (at, actor, action, target, reason, detail, instance) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SELECT = (
+    "SELECT id, at, actor, action, target, reason, detail, instance FROM changes WHERE id < ? ORDER BY id DESC LIMIT ?"
+)
 _HIGHEST = (1 << 63) - 1
 _FIRST = """
 CREATE TABLE changes (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    at TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, target TEXT NOT NULL, why TEXT NOT NULL,
+    at TEXT NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL, target TEXT NOT NULL, reason TEXT NOT NULL,
     detail TEXT NOT NULL, instance TEXT NOT NULL
 );
 CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'the audit trail only grows'); END;
 CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'the audit trail only grows'); END;
 """
-_FORM = Form(FILE, "the audit trail", (_FIRST,))
+_FORM = DatabaseSpec(FILE, "the audit trail", (_FIRST,))
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +40,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Sequence number; null: not on the disk."""
     at: str
     """Time as ISO 8601, UTC."""
-    who: str
+    actor: str
     """Name of the token, and the client's address. For the token `operator`, which several people may share, followed
     by the name that the client claimed. `expiry`, `file`, `signal`, `reload` and `start` are the gateway itself."""
-    what: str
+    action: str
     """Action, such as `breakers.force-open`."""
     target: str
-    why: str
+    reason: str
     detail: dict[str, Any]
     instance: str
     """Gateway that made the change: host and process id."""
@@ -55,7 +57,7 @@ class AuditFile:
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
-        self._database = Database(folder, _FORM)
+        self._database = SqliteFile(folder, _FORM)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Appends all entries or none; they are on the disk when this returns. Raises StoreError."""
@@ -77,15 +79,15 @@ class AuditFile:
 
 def _row(entry: Entry) -> tuple[str, ...]:
     detail = msgspec.json.encode(entry.detail).decode()
-    return entry.at, entry.who, entry.what, entry.target, entry.why, detail, entry.instance
+    return entry.at, entry.actor, entry.action, entry.target, entry.reason, detail, entry.instance
 
 
 def _entry(row: tuple[int, str, str, str, str, str, str, str]) -> Entry:
-    number, at, who, what, target, why, detail, instance = row
+    number, at, actor, action, target, reason, detail, instance = row
     try:
         facts = msgspec.json.decode(detail, type=dict[str, Any])
     except msgspec.DecodeError:  # the file was changed by something else
         facts = {"unreadable": detail}
     return Entry(
-        id=number, at=at, who=who, what=what, target=target, why=why, detail=facts, instance=instance,
+        id=number, at=at, actor=actor, action=action, target=target, reason=reason, detail=facts, instance=instance,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-class Reserve:
+class DiskReserve:
     """A file that reserves disk space, shared by all gateways of a folder."""
 
     def __init__(self, path: Path, size: int) -> None:

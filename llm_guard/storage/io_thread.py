@@ -15,7 +15,7 @@ MOST_WAITING = 1000
 """Maximum length of the queue, which bounds memory when the disk hangs."""
 
 
-class Worker(Executor):
+class IoThread(Executor):
     """An executor with one daemon thread, started with the first work. The process does not wait for it at exit, unlike
     for a `ThreadPoolExecutor`: a disk that hangs would block the exit for ever."""
 
@@ -33,7 +33,9 @@ class Worker(Executor):
         """The future fails with StoreError if the queue is full."""
         future: Future[Any] = Future()
         if self.is_full:
-            future.set_exception(StoreError(f"the disk does not keep up: {self._most_waiting} reads and writes wait"))
+            future.set_exception(
+                StoreError(f"the disk does not keep up: {self._most_waiting} reads and writes are queued")
+            )
             return future
         self._work.put((future, partial(act, *args, **named)))
         if self._thread.ident is None:

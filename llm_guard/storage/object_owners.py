@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llm_guard.resilience.client_keys.object_owners import MOST_ANSWERS, MOST_OBJECTS, ObjectKey, Ownership
-from llm_guard.storage.sqlite_file import Database, Form
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FILE = "owners.db"
 
@@ -22,7 +22,7 @@ CREATE TABLE owners (
 );
 CREATE INDEX owners_by_owner ON owners (owner, is_answer, number);
 """
-_FORM = Form(FILE, "the index of objects", (_FIRST,), is_durable=False)
+_FORM = DatabaseSpec(FILE, "the index of objects", (_FIRST,), is_durable=False)
 _INSERT = "INSERT OR IGNORE INTO owners (upstream, id, owner, is_answer) VALUES (?, ?, ?, ?)"
 _SELECT = "SELECT number, upstream, id, owner, is_answer FROM owners WHERE number > ? ORDER BY number LIMIT ?"
 _TRIM = """
@@ -38,7 +38,7 @@ class OwnersFile:
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
-        self._database = Database(folder, _FORM)
+        self._database = SqliteFile(folder, _FORM)
 
     def exchange(self, new: Sequence[Ownership], after: int) -> tuple[list[Ownership], int]:
         """Adds the new entries; returns up to 10,000 entries with a number above `after`, and the last number that was

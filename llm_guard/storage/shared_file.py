@@ -62,4 +62,4 @@ def _lock(held: int, lock: Path, within_s: float) -> None:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         never.wait(_LOOK_AGAIN_S)
-    raise OSError(errno.EAGAIN, f"another gateway does not let go of {lock.name}")
+    raise OSError(errno.EAGAIN, f"another gateway does not release the lock {lock.name}")

@@ -22,7 +22,7 @@ class TakenOver(Exception):
     """Another gateway has replaced this gateway's file with its own."""
 
 
-class KeptFile:
+class SnapshotFile:
     """A file that is read and replaced as a whole. After an OSError the next call tries again."""
 
     def __init__(self, folder: Callable[[], Path], name: str) -> None:

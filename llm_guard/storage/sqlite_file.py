@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from llm_guard.storage.disk_reserve import Reserve
+from llm_guard.storage.disk_reserve import DiskReserve
 from llm_guard.storage.errors import DiskFullError, StoreError
 from llm_guard.storage.shared_file import alone, create, identity, move_aside
 from llm_guard.storage.state_dir import make_private
@@ -35,7 +35,7 @@ room in the WAL first.
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class DatabaseSpec:
     """Name, schema and durability of a database file."""
 
     name: str
@@ -54,10 +54,10 @@ class Form:
         return len(self.steps)
 
 
-class Database:
+class SqliteFile:
     """Opens the file on first use. After a StoreError the next use opens it again."""
 
-    def __init__(self, folder: Callable[[], Path], form: Form) -> None:
+    def __init__(self, folder: Callable[[], Path], form: DatabaseSpec) -> None:
         """`folder` may raise OSError."""
         self._folder = folder
         self._form = form
@@ -127,8 +127,8 @@ class Database:
     def _path(self) -> Path:
         return self._folder() / self._form.name
 
-    def _reserve(self) -> Reserve:
-        return Reserve(self._path().with_suffix(".reserve"), self._form.reserve_bytes)
+    def _reserve(self) -> DiskReserve:
+        return DiskReserve(self._path().with_suffix(".reserve"), self._form.reserve_bytes)
 
     def _fill_reserve(self) -> None:
         if self._form.reserve_bytes:
@@ -159,7 +159,9 @@ class Database:
             if _code(error) not in _BROKEN:
                 raise
             aside = move_aside(path)
-            _log.error(f"{self._form.said} is broken: a new one begins", kept_as=aside, problem=_said(error))
+            _log.error(
+                f"{self._form.said} is corrupt: moved aside, a new one is created", moved_to=aside, error=_said(error)
+            )
         create(path, os.O_EXCL)
         return self._connect()
 
@@ -200,7 +202,9 @@ class Database:
             if _code(error) in _BROKEN:
                 self._is_suspect = True
             if self._is_full(error):
-                raise DiskFullError(f"{self._form.name}: the disk is full: make room on it, or delete here") from error
+                raise DiskFullError(
+                    f"{self._form.name}: the disk is full: free some space, or delete stored entries"
+                ) from error
             raise StoreError(f"{self._form.name}: {_said(error)}") from error
 
     def _is_full(self, error: Exception) -> bool:
@@ -215,7 +219,7 @@ class Database:
         return False
 
 
-def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
+def _prepare(connection: sqlite3.Connection, form: DatabaseSpec, version: int) -> None:
     if version == 0:
         # Takes effect only while the database is empty.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -228,15 +232,15 @@ def _prepare(connection: sqlite3.Connection, form: Form, version: int) -> None:
             _bring_up(connection, form)
 
 
-def _check_version(connection: sqlite3.Connection, form: Form) -> int:
+def _check_version(connection: sqlite3.Connection, form: DatabaseSpec) -> int:
     """Raises sqlite3.OperationalError for a version newer than this code."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > form.version:
-        raise sqlite3.OperationalError(f"was written by a newer llm-guard (version {version} of its form)")
+        raise sqlite3.OperationalError(f"was written by a newer llm-guard (schema version {version})")
     return version
 
 
-def _bring_up(connection: sqlite3.Connection, form: Form) -> None:
+def _bring_up(connection: sqlite3.Connection, form: DatabaseSpec) -> None:
     """Migrates from the version that the file has now: another gateway may have migrated it meanwhile."""
     for step in form.steps[_check_version(connection, form) :]:
         for statement in _statements(step):

@@ -27,7 +27,7 @@ def state_folder(chosen: str | None, env: Mapping[str, str]) -> Path:
             return Path(chosen).expanduser()
         return Path(base, _NAME) if base.startswith("/") else Path.home() / ".local" / "state" / _NAME
     except RuntimeError:
-        raise FileNotFoundError("there is no home directory: set ops.store to a whole path") from None
+        raise FileNotFoundError("there is no home directory: set ops.store to an absolute path") from None
 
 
 def make_private(folder: Path) -> None:
@@ -37,7 +37,7 @@ def make_private(folder: Path) -> None:
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
         remedy = f"chmod go-w {shlex.quote(str(folder))}"
-        _log.warning("others may replace what is kept here", folder=str(folder), mode=f"{mode:o}", remedy=remedy)
+        _log.warning("other users can replace files in ops.store", folder=str(folder), mode=f"{mode:o}", remedy=remedy)
 
 
 def open_private(path: Path, flags: int = 0) -> int:

@@ -54,7 +54,7 @@ def shared_token(folder: Path) -> tuple[str, bool]:
         return token, True
     found = _trusted(folder / FILE)  # another gateway was first
     if found is None:
-        raise StoreError(f"{folder / FILE} comes and goes: is another program at work in this folder?")
+        raise StoreError(f"{folder / FILE} appears and disappears: does another program delete files in this folder?")
     return found, False
 
 
@@ -90,11 +90,11 @@ def _trusted(path: Path) -> str | None:
 def _check_owner(path: Path, found: os.stat_result) -> None:
     """Raises StoreError if another user may have chosen the content."""
     if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"{path} is no file: {_remedy(path)}")
+        raise StoreError(f"{path} is not a regular file: {_remedy(path)}")
     if found.st_uid not in (os.geteuid(), 0):
         raise StoreError(f"{path} belongs to another user: {_remedy(path)}")
     if found.st_mode & stat.S_IWOTH:
-        raise StoreError(f"anybody may write {path}: {_remedy(path)}")
+        raise StoreError(f"all users can write to {path}: {_remedy(path)}")
 
 
 def _narrow(path: Path, descriptor: int) -> None:
@@ -103,14 +103,14 @@ def _narrow(path: Path, descriptor: int) -> None:
     if mode & 0o077:
         with contextlib.suppress(PermissionError):
             os.fchmod(descriptor, 0o600)
-        remedy = f"its mode is 600 now; to have a new token, {_remedy(path)}"
-        _log.warning("others could read the operator's token", file=str(path), mode=f"{mode:o}", remedy=remedy)
+        remedy = f"its mode is now 600; for a new token, {_remedy(path)}"
+        _log.warning("other users could read the operator token", file=str(path), mode=f"{mode:o}", remedy=remedy)
 
 
 def _checked(content: bytes, path: Path) -> str:
     text = content.decode("ascii", "replace")
     if _FORM.fullmatch(text) is None:
-        raise StoreError(f"{path} holds no token, or a part of one: {_remedy(path)}")
+        raise StoreError(f"{path} has no complete token: {_remedy(path)}")
     return text.rstrip("\n")
 
 

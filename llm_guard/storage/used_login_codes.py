@@ -43,7 +43,9 @@ class UsedCodes:
         except FileExistsError:
             return False
         except OSError as error:
-            _log.warning("a used login code is known to this gateway alone", problem=str(error))
+            _log.warning(
+                "a used login code could not be stored: other gateways would accept it again", error=str(error)
+            )
         return True
 
 

@@ -26,7 +26,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class WebhookResult:
     """Result of one request."""
 
     is_delivered: bool
@@ -42,16 +42,18 @@ class WebhookClient:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, headers: Mapping[str, str], content: bytes, wall: float) -> Sent:
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes, wall: float) -> WebhookResult:
         """Sends a request. Raises only CancelledError; takes ten seconds at most."""
         try:
             response = await self._open().post(url, data=content, headers=headers, allow_redirects=False)
         except TimeoutError:
-            return Sent(False, may_retry=True, problem=f"no answer within {_TOTAL_S:g} s")
+            return WebhookResult(False, may_retry=True, problem=f"no response within {_TOTAL_S:g} s")
         except aiohttp.ClientSSLError as error:
-            return Sent(False, may_retry=True, problem=f"its TLS certificate is refused ({type(error).__name__})")
+            return WebhookResult(
+                False, may_retry=True, problem=f"its TLS certificate is refused ({type(error).__name__})"
+            )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Sent(False, may_retry=True, problem=f"it cannot be reached ({type(error).__name__})")
+            return WebhookResult(False, may_retry=True, problem=f"connection failed ({type(error).__name__})")
         response.close()
         return _judge(response.status, {name.lower(): value for name, value in response.headers.items()}, wall)
 
@@ -70,13 +72,13 @@ class WebhookClient:
         return self._session
 
 
-def _judge(status: int, headers: Mapping[str, str], wall: float) -> Sent:
+def _judge(status: int, headers: Mapping[str, str], wall: float) -> WebhookResult:
     if 200 <= status < 300:
-        return Sent(True)
+        return WebhookResult(True)
     problem = f"answered {status}"
     if 300 <= status < 400:
-        return Sent(False, problem=f"{problem}: redirects are not followed, write the address itself")
+        return WebhookResult(False, problem=f"{problem}: redirects are not followed, set the final URL")
     if status >= 500 or status in _TRY_AGAIN:
         asked_s = retry_after(headers, wall)
-        return Sent(False, True, problem, None if asked_s is None else min(asked_s, _LONGEST_WAIT_S))
-    return Sent(False, problem=f"{problem}: {_REMEDIES.get(status, 'it does not take what it is sent')}")
+        return WebhookResult(False, True, problem, None if asked_s is None else min(asked_s, _LONGEST_WAIT_S))
+    return WebhookResult(False, problem=f"{problem}: {_REMEDIES.get(status, 'the receiver rejects the payload')}")

@@ -19,7 +19,7 @@ from llm_guard.clock import Clock, iso
 from llm_guard.config import WebhookConfig, WebhookFormat
 from llm_guard.resilience.alerts.alert import Severity, rank
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.webhooks.client import Sent
+from llm_guard.webhooks.client import WebhookResult
 from llm_guard.webhooks.payloads import MOST, Notice, body, headers, url
 from llm_guard.webhooks.rate_limit import SendRate
 
@@ -30,7 +30,7 @@ GIVE_UP_S = 1800.0
 """Seconds for which one request is retried; later notices wait behind it."""
 _RETRY = RetrySettings(base_delay=1.0, max_delay=60.0)
 
-Post = Callable[[str, Mapping[str, str], bytes, float], Awaitable[Sent]]
+SendWebhook = Callable[[str, Mapping[str, str], bytes, float], Awaitable[WebhookResult]]
 """Sends one request: URL, headers, body, and the time in seconds since the epoch."""
 
 
@@ -58,7 +58,9 @@ class WebhookView(Struct, frozen=True):
 class Webhook:
     """Life cycle: `start()`, then `offer` at any time; `await stop()`."""
 
-    def __init__(self, config: WebhookConfig, post: Post, source: str, clock: Clock, draw: Callable[[], float]) -> None:
+    def __init__(
+        self, config: WebhookConfig, post: SendWebhook, source: str, clock: Clock, draw: Callable[[], float]
+    ) -> None:
         """`source`: this machine's name. `draw` returns a uniform random number in [0, 1)."""
         self.config = config
         self._post = post
@@ -89,7 +91,9 @@ class Webhook:
             self._waiting.popleft()
             self._dropped += 1
             if self._dropped == 1 or self._dropped % MOST_WAITING == 0:
-                _log.error("alerts dropped, too many wait for a webhook", webhook=self.config.name, count=self._dropped)
+                _log.error(
+                    "alerts dropped: too many are queued for a webhook", webhook=self.config.name, count=self._dropped
+                )
         self._waiting.append(notice)
         self._has_work.set()
 
@@ -98,7 +102,7 @@ class Webhook:
         if self.config.format == "alertmanager" and not any(each.id == notice.id for each in self._waiting):
             self.offer(notice)
 
-    async def send_at_once(self, notice: Notice) -> Sent:
+    async def send_at_once(self, notice: Notice) -> WebhookResult:
         """Sends a test notice once, before all queued ones and regardless of the webhook's filters."""
         self._rate.take(self._clock.now())
         sent = await self._send([notice], secrets.token_hex(8))
@@ -152,7 +156,7 @@ class Webhook:
                 await self._deliver(self._sending)
             except Exception:  # noqa: BLE001  # a bug must not silence all later alerts
                 self._failed += len(self._sending)
-                _log.exception("a webhook broke", webhook=self.config.name)
+                _log.exception("unexpected error in a webhook", webhook=self.config.name)
             self._sending = []
 
     async def _deliver(self, notices: list[Notice]) -> None:
@@ -172,9 +176,9 @@ class Webhook:
             is_over = not sent.may_retry or self._clock.now() + wait_s > give_up_at
             if retry == 1 or is_over:
                 _log.warning(
-                    "a webhook fails",
+                    "webhook delivery failed",
                     webhook=self.config.name,
-                    problem=sent.problem,
+                    error=sent.problem,
                     alerts=len(notices),
                     will_retry=not is_over,
                 )
@@ -184,12 +188,12 @@ class Webhook:
                 return
             await self._clock.sleep(max(wait_s, self._rate.wait_s(self._clock.now())))
 
-    async def _send(self, notices: list[Notice], delivery: str) -> Sent:
+    async def _send(self, notices: list[Notice], delivery: str) -> WebhookResult:
         wall = self._clock.wall()
         content = body(self.config, notices, self._source, wall)
         return await self._post(url(self.config), headers(self.config, content, delivery, wall), content, wall)
 
-    def _note(self, sent: Sent) -> None:
+    def _note(self, sent: WebhookResult) -> None:
         self._is_failing = not sent.is_delivered
         if sent.is_delivered:
             self._last_delivered_at = self._clock.wall()

@@ -46,14 +46,14 @@ _ENDINGS = {" (first token)": "model", " (whole answer)": "model", " (model)": "
 """Labels of subjects with a suffix (`admin.alerting.signals`)."""
 _ACTIONS = {
     "success_rate": "GET /admin/calls?failed=true: the attempts of a call name the deployment and the reason.",
-    "latency": "Is it the provider, waiting for a turn, or retrying? The dashboard opens one slow call's waterfall.",
-    "calls_refused": "GET /admin/restrictions: what refuses them, since when, until when, and how to lift it.",
-    "breaker_open": "None, if it closes again. GET /admin/breakers says when the next call is let through.",
-    "failure_spike": "The outcomes of its attempts in /admin/metrics say how it fails; drain it if it only costs time.",
-    "budget_exhausted": "Retries bring nothing now: look for what fails, before retry.budget is raised.",
+    "latency": "Open a slow call in the dashboard: its waterfall shows provider time, queueing and retries.",
+    "calls_refused": "GET /admin/restrictions: what refuses the calls, since when, until when, and how to lift it.",
+    "breaker_open": "None if it closes again. GET /admin/breakers shows when the next call is let through.",
+    "failure_spike": "GET /admin/metrics: its attempts' outcomes show how it fails. Drain it if it only adds latency.",
+    "budget_exhausted": "Retries do not help now: find the cause of the failures before you raise retry.budget.",
     "credential_cooldown": "Renew the upstream's api_key or its quota, and reload.",
-    "engine_gave_up": "Start it by hand, and look at its own log.",
-    "reload_failed": "llm-guard check -c FILE names file, line and key; a restart now would fail.",
+    "engine_gave_up": "Check its log, and start it by hand.",
+    "reload_failed": "Run llm-guard check -c FILE: it shows line and key. A restart now would fail.",
     "loop_lag": "Is the machine short of CPU, or does it swap? Add a replica.",
 }
 
@@ -192,9 +192,9 @@ def _prometheus(notice: Notice, source: str, wall: float) -> dict[str, object]:
         },
         "annotations": {
             "summary": plain(notice.summary),
-            "description": f"Seen by the gateway on {plain(source)} itself: {notice.value:g}, held against "
+            "description": f"Measured by the gateway on {plain(source)}: {notice.value:g}, threshold "
             f"{notice.threshold:g}.",
-            "action": _ACTIONS.get(notice.alert, "None: it is a test."),
+            "action": _ACTIONS.get(notice.alert, "None: this is a test."),
             "value": f"{notice.value:g}",
             "threshold": f"{notice.threshold:g}",
         },

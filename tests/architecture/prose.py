@@ -1,4 +1,4 @@
-"""Extracts prose from source and Markdown files: comments, docstrings and text outside of code blocks."""
+"""Extracts prose from source and Markdown files: comments, docstrings, text outside of code blocks, and messages."""
 
 from __future__ import annotations
 
@@ -21,6 +21,25 @@ def passages(path: Path) -> Iterator[tuple[int, str]]:
         return
     yield from _docstrings(ast.parse(text))
     yield from _comments(text)
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the line and the text of each string literal that is not a docstring. The constant parts of an f-string
+    are one text, with `{}` for each value."""
+    statements = set()
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            statements.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            parts = (str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+            yield node.lineno, "".join(parts)
+            nodes += [each.value for each in node.values if isinstance(each, ast.FormattedValue)]
+            continue
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in statements:
+            yield node.lineno, node.value
+        nodes += ast.iter_child_nodes(node)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:

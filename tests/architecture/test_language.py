@@ -28,6 +28,23 @@ MOST_PER_1000_WORDS = 2.0
 FEWEST_WORDS = 300
 """Smaller files are judged together with the others of their folder."""
 
+MESSAGE_MARKER = re.compile(
+    rf"{MARKER.pattern}|\b(?:anybody|say|said|heard|patience|promises?|promised|errands?|letters?|lesser|looks?|looked|"
+    r"benched|beside|stands? (?:for|in|by)|goes on|gone on|going away|taken back)\b",
+    re.IGNORECASE,
+)
+"""None of these is in a text that users, operators or clients read."""
+FEWEST_WORDS_OF_A_MESSAGE = 3
+NOT_MESSAGES = {
+    "llm_guard/resilience/classification/vocabulary": "quotes providers' errors",
+    "llm_guard/mock": "imitates providers' errors",
+    "llm_guard/dialects/resume": "has instructions for models",
+    "llm_guard/admin/metrics": "descriptions of metrics, which change with their names",
+}
+_TERM = re.compile(r"dead.letters?|letters, digits|\b[a-z_]+\.[a-z_.]+\b")
+"""Terms that contain a marker: dead letters, characters of a name, keys of the config."""
+_SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|EXISTS|[a-z_]+ (?:=|<=|>=|IN) )")
+
 _WORD = re.compile(r"[A-Za-z']+")
 _CODE = re.compile(r"`[^`]*`")
 _KEYS = frozenset({"upstreams.X.api_key_file", "upstreams.X.api_keys", "upstreams.X.errors", "upstreams.X.tls"})
@@ -91,6 +108,46 @@ def test_marker_is_found_in_each_kind_of_passage(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Who\n\n```\nnobody\n```\nPlain text.\n")
     assert [(line, text) for line, text in passages(page) if text] == [(6, "Plain text.")]
+
+
+# messages
+
+
+def messages_of(path: Path) -> list[tuple[int, str]]:
+    """Returns the sentences and phrases among the string literals of a module."""
+    return [
+        (line, text)
+        for line, text in prose.messages(path)
+        if len(_WORD.findall(text)) >= FEWEST_WORDS_OF_A_MESSAGE and not _SQL.match(text)
+    ]
+
+
+def markers_of(text: str) -> list[str]:
+    return MESSAGE_MARKER.findall(_TERM.sub("", _CODE.sub("", text)))
+
+
+def test_messages_are_written_in_plain_english() -> None:
+    paths = [path for path in PACKAGE.rglob("*.py") if not any(path.is_relative_to(ROOT / at) for at in NOT_MESSAGES)]
+    found = {path: messages_of(path) for path in paths}
+    assert sum(map(len, found.values())) > 800
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path, texts in found.items()
+        for line, text in texts
+        if markers_of(text)
+    ] == []
+
+
+def test_texts_that_are_no_messages_exist() -> None:
+    assert [place for place in NOT_MESSAGES if not (ROOT / place).exists()] == []
+
+
+def test_marker_is_found_in_each_kind_of_message(tmp_path: Path) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(
+        '"""Of nobody at all."""\nA = "nobody could answer"\nB = f"{A} was told of {1}"\nC = ("a dead letter", A)\n'
+    )
+    assert [markers_of(text) for _line, text in sorted(messages_of(source))] == [["nobody"], ["told"], []]
 
 
 # names

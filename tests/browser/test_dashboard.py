@@ -78,7 +78,7 @@ async def test_page_loads_without_a_complaint_and_asks_nobody_else(opens: Opens,
     async with MockProvider() as provider, gateway(provider) as stand, opens(color_scheme=scheme) as window:
         await call(stand)
         page = await window.open(stand.url)
-        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#status-state")).to_have_text("Healthy")
         await expect(page).to_have_title("Healthy · llm_guard")
         await expect(tile(page, "one/gpt")).to_contain_text("Closed")
         await expect(page.locator("#models tbody tr")).to_contain_text(["All models", "gpt", "claude"])
@@ -96,13 +96,13 @@ async def test_outage_is_seen_within_two_seconds(opens: Opens) -> None:
         await eventually(lambda: stand.breaker("one/gpt").state == "open")
         began_at = time.monotonic()
         await expect(tile(page, "one/gpt").locator(".state")).to_contain_text("Open", timeout=SEEN_WITHIN_MS)
-        await expect(tile(page, "one/gpt").locator(".next")).to_contain_text("next probe in", timeout=SEEN_WITHIN_MS)
-        await expect(page.locator("#status-word")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
+        await expect(tile(page, "one/gpt").locator(".next")).to_contain_text("trial call in", timeout=SEEN_WITHIN_MS)
+        await expect(page.locator("#status-state")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
         await expect(page.locator("#events")).to_contain_text("closed → open", timeout=SEEN_WITHIN_MS)
         await expect(page.locator("#calls button").first).to_contain_text("gpt", timeout=SEEN_WITHIN_MS)
         assert time.monotonic() - began_at < SEEN_WITHIN_MS / 1000
         await expect(page.locator("#alerts")).to_contain_text("breaker open: one/gpt")
-        await expect(page.locator("#said")).to_contain_text("Alert firing: ")
+        await expect(page.locator("#announcement")).to_contain_text("Alert firing: ")
 
 
 async def test_time_to_the_next_probe_counts_down_between_answers(opens: Opens) -> None:
@@ -110,7 +110,7 @@ async def test_time_to_the_next_probe_counts_down_between_answers(opens: Opens) 
         answers = [answered]
         await window.page.route("**/admin/metrics", lambda route: answers.pop()(route) if answers else unanswered())
         page = await window.open(stand.url)
-        await expect(tile(page, "one/gpt").locator(".next")).to_have_text("next probe in 29\u00a0s")
+        await expect(tile(page, "one/gpt").locator(".next")).to_have_text("trial call in 29\u00a0s")
 
 
 async def answered(route: Route) -> None:
@@ -155,8 +155,8 @@ async def test_text_of_callers_and_providers_is_shown_as_text(opens: Opens) -> N
         await expect(tile(page, f"one/{HOSTILE}")).to_be_visible()
         await page.route("**/admin/calls/lg-*", said_by_a_provider)
         await page.locator("#calls button", has_text=HOSTILE).click()
-        await expect(page.locator("dialog#call .waterfall .who")).to_contain_text(HOSTILE)
-        await expect(page.locator("dialog#call .waterfall .why")).to_have_text(HOSTILE)
+        await expect(page.locator("dialog#call .waterfall .deployment")).to_contain_text(HOSTILE)
+        await expect(page.locator("dialog#call .waterfall .reason")).to_have_text(HOSTILE)
         await page.keyboard.press("Escape")
         await tile(page, f"one/{HOSTILE}").get_by_role("button", name="Force open").click()
         await expect(page.locator("#act-head")).to_contain_text(HOSTILE)
@@ -168,7 +168,7 @@ async def said_by_a_provider(route: Route) -> None:
     """Inserts hostile text wherever the gateway would quote a provider."""
     said = await (await route.fetch()).json()
     for attempt in said["attempts"]:
-        attempt |= {"why": HOSTILE, "then": HOSTILE, "outcome": HOSTILE}
+        attempt |= {"reason": HOSTILE, "next_step": HOSTILE, "outcome": HOSTILE}
     await route.fulfill(json=said)
 
 
@@ -286,7 +286,7 @@ async def busy(route: Route) -> None:
 async def test_deployments_that_pass_through_say_what_they_are(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
         page = await window.open(stand.url)
-        await expect(tile(page, "one")).to_contain_text("What comes by /upstreams/one/…")
+        await expect(tile(page, "one")).to_contain_text("Pass-through: /upstreams/one/…")
         await expect(tile(page, "one/gpt")).not_to_contain_text("/upstreams/")
 
 
@@ -296,8 +296,8 @@ async def test_event_of_an_alert_says_everything_once(opens: Opens) -> None:
         for _ in range(3):
             await call(stand)
         page = await window.open(stand.url)
-        told = page.locator("#events li", has_text="alert").locator("span")
-        await expect(told).to_have_text("breaker open, firing. one/gpt: its breaker is open")
+        summary = page.locator("#events li", has_text="alert").locator("span")
+        await expect(summary).to_have_text("breaker open, firing. one/gpt: its breaker is open")
 
 
 # actions
@@ -309,16 +309,18 @@ async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> Non
         one = tile(page, "one/gpt")
         await one.get_by_role("button", name="Force open").click()
         await page.get_by_label("Reason").fill("the bill is too high")
-        await page.get_by_label("For how long").select_option("30 minutes")
+        await page.get_by_label("Duration").select_option("30 minutes")
         await page.get_by_label("Your name").fill("ada")
         await page.locator("#act-do").click()
-        await expect(page.locator("#act-said")).to_contain_text("nobody is left to be asked")
+        await expect(page.locator("#act-error")).to_contain_text("no deployment is left")
         assert stand.breaker("one/gpt").state == "forced_open"
-        for label in ("Reason", "For how long", "Your name"):
+        for label in ("Reason", "Duration", "Your name"):
             await expect(page.get_by_label(label)).to_be_disabled()
         await page.get_by_role("button", name="Close").click()
         await expect(one.locator(".state")).to_contain_text("Forced open")
-        await expect(page.locator("#holds")).to_contain_text("the bill is too high (operator (ada) from 127.0.0.1, ")
+        await expect(page.locator("#overrides")).to_contain_text(
+            "the bill is too high (operator (ada) from 127.0.0.1, "
+        )
         await expect(page.locator("#events")).to_contain_text("operator (ada) from 127.0.0.1")
         assert await call(stand) == 503
 
@@ -327,7 +329,7 @@ async def test_operator_forces_a_breaker_open_and_resets_it(opens: Opens) -> Non
         await page.get_by_label("Reason").fill("it is paid")
         await page.locator("#act-do").click()
         await expect(one).to_have_attribute("data-breaker", "closed")
-        await expect(page.locator("#said")).to_contain_text("Done: reset, one/gpt")
+        await expect(page.locator("#announcement")).to_contain_text("Done: Reset, one/gpt")
         assert await call(stand) == 200
 
 
@@ -337,21 +339,21 @@ async def test_refusing_gateway_is_nowhere_green_and_a_restriction_is_reset(open
         for _ in range(30):
             await call(stand)
         page = await window.open(stand.url)
-        await expect(page.locator("#status-word")).to_have_text("Unhealthy")
-        await expect(page.locator("#status-why")).to_contain_text("the gateway refused 29 of 30 calls")
+        await expect(page.locator("#status-state")).to_have_text("Unhealthy")
+        await expect(page.locator("#status-reason")).to_contain_text("the gateway refused 29 of 30 calls")
         for state in (tile(page, "one/gpt"), page.locator("#status")):
             await expect(state).to_have_attribute("data-state", "bad")
-        await expect(tile(page, "one/gpt")).to_contain_text("but most calls are refused")
+        await expect(tile(page, "one/gpt")).to_contain_text("most calls are refused")
         row = page.locator("#models tr[data-model=gpt] td[data-part=success]")
         await expect(row).to_have_attribute("data-state", "bad")
         await expect(page.locator("#dials")).to_contain_text("96.7\u00a0%")
         found = tile(page, "cooldown: one/gpt, callers’ keys")
-        await expect(found).to_contain_text("its provider answered rate limit, and asked for a wait of 50 s")
+        await expect(found).to_contain_text("its provider responded rate limit, with a Retry-After of 50 s")
         await expect(found).to_contain_text("Until ")
-        await found.get_by_role("button", name="Reset").click()
+        await found.get_by_role("button", name="Lift").click()
         await page.get_by_label("Reason").fill("it is well again")
         await page.locator("#act-do").click()
-        await expect(page.locator("#said")).to_contain_text("Done: reset, cooldown: one/gpt, callers’ keys")
+        await expect(page.locator("#announcement")).to_contain_text("Done: Lift, cooldown: one/gpt, callers’ keys")
         await expect(page.locator("#restrictions-part")).to_be_hidden()
         assert await call(stand) == 200
 
@@ -364,15 +366,15 @@ async def test_operator_drains_a_deployment_and_returns_it(opens: Opens) -> None
         await one.get_by_role("button", name="Drain").click()
         await page.get_by_label("Reason").fill("maintenance")
         await page.locator("#act-do").click()
-        await expect(page.locator("#holds")).to_contain_text("maintenance")
+        await expect(page.locator("#overrides")).to_contain_text("maintenance")
         await expect(one.locator(".state")).to_contain_text("drained")
         await expect(one.get_by_role("button", name="Drain")).to_be_hidden()
         assert await call(stand) == 200
         assert provider.last.model == "spare"
-        await one.get_by_role("button", name="Return").click()
+        await one.get_by_role("button", name="Uncordon").click()
         await page.get_by_label("Reason").fill("over")
         await page.locator("#act-do").click()
-        await expect(page.locator("#holds")).to_contain_text("No deployment is drained")
+        await expect(page.locator("#overrides")).to_contain_text("No deployment is drained")
 
 
 async def test_nothing_is_done_without_a_reason(opens: Opens) -> None:
@@ -383,7 +385,7 @@ async def test_nothing_is_done_without_a_reason(opens: Opens) -> None:
         await expect(page.get_by_label("Reason")).to_be_focused()
         await page.get_by_label("Reason").fill("   ")
         await page.locator("#act-do").click()
-        await expect(page.locator("#act-said")).to_contain_text("Say why")
+        await expect(page.locator("#act-error")).to_contain_text("Enter a reason")
         await page.get_by_role("button", name="Cancel").click()
         assert not any("force-open" in url for url in window.asked)
         assert stand.breaker("one/gpt").state == "closed"
@@ -399,7 +401,7 @@ async def test_what_the_gateway_refuses_to_do_is_said_in_the_dialog(opens: Opens
         await tile(page, "one/gpt").get_by_role("button", name="Force open").click()
         await page.get_by_label("Reason").fill("a reason")
         await page.keyboard.press("Enter")
-        await expect(page.locator("#act-said")).to_contain_text("Not done: ")
+        await expect(page.locator("#act-error")).to_contain_text("Failed: ")
         await expect(page.get_by_label("Reason")).to_have_value("a reason")
 
 
@@ -410,7 +412,7 @@ async def test_everything_can_be_done_by_the_keyboard_alone(opens: Opens) -> Non
         page = await window.open(stand.url)
         await expect(page.locator("#calls button")).to_have_count(1)
 
-        await tab_to(page, "Skip to the figures")
+        await tab_to(page, "Skip to main content")
         await tab_to(page, "Dark")
         await page.keyboard.press("Enter")
         await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
@@ -473,16 +475,16 @@ async def test_token_is_asked_for_and_becomes_a_cookie_that_no_script_reads(open
         page = await window.open(stand.url, token=None)
         await expect(page.locator("#token")).to_be_visible()
         await expect(page.locator("main")).to_be_hidden()
-        await expect(page.locator("#status-word")).to_have_text("Locked")
+        await expect(page.locator("#status-state")).to_have_text("Login needed")
         await page.locator("#token-text").fill("another")
         await page.keyboard.press("Enter")
-        await expect(page.locator("#token-said")).to_contain_text("Not logged in: the token is not, or no longer, good")
+        await expect(page.locator("#token-error")).to_contain_text("Login failed: the token is not valid, or no longer")
         await page.locator("#token-text").fill(token)
         await page.keyboard.press("Enter")
-        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#status-state")).to_have_text("Healthy")
         await expect(page.locator("#events-state")).to_have_text("live")
         await page.reload()
-        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#status-state")).to_have_text("Healthy")
         await expect(page.locator("#token")).to_be_hidden()
         assert not any(token in url for url in window.asked)
         assert token not in await page.content()
@@ -496,20 +498,20 @@ async def test_link_logs_in_once_and_leaves_no_code_in_the_address(opens: Opens)
     async with MockProvider() as provider, gateway(provider) as stand:
         async with opens() as window:
             page = await window.open(stand.url)
-            await expect(page.locator("#status-word")).to_have_text("Healthy")
+            await expect(page.locator("#status-state")).to_have_text("Healthy")
             used = window.link
             assert page.url == f"{stand.url}/dashboard"
             assert not any("login=" in url.partition("#")[0] for url in window.asked)
             other = await page.context.new_page()
             await other.goto(f"{stand.url}/dashboard")
-            await expect(other.locator("#status-word")).to_have_text("Healthy")
+            await expect(other.locator("#status-state")).to_have_text("Healthy")
         async with opens() as stranger:
             stranger.expected = ("401",)
             await stranger.page.goto(used)
-            await expect(stranger.page.locator("#token-said")).to_contain_text("the link has been used")
+            await expect(stranger.page.locator("#token-error")).to_contain_text("the link was already used")
             await expect(stranger.page.locator("main")).to_be_hidden()
             # In the same tab: only the fragment changes.
-            fresh = (await stranger.open(stand.url)).locator("#status-word")
+            fresh = (await stranger.open(stand.url)).locator("#status-state")
             await expect(fresh).to_have_text("Healthy")
 
 
@@ -526,7 +528,7 @@ async def test_event_source_and_web_socket_of_a_page_are_let_in_by_the_cookie(op
         paths = ("/admin/events", f"ws{stand.url[4:]}/admin/events/ws")
         assert [await page.evaluate(listen, path) for path in paths] == ["error", "error"]
         await window.open(stand.url)
-        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#status-state")).to_have_text("Healthy")
         assert [await page.evaluate(listen, path) for path in paths] == ["hello", "hello"]
 
 
@@ -552,7 +554,7 @@ async def test_viewer_is_offered_no_change_and_a_named_token_no_name(opens: Open
             await expect(page.get_by_label("Your name")).to_be_hidden()
             await page.get_by_label("Reason").fill("maintenance")
             await page.locator("#act-do").click()
-            await expect(page.locator("#holds")).to_contain_text("maintenance (ann from 127.0.0.1, since ")
+            await expect(page.locator("#overrides")).to_contain_text("maintenance (ann from 127.0.0.1, since ")
 
 
 # a gateway that is down
@@ -565,14 +567,14 @@ async def test_gateway_that_is_away_is_said_so_and_comes_back_by_itself(opens: O
             port = int(stand.url.rsplit(":", 1)[1])
             page = await window.open(stand.url)
             await expect(tile(page, "one/gpt")).to_be_visible()
-        await expect(page.locator("#away")).to_contain_text("No word from the gateway since", timeout=4000)
-        await expect(page).to_have_title("Away · llm_guard")
+        await expect(page.locator("#unreachable")).to_contain_text("No response from the gateway since", timeout=4000)
+        await expect(page).to_have_title("Unreachable · llm_guard")
         await expect(tile(page, "one/gpt")).to_be_visible()
         opacity = await page.evaluate("getComputedStyle(document.querySelector('main')).filter")
         assert opacity == "grayscale(1)"
         async with gateway(provider, server={"port": port}):
-            await expect(page.locator("#away")).to_be_hidden()
-            await expect(page.locator("#status-word")).to_have_text("Healthy")
+            await expect(page.locator("#unreachable")).to_be_hidden()
+            await expect(page.locator("#status-state")).to_have_text("Healthy")
             await expect(page.locator("#events-state")).to_have_text("live")
 
 
@@ -581,10 +583,10 @@ async def test_answer_that_is_not_understood_is_said_and_the_page_goes_on(opens:
         window.expected = ("TypeError",)
         await window.page.route("**/admin/metrics", lambda route: route.fulfill(json={"of": "another version"}))
         page = await window.open(stand.url)
-        await expect(page.locator("#away")).to_contain_text("does not understand what it says")
+        await expect(page.locator("#unreachable")).to_contain_text("unexpected data")
         await page.unroute("**/admin/metrics")
-        await expect(page.locator("#away")).to_be_hidden()
-        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#unreachable")).to_be_hidden()
+        await expect(page.locator("#status-state")).to_have_text("Healthy")
 
 
 async def test_alert_is_silenced(opens: Opens) -> None:

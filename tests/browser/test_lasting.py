@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
 LOUD = f"print({HOSTILE!r}, flush=True)\n{LIGHT}"
-PARTS = ("engines", "probes", "modes", "cache", "kept")
+PARTS = ("engines", "probes", "fallbacks", "cache", "stored")
 SORRY = {"static_response": "We are sorry.", "max_wait": "1s"}
 
 
@@ -80,12 +80,12 @@ async def do(page: Page, reason: str) -> None:
 async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: Path) -> None:
     async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
         page = await window.open(stand.url)
-        await expect(page.locator("#status-word")).to_have_text("Healthy")
+        await expect(page.locator("#status-state")).to_have_text("Healthy")
         for name in PARTS:
             await expect(part(page, name)).to_be_hidden()
-        await expect(page.locator("#lesser")).to_be_hidden()
+        await expect(page.locator("#degraded")).to_be_hidden()
         snapshot = await get(stand.url, "metrics")
-        assert [snapshot[name] for name in ("engines", "probes", "cache", "kept")] == [[], [], None, None]
+        assert [snapshot[name] for name in ("engines", "probes", "cache", "stored_calls")] == [[], [], None, None]
 
 
 # engines and probes
@@ -105,20 +105,20 @@ async def test_operator_restarts_an_engine_and_reads_what_it_has_printed(opens: 
         await expect(one).to_contain_text("serves near · no restart")
         await expect(one.get_by_role("button", name="Start: e", exact=True)).to_be_hidden()
         await expect(tile(page, "probes", "near")).to_contain_text("Up")
-        await expect(tile(page, "probes", "near")).to_contain_text("its health page every")
+        await expect(tile(page, "probes", "near")).to_contain_text("health endpoint every")
 
         await one.get_by_role("button", name="Output").click()
         await expect(page.locator("#output-text")).to_have_text(HOSTILE)
         await page.locator("#output [data-close]").click()
-        await expect(page.locator("#events")).to_contain_text("e: it is up")
+        await expect(page.locator("#events")).to_contain_text("e: running")
         assert await page.locator("img").count() == 0
 
         await one.get_by_role("button", name="Restart").click()
-        await expect(page.locator("#act-what")).to_contain_text("breaks off")
+        await expect(page.locator("#act-effect")).to_contain_text("cut off")
         await do(page, "it leaks")
         await expect(one).to_contain_text("serves near · 1 restart")
         await expect(one).to_contain_text("Running")
-        await expect(page.locator("#events")).to_contain_text("e: it is restarted on an operator’s word")
+        await expect(page.locator("#events")).to_contain_text("e: restart by an operator")
         assert ("engines.restart", "e", "it leaks") in [entry[1:] for entry in await audit(stand.url)]
 
         await one.get_by_role("button", name="Stop").click()
@@ -139,8 +139,8 @@ async def test_engine_that_cannot_start_is_given_up_and_reset(opens: Opens, tmp_
         one = tile(page, "engines", "e")
         await expect(one.locator(".state")).to_contain_text("Given up")
         await expect(one).to_have_attribute("data-state", "bad")
-        await expect(page.locator("#engines-count")).to_have_text("1 of 1 engine not up")
-        await expect(page.locator("#events")).to_contain_text("e: it is given up")
+        await expect(page.locator("#engines-count")).to_have_text("1 of 1 engine not running")
+        await expect(page.locator("#events")).to_contain_text("e: given up")
         await expect(page.locator("#alerts")).to_contain_text("engine gave up: e")
         await expect(tile(page, "probes", "near")).to_contain_text("its engine was given up: ")
         await expect(tile(page, "tiles", "near")).to_have_attribute("data-state", "bad")
@@ -160,10 +160,10 @@ async def test_next_restart_counts_down_between_answers(opens: Opens, tmp_path: 
 async def waiting_engine(route: Route) -> None:
     said = await (await route.fetch()).json()
     said["engines"] = [{
-        "engine": "e", "kind": "systemd", "place": "vllm.service", "upstreams": ["near"], "state": "restart_failed",
-        "since": said["at"], "why": "it ended", "doing": None, "attempts": 2, "max_attempts": 6, "next_attempt_s": 30.0,
-        "boot_left_s": None, "restarts_ok": 0, "restarts_failed": 2, "is_spare": False, "auto_provision": "never",
-        "output": [],
+        "engine": "e", "kind": "systemd", "target": "vllm.service", "upstreams": ["near"], "state": "restart_failed",
+        "since": said["at"], "reason": "it ended", "operation": None, "attempts": 2, "max_attempts": 6,
+        "next_attempt_s": 30.0, "start_timeout_left_s": None, "restarts_ok": 0, "restarts_failed": 2,
+        "is_standby": False, "auto_provision": "never", "output": [],
     }]  # fmt: skip
     await route.fulfill(json=said)
 
@@ -178,10 +178,10 @@ async def test_upstream_is_looked_at_now(opens: Opens, tmp_path: Path) -> None:
         page = await window.open(stand.url)
         one = tile(page, "probes", "near")
         await expect(one).to_contain_text("Unknown")
-        await one.get_by_role("button", name="Look now").click()
+        await one.get_by_role("button", name="Probe now").click()
         await do(page, "is it back?")
         await expect(one).to_contain_text("Down")
-        await expect(one).to_contain_text("the last look failed: ")
+        await expect(one).to_contain_text("the last probe failed: ")
         await expect(page.locator("#probes-count")).to_have_text("1 of 1 down")
         await expect(page.locator("#events")).to_contain_text("near is down")
 
@@ -193,40 +193,38 @@ async def test_degraded_mode_is_entered_and_left(opens: Opens, tmp_path: Path) -
     rules = {"degraded": SORRY}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         page = await window.open(stand.url)
-        one = tile(page, "modes", "gpt")
-        await expect(one).to_contain_text("As usual")
-        await one.get_by_role("button", name="Degrade").click()
-        await page.get_by_label("For how long").select_option("30 minutes")
+        one = tile(page, "fallbacks", "gpt")
+        await expect(one).to_contain_text("Normal")
+        await one.get_by_role("button", name="Enter degraded mode").click()
+        await page.get_by_label("Duration", exact=True).select_option("30 minutes")
         await do(page, "the provider is slow")
-        await expect(one).to_contain_text("Degraded on an operator’s word")
+        await expect(one).to_contain_text("Degraded operator override")
         await expect(one).to_contain_text(
             re.compile(r"the provider is slow \(operator from 127.0.0.1, since .*, until ")
         )
-        await expect(page.locator("#lesser")).to_have_text("1 model degraded")
-        await expect(page.locator("#status-word")).to_have_text("Degraded")
-        await expect(page.locator("#events")).to_contain_text(
-            "gpt: lesser answers are given soon, the provider is slow"
-        )
+        await expect(page.locator("#degraded")).to_have_text("1 model degraded")
+        await expect(page.locator("#status-state")).to_have_text("Degraded")
+        await expect(page.locator("#events")).to_contain_text("gpt: entered degraded mode, the provider is slow")
         assert stand.app.gateway.degraded.snapshot().degraded_routes() == ["gpt"]
 
-        await one.get_by_role("button", name="Leave to the rule").click()
+        await one.get_by_role("button", name="Remove override").click()
         await do(page, "it is fast again")
-        await expect(one).to_contain_text("As usual")
-        await expect(page.locator("#lesser")).to_be_hidden()
-        await expect(page.locator("#events")).to_contain_text("gpt: real answers are waited for again")
+        await expect(one).to_contain_text("Normal")
+        await expect(page.locator("#degraded")).to_be_hidden()
+        await expect(page.locator("#events")).to_contain_text("gpt: exited degraded mode")
 
 
 async def test_whole_gateway_is_degraded_and_one_model_is_not(opens: Opens, tmp_path: Path) -> None:
     rules = {"degraded": SORRY}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         page = await window.open(stand.url)
-        await tile(page, "modes", "The whole gateway").get_by_role("button", name="Degrade").click()
+        await tile(page, "fallbacks", "Gateway (all models)").get_by_role("button", name="Enter degraded mode").click()
         await do(page, "a rehearsal")
-        await expect(page.locator("#lesser")).to_have_text("gateway degraded")
-        await expect(tile(page, "modes", "gpt")).to_contain_text("as the whole gateway is")
-        await tile(page, "modes", "gpt").get_by_role("button", name="Serve as usual").click()
+        await expect(page.locator("#degraded")).to_have_text("gateway degraded")
+        await expect(tile(page, "fallbacks", "gpt")).to_contain_text("because the gateway is")
+        await tile(page, "fallbacks", "gpt").get_by_role("button", name="Exit degraded mode").click()
         await do(page, "not this one")
-        await expect(page.locator("#modes-count")).to_have_text("2 of 3 models degraded")
+        await expect(page.locator("#fallbacks-count")).to_have_text("2 of 3 models degraded")
 
 
 async def test_failed_call_says_what_its_client_got(opens: Opens, tmp_path: Path) -> None:
@@ -236,13 +234,14 @@ async def test_failed_call_says_what_its_client_got(opens: Opens, tmp_path: Path
         assert "sorry" in (await call(stand)).text
         page = await window.open(stand.url)
         row = page.locator("#calls button")
-        await expect(row).to_contain_text("1 attempt: one/gpt · got the static answer of its route")
+        await expect(row).to_contain_text("1 attempt: one/gpt · fallback: static response")
+        await expect(row.locator(".why")).to_contain_text("500")
         await row.click()
         facts = page.locator("dialog#call dl.facts")
-        await expect(facts).to_contain_text("The client gotthe static answer of its route")
-        await expect(facts).to_contain_text("Kept as a letter")
+        await expect(facts).to_contain_text("Fallback responsestatic response")
+        await expect(facts).to_contain_text("Dead letter")
         await page.keyboard.press("Escape")
-        await expect(tile(page, "modes", "gpt")).to_contain_text("in place of an answer: 1 static")
+        await expect(tile(page, "fallbacks", "gpt")).to_contain_text("fallback responses: 1 static")
 
 
 # the response cache
@@ -255,14 +254,14 @@ async def test_cache_says_what_calls_got_of_it_and_is_emptied(opens: Opens, tmp_
             await call(stand)
         page = await window.open(stand.url)
         one = tile(page, "cache", "gpt")
-        await expect(one.locator(".state")).to_have_text("75\u00a0% from before")
-        await expect(one).to_contain_text("3 fresh · 1 asked for")
-        await expect(one).to_contain_text(re.compile(r"1 answer, \d"))
-        await expect(tile(page, "cache", "All together")).to_contain_text("of 64\u00a0MiB")
-        await one.get_by_role("button", name="Forget").click()
+        await expect(one.locator(".state")).to_have_text("75\u00a0% hit rate")
+        await expect(one).to_contain_text("3 hits · 1 misses")
+        await expect(one).to_contain_text(re.compile(r"1 response, \d"))
+        await expect(tile(page, "cache", "All routes")).to_contain_text("of 64\u00a0MiB")
+        await one.get_by_role("button", name="Purge").click()
         await do(page, "they were wrong")
-        await expect(one).to_contain_text("0 answers")
-        await expect(one.get_by_role("button", name="Forget")).to_be_hidden()
+        await expect(one).to_contain_text("0 responses")
+        await expect(one.get_by_role("button", name="Purge")).to_be_hidden()
 
 
 # stored calls
@@ -272,29 +271,29 @@ async def test_letter_is_asked_again_and_another_deleted(opens: Opens, tmp_path:
     rules = {"dead_letter": "always"}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         page = await window.open(stand.url)
-        await expect(tile(page, "kept", "Dead letters")).to_contain_text("0 that nobody could answer")
+        await expect(tile(page, "stored", "Dead letters")).to_contain_text("0 failed calls")
         provider.switch("gpt", "status:500")
         for _ in range(2):
             assert (await call(stand)).status == 500
         provider.switch("gpt", "")
-        letters = tile(page, "kept", "Dead letters")
-        await expect(letters).to_contain_text("2 that nobody could answer")
-        await expect(page.locator("#events")).to_contain_text("1 call was kept as a dead letter")
+        letters = tile(page, "stored", "Dead letters")
+        await expect(letters).to_contain_text("2 failed calls")
+        await expect(page.locator("#events")).to_contain_text("1 failed call was stored as a dead letter")
         await letters.get_by_role("button", name="Show").click()
-        rows = page.locator("#letters-list > li")
+        rows = page.locator("#stored-list > li")
         await expect(rows).to_have_count(2)
         await expect(rows.first).to_contain_text("server error: ")
-        await expect(page.locator("#letters-said")).to_have_text("2 dead.")
+        await expect(page.locator("#stored-summary")).to_have_text("2 dead.")
 
-        await rows.first.get_by_role("button", name="Ask again").click()
+        await rows.first.get_by_role("button", name="Requeue").click()
         await do(page, "it is back")
         await expect(rows.first).to_contain_text("answered")
-        await expect(rows.first.get_by_role("button", name="Ask again")).to_be_hidden()
+        await expect(rows.first.get_by_role("button", name="Requeue")).to_be_hidden()
         await rows.last.get_by_role("button", name="Delete").click()
         await do(page, "nobody wants it")
         await expect(rows).to_have_count(1)
-        await page.locator("#letters [data-close]").click()
-        await expect(letters).to_contain_text("1 answered since")
+        await page.locator("#stored-dialog [data-close]").click()
+        await expect(letters).to_contain_text("1 succeeded since")
         whats = [entry[1] for entry in await audit(stand.url)]
         assert whats == ["dead-letters.delete", "dead-letters.requeue"]
 
@@ -306,16 +305,16 @@ async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, 
         for _ in range(2):
             await call(stand)
         provider.switch("gpt", "")
-        stand.app.deferred.counts.lost["disk"] += 3
+        stand.app.deferred.counts.lost["write_failed"] += 3
         page = await window.open(stand.url)
-        letters = tile(page, "kept", "Dead letters")
-        await expect(letters).to_contain_text("lost, and not kept: 3 disk")
+        letters = tile(page, "stored", "Dead letters")
+        await expect(letters).to_contain_text("lost, because they could not be stored: 3 write failed")
         await expect(letters).to_have_attribute("data-state", "bad")
         await letters.get_by_role("button", name="Show").click()
-        await page.get_by_role("button", name="Ask for all again").click()
+        await page.get_by_role("button", name="Requeue all").click()
         await do(page, "it is back")
         await eventually(lambda: sum(stand.app.deferred.counts.rounds.values()) == 2)
-        await expect(page.locator("#letters-said")).to_have_text("2 answered.")
+        await expect(page.locator("#stored-summary")).to_have_text("2 answered.")
 
 
 async def test_all_letters_are_deleted_though_no_event_tells_of_it(opens: Opens, tmp_path: Path) -> None:
@@ -326,38 +325,42 @@ async def test_all_letters_are_deleted_though_no_event_tells_of_it(opens: Opens,
         await call(stand)
         await window.page.route("**/admin/events*", lambda route: route.abort())
         page = await window.open(stand.url)
-        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
+        await tile(page, "stored", "Dead letters").get_by_role("button", name="Show").click()
         await page.get_by_role("button", name="Delete all").click()
         await do(page, "a test")
-        await expect(page.locator("#letters-said")).to_have_text("None is kept.")
-        await expect(page.locator("#letters-all")).to_be_hidden()
+        await expect(page.locator("#stored-summary")).to_have_text("None stored.")
+        await expect(page.locator("#stored-all")).to_be_hidden()
 
 
 async def test_one_line_tells_of_all_letters_between_two_other_events(opens: Opens, tmp_path: Path) -> None:
     async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
         page = await window.open(stand.url)
         for count in (1, 30):
-            stand.app.ops.journal.note("letter", what="kept", count=count)
-        stand.app.ops.journal.note("letter", what="lost", count=1)
-        stand.app.ops.journal.note("letter", what="kept", count=2)
-        await expect(page.locator("#events li > span")).to_have_text([
-            "2 calls were kept as dead letters", "1 dead letter was lost", "31 calls were kept as dead letters",
-        ])  # fmt: skip
+            stand.app.ops.journal.note("dead_letter", event="stored", count=count)
+        stand.app.ops.journal.note("dead_letter", event="lost", count=1)
+        stand.app.ops.journal.note("dead_letter", event="stored", count=2)
+        await expect(page.locator("#events li > span")).to_have_text(
+            [
+                "2 calls were stored as dead letters",
+                "1 call was lost: it could not be stored",
+                "31 calls were stored as dead letters",
+            ]
+        )
 
 
-async def test_promised_calls_have_a_list_of_their_own(opens: Opens, tmp_path: Path) -> None:
+async def test_deferred_calls_have_a_list_of_their_own(opens: Opens, tmp_path: Path) -> None:
     rules = {"deferred": {"mode": "always"}}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         assert (await call(stand)).status == 202
         page = await window.open(stand.url)
-        await expect(tile(page, "kept", "Answered later")).to_contain_text("1 answered")
-        await tile(page, "kept", "Answered later").get_by_role("button", name="Show").click()
-        await expect(page.locator("#letters-head")).to_have_text("Calls that are answered later")
-        await expect(page.locator("#letters-list > li")).to_contain_text(["gpt"])
-        await page.locator("#letters [data-close]").click()
-        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
-        await expect(page.locator("#letters-said")).to_have_text("None is kept.")
-        await expect(page.locator("#letters-list > li")).to_have_count(0)
+        await expect(tile(page, "stored", "Deferred calls")).to_contain_text("1 succeeded")
+        await tile(page, "stored", "Deferred calls").get_by_role("button", name="Show").click()
+        await expect(page.locator("#stored-dialog-head")).to_have_text("Deferred calls")
+        await expect(page.locator("#stored-list > li")).to_contain_text(["gpt"])
+        await page.locator("#stored-dialog [data-close]").click()
+        await tile(page, "stored", "Dead letters").get_by_role("button", name="Show").click()
+        await expect(page.locator("#stored-summary")).to_have_text("None stored.")
+        await expect(page.locator("#stored-list > li")).to_have_count(0)
 
 
 async def test_words_of_providers_and_engines_are_shown_as_text(opens: Opens, tmp_path: Path) -> None:
@@ -374,13 +377,13 @@ async def test_words_of_providers_and_engines_are_shown_as_text(opens: Opens, tm
         await window.page.route("**/admin/dead-letters?*", spiteful_letter)
         page = await window.open(stand.url)
         page.on("dialog", lambda dialog: window.complaints.append(f"alert: {dialog.message}"))
-        for name in ("engines", "probes", "modes", "cache", "kept"):
+        for name in PARTS:
             await expect(page.locator(f"#{name}")).to_contain_text(HOSTILE)
-        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
-        await expect(page.locator("#letters-list .why")).to_have_text(f"{HOSTILE}: {HOSTILE}")
-        await page.locator("#letters-list").get_by_role("button", name="Delete").click()
+        await tile(page, "stored", "Dead letters").get_by_role("button", name="Show").click()
+        await expect(page.locator("#stored-list .reason")).to_have_text(f"{HOSTILE}: {HOSTILE}")
+        await page.locator("#stored-list").get_by_role("button", name="Delete").click()
         await expect(page.locator("#act-head")).to_contain_text(HOSTILE)
-        stand.app.ops.journal.note("engine", engine=HOSTILE, state=HOSTILE, what=HOSTILE, why=HOSTILE, attempt=1)
+        stand.app.ops.journal.note("engine", engine=HOSTILE, state=HOSTILE, event=HOSTILE, reason=HOSTILE, attempt=1)
         await expect(page.locator("#events")).to_contain_text(f"{HOSTILE}: {HOSTILE} (attempt 1), {HOSTILE}")
         assert await page.locator("img").count() == 0
         assert await page.locator("body script").count() == 0
@@ -390,22 +393,22 @@ async def spiteful(route: Route) -> None:
     """Inserts hostile text wherever the page may show foreign text."""
     said = await (await route.fetch()).json()
     said["engines"] = [{
-        "engine": HOSTILE, "kind": "command", "place": HOSTILE, "upstreams": [HOSTILE], "state": HOSTILE,
-        "since": said["at"], "why": HOSTILE, "doing": None, "attempts": 0, "max_attempts": 1, "next_attempt_s": None,
-        "boot_left_s": None, "restarts_ok": 0, "restarts_failed": 0, "is_spare": False, "auto_provision": "never",
-        "output": [HOSTILE],
+        "engine": HOSTILE, "kind": "command", "target": HOSTILE, "upstreams": [HOSTILE], "state": HOSTILE,
+        "since": said["at"], "reason": HOSTILE, "operation": None, "attempts": 0, "max_attempts": 1,
+        "next_attempt_s": None, "start_timeout_left_s": None, "restarts_ok": 0, "restarts_failed": 0,
+        "is_standby": False, "auto_provision": "never", "output": [HOSTILE],
     }]  # fmt: skip
-    said["probes"][0] |= {"why": HOSTILE, "engine_given_up": HOSTILE, "last": "failed"}
-    said["degraded"]["models"][0] |= {"model": HOSTILE, "why": HOSTILE}
+    said["probes"][0] |= {"reason": HOSTILE, "engine_given_up": HOSTILE, "last_result": "failed"}
+    said["degraded"]["models"][0] |= {"model": HOSTILE, "reason": HOSTILE}
     said["cache"]["routes"][0] |= {"route": HOSTILE}
-    said["kept"]["lost"] = {HOSTILE: 1}
+    said["stored_calls"]["lost"] = {HOSTILE: 1}
     await route.fulfill(json=said)
 
 
 async def spiteful_letter(route: Route) -> None:
     said = await (await route.fetch()).json()
     failure = {"kind": HOSTILE, "detail": HOSTILE, "status": 500}
-    said["letters"][0] |= {"model": HOSTILE, "id": HOSTILE, "last_failure": failure}
+    said["calls"][0] |= {"model": HOSTILE, "id": HOSTILE, "last_failure": failure}
     await route.fulfill(json=said)
 
 
@@ -426,9 +429,9 @@ async def test_nothing_is_wider_than_the_screen(opens: Opens, tmp_path: Path, wi
             await expect(part(page, name)).to_be_visible()
         script = f"document.documentElement.scrollWidth - {width}"
         assert await page.evaluate(script) <= 0
-        await tile(page, "kept", "Dead letters").get_by_role("button", name="Show").click()
-        await expect(page.locator("#letters-list > li")).to_have_count(1)
-        assert await page.evaluate("(() => { const it = document.querySelector('#letters');"
+        await tile(page, "stored", "Dead letters").get_by_role("button", name="Show").click()
+        await expect(page.locator("#stored-list > li")).to_have_count(1)
+        assert await page.evaluate("(() => { const it = document.querySelector('#stored-dialog');"
                                    "return it.scrollWidth - it.clientWidth })()") == 0  # fmt: skip
         await page.keyboard.press("Escape")
         head = await page.evaluate("document.querySelector('#alerts-head').getBoundingClientRect().top")

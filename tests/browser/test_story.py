@@ -96,7 +96,7 @@ async def test_operator_sees_an_outage_is_told_finds_the_cause_acts_and_finds_it
                 await ask(provider, "/mock/faults", b'{"model": "gpt", "faults": "status:503"}')
                 began_at = time.monotonic()
                 await expect(tile.locator(".state")).to_contain_text("Open", timeout=SEEN_WITHIN_MS)
-                await expect(page.locator("#status-word")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
+                await expect(page.locator("#status-state")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
                 assert time.monotonic() - began_at < SEEN_WITHIN_MS / 1000
 
                 # One alert is sent.
@@ -129,9 +129,9 @@ async def test_operator_sees_an_outage_is_told_finds_the_cause_acts_and_finds_it
 
         async with serving(tmp_path / "config.yaml", config) as gateway:
             (entry,) = json.loads((await look(gateway.url, "/admin/audit")).text)
-            assert (entry["what"], entry["target"], entry["why"]) == (
+            assert (entry["action"], entry["target"], entry["reason"]) == (
                 "breakers.force-open",
                 "one/gpt",
                 "the provider is down",
             )
-            assert entry["who"].startswith("operator (ada) from 127.0.0.1")
+            assert entry["actor"].startswith("operator (ada) from 127.0.0.1")

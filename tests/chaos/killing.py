@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 
 from llm_guard.storage.calls.bodies import Bodies
-from llm_guard.storage.calls.sqlite_store import KeptCallsFile
-from llm_guard.storage.calls.store import KeptCall, Wanted
-from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
+from llm_guard.storage.calls.sqlite_store import SqliteCallStore
+from llm_guard.storage.calls.store import CallFilter, StoredCall
+from tests.fakes.kept import ANSWER, FAILED, deferred_call, letter, stored_request
 
 LEASE_S = 50.0
 _GENERATION_S = 100.0
@@ -36,8 +36,8 @@ _ALL = 100_000
 _OLD = 3
 """Generations after which answered calls may be swept."""
 _LEADS_TO = {
-    "add": ("absent", "queued"), "bury-new": ("absent", "dead"), "begin": ("queued", "running"),
-    "put_back": ("running", "queued"), "answer": ("running", "answered"), "bury": ("running", "dead"),
+    "add": ("absent", "queued"), "add_dead": ("absent", "dead"), "begin": ("queued", "running"),
+    "put_back": ("running", "queued"), "answer": ("running", "answered"), "dead_letter": ("running", "dead"),
     "requeue": ("dead", "queued"), "delete": ("dead", "absent"),
 }  # fmt: skip
 
@@ -52,7 +52,7 @@ def body_of(call_id: str) -> bytes:
 class Writer:
     """A process that writes to the store until it is killed."""
 
-    def __init__(self, store: KeptCallsFile, name: str, now: float, ends: tuple[int, int], dice: Random) -> None:
+    def __init__(self, store: SqliteCallStore, name: str, now: float, ends: tuple[int, int], dice: Random) -> None:
         """Takes in `ends` the write ends of two pipes: one for its reports, one to signal that it is ready."""
         self.store = store
         self.name = name
@@ -89,16 +89,16 @@ class Writer:
 
     def add(self) -> None:
         ids = [self.new_id() for _ in range(self.dice.randint(1, 3))]
-        self.do("add", ids, lambda: self.store.add(*map(self.promise, ids)))
+        self.do("add", ids, lambda: self.store.add(*map(self.deferred_call, ids)))
 
-    def promise(self, call_id: str) -> KeptCall:
+    def deferred_call(self, call_id: str) -> StoredCall:
         request = stored_request(body_of(call_id), is_repeatable=Random(call_id).randrange(4) > 0)
-        return promise(call_id, self.now, self.now, request=request)
+        return deferred_call(call_id, self.now, self.now, request=request)
 
     def bury_new(self) -> None:
         call_id = self.new_id()
         request = stored_request(body_of(call_id))
-        self.do("bury-new", [call_id], lambda: self.store.add(letter(call_id, self.now, request=request)))
+        self.do("add_dead", [call_id], lambda: self.store.add(letter(call_id, self.now, request=request)))
         self.dead.append(call_id)
 
     def begin(self) -> None:
@@ -110,22 +110,22 @@ class Writer:
             return
         call_id = self.mine.pop(self.dice.randrange(len(self.mine)))
         answer = msgspec.structs.replace(ANSWER, body=b"answer to " + body_of(call_id))
-        how = self.dice.choice(["answer", "put_back", "bury"])
+        how = self.dice.choice(["answer", "put_back", "dead_letter"])
         if how == "answer":
             self.do(how, [call_id], lambda: self.store.answer(call_id, answer, 1, self.now))
         elif how == "put_back":
             self.do(how, [call_id], lambda: self.store.put_back(call_id, FAILED, self.now, self.now))
         else:
-            self.do(how, [call_id], lambda: self.store.bury(call_id, FAILED, self.now))
+            self.do(how, [call_id], lambda: self.store.dead_letter(call_id, FAILED, self.now))
             self.dead.append(call_id)
 
     def requeue(self) -> None:
         ids, self.dead = self.dead[:3], self.dead[3:]
-        self.do("requeue", ids, lambda: self.store.requeue(Wanted(ids=ids), self.now, 0))
+        self.do("requeue", ids, lambda: self.store.requeue(CallFilter(ids=ids), self.now, 0))
 
     def delete(self) -> None:
         ids, self.dead = self.dead[:1], self.dead[1:]
-        self.do("delete", ids, lambda: self.store.delete(Wanted(ids=ids)))
+        self.do("delete", ids, lambda: self.store.delete(CallFilter(ids=ids)))
 
     def extend(self) -> None:
         self.do("extend", self.mine, lambda: self.store.extend(self.mine, self.now, LEASE_S))
@@ -171,7 +171,7 @@ class Ledger:
             self.problems.append(f"{writer}: requeued {result} of {ids}")
         elif deed == "extend" and result:
             self.problems.append(f"{writer}: does not run {result}")
-        elif deed in ("put_back", "answer", "bury") and result is not True:
+        elif deed in ("put_back", "answer", "dead_letter") and result is not True:
             self.problems.append(f"{writer}: could not {deed} {ids}")
         elif deed in _LEADS_TO:
             for call_id in ids:
@@ -208,7 +208,7 @@ class Ledger:
             states.add("absent")
         return states
 
-    def compare(self, found: dict[str, KeptCall]) -> None:
+    def compare(self, found: dict[str, StoredCall]) -> None:
         known = {*self.states, *(call_id for _, ids in self.pending.values() for call_id in ids)}
         for call_id in known | found.keys():
             state = found[call_id].state if call_id in found else "absent"
@@ -262,20 +262,20 @@ def _fork(folder: Path, name: str, now: float, ends: tuple[int, int], seed: int)
     os._exit(1)
 
 
-def _store(folder: Path, name: str) -> KeptCallsFile:
-    return KeptCallsFile(lambda: folder, name, Bodies("plain", None))
+def _store(folder: Path, name: str) -> SqliteCallStore:
+    return SqliteCallStore(lambda: folder, name, Bodies("plain", None))
 
 
 def _look(folder: Path, ledger: Ledger, now: float) -> None:
     """Compares the store with the reports and ends the leases of the killed writers."""
     store = _store(folder, "killer")
-    found = {call.id: call for call in store.find(Wanted(), _ALL, None)}
+    found = {call.id: call for call in store.find(CallFilter(), _ALL, None)}
     ledger.compare(found)
     ledger.problems += [f"{call_id}: its body is wrong" for call_id in found if not _is_whole(store.get(call_id))]
     if sum(store.stats().count.values()) != len(found):
         ledger.problems.append("the sums are wrong")
     store.recover(now + LEASE_S)
-    ledger.states = {call.id: call.state for call in store.find(Wanted(), _ALL, None)}
+    ledger.states = {call.id: call.state for call in store.find(CallFilter(), _ALL, None)}
     ledger.pending, ledger.runners = {}, {}
     for call_id, state in ledger.states.items():
         if state == "answered":
@@ -285,7 +285,7 @@ def _look(folder: Path, ledger: Ledger, now: float) -> None:
         ledger.problems += _broken(folder / "calls.db")
 
 
-def _is_whole(call: KeptCall | None) -> bool:
+def _is_whole(call: StoredCall | None) -> bool:
     assert call is not None
     if call.answer is not None:
         return call.answer.body == b"answer to " + body_of(call.id)

@@ -40,6 +40,6 @@ def test_nothing_acknowledged_is_lost_or_run_twice_by_kill_9_at_200_moments() ->
         said.update(report["said"])
         interrupted.update(report["interrupted"])
     # A run in which the writers did little proves nothing.
-    deeds = ("add", "bury-new", "begin", "answer", "put_back", "bury", "requeue", "delete", "extend", "sweep")
+    deeds = ("add", "add_dead", "begin", "answer", "put_back", "dead_letter", "requeue", "delete", "extend", "sweep")
     assert min(said[deed] for deed in deeds) >= 20, said
     assert sum(interrupted.values()) > KILLS / 2, interrupted

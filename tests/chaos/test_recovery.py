@@ -168,7 +168,7 @@ async def test_breaker_of_a_dead_provider_refuses_in_milliseconds(form: Form, is
         assert min(reply.took_s for reply in refused) < 0.01
         assert len(provider.requests) == 3
         assert await stand.metric("llm_guard_breaker_state", deployment=form.deployment, state="open") == 1
-        assert await stand.metric("llm_guard_refusals_total", by="breaker") == 5
+        assert await stand.metric("llm_guard_refusals_total", reason="breaker") == 5
 
 
 @pytest.mark.parametrize("answer", [whole(503), Close()], ids=["an error", "no answer"])

@@ -19,7 +19,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from llm_guard.mock.anthropic_answers import answer_anthropic
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked, Script
+from llm_guard.mock.exchange import MockRequest, Script
 from llm_guard.mock.openai_answers import answer_openai
 from tests.chaos.stand import Section, Stand, config_of, standing
 from tests.e2e.stand import SAID
@@ -93,7 +93,7 @@ class BreakingProvider(ScriptedProvider):
         fields = json.loads(body)
         model: str = fields["model"]
         is_claude = model.startswith("claude")
-        asked = Asked("anthropic" if is_claude else "openai", 1, "POST", path, {}, {}, fields, 1, model, True)
+        asked = MockRequest("anthropic" if is_claude else "openai", 1, "POST", path, {}, {}, fields, 1, model, True)
         script = (answer_anthropic if is_claude else answer_openai)(asked, HEARD)
         assert isinstance(script, Script)
         kind = model.partition("-")[2]

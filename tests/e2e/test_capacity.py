@@ -98,7 +98,7 @@ async def rate_limit_error_of(call: Awaitable[Any]) -> Any:
 
 
 async def refusals(app: App) -> float:
-    return total((await fetch(f"{app.addresses[0]}/metrics")).text, "llm_guard_refusals_total", by="limit")
+    return total((await fetch(f"{app.addresses[0]}/metrics")).text, "llm_guard_refusals_total", reason="limit")
 
 
 @sdks

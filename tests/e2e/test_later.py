@@ -38,7 +38,7 @@ def place(headers: Mapping[str, str], base: str) -> str:
     return headers["location"].removeprefix(base)
 
 
-async def test_openai_is_promised_and_fetches_a_completion(stand: Stand, openai: AsyncOpenAI) -> None:
+async def test_openai_is_deferred_and_fetches_a_completion(stand: Stand, openai: AsyncOpenAI) -> None:
     raw = await openai.chat.completions.with_raw_response.create(model="gpt-x", messages=SAID, extra_headers=ASYNC)
     assert raw.status_code == 202
     url = place(raw.headers, "/v1")
@@ -63,7 +63,7 @@ async def test_openai_fetches_a_stream_as_a_stream(stand: Stand, openai: AsyncOp
     assert len("".join(said)) > 10
 
 
-async def test_anthropic_is_promised_and_fetches_a_message(stand: Stand, anthropic: AsyncAnthropic) -> None:
+async def test_anthropic_is_deferred_and_fetches_a_message(stand: Stand, anthropic: AsyncAnthropic) -> None:
     raw = await anthropic.messages.with_raw_response.create(
         model="claude-x", max_tokens=9, messages=SAID, extra_headers=ASYNC
     )

@@ -24,7 +24,7 @@ WHY = {
     "reset": "was cut",
     "truncated": "without its terminal event",
     "done": "without its terminal event",
-    "total": "time of the whole call",
+    "total": "total timeout",
 }
 """The gateway's description of each break."""
 THEIRS = ("The server had an error", "Overloaded", "slot lost")
@@ -123,6 +123,6 @@ async def test_stream_that_a_drain_ends_raises_in_the_sdk(case: Case) -> None:
         hearing = asyncio.create_task(case.listener.listen(gateway.url, case.kind, heard, is_sync=case.is_sync))
         await eventually(lambda: "".join(heard) == TEXT)
         await gateway.app.stop()
-        with pytest.raises((openai.OpenAIError, anthropic.AnthropicError), match="going away"):
+        with pytest.raises((openai.OpenAIError, anthropic.AnthropicError), match="shutting down"):
             await hearing
         assert "".join(heard) == TEXT

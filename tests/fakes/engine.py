@@ -1,6 +1,7 @@
 """A scripted engine, and a prober with results set by the test.
 
-They implement `llm_guard.upstreams.engines.driver.Strategy` and `llm_guard.upstreams.engines.supervisor.Probing`.
+They implement `EngineDriver` of `llm_guard.upstreams.engines.driver` and `EngineProber` of
+`llm_guard.upstreams.engines.supervisor`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.upstreams.engines.driver import EngineError, Found
-from llm_guard.upstreams.probes.targets import Hear, ProbeView
+from llm_guard.upstreams.engines.driver import DriverStatus, EngineError
+from llm_guard.upstreams.probes.targets import ProbeListener, ProbeView
 
 
 class FakeEngine:
@@ -28,8 +29,8 @@ class FakeEngine:
         self._gone = asyncio.Event()
         self._why = ""
 
-    async def look(self) -> Found:
-        return Found(self.is_running, str(self.run) if self.is_running else "")
+    async def look(self) -> DriverStatus:
+        return DriverStatus(self.is_running, str(self.run) if self.is_running else "")
 
     async def start(self) -> None:
         self._do("start")
@@ -72,17 +73,17 @@ class FakeProbing:
     """Reports the probe results that a test sets."""
 
     def __init__(self) -> None:
-        self.hearers: dict[str, list[Hear]] = {}
+        self.hearers: dict[str, list[ProbeListener]] = {}
         self.asked: list[str] = []
         """Upstreams for which an immediate probe was requested."""
         self.failed: dict[str, str] = {}
 
-    def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
+    def subscribe(self, upstream: str, hear: ProbeListener) -> Callable[[], None]:
         hearers = self.hearers.setdefault(upstream, [])
         hearers.append(hear)
         return lambda: hearers.remove(hear)
 
-    def look_now(self, upstream: str) -> None:
+    def probe_now(self, upstream: str) -> None:
         self.asked.append(upstream)
 
     def set_failed(self, upstream: str, why: str | None) -> None:

@@ -1,6 +1,6 @@
 """An in-memory store of calls with a simulated full disk.
 
-Implements `llm_guard.storage.calls.store.KeptCalls`. Several gateways share one through `beside`.
+Implements `llm_guard.storage.calls.store.CallStore`. Several gateways share one through `beside`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,23 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from llm_guard.storage.calls.store import Ended, Found, KeptCall, Purpose, State, StoredAnswer, StoreError, Wanted
+from llm_guard.storage.calls.store import (
+    CallFailure,
+    CallFilter,
+    CallStats,
+    Purpose,
+    State,
+    StoredCall,
+    StoredResponse,
+    StoreError,
+)
 
 
 class KeptInMemory:
     """The store as one gateway sees it; `runner` is that gateway's name."""
 
-    def __init__(self, runner: str = "one", rows: dict[str, KeptCall] | None = None) -> None:
-        self.rows: dict[str, KeptCall] = {} if rows is None else rows
+    def __init__(self, runner: str = "one", rows: dict[str, StoredCall] | None = None) -> None:
+        self.rows: dict[str, StoredCall] = {} if rows is None else rows
         self.leases: dict[str, tuple[str, float]] = {}
         self.problem: str | None = None
         """Error that every method raises, None for no error."""
@@ -32,7 +41,7 @@ class KeptInMemory:
         other.leases = self.leases
         return other
 
-    def add(self, *calls: KeptCall) -> None:
+    def add(self, *calls: StoredCall) -> None:
         self._note("add")
         if any(call.request.body == self.refused for call in calls):
             raise StoreError("surrogates not allowed")
@@ -40,23 +49,23 @@ class KeptInMemory:
             assert call.id not in self.rows
             self.rows[call.id] = call
 
-    def get(self, call_id: str) -> KeptCall | None:
+    def get(self, call_id: str) -> StoredCall | None:
         self._note("get")
         return self.rows.get(call_id)
 
-    def find(self, wanted: Wanted, limit: int, before: str | None) -> list[KeptCall]:
+    def find(self, wanted: CallFilter, limit: int, before: str | None) -> list[StoredCall]:
         self._note("find")
         return [each for each in reversed(self.rows.values()) if _is_wanted(each, wanted)][:limit]
 
-    def stats(self) -> Found:
+    def stats(self) -> CallStats:
         self._note("stats")
         count: dict[str, int] = {}
         for each in self.rows.values():
             key = f"{each.purpose}/{each.state}"
             count[key] = count.get(key, 0) + 1
-        return Found(count=count, size=sum(len(each.request.body or b"") for each in self.rows.values()))
+        return CallStats(count=count, size=sum(len(each.request.body or b"") for each in self.rows.values()))
 
-    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
+    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         self._note(f"begin {purpose} {limit}")
         due = [
             each for each in self.rows.values()
@@ -82,38 +91,38 @@ class KeptInMemory:
             if kept is not None and kept.state in ("queued", "running"):
                 self._put(kept, due_at=due_at if kept.state == "queued" else None, deadline_at=deadline_at)
 
-    def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
+    def put_back(self, call_id: str, ended: CallFailure | None, now: float, due_at: float) -> bool:
         return self._leave("put_back", call_id, ended, now, state="queued", due_at=due_at)
 
-    def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
+    def answer(self, call_id: str, answer: StoredResponse, attempts: int, now: float) -> bool:
         kept = self.rows.get(call_id)
         attempts += kept.attempts if kept is not None else 0
         facts = {"state": "answered", "answer": answer, "attempts": attempts, "answered_at": now}
         return self._leave("answer", call_id, None, now, **facts)
 
-    def bury(self, call_id: str, ended: Ended, now: float) -> bool:
-        return self._leave("bury", call_id, ended, now, state="dead")
+    def dead_letter(self, call_id: str, ended: CallFailure, now: float) -> bool:
+        return self._leave("dead_letter", call_id, ended, now, state="dead")
 
-    def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
+    def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
         self._note("requeue")
         dead = [each for each in self.rows.values() if each.state == "dead" and _is_wanted(each, wanted)]
         for place, each in enumerate(dead):
             self._put(each, state="queued", due_at=now + pace_s * place, deadline_at=None)
         return [each.id for each in dead]
 
-    def delete(self, wanted: Wanted) -> int:
+    def delete(self, wanted: CallFilter) -> int:
         self._note("delete")
         gone = [each.id for each in self.rows.values() if each.state != "running" and _is_wanted(each, wanted)]
         for each in gone:
             del self.rows[each]
         return len(gone)
 
-    def told(self, call_id: str, state: State) -> None:
-        self._note("told")
+    def mark_notified(self, call_id: str, state: State) -> None:
+        self._note("mark_notified")
         self._put(self.rows[call_id], told=state)
 
-    def untold(self, webhook: str, limit: int) -> list[KeptCall]:
-        self._note("untold")
+    def unnotified(self, webhook: str, limit: int) -> list[StoredCall]:
+        self._note("unnotified")
         over = [each for each in self.rows.values() if each.state in ("answered", "dead") and each.state != each.told]
         return [each for each in over if each.webhook == webhook][:limit]
 
@@ -143,7 +152,7 @@ class KeptInMemory:
         kept = self.rows.get(call_id)
         return kept is not None and kept.state == "running" and self.leases[call_id][0] == self._runner
 
-    def _leave(self, what: str, call_id: str, ended: Ended | None, now: float, **facts: object) -> bool:
+    def _leave(self, what: str, call_id: str, ended: CallFailure | None, now: float, **facts: object) -> bool:
         self._note(what)
         if not self._is_mine(call_id):
             return False
@@ -153,11 +162,11 @@ class KeptInMemory:
         self._put(kept, **facts)
         return True
 
-    def _put(self, kept: KeptCall, **facts: object) -> None:
+    def _put(self, kept: StoredCall, **facts: object) -> None:
         self.rows[kept.id] = replace(kept, **facts)
 
 
-def _is_wanted(call: KeptCall, wanted: Wanted) -> bool:
+def _is_wanted(call: StoredCall, wanted: CallFilter) -> bool:
     facts = {
         "purpose": call.purpose, "state": call.state, "route": call.request.route,
         "kind": call.ended and call.ended.kind,

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.proxy.call import Attempt, Call, Exchange, Inbox, Opened, Wire
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
@@ -24,7 +24,7 @@ OK = Opened(200, "OK", (("content-type", "application/json"),), b"{}", None)
 SERVER_ERROR = Failure(FailureKind.SERVER_ERROR, "answered 500 (status 500)")
 NETWORK_ERROR = Failure(FailureKind.NETWORK, "connecting failed: refused")
 UNAVAILABLE = Failure(
-    FailureKind.OVERLOADED, "answered 503 (status 503)", answer=Answer(503, "", (), b'{"error": "busy"}')
+    FailureKind.OVERLOADED, "answered 503 (status 503)", answer=UpstreamErrorResponse(503, "", (), b'{"error": "busy"}')
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from llm_guard.config import Config, ConfigError, Problem, parse_config
+from llm_guard.config import Config, ConfigError, ConfigProblem, parse_config
 from tests.fuzz.mutation import rolled
 
 SECRET = "sk-5ecret-5ecret-5ecret"
@@ -40,7 +40,7 @@ def fuzz_config(data: bytes) -> None:
         assert 0 <= problem.line <= text.count("\n") + text.count("\r") + 10
 
 
-def _read(text: str, env: dict[str, str]) -> tuple[Config | None, Sequence[Problem]]:
+def _read(text: str, env: dict[str, str]) -> tuple[Config | None, Sequence[ConfigProblem]]:
     try:
         return parse_config(text, "f.yaml", env), ()
     except ConfigError as error:

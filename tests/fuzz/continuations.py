@@ -12,10 +12,10 @@ from llm_guard.dialects.resume.base import index_in, mapping
 from llm_guard.dialects.resume.overlap import folded
 from llm_guard.dialects.resume.text_join import anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Transcript
-from llm_guard.dialects.sse import Event, events_in
+from llm_guard.dialects.sse import SseEvent, events_in
 from tests.fuzz.mutation import Step, mutated, rolled
 
-MANNERS: tuple[ResumeMode, ...] = ("prefill", "instruction", "restart")
+RESUME_MODES: tuple[ResumeMode, ...] = ("prefill", "instruction", "restart")
 PREFILLS: tuple[Prefill, ...] = ("none", "plain", "prefix", "partial", "continue_final_message")
 _PATHS = {
     "/v1/chat/completions": "openai", "/v1/completions": "openai", "/v1/responses": "openai",
@@ -37,16 +37,16 @@ def fuzz_seam(data: bytes) -> None:
     new = text[dice.choice((at, 0, max(0, at - dice.randrange(60)), dice.randrange(len(text) + 1))) :]
     assert given_back(sent).endswith(anchor(sent))
     instruction_text(anchor(sent)).encode("utf-8", "surrogatepass")
-    for manner in MANNERS:
-        whole, cut = seam(manner, sent), seam(manner, sent)
+    for resume_mode in RESUME_MODES:
+        whole, cut = seam(resume_mode, sent), seam(resume_mode, sent)
         passed = whole.feed(new) + whole.end()
         pieces = [piece.decode("utf-32-le") for piece in _cut_chars(dice, new)]
         assert "".join(map(cut.feed, pieces)) + cut.end() == passed
         assert cut.has_diverged == whole.has_diverged
-        if manner == "restart":
+        if resume_mode == "restart":
             assert whole.has_diverged is not new.startswith(sent)
             assert passed == ("" if whole.has_diverged else new[len(sent) :])
-        elif manner == "prefill":
+        elif resume_mode == "prefill":
             assert new.endswith(passed)
             dropped = new[: len(new) - len(passed)].strip()
             assert whole.has_diverged or dropped in sent
@@ -71,14 +71,14 @@ def fuzz_continuation(data: bytes) -> None:
     request = _request(dice, path)
     told = first
     for _ in range(dice.choice((1, 1, 2))):
-        manner = _manner(dice, transcript, request)
-        if manner is None:
+        resume_mode = _resume_mode(dice, transcript, request)
+        if resume_mode is None:
             break
-        asked = transcript.request(request, manner, dice.choice(PREFILLS))
+        asked = transcript.request(request, resume_mode, dice.choice(PREFILLS))
         json.dumps(asked).encode()
         before = told
-        second = _second(dice, manner, rest, first + rest, raw) + b"\n\n"
-        splice = transcript.splice(manner, dict(_MARKER))
+        second = _second(dice, resume_mode, rest, first + rest, raw) + b"\n\n"
+        splice = transcript.splice(resume_mode, dict(_MARKER))
         for block in cuts_of_events(dice, [event + b"\n\n" for event in second.split(b"\n\n")]):
             has_diverged = splice.has_diverged
             new = splice.feed(block)
@@ -86,7 +86,7 @@ def fuzz_continuation(data: bytes) -> None:
             assert not (has_diverged and new), "it had diverged"
             told += new
         _is_readable(told[len(before) :])
-        if manner == "restart":
+        if resume_mode == "restart":
             _is_repeated(path, before, told, second, splice.has_diverged)
         _is_sane(transcript)
         if splice.has_diverged or transcript.has_ended:
@@ -113,7 +113,7 @@ def texts_of(path: str, stream: bytes, before: bytes = b"") -> dict[object, str]
     return texts
 
 
-def _object(event: Event) -> dict[str, Any]:
+def _object(event: SseEvent) -> dict[str, Any]:
     try:
         body = json.loads(event.data)
     except (ValueError, RecursionError):
@@ -121,12 +121,12 @@ def _object(event: Event) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def _begins_block(event: Event) -> dict[str, Any]:
+def _begins_block(event: SseEvent) -> dict[str, Any]:
     body = _object(event)
     return body if body.get("type", event.name) == "content_block_start" else {}
 
 
-def _texts_in(path: str, event: Event, body: dict[str, Any]) -> list[tuple[object, str]]:
+def _texts_in(path: str, event: SseEvent, body: dict[str, Any]) -> list[tuple[object, str]]:
     if path == "/v1/messages":
         delta, at = mapping(body.get("delta")), index_in(body, "index")
         is_text = body.get("type", event.name) == "content_block_delta" and delta.get("type") == "text_delta"
@@ -163,7 +163,7 @@ def _request(dice: random.Random, path: str) -> dict[str, Any]:
     return {**asks, "messages": dice.choice((messages, messages[:1], messages, odd))}
 
 
-def _manner(dice: random.Random, transcript: Transcript, request: dict[str, Any]) -> ResumeMode | None:
+def _resume_mode(dice: random.Random, transcript: Transcript, request: dict[str, Any]) -> ResumeMode | None:
     """Returns any resume mode that the transcript allows."""
     possible: list[ResumeMode] = [*transcript.resume_modes(request, dice.choice(PREFILLS))]
     if transcript.can_restart(request):
@@ -171,9 +171,9 @@ def _manner(dice: random.Random, transcript: Transcript, request: dict[str, Any]
     return dice.choice(possible) if possible else None
 
 
-def _second(dice: random.Random, manner: ResumeMode, rest: bytes, whole: bytes, raw: bytes) -> bytes:
+def _second(dice: random.Random, resume_mode: ResumeMode, rest: bytes, whole: bytes, raw: bytes) -> bytes:
     """Returns the next provider's stream: the rest, all of it again, something else, or a mutation of these."""
-    stream = dice.choice((whole, whole, rest, raw) if manner == "restart" else (rest, whole, raw))
+    stream = dice.choice((whole, whole, rest, raw) if resume_mode == "restart" else (rest, whole, raw))
     steps: list[Step] = [(dice.getrandbits(8), dice.getrandbits(16), dice.getrandbits(32)) for _ in range(3)]
     return mutated(stream, steps[: dice.choice((0, 0, 1, 1, 3))], [whole])
 

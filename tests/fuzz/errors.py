@@ -13,8 +13,8 @@ from contextlib import suppress
 from llm_guard.outcome import FailureKind
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.classification.classify import (
+    Classification,
     Evidence,
-    Verdict,
     classify,
     classify_answer,
     classify_event,
@@ -55,7 +55,7 @@ def fuzz_classify(data: bytes) -> None:
     family, wall = dice.choice(FAMILIES), dice.choice((_WALL, 0.0, 1e18))
     rules = _rules(dice, text)
 
-    def verdicts() -> list[Verdict | None]:
+    def verdicts() -> list[Classification | None]:
         said = body.decode("utf-8", "replace")
         pieces = said.replace("\r", "").split("\n\n")
         events = [*pieces, "<EOF>"] if status % 2 else pieces
@@ -132,7 +132,7 @@ def fuzz_classify_cost(data: bytes) -> None:
     _is_cheap(lambda: rate_hint(wide, _WALL))
 
 
-def _is_usable(verdict: Verdict) -> None:
+def _is_usable(verdict: Classification) -> None:
     wait_s = verdict.retry_after_s
     assert isinstance(verdict.kind, FailureKind)
     assert wait_s is None or 0 < wait_s <= LONGEST_WAIT_S

@@ -10,7 +10,7 @@ import httptools
 from llm_guard.proxy.headers import account, caller_keys, has_rival_keys, lower_names, to_client, to_upstream, value_of
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.request_writer import request_head
-from llm_guard.proxy.http_client.response_parser import AnswerReader
+from llm_guard.proxy.http_client.response_parser import ResponseParser
 from llm_guard.routing.deployment import Upstream
 from tests.fakes.script import new_call
 from tests.fuzz.mutation import rolled
@@ -70,7 +70,7 @@ def _to_an_upstream(dice: random.Random, headers: tuple[tuple[str, str], ...]) -
 
 def _to_a_client(dice: random.Random, text: bytes) -> None:
     """Parses the input as a provider's response head, with the parser that the gateway uses."""
-    reader = AnswerReader()
+    reader = ResponseParser()
     reader.expect(is_head=False, is_upgrade=False)
     end = dice.choice((b"\r\n", b"\r\n", b"\n"))
     try:

@@ -9,7 +9,7 @@ import re
 import zlib
 from typing import Any
 
-from llm_guard.proxy.request_body.model_field import Asked, BadRequest, inspect, rename
+from llm_guard.proxy.request_body.model_field import BadRequest, BodyFields, inspect, rename
 from tests.fuzz.mutation import rolled
 
 _JSON, _FORM = "application/json", "multipart/form-data; boundary=b"
@@ -87,13 +87,13 @@ def _is_plain(encoding: str) -> bool:
     return encoding.strip().lower() in ("", "identity")
 
 
-def _is_what_json_says(asked: Asked, body: bytes) -> None:
+def _is_what_json_says(asked: BodyFields, body: bytes) -> None:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return
     if not isinstance(value, dict):
-        assert asked == Asked()
+        assert asked == BodyFields()
         return
     assert asked.model == value.get("model")
     assert asked.is_stream is (value.get("stream") is True)
@@ -113,5 +113,5 @@ def _others(form: bytes) -> list[bytes]:
     return [part for part in _DELIMITER.split(b"\r\n" + form) if b"model" not in part]
 
 
-def _but_the_model(asked: Asked) -> list[object]:
+def _but_the_model(asked: BodyFields) -> list[object]:
     return [getattr(asked, name) for name in asked.__struct_fields__ if name != "model"]

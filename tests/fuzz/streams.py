@@ -11,10 +11,10 @@ from collections.abc import Callable
 from unittest import mock
 
 from llm_guard.dialects import DIALECTS, DialectName, sse, sse_framing
-from llm_guard.dialects.sse import Reader, StreamObserver, events_in, split_before
+from llm_guard.dialects.sse import StreamObserver, StreamReader, events_in, split_before
 from llm_guard.proxy.response import content_decoding
 from llm_guard.proxy.streams import decoder
-from llm_guard.proxy.streams.decoder import StreamView, view_of
+from llm_guard.proxy.streams.decoder import PlainStreamDecoder, view_of
 from tests.fuzz.mutation import cuts_of, rolled
 
 KINDS: tuple[tuple[DialectName, str], ...] = (
@@ -36,7 +36,7 @@ def fuzz_watch(data: bytes) -> None:
     if stream[:1] in (b"\r", b"\n") or re.search(rb"(?:^|[\r\n]):", stream):
         longest = sse_framing.MAX_EVENT_BYTES  # bytes before an event in the same chunk count towards its length
 
-    def reader() -> Reader:
+    def reader() -> StreamReader:
         return DIALECTS[dialect].stream_reader(path, choices)
 
     pieces = cuts_of(dice, stream)
@@ -145,7 +145,7 @@ def _cpu_s(fed: Callable[[int], None], size: int) -> float:
     return time.thread_time() - begun
 
 
-def _shown(reader: Reader, pieces: list[bytes], enough: int) -> tuple[object, ...]:
+def _shown(reader: StreamReader, pieces: list[bytes], enough: int) -> tuple[object, ...]:
     watch = StreamObserver(reader, enough)
     passed = came = b""
     for piece in pieces:
@@ -231,7 +231,7 @@ def _inflated(packed: bytes) -> bytes:
     return inflated
 
 
-def _fed(view: StreamView, chunk: bytes, most: int) -> bytes:
+def _fed(view: PlainStreamDecoder, chunk: bytes, most: int) -> bytes:
     held = len(view.watch.held)
     passed = view.feed(chunk)
     assert len(passed) <= held + max(most, len(chunk))

@@ -41,7 +41,7 @@ async def keeping(folder: Path, *scripts: Sequence[Step], **more: Any) -> AsyncI
         yield stand, provider
 
 
-async def promise(
+async def defer(
     stand: Stand, form: Form = CHAT, headers: Mapping[str, str] = ASYNC, *, stream: bool = False
 ) -> str:  # fmt: skip
     """Makes a deferred call and returns its id."""

@@ -41,8 +41,8 @@ async def change(url: str, path: str, **body: object) -> Any:
 
 
 async def audit(url: str) -> list[tuple[str, str, str, str]]:
-    """Returns the audit trail as (who, what, target, why), newest first."""
-    return [(each["who"], each["what"], each["target"], each["why"]) for each in await get(url, "audit")]
+    """Returns the audit trail as (actor, action, target, reason), newest first."""
+    return [(each["actor"], each["action"], each["target"], each["reason"]) for each in await get(url, "audit")]
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ async def until_used(stand: Stand, provider: KeyedProvider, key: str) -> None:
 
 
 def said(stand: Stand, event: str) -> list[str]:
-    return [str(line.get("problem", "")) for line in stand.log if line["event"].startswith(event)]
+    return [str(line.get("error", "")) for line in stand.log if line["event"].startswith(event)]
 
 
 async def test_key_is_read_from_the_file_and_again_when_it_changes(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
     [
         (Path.unlink, "does not exist"),
         (lambda file: file.write_text(""), "is empty"),
-        (lambda file: file.write_text("two words"), "must hold one key and nothing else"),
-        (lambda file: file.write_bytes(b"\xff\xfe"), "must hold one key and nothing else"),
+        (lambda file: file.write_text("two words"), "must contain one key and nothing else"),
+        (lambda file: file.write_bytes(b"\xff\xfe"), "must contain one key and nothing else"),
         (lambda file: file.write_text("x" * (2 << 20)), "is larger than 1 MiB"),
     ],
 )

@@ -145,10 +145,10 @@ async def test_operator_sees_the_key_that_rests_and_ends_its_cooldown(tmp_path: 
         async with running(path) as stand:
             assert statuses(await asked(stand, 2)) == {200}
             (found,) = await get(stand.url, "restrictions")
-            assert (found["kind"], found["is_callers"]) == ("credential_cooldown", False)
-            assert found["cause"].startswith("the credential of one cools down: key 1: ")
+            assert (found["kind"], found["is_caller_specific"]) == ("credential_cooldown", False)
+            assert found["cause"].startswith("the credential of one is in cooldown: key 1: ")
             provider.answers = {}
-            await change(stand.url, "deployments/reset", upstream="one", what=["credential_cooldown"])
+            await change(stand.url, "deployments/reset", upstream="one", kinds=["credential_cooldown"])
             assert statuses(await asked(stand, 3)) == {200}
             assert "sk-pool-key-a" in provider.keys[-3:]
 

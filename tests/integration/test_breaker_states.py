@@ -45,7 +45,7 @@ async def test_forced_open_refuses_every_call_by_the_breaker(form: Form, is_stre
         assert form.error_of(reply)
         assert not provider.connections
         assert await states(stand.url, form.deployment) == {"forced_open"}
-        assert await stand.metric("llm_guard_refusals_total", by="breaker") == 1
+        assert await stand.metric("llm_guard_refusals_total", reason="breaker") == 1
 
 
 async def test_forced_open_is_passed_over_where_there_is_another() -> None:
@@ -136,7 +136,7 @@ async def test_slow_answers_open_the_breaker_though_all_are_good(form: Form, is_
         assert refusal(await form.ask(stand.url, stream=is_stream)) == (503, "breaker")
         assert len(provider.exchanges) == 4
         (line,) = (each for each in stand.log if each["event"] == "breaker")
-        assert "4 of 4 calls took longer" in line["why"]
+        assert "4 of 4 calls took longer" in line["reason"]
 
 
 async def test_quick_answers_of_a_slow_breaker_leave_it_closed() -> None:

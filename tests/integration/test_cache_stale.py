@@ -55,11 +55,15 @@ async def test_refresh_is_no_clients_call_but_its_attempts_count() -> None:
         assert await stand.metric("llm_guard_attempts_total", outcome="ok") == 2
         assert await stand.metric("llm_guard_tokens_total", direction="input") == 6
         assert await stand.metric("llm_guard_in_flight_calls") == 0
-        (errand,) = [line for line in await stand.calls() if "errand" in line]
-        assert (errand["errand"], len(errand["attempts"]), errand["outcome"]) == ("refresh", 1, "ok")
-        assert errand["request_id"] == stale.headers["x-llm-guard-request-id"] + "-refresh"
-        shown = await get(stand.url, f"calls/{errand['request_id']}")
-        assert shown["errand"] == "refresh"
+        (background_call,) = [line for line in await stand.calls() if "background_purpose" in line]
+        assert (
+            background_call["background_purpose"],
+            len(background_call["attempts"]),
+            background_call["outcome"],
+        ) == ("refresh", 1, "ok")
+        assert background_call["request_id"] == stale.headers["x-llm-guard-request-id"] + "-refresh"
+        shown = await get(stand.url, f"calls/{background_call['request_id']}")
+        assert shown["background_purpose"] == "refresh"
 
 
 async def test_refresh_that_fails_leaves_the_stale_answer() -> None:
@@ -69,7 +73,7 @@ async def test_refresh_that_fails_leaves_the_stale_answer() -> None:
             await asyncio.sleep(TTL_S)
             assert told(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
             await refreshed(stand)
-        outcomes = [line["outcome"] for line in await stand.calls() if "errand" in line]
+        outcomes = [line["outcome"] for line in await stand.calls() if "background_purpose" in line]
         assert outcomes == ["overloaded"] * 3 or set(outcomes) == {"server_error"}
         assert await stand.metric("llm_guard_calls_total", outcome="ok") == 4
 
@@ -119,7 +123,7 @@ async def test_outage_is_invisible_to_callers_of_cached_requests(form: Form, is_
         assert told(reply) == ("stale", form.stream_bytes if is_stream else form.answer)
         assert reply.headers["age"] == "0"
         assert await stand.metric("llm_guard_cache_total", result="stale_if_error") == 1
-        assert await stand.metric("llm_guard_lesser_answers_total", kind="stale") == 1
+        assert await stand.metric("llm_guard_fallback_responses_total", kind="stale") == 1
 
 
 async def test_outage_is_invisible_when_every_breaker_is_open() -> None:
@@ -180,12 +184,12 @@ async def test_operator_sees_what_is_kept_and_empties_it() -> None:
         await stand.idle()
         seen = {each["route"]: each for each in (await get(stand.url, "cache"))["routes"]}
         assert seen.keys() == {"gpt", "claude", "other", "none"}
-        assert {name: seen["gpt"][name] for name in ("is_on", "entries", "hit", "miss")} == {
-            "is_on": True, "entries": 1, "hit": 1, "miss": 1,
+        assert {name: seen["gpt"][name] for name in ("is_enabled", "entries", "hit", "miss")} == {
+            "is_enabled": True, "entries": 1, "hit": 1, "miss": 1,
         }  # fmt: skip
         assert (seen["claude"]["entries"], seen["other"]["entries"]) == (1, 0)
 
-        assert (await change(stand.url, "cache/purge", route="gpt"))["now"] == {"forgotten": 1}
+        assert (await change(stand.url, "cache/purge", route="gpt"))["now"] == {"purged": 1}
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-cache"] == "miss"
         await change(stand.url, "cache/purge", all=True)
         written = [(what, target) for _, what, target, _ in await audit(stand.url)]

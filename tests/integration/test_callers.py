@@ -48,7 +48,7 @@ async def test_caller_whose_calls_alone_fail_is_refused_by_itself() -> None:
         assert 0 < int(refused.headers["retry-after"]) <= 60
         assert await statuses(stand, "sk-victim", 5) == {200}
         assert await stand.metric("llm_guard_breaker_state", deployment="one/gpt", state="closed") == 1
-        (line,) = [line for line in stand.log if line["event"] == "caller fails alone"]
+        (line,) = [line for line in stand.log if line["event"] == "calls of a single caller fail"]
         assert (line["deployment"], line["caller"]) == ("one/gpt", "poisoner")
 
 
@@ -68,7 +68,7 @@ async def test_operator_finds_the_caller_and_lifts_the_refusal() -> None:
     async with poisoned() as stand:
         assert (await call(stand, "sk-poisoner")).status == 503
         (found,) = [each for each in await get(stand.url, "restrictions") if each["kind"] == "caller_breaker"]
-        assert "poisoner, whose calls alone fail," in found["cause"]
+        assert "poisoner, the only caller with failures," in found["cause"]
         assert "6 failures in a row" in found["cause"]
         await change(stand.url, "deployments/reset", **found["lift"]["body"])
         assert (await call(stand, "sk-poisoner")).status == 200

@@ -247,7 +247,7 @@ async def test_full_line_refuses_at_once_and_says_when_to_come_back(form: Form, 
         assert 1000 <= int(reply.headers["retry-after-ms"]) <= 4000
         assert int(reply.headers["retry-after"]) == math.ceil(int(reply.headers["retry-after-ms"]) / 1000)
         assert form.error_of(reply)["type"] in ("rate_limit_error", "rate_limit_exceeded", "requests")
-        assert total((await fetch(f"{stand.url}/metrics")).text, "llm_guard_refusals_total", by="limit") == 1
+        assert total((await fetch(f"{stand.url}/metrics")).text, "llm_guard_refusals_total", reason="limit") == 1
         for _ in range(3):
             await eventually(lambda: provider.open)
             provider.open[0].answer(*form.ok)

@@ -175,25 +175,25 @@ async def test_deferred_calls_use_what_their_key_may_use_and_wait_until_they_may
     body, headers = CHAT.body(max_tokens=50), {**ASYNC, "authorization": "Bearer k-app"}
     server = keys(concurrency=1, tokens_per_day=1000, rate=2)
     async with keeping(tmp_path, [Pause(go_on), *CHAT.ok], CHAT.ok, server=server) as (stand, provider):
-        promised = [(await ask(stand.url, CHAT.path, body, headers)).json["id"] for _ in range(2)]
+        deferred = [(await ask(stand.url, CHAT.path, body, headers)).json["id"] for _ in range(2)]
         await eventually(lambda: left(stand, "concurrency") == 0)
         refused = await send(stand)
         assert (refused.status, refused.headers["x-llm-guard-refused-by"]) == (429, "client_limit")
-        assert await eventually_failed(stand, promised) == "client_limit_exceeded"
+        assert await eventually_failed(stand, deferred) == "client_limit_exceeded"
         await eventually(lambda: len(provider.requests) > 0)  # the slot is held from before the connection
         assert len(provider.requests) == 1
         go_on.set()
         key = {"authorization": "Bearer k-app"}
-        assert [(await outcome(stand, each, key)).status for each in promised] == [200, 200]
+        assert [(await outcome(stand, each, key)).status for each in deferred] == [200, 200]
         await stand.idle()
         assert left(stand, "tokens_per_day") == 1000 - 2 * 4
 
 
-async def eventually_failed(stand: Stand, promised: list[str]) -> str:
+async def eventually_failed(stand: Stand, deferred: list[str]) -> str:
     """Waits until one of these deferred calls has failed, and returns the kind of failure."""
     async with asyncio.timeout(5):
         while True:
-            for kept_id in promised:
+            for kept_id in deferred:
                 state = (await shown(stand, kept_id, {"authorization": "Bearer k-app"})).json
                 if state["last_failure"] is not None:
                     return str(state["last_failure"]["kind"])
@@ -216,7 +216,7 @@ async def test_refused_calls_are_counted_by_key_and_limit() -> None:
         for _ in range(3):
             await send(stand)
         assert await stand.metric("llm_guard_client_refusals_total", client="app", limit="rate") == 2
-        assert await stand.metric("llm_guard_refusals_total", by="client_limit") == 2
+        assert await stand.metric("llm_guard_refusals_total", reason="client_limit") == 2
         (line,) = [line for line in await stand.calls() if line["outcome"] == "ok"]
         assert line["client"] == "app"
 

@@ -305,7 +305,7 @@ async def test_client_that_stops_reading_is_dropped_at_the_idle_limit() -> None:
         client.writer.write(CHAT.request(stream=True))
         (call,) = await stand.calls()
         assert call["outcome"] == "client_cancelled"
-        assert "stopped reading" in call["why"]
+        assert "stopped reading" in call["reason"]
         await eventually(lambda: fountain.closed_at)
         assert stand.breaker(CHAT.deployment).failures == 0
 

@@ -110,7 +110,7 @@ async def asked(stand: Stand, model: str = "gpt") -> str:
 
 def events(stand: Stand) -> list[tuple[object, object]]:
     found = stand.app.ops.journal.since(0)[0]
-    return [(event.facts["state"], event.facts["what"]) for event in found if event.kind == "engine"]
+    return [(event.facts["state"], event.facts["event"]) for event in found if event.kind == "engine"]
 
 
 async def admission(stand: Stand, query: str) -> dict[str, Any]:
@@ -129,16 +129,16 @@ async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the
         await until(stand, "unhealthy")
         assert await asked(stand) == "one/gpt"
         assert (await admission(stand, "model=gpt"))["deployment"] == "one/gpt"
-        assert (await admission(stand, "model=solo"))["why"] == "engine_unhealthy"
+        assert (await admission(stand, "model=solo"))["reason"] == "engine_unhealthy"
         seen = await until(stand, "running")
         await eventually(lambda: stand.app.prober.why_down(stand.deployment("near/gpt")) is None)
         assert await asked(stand) == "near/gpt"
-        assert (seen["restarts_ok"], seen["attempts"], seen["why"]) == (1, 1, None)
-        assert any("misbehaving provider" in line for line in seen["output"])
+        assert (seen["restarts_ok"], seen["attempts"], seen["reason"]) == (1, 1, None)
+        assert any("mock provider listens" in line for line in seen["output"])
         trail = [entry[1:] for entry in reversed(await audit(stand.url)) if entry[0] == "engines"]
         died = "it was ended by signal SIGKILL"
         assert trail == [
-            ("health_failed", "e", died), ("auto_restart", "e", died), ("auto_restart_success", "e", "it is up"),
+            ("health_failed", "e", died), ("auto_restart", "e", died), ("auto_restart_success", "e", "it is running"),
         ]  # fmt: skip
         assert await stand.metric("llm_guard_engine_state", engine="e", state="running") == 1
         assert await stand.metric("llm_guard_engine_state", engine="e") == 1
@@ -160,7 +160,7 @@ async def test_engine_that_cannot_start_is_given_up_in_time_with_audit_and_alert
         assert supervisor is not None
         bounds = giving_up(supervisor.config.restart.settings, 0.0)
         assert bounds.soonest_s - 0.05 <= took_s <= bounds.latest_s + stand.lag_s + 2.0
-        assert (seen["why"], seen["attempts"], seen["next_attempt_s"]) == ("it ended with exit code 3", 3, None)
+        assert (seen["reason"], seen["attempts"], seen["next_attempt_s"]) == ("it ended with exit code 3", 3, None)
         assert events(stand)[-1] == ("gave_up", "auto_restart_gave_up")
         assert ("auto_restart_gave_up", "e", "it ended with exit code 3") in [
             each[1:] for each in await audit(stand.url)
@@ -191,15 +191,15 @@ async def test_operator_stops_starts_and_restarts_an_engine() -> None:
         answer = await change(stand.url, "engines/stop", engine="e")
         assert (answer["now"]["state"], answer["warnings"]) == ("stopped", [])
         again = await change(stand.url, "engines/stop", engine="e")
-        assert again["warnings"] == ["e: it is stopped already"]
+        assert again["warnings"] == ["e: it is already stopped"]
         await eventually(lambda: not psutil.pid_exists(first))
-        assert (await admission(stand, "model=solo"))["why"] == "engine_unhealthy"
+        assert (await admission(stand, "model=solo"))["reason"] == "engine_unhealthy"
         assert (await change(stand.url, "engines/start", engine="e"))["now"]["state"] == "starting"
         await until(stand, "running")
         second = (await process_of(stand)).pid
         await change(stand.url, "engines/restart", engine="e")
         again = await change(stand.url, "engines/restart", engine="e")
-        assert (again["now"]["state"], again["warnings"]) == ("restarting", ["e: it is being restarted already"])
+        assert (again["now"]["state"], again["warnings"]) == ("restarting", ["e: it is already being restarted"])
         await until(stand, "running")
         assert (await process_of(stand)).pid not in (first, second)
         assert (await engine_of(stand))["restarts_ok"] == 1
@@ -229,19 +229,19 @@ async def test_name_from_outside_reaches_no_command(name: str) -> None:
 async def test_admission_says_why_not() -> None:
     async with engine_behind(standby=True) as stand:
         found = await admission(stand, "model=nobody")
-        assert (found["admitted"], found["why"], found["deployment"]) == (False, "unknown_model", None)
+        assert (found["admitted"], found["reason"], found["deployment"]) == (False, "unknown_model", None)
         found = await admission(stand, "model=gpt")
         assert (found["admitted"], found["deployment"]) == (True, "one/gpt")
         assert found["engines"] == [{"engine": "e", "deployment": "near/gpt", "state": "stopped"}]
         await change(stand.url, "breakers/force-open", deployment="one/gpt")
-        assert (await admission(stand, "model=gpt"))["why"] == "engine_unhealthy"
+        assert (await admission(stand, "model=gpt"))["reason"] == "engine_unhealthy"
         await change(stand.url, "breakers/force-open", deployment="two/claude")
-        assert (await admission(stand, "model=claude"))["why"] == "breaker_open"
+        assert (await admission(stand, "model=claude"))["reason"] == "breaker_open"
         await change(stand.url, "breakers/reset", deployment="two/claude")
         await change(stand.url, "deployments/drain", deployment="two/claude")
-        assert (await admission(stand, "model=claude"))["why"] == "deployment_held"
+        assert (await admission(stand, "model=claude"))["reason"] == "deployment_held"
         stand.app.gateway.is_leaving = True
-        assert (await admission(stand, "model=gpt"))["why"] == "draining"
+        assert (await admission(stand, "model=gpt"))["reason"] == "draining"
         stand.app.gateway.is_leaving = False
 
 
@@ -258,14 +258,14 @@ async def test_post_starts_a_spare_engine_where_the_config_allows_it() -> None:
         assert (await admission(stand, "model=solo"))["admitted"]
         again = await change(stand.url, "admit", model="solo")
         assert again["now"]["provisioned"] is None
-        assert again["warnings"] == ["nothing was started: it is admitted"]
+        assert again["warnings"] == ["no engine was started: calls are admitted"]
         assert ("ann from 127.0.0.1", "engines.provision", "solo", "more load") in await audit(stand.url)
 
 
 async def test_spare_engine_that_the_config_does_not_name_for_it_is_not_started() -> None:
     async with engine_behind(standby=True) as stand:
         answer = await change(stand.url, "admit", model="solo")
-        assert answer["warnings"] == ["nothing was started: no standby engine of this model waits to be started"]
+        assert answer["warnings"] == ["no engine was started: the model has no stopped standby engine"]
         assert (await engine_of(stand))["state"] == "stopped"
 
 
@@ -279,7 +279,7 @@ async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so()
         assert found["provisioned"] == "e"
         await until(stand, "running")
         (entry,) = [each for each in await audit(stand.url) if each[1] == "engines.provision"]
-        assert entry == ("ann from 127.0.0.1", "engines.provision", "e", "GET /admin/admit asked for solo")
+        assert entry == ("ann from 127.0.0.1", "engines.provision", "e", "GET /admin/admit for solo")
 
 
 async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:

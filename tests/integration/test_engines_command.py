@@ -18,7 +18,7 @@ import pytest
 from llm_guard.clock import SystemClock
 from llm_guard.config import CommandConfig
 from llm_guard.upstreams.engines.driver import EngineError
-from llm_guard.upstreams.engines.process_driver import CommandEngine
+from llm_guard.upstreams.engines.process_driver import ProcessDriver
 from tests.fakes.waiting import eventually
 
 SLEEPER = ("/bin/sleep", "60")
@@ -27,20 +27,20 @@ PARENT = ("/bin/sh", "-c", "sleep 60 & sleep 60 & echo $!; wait")
 
 
 @asynccontextmanager
-async def engine(*argv: str, own: dict[str, str] | None = None, **settings: Any) -> AsyncIterator[CommandEngine]:
+async def engine(*argv: str, own: dict[str, str] | None = None, **settings: Any) -> AsyncIterator[ProcessDriver]:
     config = CommandConfig(argv=argv, **settings)
-    made = CommandEngine(config, SystemClock(), {"PATH": os.environ["PATH"], **(own or {})})
+    made = ProcessDriver(config, SystemClock(), {"PATH": os.environ["PATH"], **(own or {})})
     try:
         yield made
     finally:
         await made.close(0.0)
 
 
-async def pid_of(made: CommandEngine) -> int:
+async def pid_of(made: ProcessDriver) -> int:
     return int((await made.look()).run)
 
 
-async def is_exec(made: CommandEngine, program: str) -> None:
+async def is_exec(made: ProcessDriver, program: str) -> None:
     """Waits until the launcher has been replaced by the program."""
     process = psutil.Process(await pid_of(made))
     await eventually(lambda: Path(process.exe()).name.startswith(program) or process.name().startswith(program))
@@ -150,12 +150,12 @@ async def test_engine_gets_none_of_our_keys(tmp_path: Path) -> None:
     [
         (
             {"argv": ("no-such-program",)},
-            "there is no program no-such-program to be run: install it, or write its whole path in argv",
+            "the program no-such-program was not found: install it, or write its full path in argv",
         ),
-        ({"argv": ("./engine",), "folder": "/"}, "there is no program ./engine to be run"),
+        ({"argv": ("./engine",), "folder": "/"}, "the program ./engine was not found"),
         (
             {"argv": SLEEPER, "folder": "/no/such"},
-            "there is no folder /no/such: set command.folder to one that there is",
+            "the folder /no/such does not exist: correct command.folder",
         ),
     ],
 )  # fmt: skip
@@ -202,9 +202,9 @@ async def test_engine_ends_when_the_gateway_is_killed() -> None:
         "import asyncio, sys\n"
         "from llm_guard.clock import SystemClock\n"
         "from llm_guard.config import CommandConfig\n"
-        "from llm_guard.upstreams.engines.process_driver import CommandEngine\n"
+        "from llm_guard.upstreams.engines.process_driver import ProcessDriver\n"
         "async def main():\n"
-        "    made = CommandEngine(CommandConfig(argv=('/bin/sleep', '60')), SystemClock())\n"
+        "    made = ProcessDriver(CommandConfig(argv=('/bin/sleep', '60')), SystemClock())\n"
         "    await made.start()\n"
         "    print('pid', (await made.look()).run, flush=True)\n"
         "    await asyncio.sleep(60)\n"

@@ -15,7 +15,7 @@ import pytest
 
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import ContainerConfig
-from llm_guard.upstreams.engines.docker_driver import ContainerEngine
+from llm_guard.upstreams.engines.docker_driver import ContainerDriver
 from llm_guard.upstreams.engines.driver import EngineError
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
@@ -63,9 +63,9 @@ async def daemon(folder: Path, *answers: tuple[int, Any] | None) -> AsyncIterato
         await server.wait_closed()
 
 
-def engine(path: str, clock: Clock | None = None) -> ContainerEngine:
+def engine(path: str, clock: Clock | None = None) -> ContainerDriver:
     config = ContainerConfig(container="vllm", socket=path)
-    return ContainerEngine(config, "docker", clock or SystemClock())
+    return ContainerDriver(config, "docker", clock or SystemClock())
 
 
 async def test_container_is_started_and_stopped_by_its_name(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_state_of_a_container(tmp_path: Path, state: dict[str, Any], is_ru
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (NO_SUCH, "docker knows no container vllm: create it, or correct its name"),
+        (NO_SUCH, "docker has no container vllm: create it, or correct the name"),
         (
             (409, {"message": "cannot start a paused container, try unpause instead"}),
             "vllm could not be started: docker answered 409: cannot start a paused container, try unpause instead",
@@ -128,9 +128,9 @@ async def test_state_of_a_container(tmp_path: Path, state: dict[str, Any], is_ru
             (500, {"message": "driver failed: port is already allocated"}),
             "vllm could not be started: docker answered 500: driver failed: port is already allocated",
         ),
-        ((500, b"<html>"), "vllm could not be started: docker answered 500: it does not say why"),
-        ((500, b"[" * 100_000), "vllm could not be started: docker answered 500: it does not say why"),
-        ((200, b"x" * (1 << 21)), "the daemon's answer has no end"),
+        ((500, b"<html>"), "vllm could not be started: docker answered 500: no reason given"),
+        ((500, b"[" * 100_000), "vllm could not be started: docker answered 500: no reason given"),
+        ((200, b"x" * (1 << 21)), "the daemon's response is too large"),
     ],
 )  # fmt: skip
 async def test_refusal_is_told(tmp_path: Path, answer: tuple[int, Any], expected: str) -> None:
@@ -143,7 +143,7 @@ async def test_refusal_is_told(tmp_path: Path, answer: tuple[int, Any], expected
 @pytest.mark.parametrize("body", [{"hello": "world"}, b"hello", b'{"State":"\xff"}', b'{"State":' * 10_000, b"[]"])
 async def test_answer_of_something_else_is_told(tmp_path: Path, body: Any) -> None:
     async with daemon(tmp_path, (200, body)) as there:
-        with pytest.raises(EngineError, match="says nothing of the state of vllm"):
+        with pytest.raises(EngineError, match="docker reports no state of vllm"):
             await engine(there.path).look()
 
 
@@ -155,7 +155,7 @@ async def test_daemon_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         await clock.pass_s(59.9)
         assert not starting.done()
         await clock.pass_s(0.1)
-        with pytest.raises(EngineError, match="docker has not answered within 60 s"):
+        with pytest.raises(EngineError, match="docker has not responded within 60 s"):
             await starting
 
 
@@ -163,14 +163,14 @@ async def test_daemon_that_is_not_there_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "none.sock")
     with pytest.raises(EngineError) as caught:
         await engine(path).start()
-    assert str(caught.value) == f"docker cannot be reached at {path}: No such file or directory"
+    assert str(caught.value) == f"cannot connect to docker at {path}: No such file or directory"
 
 
 async def test_daemon_that_nobody_serves_is_told(tmp_path: Path) -> None:
     async with daemon(tmp_path, None) as there:
         path = there.path
     (tmp_path / "d.sock").touch()
-    with pytest.raises(EngineError, match="docker cannot be reached at"):
+    with pytest.raises(EngineError, match="cannot connect to docker at"):
         await engine(path).look()
 
 

@@ -10,7 +10,7 @@ import pytest
 from llm_guard.clock import SystemClock
 from llm_guard.config import UnitConfig
 from llm_guard.upstreams.engines.driver import EngineError
-from llm_guard.upstreams.engines.systemd_driver import UnitEngine
+from llm_guard.upstreams.engines.systemd_driver import SystemdDriver
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 
@@ -51,8 +51,8 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemctl:
     return Systemctl(tmp_path)
 
 
-def engine(user: bool = False) -> UnitEngine:
-    return UnitEngine(UnitConfig(unit="vllm.service", user=user), SystemClock())
+def engine(user: bool = False) -> SystemdDriver:
+    return SystemdDriver(UnitConfig(unit="vllm.service", user=user), SystemClock())
 
 
 async def test_unit_is_started_without_waiting_and_stopped_with(systemctl: Systemctl) -> None:
@@ -89,7 +89,7 @@ async def test_state_of_a_unit(systemctl: Systemctl, said: str, is_running: bool
 @pytest.mark.parametrize("state", ["not-found", "masked", "bad-setting"])
 async def test_unit_that_there_is_not_is_told(systemctl: Systemctl, state: str) -> None:
     systemctl.reset(say=FAILED.replace("loaded", state))
-    with pytest.raises(EngineError, match=f"vllm.service is {state}: create or enable it, or correct its name"):
+    with pytest.raises(EngineError, match=f"vllm.service is {state}: create or enable it, or correct the name"):
         await engine().look()
 
 
@@ -110,7 +110,7 @@ async def test_failure_without_a_word_is_told_by_its_code(systemctl: Systemctl) 
 
 async def test_machine_without_systemd_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match="there is no systemctl on PATH"):
+    with pytest.raises(EngineError, match="systemctl was not found on PATH"):
         await engine().start()
 
 
@@ -131,8 +131,8 @@ async def test_unit_that_does_not_stop_in_time_is_killed(systemctl: Systemctl, t
 async def test_systemctl_that_hangs_is_not_waited_for_and_leaves_no_process(systemctl: Systemctl) -> None:
     systemctl.reset(hangs_on="show")
     clock = SteppedClock()
-    looking = asyncio.create_task(UnitEngine(UnitConfig(unit="vllm.service"), clock).look())
+    looking = asyncio.create_task(SystemdDriver(UnitConfig(unit="vllm.service"), clock).look())
     await eventually(lambda: systemctl.asked)
     await clock.pass_s(10.0)
-    with pytest.raises(EngineError, match=r"systemctl show vllm.service has not ended within 10 s"):
+    with pytest.raises(EngineError, match=r"systemctl show vllm.service has not finished within 10 s"):
         await looking

@@ -30,7 +30,7 @@ async def test_stream_that_dies_while_it_is_held_back_is_retried(form: Form, dea
         reply = await form.ask(stand.url, stream=True)
         assert reply.body == form.stream_bytes
         assert reply.headers["x-llm-guard-attempts"] == "2"
-        assert await stand.metric("llm_guard_tokens_thrown_away_total", model=form.model) == 2
+        assert await stand.metric("llm_guard_wasted_tokens_total", model=form.model) == 2
 
 
 @streams

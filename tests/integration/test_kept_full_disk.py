@@ -10,7 +10,7 @@ from tests.chaos.forms import CHAT
 from tests.chaos.wire import ask
 from tests.fakes.provider import whole
 from tests.fakes.small_disk import fill, small_disk
-from tests.integration.keeping import ASYNC, LETTER, keeping, outcome, promise
+from tests.integration.keeping import ASYNC, LETTER, defer, keeping, outcome
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
 LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x" * 1_000_000}]}).encode()
@@ -20,7 +20,7 @@ LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x"
 async def test_calls_go_on_while_the_disk_is_full_and_what_is_lost_is_counted(tmp_path: Path) -> None:
     with small_disk(tmp_path) as disk:
         async with keeping(disk / "s", CHAT.ok, BUSY, BUSY, CHAT.ok, CHAT.ok) as (stand, _):
-            before = await promise(stand)
+            before = await defer(stand)
             assert (await outcome(stand, before)).status == 200
             assert "x-llm-guard-dead-letter" in (await ask(stand.url, CHAT.path, CHAT.body(), LETTER)).headers
 
@@ -31,7 +31,7 @@ async def test_calls_go_on_while_the_disk_is_full_and_what_is_lost_is_counted(tm
             assert (refused.status, refused.json["error"]["code"]) == (503, "cannot_be_kept")
             assert (await ask(stand.url, CHAT.path, CHAT.body())).status == 200
             assert (await outcome(stand, before)).status == 200
-            assert await stand.metric("llm_guard_dead_letters_lost_total", why="disk") == 1
+            assert await stand.metric("llm_guard_dead_letters_lost_total", reason="write_failed") == 1
 
             junk.unlink()
-            assert (await outcome(stand, await promise(stand))).status == 200
+            assert (await outcome(stand, await defer(stand))).status == 200

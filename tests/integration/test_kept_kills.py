@@ -42,7 +42,7 @@ class LateClock(SystemClock):
 class Client:
     """Sends calls as fast as possible and records what was acknowledged."""
 
-    promised: list[str] = field(default_factory=list)
+    deferred: list[str] = field(default_factory=list)
     letters: list[str] = field(default_factory=list)
     answered: dict[str, tuple[float, bytes]] = field(default_factory=dict)
     """When the response was first seen, and the response, by id."""
@@ -52,12 +52,12 @@ class Client:
             while True:
                 reply = await ask(url, "/v1/chat/completions", b'{"model":"gpt","messages":[]}', ASYNC)
                 if reply.status == 202 and reply.is_whole:
-                    self.promised.append(reply.json["id"])
+                    self.deferred.append(reply.json["id"])
                 failed = await ask(url, "/v1/chat/completions", b'{"model":"bad","messages":[]}')
                 if failed.is_whole and (letter := failed.headers.get("x-llm-guard-dead-letter")):
                     self.letters.append(letter)
-                if self.promised:
-                    await self.look(url, self.promised[len(self.promised) // 2])
+                if self.deferred:
+                    await self.look(url, self.deferred[len(self.deferred) // 2])
 
     async def look(self, url: str, kept_id: str) -> int:
         reply = await ask(url, f"/v1/llm-guard/calls/{kept_id}", method="GET")
@@ -95,9 +95,9 @@ async def test_nothing_that_was_acknowledged_is_lost_or_asked_again_after_its_an
                 await asyncio.sleep(0.1 + 0.3 * dice.random())
                 served.signal(signal.SIGKILL)
                 await asyncio.gather(*working)
-        assert min(len(client.promised), len(client.letters)) > KILLS
+        assert min(len(client.deferred), len(client.letters)) > KILLS
         async with late_gateway(text) as url:
-            await _until_answered(client, url, client.promised)
+            await _until_answered(client, url, client.deferred)
             await _until_requeued_letters_are_answered(client, url, provider)
     asked: dict[str, list[float]] = {}
     for seen in provider.seen:
@@ -142,6 +142,6 @@ async def test_call_in_execution_at_a_kill_is_sent_again_within_two_seconds_of_t
             await served.exit_code()
         async with serving(tmp_path / "guard.yaml", json.dumps(text)) as served:
             await eventually(lambda: len(provider.requests) == 2, within_s=2)  # its lease lasts at least 7.5 s
-            await served.logged("kept calls of a process that has ended were taken over")
+            await served.logged("stored calls of an ended process taken over")
             client = Client()
             await _until_answered(client, served.url, [kept_id])

@@ -16,7 +16,7 @@ from tests.chaos.stand import standing
 from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC, LETTER, OWN_KEY, keeping, kept_config, on_disk, outcome, promise, shown
+from tests.integration.keeping import ASYNC, LETTER, OWN_KEY, defer, keeping, kept_config, on_disk, outcome, shown
 from tests.tokens import BEARER
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
@@ -24,9 +24,9 @@ KEY = {"authorization": "Bearer sk-canary-of-the-caller"}
 CANARY = "canary"
 
 
-async def test_call_is_promised_at_once_and_answered_as_the_provider_did(tmp_path: Path) -> None:
+async def test_call_is_deferred_at_once_and_answered_as_the_provider_did(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", CHAT.ok) as (stand, provider):
-        kept_id = await promise(stand)
+        kept_id = await defer(stand)
         reply = await outcome(stand, kept_id)
         assert (reply.status, reply.body) == (200, CHAT.answer)
         assert (reply.headers["content-type"], reply.headers["x-llm-guard-state"]) == ("application/json", "answered")
@@ -40,7 +40,7 @@ async def test_call_is_promised_at_once_and_answered_as_the_provider_did(tmp_pat
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
 async def test_stream_is_kept_whole_and_given_as_a_stream(tmp_path: Path, form: Form) -> None:
     async with keeping(tmp_path / "s", form.good_stream) as (stand, _):
-        reply = await outcome(stand, await promise(stand, form, stream=True))
+        reply = await outcome(stand, await defer(stand, form, stream=True))
         assert (reply.status, reply.headers["content-type"]) == (200, "text/event-stream")
         assert reply.body == form.stream_bytes
 
@@ -48,28 +48,28 @@ async def test_stream_is_kept_whole_and_given_as_a_stream(tmp_path: Path, form: 
 async def test_stream_that_dies_is_asked_for_again(tmp_path: Path) -> None:
     dying: list[Step] = [stream_head(), *map(chunk, CHAT.preamble), chunk(CHAT.token), Reset()]
     async with keeping(tmp_path / "s", dying, CHAT.good_stream) as (stand, provider):
-        reply = await outcome(stand, await promise(stand, stream=True))
+        reply = await outcome(stand, await defer(stand, stream=True))
         assert (reply.body, len(provider.requests)) == (CHAT.stream_bytes, 2)
 
 
-async def test_call_that_has_failed_is_promised_an_answer_where_its_route_says_so(tmp_path: Path) -> None:
+async def test_call_that_has_failed_is_deferred_an_answer_where_its_route_says_so(tmp_path: Path) -> None:
     rules = {"deferred": {"mode": "on_failure"}}
     async with keeping(tmp_path / "s", BUSY, CHAT.ok, rules=rules) as (stand, provider):
-        kept_id = await promise(stand, headers={})
+        kept_id = await defer(stand, headers={})
         waiting = (await shown(stand, kept_id)).json
         assert (waiting["status"], waiting["last_failure"]["kind"]) == ("queued", "overloaded")
         reply = await outcome(stand, kept_id)
         assert (reply.status, len(provider.requests), reply.headers["x-llm-guard-attempts"]) == (200, 2, "2")
-        (line,) = [each for each in await stand.calls() if each.get("promise") and "errand" not in each]
-        assert (line["status"], line["outcome"], line["promise"]) == (202, "overloaded", kept_id)
+        (line,) = [each for each in await stand.calls() if each.get("deferred_id") and "background_purpose" not in each]
+        assert (line["status"], line["outcome"], line["deferred_id"]) == (202, "overloaded", kept_id)
 
 
-async def test_route_may_promise_every_call_an_answer(tmp_path: Path) -> None:
+async def test_route_may_deferred_call_every_call_an_answer(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", CHAT.ok, rules={"deferred": {"mode": "always"}}) as (stand, _):
-        assert (await outcome(stand, await promise(stand, headers={}))).status == 200
+        assert (await outcome(stand, await defer(stand, headers={}))).status == 200
 
 
-async def test_route_may_promise_nobody_anything(tmp_path: Path) -> None:
+async def test_route_may_deferred_call_nobody_anything(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", CHAT.ok, rules={"deferred": {"mode": "off"}}) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
         assert (reply.status, reply.body) == (200, CHAT.answer)
@@ -84,7 +84,7 @@ async def test_header_that_says_neither_is_refused(tmp_path: Path) -> None:
         assert len(provider.requests) == 1
 
 
-async def test_only_what_asks_a_model_is_promised(tmp_path: Path) -> None:
+async def test_only_what_asks_a_model_is_deferred(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (whole(200, b'{"data":[]}'),)) as (stand, _):
         assert (await ask(stand.url, "/v1/models", headers=ASYNC, method="GET")).status == 200
 
@@ -92,16 +92,16 @@ async def test_only_what_asks_a_model_is_promised(tmp_path: Path) -> None:
 async def test_failed_call_is_told_in_its_dialect(tmp_path: Path) -> None:
     wrong = (whole(400, b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'),)
     async with keeping(tmp_path / "s", wrong) as (stand, _):
-        reply = await outcome(stand, await promise(stand, MESSAGES))
+        reply = await outcome(stand, await defer(stand, MESSAGES))
         assert (reply.status, reply.headers["x-should-retry"]) == (400, "false")
-        assert "given up after 1 exchanges" in MESSAGES.error_of(reply)["message"]
+        assert "(attempts: 1)" in MESSAGES.error_of(reply)["message"]
 
 
 async def test_only_its_owner_sees_it(tmp_path: Path) -> None:
     clients = [{"name": "a", "key": "key-a"}, {"name": "b", "key": "key-b"}]
     async with keeping(tmp_path / "s", CHAT.ok, server={"client_keys": clients}) as (stand, provider):
         mine, others = {"authorization": "Bearer key-a"}, {"authorization": "Bearer key-b"}
-        kept_id = await promise(stand, headers={**ASYNC, **mine})
+        kept_id = await defer(stand, headers={**ASYNC, **mine})
         assert (await outcome(stand, kept_id, {"x-api-key": "key-a"})).status == 200
         never_was = await shown(stand, "0" * 32, others)
         theirs = await shown(stand, kept_id, others)
@@ -117,7 +117,7 @@ async def test_callers_key_is_used_and_never_on_the_disk(tmp_path: Path) -> None
     folder = tmp_path / "s"
     headers = {**ASYNC, **KEY, "cookie": "session=canary", "x-custom": "canary", "openai-organization": "canary"}
     async with keeping(folder, BUSY, CHAT.ok, one={}) as (stand, provider):
-        kept_id = await promise(stand, headers=headers)
+        kept_id = await defer(stand, headers=headers)
         await outcome(stand, kept_id, KEY)
         assert [CANARY.encode() in each for each in provider.requests] == [True, True]
         assert b"session=" not in provider.requests[1]
@@ -125,12 +125,12 @@ async def test_callers_key_is_used_and_never_on_the_disk(tmp_path: Path) -> None
         assert CANARY not in json.dumps(stand.log, default=str)
 
 
-async def test_promise_survives_a_restart_and_so_does_its_answer(tmp_path: Path) -> None:
+async def test_deferred_call_survives_a_restart_and_so_does_its_answer(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     async with ScriptedProvider((Hold(),), CHAT.ok) as provider:
         config = kept_config(provider.url, folder, server={"drain": "100ms"})
         async with standing(config) as stand:
-            kept_id = await promise(stand)
+            kept_id = await defer(stand)
             await eventually(lambda: provider.requests)
         async with standing(config) as stand:
             assert (await outcome(stand, kept_id)).body == CHAT.answer
@@ -145,26 +145,26 @@ async def test_key_that_is_gone_with_its_process_ends_the_call_with_the_remedy(t
     async with ScriptedProvider((Hold(),), refused) as provider:
         config = kept_config(provider.url, tmp_path / "s", server={"drain": "100ms"}, one={})
         async with standing(config) as stand:
-            kept_id = await promise(stand, headers={**ASYNC, **KEY})
+            kept_id = await defer(stand, headers={**ASYNC, **KEY})
             await eventually(lambda: provider.requests)
         async with standing(config) as stand:
             reply = await outcome(stand, kept_id, KEY)
-            assert (reply.status, "give the upstream an api_key" in reply.text) == (401, True)
+            assert (reply.status, "set the upstream's api_key" in reply.text) == (401, True)
             assert CANARY.encode() not in provider.requests[1]
 
 
-async def test_gateway_that_goes_does_not_wait_longer_for_errands_than_for_clients(tmp_path: Path) -> None:
+async def test_gateway_that_goes_does_not_wait_longer_for_background_calls_than_for_clients(tmp_path: Path) -> None:
     async with ScriptedProvider((Hold(),)) as provider:
         async with asyncio.timeout(3):
             async with standing(kept_config(provider.url, tmp_path / "s", server={"drain": "100ms"})) as stand:
-                await promise(stand)
+                await defer(stand)
                 await eventually(lambda: provider.requests)
         assert await provider.closed_within(1)
 
 
 async def test_call_can_be_given_up_in_the_middle(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (Hold(),)) as (stand, provider):
-        kept_id = await promise(stand)
+        kept_id = await defer(stand)
         await eventually(lambda: provider.requests)
         assert (await shown(stand, kept_id)).json["status"] == "running"
         assert (await shown(stand, kept_id, method="DELETE")).status == 200
@@ -178,13 +178,13 @@ async def test_too_many_are_told_to_come_back(tmp_path: Path) -> None:
     store = {"deferred": {"max_pending": 2}}
     async with keeping(tmp_path / "s", (Hold(),), store=store, server={"drain": "100ms"}) as (stand, _):
         for _ in range(2):
-            await promise(stand)
+            await defer(stand)
         reply = await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
         assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (503, "limit")
         assert (reply.headers["x-should-retry"], reply.headers["retry-after"]) == ("true", "10")
 
 
-async def test_disk_that_cannot_be_written_refuses_promises_and_serves_all_else(tmp_path: Path) -> None:
+async def test_disk_that_cannot_be_written_refuses_deferred_calls_and_serves_all_else(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("no folder")
     async with keeping(tmp_path / "s", CHAT.ok) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
@@ -208,8 +208,8 @@ async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
             stand,
             _,
         ):
-            kept_id = await promise(stand)
-            await eventually(lambda: stand.app.deferred.counts.told["team", "failed"] == 1)
+            kept_id = await defer(stand)
+            await eventually(lambda: stand.app.deferred.counts.webhook_requests["team", "failed"] == 1)
             stand.app.deferred.adopt(stand.app.config)  # otherwise it is retried only after two seconds
             await eventually(lambda: len(got) == 2)
             headers, content = got[1]
@@ -219,31 +219,31 @@ async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
             found = re.match(r"t=(\d+),", sent)
             assert found
             assert sent == signature("s3cret", content, int(found[1]))
-            assert await stand.metric("llm_guard_completion_webhooks_total", webhook="team", outcome="taken") == 1
+            assert await stand.metric("llm_guard_completion_webhooks_total", webhook="team", outcome="delivered") == 1
     finally:
         server.close()
 
 
 async def test_what_happens_is_counted_and_told(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, CHAT.ok) as (stand, _):
-        await outcome(stand, await promise(stand))
-        assert await stand.metric("llm_guard_promises_total", model="gpt") == 1
-        assert await stand.metric("llm_guard_errands_total", purpose="later", outcome="again") == 1
-        assert await stand.metric("llm_guard_errands_total", purpose="later", outcome="answered") == 1
+        await outcome(stand, await defer(stand))
+        assert await stand.metric("llm_guard_deferred_calls_accepted_total", model="gpt") == 1
+        assert await stand.metric("llm_guard_deferred_executions_total", purpose="deferred", outcome="retry") == 1
+        assert await stand.metric("llm_guard_deferred_executions_total", purpose="deferred", outcome="answered") == 1
         assert await stand.metric("llm_guard_attempts_total", deployment="one/gpt") == 2
         assert await stand.metric("llm_guard_calls_total") == 1
         await stand.app.deferred._upkeep._look()  # normally runs every few seconds
-        assert await stand.metric("llm_guard_kept_calls", purpose="later", state="answered") == 1
-        events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "promise"]
-        assert [each["what"] for each in events] == ["made", "answered"]
-        errands = [line["errand"] for line in stand.log if line["event"] == "call" and "errand" in line]
-        assert errands.count("later") == 2
+        assert await stand.metric("llm_guard_stored_calls", purpose="deferred", state="answered") == 1
+        events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "deferred"]
+        assert [each["event"] for each in events] == ["accepted", "answered"]
+        purposes = [line["background_purpose"] for line in stand.log if "background_purpose" in line]
+        assert purposes.count("deferred") == 2
 
 
-async def test_promise_that_dies_can_be_asked_for_again_and_then_has_its_answer(tmp_path: Path) -> None:
+async def test_deferred_call_that_dies_can_be_asked_for_again_and_then_has_its_answer(tmp_path: Path) -> None:
     wrong = (whole(400, b'{"error":{"message":"no"}}'),)
     async with keeping(tmp_path / "s", wrong, CHAT.ok) as (stand, _):
-        kept_id = await promise(stand, headers={**ASYNC, **LETTER})
+        kept_id = await defer(stand, headers={**ASYNC, **LETTER})
         assert (await outcome(stand, kept_id)).status == 400
         body = json.dumps({"ids": [kept_id], "reason": "it was ours"}).encode()
         headers = {"host": "localhost", **BEARER}

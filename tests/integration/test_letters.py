@@ -16,7 +16,7 @@ from tests.chaos.stand import Stand, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC, LETTER, keeping, kept_config, on_disk, outcome, promise, shown
+from tests.integration.keeping import ASYNC, LETTER, defer, keeping, kept_config, on_disk, outcome, shown
 from tests.integration.operating import HERE, audit, change, get, post
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
@@ -32,7 +32,7 @@ async def letter(stand: Stand, form: Form = CHAT, headers: Mapping[str, str] | N
 
 
 async def listed(stand: Stand, query: str = "") -> list[str]:
-    return [each["id"] for each in (await get(stand.url, f"dead-letters{query}"))["letters"]]
+    return [each["id"] for each in (await get(stand.url, f"dead-letters{query}"))["calls"]]
 
 
 async def settled(stand: Stand, count: int, state: str) -> None:
@@ -52,7 +52,7 @@ async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> No
         assert reply.status == 503
         kept_id = reply.headers["x-llm-guard-dead-letter"]
         whole_letter = await get(stand.url, f"dead-letters/{kept_id}?body=true")
-        found = whole_letter["letter"]
+        found = whole_letter["call"]
         assert (found["state"], found["route"], found["attempts"], found["last_failure"]["status"]) == (
             "dead",
             "gpt",
@@ -64,9 +64,11 @@ async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> No
         assert whole_letter["failure_body"]["content"] == '{"error":{"message":"busy"}}'
         assert (await get(stand.url, f"dead-letters/{kept_id}"))["request_body"] is None
         (line,) = await stand.calls()
-        assert line["letter"] == kept_id
+        assert line["dead_letter_id"] == kept_id
         assert await stand.metric("llm_guard_dead_letters_total", model="gpt") == 1
-        assert [each.facts["what"] for each in stand.app.ops.journal.since(0)[0] if each.kind == "letter"] == ["kept"]
+        assert [each.facts["event"] for each in stand.app.ops.journal.since(0)[0] if each.kind == "dead_letter"] == [
+            "stored"
+        ]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ async def test_stream_that_died_after_its_first_token_is_kept(tmp_path: Path, fo
         assert (reply.status, reply.is_whole, "x-llm-guard-dead-letter" in reply.headers) == (200, False, False)
         (line,) = await stand.calls()
         (kept_id,) = await listed(stand)
-        assert (line["letter"], line["outcome"]) == (kept_id, "truncated")
+        assert (line["dead_letter_id"], line["outcome"]) == (kept_id, "truncated")
 
 
 async def test_refusal_of_an_open_breaker_is_kept(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ async def test_refusal_of_an_open_breaker_is_kept(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, breaker=breaker, **ALWAYS) as (stand, _):
         await letter(stand)
         kept_id = await letter(stand)
-        found = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
+        found = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
         assert (found["last_failure"]["kind"], found["attempts"]) == ("breaker_open", 0)
 
 
@@ -145,7 +147,7 @@ async def test_disk_that_cannot_be_written_costs_the_letter_and_not_the_answer(t
         reply = await CHAT.ask(stand.url)
         assert (reply.status, "x-llm-guard-dead-letter" in reply.headers) == (503, False)
         assert (await CHAT.ask(stand.url)).status == 200
-        assert await stand.metric("llm_guard_dead_letters_lost_total", why="disk") == 1
+        assert await stand.metric("llm_guard_dead_letters_lost_total", reason="write_failed") == 1
         assert await stand.metric("llm_guard_dead_letters_total") == 0
         assert any(line["event"] == "a dead letter was lost" for line in stand.log)
 
@@ -173,8 +175,8 @@ async def test_letter_is_asked_again_with_the_key_of_now(tmp_path: Path) -> None
             assert (await outcome(stand, kept_id)).status == 200
             assert b"sk-new" in provider.requests[1]
             found = await get(stand.url, f"dead-letters/{kept_id}?body=true")
-            assert (found["letter"]["state"], found["answer_status"]) == ("answered", 200)
-            assert found["answer_body"]["content"] == CHAT.answer.decode()
+            assert (found["call"]["state"], found["response_status"]) == ("answered", 200)
+            assert found["response_body"]["content"] == CHAT.answer.decode()
             assert (await audit(stand.url))[0][1:] == ("dead-letters.requeue", kept_id, "an outage")
 
 
@@ -193,11 +195,11 @@ async def test_two_operators_who_press_at_once_get_each_letter_once(tmp_path: Pa
 async def test_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
         kept_id = await letter(stand)
-        first = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
+        first = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
         await change(stand.url, "dead-letters/requeue", all=True)
-        await eventually(lambda: stand.app.deferred.counts.rounds == {("letter", "dead"): 1})
-        again = (await get(stand.url, f"dead-letters/{kept_id}"))["letter"]
-        assert (again["state"], again["attempts"], again["rounds"]) == ("dead", 2, 1)
+        await eventually(lambda: stand.app.deferred.counts.rounds == {("dead_letter", "dead"): 1})
+        again = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
+        assert (again["state"], again["attempts"], again["executions"]) == ("dead", 2, 1)
         assert again["first_failed"] == first["first_failed"] < again["last_failed"]
         assert await stand.metric("llm_guard_dead_letters_total") == 1
 
@@ -208,7 +210,7 @@ async def test_letters_wait_for_their_turn(tmp_path: Path) -> None:
         ids = [await letter(stand) for _ in range(2)]
         done = await change(stand.url, "dead-letters/requeue", all=True)
         assert done["now"]["count"] == 2
-        found = {each["id"]: each for each in (await get(stand.url, "dead-letters?state=queued"))["letters"]}
+        found = {each["id"]: each for each in (await get(stand.url, "dead-letters?state=queued"))["calls"]}
         assert ids[1] in found
         assert found[ids[1]]["due"] is not None
 
@@ -222,18 +224,18 @@ async def test_letters_are_listed_newest_first_and_filtered(tmp_path: Path) -> N
     async with keeping(tmp_path / "s", BUSY, rate, BUSY, CHAT.ok, models=models, **ALWAYS) as (stand, _):
         first, second = await letter(stand), await letter(stand)
         other = (await ask(stand.url, CHAT.path, b'{"model":"other"}')).headers["x-llm-guard-dead-letter"]
-        later = await promise(stand, headers=ASYNC)
+        later = await defer(stand, headers=ASYNC)
         await outcome(stand, later)
         assert await listed(stand) == [later, other, second, first]
         assert await listed(stand, "?limit=2") == [later, other]
         assert await listed(stand, f"?before={other}") == [second, first]
         assert await listed(stand, "?route=other") == [other]
         assert await listed(stand, "?kind=rate_limit") == [second]
-        assert await listed(stand, "?purpose=letter&state=dead") == [other, second, first]
+        assert await listed(stand, "?purpose=dead_letter&state=dead") == [other, second, first]
         assert await listed(stand, "?since=1e10") == []
         assert len(await listed(stand, "?until=1e10")) == 4
         page = await get(stand.url, "dead-letters?limit=1")
-        assert page["count"] == {"later/answered": 1, "letter/dead": 3}
+        assert page["count"] == {"deferred/answered": 1, "dead_letter/dead": 3}
         assert page["bytes"] > 0
 
 
@@ -270,12 +272,12 @@ async def test_page_behind_a_letter_that_is_gone_is_not_the_last_one(tmp_path: P
         assert await listed(stand, f"?before={first}") == []
         await change(stand.url, "dead-letters/delete", ids=[second])
         reply = await ask(stand.url, f"/admin/dead-letters?before={second}", headers=HERE, method="GET")
-        assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_letter")
+        assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_call")
 
 
 async def test_what_runs_just_now_is_not_deleted(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (Hold(),), server={"drain": "100ms"}) as (stand, provider):
-        kept_id = await promise(stand)
+        kept_id = await defer(stand)
         await eventually(lambda: provider.requests)
         assert (await change(stand.url, "dead-letters/delete", all=True))["now"]["count"] == 0
         assert await listed(stand) == [kept_id]
@@ -298,7 +300,7 @@ async def test_unknown_letter_is_not_found(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY) as (stand, _):
         for method, body in (("GET", b""), ("DELETE", b'{"reason":"x"}')):
             reply = await ask(stand.url, "/admin/dead-letters/nobody", body, HERE, method=method)
-            assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_letter")
+            assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_call")
         assert not (tmp_path / "s").exists()
 
 
@@ -308,7 +310,7 @@ async def test_store_that_cannot_be_read_is_said_to_the_operator(tmp_path: Path)
     (folder / "calls.db").mkdir()
     async with keeping(folder, CHAT.ok) as (stand, _):
         reply = await ask(stand.url, "/admin/dead-letters", headers=HERE, method="GET")
-        assert (reply.status, reply.json["error"]["code"]) == (503, "letters_unreadable")
+        assert (reply.status, reply.json["error"]["code"]) == (503, "call_store_unavailable")
         assert (await CHAT.ask(stand.url)).status == 200
 
 

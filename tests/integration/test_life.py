@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llm_guard.admin.control_plane import OperatorSide
+from llm_guard.admin.control_plane import ControlPlane
 from llm_guard.app import create_app, run
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.process import Served, outcome_of, serving, write
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 async def test_it_says_in_one_line_where_it_serves(path: Path) -> None:
     async with serving(path, config_text("http://127.0.0.1:9")) as served:
-        assert re.fullmatch(r"llm-guard \S+ serves on http://127\.0\.0\.1:\d+\n", served.said)
+        assert re.fullmatch(r"llm-guard \S+ listens on http://127\.0\.0\.1:\d+\n", served.said)
         assert (await fetch(f"{served.url}/healthz")).status == 200
         assert (await fetch(f"{served.url}/readyz")).status == 200
         served.signal(signal.SIGTERM)
@@ -80,10 +80,10 @@ def test_address_that_is_taken_while_the_gateway_starts_is_told(
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))
 
-        async def be_slow(_side: OperatorSide) -> None:
+        async def be_slow(_side: ControlPlane) -> None:
             other.listen()
 
-        monkeypatch.setattr(OperatorSide, "start", be_slow)
+        monkeypatch.setattr(ControlPlane, "start", be_slow)
         server = {"port": other.getsockname()[1]}
         app = create_app(config_of("http://127.0.0.1:9", server=server, ops={"store": str(tmp_path)}))
         with pytest.raises(OSError, match="in use"):
@@ -176,7 +176,7 @@ async def test_stream_that_outlasts_the_drain_ends_in_an_error_event(path: Path,
         reply = await running
         assert reply.status == 200
         assert not reply.is_whole
-        assert "going away" in form.error_in(reply.events[-1])["message"]
+        assert "shutting down" in form.error_in(reply.events[-1])["message"]
         assert await served.exit_code() == 0
         assert await provider.closed_within(1)
         assert (await served.logged("call"))["outcome"] == "internal"
@@ -227,7 +227,7 @@ async def test_second_sigterm_hurries(path: Path, server: dict[str, str]) -> Non
         await served.logged("draining")
         served.signal(signal.SIGTERM)
         reply = await running
-        assert "going away" in CHAT.error_in(reply.events[-1])["message"]
+        assert "shutting down" in CHAT.error_in(reply.events[-1])["message"]
         assert await served.exit_code() == 0
 
 
@@ -268,7 +268,7 @@ async def test_invalid_file_changes_nothing_and_is_reported_by_line(path: Path) 
     async with ScriptedProvider(CHAT.ok) as provider, serving(path, with_model(provider, "old")) as served:
         write(path, "upstreams:\n  one: {dialect: cobol}\n")
         served.signal(signal.SIGHUP)
-        refused = await served.logged("reload refused, the old config stays")
+        refused = await served.logged("reload failed: the new config is invalid, the old one stays in use")
         assert any(f"{path}:2" in problem for problem in refused["problems"])
         assert await status_of(served, "old") == 200
         assert await reload_is_good(served) == 0

@@ -66,7 +66,7 @@ async def test_link_is_of_the_configs_token_or_of_the_one_that_is_named(tmp_path
             names.append((reply.json["name"], reply.json["role"]))
         assert names == [("operator", "operator"), ("operator", "operator"), ("ann", "operator"), ("vic", "viewer")]
     unknown = await command("login", "-c", file, "--as", "bob")
-    assert (unknown.exit_code, unknown.stderr) == (1, "ops.tokens has no bob; it has ann, anna, vic\n")
+    assert (unknown.exit_code, unknown.stderr) == (1, "ops.tokens has no token named bob; known: ann, anna, vic\n")
 
 
 async def test_link_of_a_config_with_named_tokens_alone_is_the_first_operators(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_file_that_is_damaged_is_said_to_be(tmp_path: Path, content: str) 
     (tmp_path / "s" / "ops-token").write_text(content)
     ops = {**NO_TOKEN, "store": str(tmp_path / "s")}
     done = await command("login", "-c", write(tmp_path, config_text(URL, ops=ops, server={"port": 81})))
-    assert (done.exit_code, "holds no token, or a part of one" in done.stderr) == (1, True)
+    assert (done.exit_code, "has no complete token" in done.stderr) == (1, True)
 
 
 # explain
@@ -129,7 +129,7 @@ async def test_explain_reads_the_file_of_the_config_and_of_the_usual_folder(tmp_
         async with facing(CHAT.ok, ops=ops) as (stand, _):
             file = write(tmp_path, config_text(URL, ops=ops, server={"port": int(stand.url.rsplit(":", 1)[1])}))
             by_config = await command("explain", "-c", file)
-            assert (by_config.exit_code, by_config.stdout) == (0, "no call has failed, as far as is kept\n")
+            assert (by_config.exit_code, by_config.stdout) == (0, "no failed calls in memory\n")
             by_folder = await command("explain", "--url", stand.url)
             assert by_folder.exit_code == (0 if number == 0 else 1)
             assert number == 0 or "-c FILE" in by_folder.stderr
@@ -142,7 +142,7 @@ async def test_token_of_the_usual_folder_is_sent_to_no_other_machine(monkeypatch
 
     def fetch(url: str, token: str | None, *, is_local: bool) -> bytes:
         sent.append((re.sub("/admin.*", "", url), token))
-        return b'{"calls": [], "kept": 0, "kept_failed": 0, "running": 0}'
+        return b'{"calls": [], "retained": 0, "retained_failed": 0, "running": 0}'
 
     monkeypatch.setattr(explain_command, "_fetch", fetch)
     async with facing(ops=NO_TOKEN) as (stand, _):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, Tried
+from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, WebhookTestResult
 from llm_guard.admin.audit.changes import Changed
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
@@ -71,7 +71,7 @@ async def test_outage_is_told_once_and_so_is_its_end() -> None:
                 "gpt",
                 "firing",
             )
-            assert alert.summary == "gpt: 0 % of the last 3 calls succeeded (alarming below 95 %)"
+            assert alert.summary == "gpt: 0 % of the last 3 calls succeeded (threshold 95 %)"
             for _ in range(100):
                 assert (await CHAT.ask(stand.url)).status == 200
             await firing(stand, 0)
@@ -135,19 +135,19 @@ async def test_silenced_alert_is_not_told_until_it_is_unsilenced() -> None:
                 stand.url, "/admin/alerts/silence", alert="success_rate", subject="gpt", **{"for": "1h"}
             )
             assert reply.status == 200, reply.text
-            assert reply.json["warnings"] == ["nothing that fires now is silenced"]
+            assert reply.json["warnings"] == ["no firing alert matches this silence"]
             await fail_calls(stand)
             (alert,) = await firing(stand)
             assert alert.is_silenced
             (silence,) = (await alerts(stand)).silences
             assert (silence.alert, silence.subject, silence.reason) == ("success_rate", "gpt", "a test")
-            assert silence.who.startswith("anna from 127.0.0.1")
+            assert silence.operator.startswith("anna from 127.0.0.1")
             assert receiver.requests == []
             reply = await change(stand.url, "/admin/alerts/unsilence", alert="success_rate", subject="gpt")
             assert (reply.status, reply.json["now"]) == (200, [])
             await eventually(lambda: receiver.requests)
             trail = (await look(stand.url, "/admin/audit")).json
-            assert [(each["what"], each["target"], each["why"]) for each in trail[:2]] == [
+            assert [(each["action"], each["target"], each["reason"]) for each in trail[:2]] == [
                 ("alerts.unsilence", "success_rate: gpt", "a test"),
                 ("alerts.silence", "success_rate: gpt", "a test"),
             ]
@@ -159,7 +159,7 @@ async def test_silenced_alert_is_not_told_until_it_is_unsilenced() -> None:
         ("silence", {"alert": "sucess_rate", "for": "1h"}, 422, "sucess_rate"),
         ("silence", {"alert": "latency"}, 422, "for"),
         ("silence", {"alert": "latency", "for": "1 day"}, 422, "for"),
-        ("silence", {"alert": "latency", "for": "0s"}, 422, "more than nothing"),
+        ("silence", {"alert": "latency", "for": "0s"}, 422, "greater than 0"),
         ("silence", {"alert": "latency", "for": "99999h"}, 422, "at most 9999h"),
         ("silence", {"alert": "latency", "for": "1h", "until": "x"}, 422, "until"),
         ("silence", {"alert": "latency", "for": "1h", "reason": ""}, 422, "reason"),
@@ -180,7 +180,7 @@ async def test_answers_are_what_the_pages_say_they_are() -> None:
         (silence,) = msgspec.json.decode(reply.body, type=Changed[list[SilenceView]]).now
         assert (silence.alert, silence.subject) == ("*", None)
         reply = await change(url, "/admin/alerts/test", webhook="team")
-        assert msgspec.json.decode(reply.body, type=Changed[Tried]).now == Tried(True, None)
+        assert msgspec.json.decode(reply.body, type=Changed[WebhookTestResult]).now == WebhookTestResult(True, None)
 
 
 async def test_test_alert_is_sent_and_ends_at_once() -> None:

@@ -19,7 +19,7 @@ from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 
 from llm_guard.admin.http import penalty
-from llm_guard.admin.http.endpoint import Change, Page
+from llm_guard.admin.http.endpoint import Change, Endpoint
 from llm_guard.admin.schemas import models
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, facing
@@ -41,17 +41,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "/admin/cache/purge": {"all": True},
     "/admin/clients/reset": {"client": "app"},
     "/admin/config/reload": {},
-    "/admin/config/roll-back": {},
+    "/admin/config/rollback": {},
     "/admin/dead-letters/requeue": {"all": True},
     "/admin/dead-letters/{id}": {},
     "/admin/dead-letters/delete": {"all": True},
     "/admin/degraded/enter": {"for": "1m"},
-    "/admin/degraded/leave": {},
+    "/admin/degraded/exit": {},
     "/admin/degraded/auto": {},
-    "/admin/deployments/bench": {"deployment": "one/gpt", "for": "1m"},
+    "/admin/deployments/cordon": {"deployment": "one/gpt", "for": "1m"},
     "/admin/deployments/drain": {"deployment": "one/gpt"},
     "/admin/deployments/reset": {"deployment": "one/gpt"},
-    "/admin/deployments/return": {"deployment": "one/gpt"},
+    "/admin/deployments/uncordon": {"deployment": "one/gpt"},
     "/admin/engines/reset": {"engine": "e"},
     "/admin/engines/restart": {"engine": "e"},
     "/admin/engines/start": {"engine": "e"},
@@ -68,7 +68,7 @@ CLIENTS = {"client_keys": [{"name": "app", "key": "k-app", "limits": {"rate": 10
 WEBHOOK = {"name": "nobody", "url": "http://127.0.0.1:9/hook"}
 
 
-def pages(stand: Stand) -> tuple[Page, ...]:
+def pages(stand: Stand) -> tuple[Endpoint, ...]:
     return stand.app.ops._site.pages
 
 
@@ -106,10 +106,10 @@ async def test_every_page_that_changes_anything_wants_a_reason_and_leaves_a_trac
             said = json.dumps({**body, "reason": f"to test {name}"}).encode()
             reply = await ask(stand.url, target, said, HERE, method)
             assert (reply.status, reply.json["audited"]) == (200, True), reply.text
-            entries = [each for each in await get(stand.url, "audit") if each["why"] == f"to test {name}"]
-            assert [(each["who"], bool(each["what"])) for each in entries] == [("ann from 127.0.0.1", True)], name
+            entries = [each for each in await get(stand.url, "audit") if each["reason"] == f"to test {name}"]
+            assert [(each["actor"], bool(each["action"])) for each in entries] == [("ann from 127.0.0.1", True)], name
             assert len(await get(stand.url, "audit")) > before
-            operators = [each["why"] for each in await changed(stand) if each["who"] != "engines"]
+            operators = [each["reason"] for each in await changed(stand) if each["actor"] != "engines"]
             assert operators[-1] == f"to test {name}"
 
 
@@ -195,10 +195,14 @@ async def test_wrong_method_is_told_the_right_ones() -> None:
 @pytest.mark.parametrize(
     ("path", "said", "told"),
     [
-        ("deployments/drain", {"deployment": "one/gpt", "for": "soon"}, "`for` does not fit. A duration such as 200ms"),
-        ("deployments/drain", {"deployment": "one/gpt", "reason": " \n"}, "`reason` does not fit. Why, for the audit"),
-        ("explain", {"model": "gpt", "path": "/v2/x"}, "`path` does not fit. A path under /v1/."),
-        ("events?since=x", None, "`since` does not fit. The id of an event"),
+        ("deployments/drain", {"deployment": "one/gpt", "for": "soon"}, "`for` is invalid. A duration such as 200ms"),
+        (
+            "deployments/drain",
+            {"deployment": "one/gpt", "reason": " \n"},
+            "`reason` is invalid. Reason for the audit",
+        ),
+        ("explain", {"model": "gpt", "path": "/v2/x"}, "`path` is invalid. A path under /v1/."),
+        ("events?since=x", None, "`since` is invalid. The id of an event"),
     ],
 )
 async def test_no_operator_is_answered_with_a_regular_expression(
@@ -241,7 +245,7 @@ async def test_description_names_every_page_and_says_what_each_takes_and_gives()
 
 
 async def test_every_figure_says_in_the_description_what_it_is_and_of_which_time() -> None:
-    shown = {name for name in models.__all__ if isclass(getattr(models, name))} - {"ForceView"}
+    shown = {name for name in models.__all__ if isclass(getattr(models, name))} - {"BreakerOverrideView"}
     async with facing(CHAT.ok) as (stand, _):
         schemas = (await document_of(stand))["components"]["schemas"]
         silent = [
@@ -328,10 +332,10 @@ async def test_answers_are_what_the_description_says(monkeypatch: pytest.MonkeyP
         never = {label for label, statuses in seen.items() if 200 not in statuses}
         # There is no earlier config, no call, client key or dead letter with such a name, and no silence.
         assert never <= {
-            "POST /admin/config/roll-back", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence",
+            "POST /admin/config/rollback", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence",
             "GET /admin/dead-letters/{id}", "DELETE /admin/dead-letters/{id}", "POST /admin/clients/reset",
         }  # fmt: skip
-        assert not [line for line in stand.log if line["event"] == "a page failed"]
+        assert not [line for line in stand.log if line["event"] == "admin request failed"]
 
 
 async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,4 +346,4 @@ async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytes
         del document["components"]["schemas"]["ConfigText"]["properties"]["text"]["maxLength"]
         seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.NEGATIVE)
         assert len(seen) > 12
-        assert not [line for line in stand.log if line["event"] == "a page failed"]
+        assert not [line for line in stand.log if line["event"] == "admin request failed"]

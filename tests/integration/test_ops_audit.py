@@ -50,16 +50,16 @@ async def test_without_a_disk_the_change_is_made_and_said_to_be_unwritten(tmp_pa
         reply = await post(stand.url, "deployments/drain", **DRAIN)
         assert reply.status == 200
         assert reply.json["audited"] is False
-        assert "audit.db" in reply.json["unaudited_why"]
+        assert "audit.db" in reply.json["audit_error"]
         assert (await CHAT.ask(stand.url)).status == 503
-        (line,) = [line for line in stand.log if line["event"] == "not in the audit trail"]
-        assert (line["log_level"], line["entry"]["what"], line["entry"]["why"]) == (
+        (line,) = [line for line in stand.log if line["event"] == "change not written to the audit trail"]
+        assert (line["log_level"], line["entry"]["action"], line["entry"]["reason"]) == (
             "error", "deployments.drain", "an outage",
         )  # fmt: skip
-        assert [(each["id"], each["what"]) for each in await get(stand.url, "audit")] == [(None, "deployments.drain")]
+        assert [(each["id"], each["action"]) for each in await get(stand.url, "audit")] == [(None, "deployments.drain")]
         os.rename(tmp_path / "file", tmp_path / "away")
-        await change(stand.url, "deployments/return", **DRAIN)
-        assert [what for _, what, *_ in await audit(stand.url)] == ["deployments.return", "deployments.drain"]
+        await change(stand.url, "deployments/uncordon", **DRAIN)
+        assert [what for _, what, *_ in await audit(stand.url)] == ["deployments.uncordon", "deployments.drain"]
 
 
 async def test_trail_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None:
@@ -69,7 +69,9 @@ async def test_trail_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None
         assert (reply.status, reply.json["error"]["code"]) == (503, "audit_unreadable")
         await change(stand.url, "deployments/drain", **DRAIN)
         assert len(await audit(stand.url)) == 1
-        assert any(line["event"] == "the audit trail is broken: a new one begins" for line in stand.log)
+        assert any(
+            line["event"] == "the audit trail is corrupt: moved aside, a new one is created" for line in stand.log
+        )
 
 
 async def test_trail_is_shown_page_by_page(tmp_path: Path) -> None:
@@ -77,8 +79,8 @@ async def test_trail_is_shown_page_by_page(tmp_path: Path) -> None:
         for number in range(5):
             await change(stand.url, "deployments/drain", reason=str(number), **DRAIN)
         page = await get(stand.url, "audit?limit=2")
-        assert [each["why"] for each in page] == ["4", "3"]
-        assert [each["why"] for each in await get(stand.url, f"audit?limit=9&before={page[-1]['id']}")] == [
+        assert [each["reason"] for each in page] == ["4", "3"]
+        assert [each["reason"] for each in await get(stand.url, f"audit?limit=9&before={page[-1]['id']}")] == [
             "2",
             "1",
             "0",
@@ -96,7 +98,7 @@ async def test_claimed_name_is_marked_as_such_and_stays_on_one_line_and_within_b
         )
         assert reply.status == 200
         (entry,) = await get(stand.url, "audit")
-        assert (entry["who"], entry["why"]) == (f"operator ({'x' * 64}) from 127.0.0.1", "a\x00b\nc 🔥")
+        assert (entry["actor"], entry["reason"]) == (f"operator ({'x' * 64}) from 127.0.0.1", "a\x00b\nc 🔥")
 
 
 @pytest.mark.parametrize(
@@ -114,4 +116,4 @@ async def test_name_in_the_trail_is_that_of_the_token(tmp_path: Path, token: str
     async with facing(CHAT.ok, ops={"store": str(tmp_path)}) as (stand, _):
         body = b'{"deployment": "one/gpt", "reason": "maintenance"}'
         assert (await ask(stand.url, "/admin/deployments/drain", body, headers)).status == 200
-        assert [each["who"] for each in await get(stand.url, "audit")] == [who]
+        assert [each["actor"] for each in await get(stand.url, "audit")] == [who]

@@ -53,8 +53,8 @@ async def test_call_that_was_retried_is_told_attempt_by_attempt() -> None:
         first, second = call["attempts"]
         assert (call["outcome"], call["status"], call["model"], call["route"]) == ("ok", 200, "gpt", "gpt")
         assert (first["outcome"], first["deployment"]) == ("overloaded", "one/gpt")
-        assert "answered 503" in first["why"]
-        assert first["then"].startswith("retry after")
+        assert "answered 503" in first["reason"]
+        assert first["next_step"].startswith("retry after")
         assert (second["outcome"], second["waited_for"]) == ("ok", "backoff")
         began_s = second["started_s"] - second["waited_s"]
         assert first["started_s"] + first["duration_s"] <= began_s + 0.001
@@ -93,7 +93,7 @@ async def test_list_is_the_newest_first_and_by_what_is_asked_for() -> None:
         assert await listed("model=gpt&deployment=two%2Fclaude") == []
         assert await listed("model=%22%2C%22route%22") == []
         whole_list = await get(stand, "/admin/calls")
-        assert (whole_list["kept"], whole_list["kept_failed"], whole_list["running"]) == (5, 1, 0)
+        assert (whole_list["retained"], whole_list["retained_failed"], whole_list["running"]) == (5, 1, 0)
 
 
 async def test_flood_of_unauthorised_calls_leaves_the_failed_ones_in_place() -> None:
@@ -122,7 +122,7 @@ async def test_call_that_runs_is_shown_as_such_and_then_as_it_ended() -> None:
         assert running["ttft_s"] > 0
         listed = await get(stand, "/admin/calls?running=true")
         assert [each["request_id"] for each in listed["calls"]] == [name]
-        assert (listed["running"], listed["kept"]) == (1, 0)
+        assert (listed["running"], listed["retained"]) == (1, 0)
         assert (await get(stand, "/admin/calls"))["calls"] == []
         await stand.idle()
         over = await get(stand, f"/admin/calls/{name}")
@@ -216,10 +216,10 @@ async def test_explanation_names_the_deployment_that_is_asked_and_sends_nothing(
     async with facing(models=models) as (stand, provider):
         said = (await explain(stand, model="gpt")).json
         assert said["summary"] == (
-            "'gpt' goes by the route 'gpt': one/gpt would be asked at once, and if that fails one/other."
+            "'gpt' matches the route 'gpt': one/gpt would be tried at once, and one/other if that fails."
         )
-        assert [(each["deployment"], each["turn"]) for each in said["deployments"]] == [
-            ("one/gpt", "asked"), ("one/other", "in_reserve"),
+        assert [(each["deployment"], each["decision"]) for each in said["deployments"]] == [
+            ("one/gpt", "selected"), ("one/other", "backup"),
         ]  # fmt: skip
         assert said["refusal"] is None
         assert (said["route"]["matched"], said["route"]["total_s"]) == ("name", 5.0)
@@ -231,9 +231,9 @@ async def test_explanation_says_what_keeps_a_deployment_and_for_how_long() -> No
         await CHAT.ask(stand.url)
         said = (await explain(stand, model="gpt")).json
         (one,) = said["deployments"]
-        assert (one["turn"], one["why"], one["breaker"]) == ("left_out", "breaker open", "open")
-        assert 20 < one["back_in_s"] <= 30
-        assert "nobody could be asked, one/gpt again in" in said["summary"]
+        assert (one["decision"], one["reason"], one["breaker"]) == ("skipped", "breaker open", "open")
+        assert 20 < one["retry_after_s"] <= 30
+        assert "no deployment is available; one/gpt will be in" in said["summary"]
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "breaker"
 
 
@@ -245,8 +245,8 @@ async def test_explanation_of_a_call_that_would_wait_says_that_there_is_no_room_
         await eventually(lambda: stand.deployment("one/gpt").gates.in_flight == 1)
         said = (await explain(stand, model="gpt")).json
         (one,) = said["deployments"]
-        assert (one["turn"], one["why"]) == ("waited_for", "no room now")
-        assert re.search(r"it would wait about [0-9.]+ (us|ms|s) for one/gpt\.$", said["summary"])
+        assert (one["decision"], one["reason"]) == ("queued", "at its concurrency limit")
+        assert re.search(r"the call would wait about [0-9.]+ (us|ms|s) for one/gpt\.$", said["summary"])
         await running
 
 
@@ -257,7 +257,7 @@ async def test_half_open_breaker_is_not_entered_by_looking() -> None:
         await asyncio.sleep(0.06)
         for _ in range(3):
             (one,) = (await explain(stand, model="gpt")).json["deployments"]
-            assert (one["turn"], one["breaker"]) == ("asked", "open")
+            assert (one["decision"], one["breaker"]) == ("selected", "open")
         assert (await CHAT.ask(stand.url)).status == 200
 
 
@@ -304,7 +304,7 @@ async def test_explanation_of_what_is_no_call_is_refused(body: dict[str, object]
 async def test_command_draws_a_call_and_lists_those_that_failed() -> None:
     async with facing(BUSY, BUSY, retry=RETRY) as (stand, _):
         nothing = await command(stand)
-        assert (nothing.exit_code, nothing.output) == (0, "no call has failed, as far as is kept\n")
+        assert (nothing.exit_code, nothing.output) == (0, "no failed calls in memory\n")
         name = (await CHAT.ask(stand.url)).headers["x-llm-guard-request-id"]
         await stand.idle()
         listed = await command(stand)
@@ -323,12 +323,12 @@ async def test_command_draws_a_call_and_lists_those_that_failed() -> None:
 async def test_command_without_an_answer_says_why_and_ends_with_1() -> None:
     async with facing() as (stand, provider):
         unknown = await command(stand, "lg-0")
-        assert (unknown.exit_code, unknown.output[:26]) == (1, "the gateway answered 404: ")
+        assert (unknown.exit_code, unknown.output[:27]) == (1, "the gateway responded 404: ")
         elsewhere = await command(stand, "--url", provider.url)
         assert elsewhere.exit_code == 1
         gone = await command(stand, "--url", "http://127.0.0.1:1")
         assert gone.exit_code == 1
-        assert "cannot be reached" in gone.output
+        assert "cannot connect to " in gone.output
 
 
 async def test_command_brings_the_token_and_takes_it_nowhere_else() -> None:

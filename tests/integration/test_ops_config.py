@@ -73,7 +73,7 @@ async def test_invalid_file_is_refused_with_its_problems_and_changes_nothing(tmp
         assert await audit(stand.url) == []
 
 
-async def test_roll_back_leads_to_the_config_before_and_the_file_is_read_when_it_changes(tmp_path: Path) -> None:
+async def test_rollback_leads_to_the_config_before_and_the_file_is_read_when_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider(CHAT.ok) as provider:
         path.write_text(text(provider.url, model="first"))
@@ -81,12 +81,12 @@ async def test_roll_back_leads_to_the_config_before_and_the_file_is_read_when_it
             path.write_text(text(provider.url, model="second"))
             await change(stand.url, "config/reload")
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/second"
-            await change(stand.url, "config/roll-back")
+            await change(stand.url, "config/rollback")
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/first"
             history = await get(stand.url, "config/history")
-            assert [each["how"] for each in history["history"]] == ["roll_back", "reload", "start"]
-            assert history["roll_back_to"] is None
-            assert (await post(stand.url, "config/roll-back")).status == 409
+            assert [each["how"] for each in history["history"]] == ["rollback", "reload", "start"]
+            assert history["rollback_to"] is None
+            assert (await post(stand.url, "config/rollback")).status == 409
             path.write_text(text(provider.url, model="third"))
             await eventually(lambda: stand.app.reloads.current.by == "file")
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/third"
@@ -120,9 +120,11 @@ async def test_word_on_what_a_reload_takes_away_is_not_lost_in_silence(tmp_path:
             path.write_text(text(provider.url, model="b"))
             await change(stand.url, "config/reload")
             lost = [(who, what, why) for who, what, _, why in await audit(stand.url) if who == "reload"]
-            why = "the config has it no longer"
-            assert sorted(lost) == [("reload", "breakers.reset", why), ("reload", "deployments.return", why)]
-            await change(stand.url, "config/roll-back")
+            assert sorted(lost) == [
+                ("reload", "breakers.reset", "the new config no longer has it"),
+                ("reload", "deployments.uncordon", "the new config no longer has the deployment"),
+            ]
+            await change(stand.url, "config/rollback")
             assert (await CHAT.ask(stand.url)).status == 200
 
 
@@ -165,7 +167,7 @@ async def test_reload_that_raises_something_unforeseen_changes_nothing(
             assert (reply.status, running_by(stand)) == (500, before)
             assert await stand.metric("llm_guard_config_last_reload_successful") == 0
             (problem,) = (await get(stand.url, "config"))["problems"]
-            assert "the config before it stays" in problem
+            assert "the old one stays in use" in problem
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/a"
             await change(stand.url, "config/reload")
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/b"
@@ -252,7 +254,7 @@ async def test_reload_that_no_operator_asked_for_is_in_the_trail_with_what_it_ch
         stand.app.reloads.ask()
         await eventually(lambda: stand.app.reloads.current.by == "signal")
         signalled, by_file = await get(stand.url, "audit")
-        assert [(each["who"], each["what"], each["target"], each["why"]) for each in (by_file, signalled)] == [
+        assert [(each["actor"], each["action"], each["target"], each["reason"]) for each in (by_file, signalled)] == [
             ("file", "config.reload", str(path), "the file has changed"),
             ("signal", "config.reload", str(path), "SIGHUP"),
         ]  # fmt: skip
@@ -262,7 +264,7 @@ async def test_reload_that_no_operator_asked_for_is_in_the_trail_with_what_it_ch
         assert [who for who, *_ in await audit(stand.url)] == ["ann from 127.0.0.1", "signal", "file"]
 
 
-async def test_roll_back_is_said_to_be_one_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+async def test_rollback_is_said_to_be_one_for_as_long_as_it_lasts(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     path.write_text(text("http://127.0.0.1:9"))
     async with running(path) as stand:
@@ -270,7 +272,7 @@ async def test_roll_back_is_said_to_be_one_for_as_long_as_it_lasts(tmp_path: Pat
         answer = await change(stand.url, "config/reload")
         assert (answer["warnings"], (await get(stand.url, "config"))["warnings"]) == ([], [])
         assert await stand.metric("llm_guard_config_rolled_back") == 0
-        answer = await change(stand.url, "config/roll-back")
+        answer = await change(stand.url, "config/rollback")
         assert answer["warnings"] == (await get(stand.url, "config"))["warnings"]
         assert "a restart" in answer["warnings"][0]
         assert await stand.metric("llm_guard_config_rolled_back") == 1

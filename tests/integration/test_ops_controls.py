@@ -59,17 +59,17 @@ async def test_drained_deployment_gets_no_new_calls_and_ends_the_running_ones() 
         gate.set()
         assert (await running).is_whole
         seen = await view(stand, "one/a")
-        assert (seen["hold"]["who"], seen["health"]) == ("ann from 127.0.0.1", "degraded")
-        assert seen["why"] == ["drained by an operator"]
-        await change(stand.url, "deployments/return", deployment="one/a")
+        assert (seen["hold"]["operator"], seen["health"]) == ("ann from 127.0.0.1", "degraded")
+        assert seen["reasons"] == ["drained by an operator"]
+        await change(stand.url, "deployments/uncordon", deployment="one/a")
         assert await served_by(stand) == "one/a"
 
 
 async def test_last_one_of_a_model_may_be_drained_and_the_answer_warns() -> None:
     async with facing(CHAT.ok, models=TWO) as (stand, _):
         await change(stand.url, "deployments/drain", deployment="one/a")
-        answer = await change(stand.url, "deployments/bench", deployment="one/b", **HOUR)
-        assert answer["warnings"] == ["gpt: nobody is left to be asked"]
+        answer = await change(stand.url, "deployments/cordon", deployment="one/b", **HOUR)
+        assert answer["warnings"] == ["gpt: no deployment is left"]
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (503, "hold")
         assert int(reply.headers["retry-after"]) <= 30
@@ -79,14 +79,14 @@ async def test_last_one_of_a_model_may_be_drained_and_the_answer_warns() -> None
         assert [each["outcome"] for each in await stand.calls()] == ["refused"]
 
 
-async def test_benched_deployment_comes_back_by_itself_and_that_is_written_down() -> None:
+async def test_cordoned_deployment_comes_back_by_itself_and_that_is_written_down() -> None:
     async with facing(CHAT.ok, models=TWO) as (stand, _):
-        await change(stand.url, "deployments/bench", deployment="one/a", **HOUR)
+        await change(stand.url, "deployments/cordon", deployment="one/a", **HOUR)
         pass_s(stand, 3599)
         assert await served_by(stand) == "one/b"
         pass_s(stand, 3601)
         assert await served_by(stand) == "one/a"
-        assert (await audit(stand.url))[0] == ("expiry", "deployments.return", "one/a", "its time was over")
+        assert (await audit(stand.url))[0] == ("expiry", "deployments.uncordon", "one/a", "the hold expired")
 
 
 async def test_names_under_a_drained_pattern_get_no_call_at_all() -> None:
@@ -95,7 +95,7 @@ async def test_names_under_a_drained_pattern_get_no_call_at_all() -> None:
         assert answer["now"] == []
         assert [await served_by(stand, f"m-{number}") for number in range(3)] == ["hold"] * 3
         assert provider.requests == []
-        await change(stand.url, "deployments/return", deployment="one/m-*")
+        await change(stand.url, "deployments/uncordon", deployment="one/m-*")
         assert await served_by(stand, "m-0") == "one/m-*"
 
 
@@ -111,7 +111,7 @@ async def test_breaker_that_is_forced_open_is_shown_and_ends_by_itself() -> None
         assert breaker["until"] is not None
         pass_s(stand, 3601)
         assert await served_by(stand) == "one/a"
-        assert (await audit(stand.url))[0] == ("expiry", "breakers.reset", "one/a", "its time was over")
+        assert (await audit(stand.url))[0] == ("expiry", "breakers.reset", "one/a", "the override expired")
 
 
 async def test_breaker_that_is_forced_closed_stays_closed_however_calls_fail() -> None:
@@ -127,9 +127,9 @@ async def test_host_of_an_upstream_is_forced_open_for_all_its_deployments() -> N
     async with facing(CHAT.ok, models=TWO) as (stand, _):
         answer = await change(stand.url, "breakers/force-open", upstream="one")
         assert answer["warnings"] == [
-            "gpt: nobody is left to be asked",
-            "m-*: nobody is left to be asked",
-            "/upstreams/one: nobody is left to be asked",
+            "gpt: no deployment is left",
+            "m-*: no deployment is left",
+            "/upstreams/one: no deployment is left",
         ]
         assert {each["host"] for each in answer["now"]} == {"forced_open"}
         assert await served_by(stand) == "breaker"
@@ -188,22 +188,27 @@ async def test_call_that_waits_is_let_in_as_soon_as_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "word"),
     [
-        ("deployments/drain", {"deployment": "one/A"}, 404, "near it are one/a"),
+        ("deployments/drain", {"deployment": "one/A"}, 404, "similar names: one/a"),
         ("deployments/drain", {}, 422, "deployment"),
         ("deployments/drain", {"deployment": "one/a", "reason": ...}, 422, "reason"),
         ("deployments/drain", {"deployment": "one/a", "reason": " \t"}, 422, "reason"),
         ("deployments/drain", {"deployment": "one/a", "reason": None}, 422, "reason"),
         ("deployments/drain", {"deployment": "one/a", "why": "x"}, 422, "why"),
         ("deployments/drain", {"deployment": "one/a", "for_": "soon"}, 422, "for"),
-        ("deployments/drain", {"deployment": "one/a", "for_": "0s"}, 422, "more than nothing"),
+        ("deployments/drain", {"deployment": "one/a", "for_": "0s"}, 422, "greater than 0"),
         ("deployments/drain", {"deployment": "one/a", "for_": "99999h"}, 422, "at most 9999h"),
-        ("deployments/bench", {"deployment": "one/a"}, 422, "for"),
+        ("deployments/cordon", {"deployment": "one/a"}, 422, "for"),
         ("breakers/force-open", {}, 422, "upstream"),
-        ("breakers/force-open", {"deployment": "one/a", "upstream": "one"}, 422, "not both"),
-        ("breakers/force-open", {"upstream": "one", "model": "a"}, 422, "leave `model` out"),
+        (
+            "breakers/force-open",
+            {"deployment": "one/a", "upstream": "one"},
+            422,
+            "send either `deployment` or `upstream`",
+        ),
+        ("breakers/force-open", {"upstream": "one", "model": "a"}, 422, "omit `model`"),
         ("breakers/force-open", {"upstream": "none"}, 404, "no upstream is named"),
         ("breakers/force-open", {"deployment": "one/m-*", "model": "m-9"}, 404, "no model is named"),
-        ("limits", {"deployment": "one/a"}, 422, "say what is to change"),
+        ("limits", {"deployment": "one/a"}, 422, "send at least one of"),
         ("limits", {"deployment": "one/a", "retry_ratio": 2}, 422, "retry_ratio"),
         ("limits/reset", {"deployment": "two"}, 200, ""),
     ],

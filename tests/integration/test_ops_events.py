@@ -17,7 +17,7 @@ from aiohttp import WSMsgType
 
 from llm_guard.admin.events import websocket_stream
 from llm_guard.admin.events.event_log import KEPT
-from llm_guard.admin.events.stream import BEAT_S, MAX_READERS, Events
+from llm_guard.admin.events.stream import BEAT_S, MAX_READERS, EventStream
 from llm_guard.admin.events.websocket_stream import EventSocket
 from llm_guard.admin.http import websocket
 from llm_guard.version import __version__
@@ -41,7 +41,7 @@ async def stand() -> AsyncIterator[Stand]:
         yield stand
 
 
-def events_of(stand: Stand) -> Events:
+def events_of(stand: Stand) -> EventStream:
     return stand.app.ops._events
 
 
@@ -113,7 +113,7 @@ async def test_who_comes_back_too_late_is_told_that_something_is_missing(stand: 
         journal.note("change")
     async with Listening(stand.url, "?since=3") as reader:
         assert (await reader.event())["kind"] == "hello"
-        assert await reader.event() == {"kind": "missed", "after": "3", "why": "too long ago"}
+        assert await reader.event() == {"kind": "missed", "after": "3", "reason": "expired"}
         assert [(await reader.event())["id"] for _ in range(KEPT)] == list(range(11, KEPT + 11))
 
 
@@ -122,7 +122,7 @@ async def test_who_knows_another_process_is_told_so_and_hears_all_of_this_one(st
     stand.app.ops.journal.note("reload")
     async with Listening(stand.url, f"?since={position}") as reader:
         assert (await reader.event())["kind"] == "hello"
-        assert await reader.event() == {"kind": "missed", "after": position, "why": "another process"}
+        assert await reader.event() == {"kind": "missed", "after": position, "reason": "other_process"}
         assert (await reader.event())["id"] == 1
 
 
@@ -186,7 +186,7 @@ async def test_reader_who_does_not_read_is_dropped_and_others_are_not(stand: Sta
         await eventually(lambda: readers(stand) == 1)
         journal.note("reload")
         assert (await eager.event())["kind"] == "reload"
-    assert any(line["event"].startswith("an event reader is dropped") for line in stand.log)
+    assert any(line["event"].startswith("event reader dropped") for line in stand.log)
 
 
 async def test_number_of_readers_is_bounded_and_places_come_back(stand: Stand) -> None:
@@ -233,7 +233,7 @@ async def test_reloads_and_the_end_of_a_process_are_heard(tmp_path: Path) -> Non
             write(path, "models: 7")
             served.signal(signal.SIGHUP)
             *_, refused = heard = await reader.until("reload", outcome="refused")
-            assert "guard.yaml:1: " in refused["facts"]["why"]
+            assert "guard.yaml:1: " in refused["facts"]["reason"]
             write(path, text)
             served.signal(signal.SIGHUP)
             heard += await reader.until("reload", outcome="ok")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.log import LEVELS
+from llm_guard.log import ACCESS_LOGGER, BREAKER_LOGGER, LEVELS
 from tests.chaos.forms import CHAT
 from tests.chaos.process import outcome_of, serving, start, write
 from tests.chaos.stand import Stand, config_of, config_text, facing
@@ -21,8 +21,6 @@ from tests.fakes.provider import ScriptedProvider
 from tests.tokens import BEARER
 
 HERE = {"host": "localhost", **BEARER}
-RECORD = "llm_guard.proxy.telemetry.recorder"
-SETTLE = "llm_guard.proxy.attempts.release"
 
 
 @pytest.fixture(autouse=True)
@@ -43,80 +41,84 @@ async def levels(url: str) -> list[dict[str, Any]]:
 
 async def test_process_writes_what_the_config_says_and_then_what_an_operator_says(tmp_path: Path) -> None:
     async with ScriptedProvider(*[CHAT.ok] * 3) as provider:
-        text = config_text(provider.url, ops={"log": {"levels": {RECORD: "warning"}}, "store": str(tmp_path / "s")})
+        text = config_text(
+            provider.url, ops={"log": {"levels": {ACCESS_LOGGER: "warning"}}, "store": str(tmp_path / "s")}
+        )
         async with serving(tmp_path / "config.yaml", text) as served:
             unheard = await CHAT.ask(served.url)
             kept = await ask(served.url, "/admin/calls", b"", HERE, "GET")
             assert [each["request_id"] for each in kept.json["calls"]] == [unheard.headers["x-llm-guard-request-id"]]
-            assert (await change(served.url, logger=RECORD, level="info")).status == 200
+            assert (await change(served.url, logger=ACCESS_LOGGER, level="info")).status == 200
             heard = await CHAT.ask(served.url)
-            assert (await change(served.url, logger=RECORD, level=None)).status == 200
+            assert (await change(served.url, logger=ACCESS_LOGGER, level=None)).status == 200
             await CHAT.ask(served.url)
             served.process.terminate()
             await served.exit_code()
     calls = [line["request_id"] for line in served.log if line["event"] == "call"]
     assert calls == [heard.headers["x-llm-guard-request-id"]]
     changed = [line for line in served.log if line["event"] == "changed"]
-    assert [line["target"] for line in changed] == [RECORD, RECORD]
-    assert all(line["why"] == "to see more" and line["logger"].startswith("llm_guard.") for line in changed)
+    assert [line["target"] for line in changed] == [ACCESS_LOGGER, ACCESS_LOGGER]
+    assert all(line["reason"] == "to see more" and line["logger"].startswith("llm_guard.") for line in changed)
 
 
 async def test_levels_are_shown_with_where_they_come_from() -> None:
-    async with facing(ops={"log": {"level": "warning", "levels": {SETTLE: "error"}}}) as (stand, _):
+    async with facing(ops={"log": {"level": "warning", "levels": {BREAKER_LOGGER: "error"}}}) as (stand, _):
         said = (await change(stand.url, logger="llm_guard.admin", level="debug", **{"for": "10m"})).json["now"]
         assert said == await levels(stand.url)
         assert [(each["logger"], each["level"], each["configured"]) for each in said] == [
-            ("", "warning", "warning"), ("llm_guard.admin", "debug", None), (SETTLE, "error", "error"),
+            ("", "warning", "warning"), ("llm_guard.admin", "debug", None), (BREAKER_LOGGER, "error", "error"),
         ]  # fmt: skip
         assert [each["until"] is not None for each in said] == [False, True, False]
 
 
 async def test_word_ends_when_its_time_is_over_and_that_is_written_down() -> None:
     async with facing() as (stand, _):
-        await change(stand.url, logger=SETTLE, level="error", **{"for": "10m"})
+        await change(stand.url, logger=BREAKER_LOGGER, level="error", **{"for": "10m"})
         await change(stand.url, logger="", level="critical")
         look(stand, 590.0)
-        assert LEVELS.of(SETTLE) == "error"
+        assert LEVELS.of(BREAKER_LOGGER) == "error"
         look(stand, 610.0)
-        assert (LEVELS.of(SETTLE), LEVELS.of("llm_guard.app")) == ("critical", "critical")
+        assert (LEVELS.of(BREAKER_LOGGER), LEVELS.of("llm_guard.app")) == ("critical", "critical")
         look(stand, 620.0)
         shown: list[dict[str, Any]] = (await ask(stand.url, "/admin/audit", b"", HERE, "GET")).json
-        ended, _, began = [(each["who"], each["what"], each["target"], each["why"]) for each in shown]
-        assert began == ("operator from 127.0.0.1", "log-levels.set", SETTLE, "to see more")
-        assert ended == ("expiry", "log-levels.reset", SETTLE, "its time was over")
+        ended, _, began = [(each["actor"], each["action"], each["target"], each["reason"]) for each in shown]
+        assert began == ("operator from 127.0.0.1", "log-levels.set", BREAKER_LOGGER, "to see more")
+        assert ended == ("expiry", "log-levels.reset", BREAKER_LOGGER, "the override expired")
         assert shown[0]["detail"] == {"was": "error", "level": "critical", "reason": "to see more"}
         await change(stand.url, logger="", level=None)
 
 
 async def test_later_word_without_an_end_is_not_ended_by_the_earlier_ones() -> None:
     async with facing() as (stand, _):
-        await change(stand.url, logger=SETTLE, level="error", **{"for": "1m"})
-        await change(stand.url, logger=SETTLE, level="debug")
+        await change(stand.url, logger=BREAKER_LOGGER, level="error", **{"for": "1m"})
+        await change(stand.url, logger=BREAKER_LOGGER, level="debug")
         look(stand, 61.0)
-        assert LEVELS.of(SETTLE) == "debug"
+        assert LEVELS.of(BREAKER_LOGGER) == "debug"
 
 
 async def test_word_ends_with_the_gateway_it_was_said_to() -> None:
     async with facing() as (stand, _):
-        await change(stand.url, logger=SETTLE, level="critical")
-    assert LEVELS.of(SETTLE) == "info"
+        await change(stand.url, logger=BREAKER_LOGGER, level="critical")
+    assert LEVELS.of(BREAKER_LOGGER) == "info"
 
 
 async def test_reload_changes_the_configs_levels_and_leaves_an_operators_word() -> None:
     async with facing() as (stand, provider):
-        await change(stand.url, logger=SETTLE, level="critical")
-        stand.app.ops.adopt(config_of(provider.url, ops={"log": {"level": "error", "levels": {SETTLE: "debug"}}}))
-        assert (LEVELS.of(SETTLE), LEVELS.of("llm_guard.app")) == ("critical", "error")
+        await change(stand.url, logger=BREAKER_LOGGER, level="critical")
+        stand.app.ops.adopt(
+            config_of(provider.url, ops={"log": {"level": "error", "levels": {BREAKER_LOGGER: "debug"}}})
+        )
+        assert (LEVELS.of(BREAKER_LOGGER), LEVELS.of("llm_guard.app")) == ("critical", "error")
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        {"logger": SETTLE, "level": "verbose"},
-        {"logger": SETTLE},
-        {"logger": SETTLE, "level": "debug", "reason": " "},
-        {"logger": SETTLE, "level": "debug", "for": "soon"},
-        {"logger": SETTLE, "level": "debug", "for": "0s"},
+        {"logger": BREAKER_LOGGER, "level": "verbose"},
+        {"logger": BREAKER_LOGGER},
+        {"logger": BREAKER_LOGGER, "level": "debug", "reason": " "},
+        {"logger": BREAKER_LOGGER, "level": "debug", "for": "soon"},
+        {"logger": BREAKER_LOGGER, "level": "debug", "for": "0s"},
     ],
 )
 async def test_change_that_makes_no_sense_changes_nothing(said: dict[str, str]) -> None:
@@ -164,4 +166,4 @@ async def test_level_of_a_module_that_is_none_is_an_error_of_the_config(tmp_path
     )
     code, said = await outcome_of(path)
     assert code == 2
-    assert "ops.log.levels: gateway: write a module of the gateway" in said
+    assert "ops.log.levels: gateway: give llm_guard.access, llm_guard.breaker, or a module or package" in said

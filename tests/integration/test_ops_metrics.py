@@ -112,7 +112,7 @@ async def test_call_that_waits_for_its_turn_is_in_the_queue() -> None:
     assert found("in_flight_calls", model="gpt") == 2
 
 
-async def test_key_that_is_refused_twice_is_benched() -> None:
+async def test_key_that_is_refused_twice_is_in_a_cooldown() -> None:
     upstreams = {"own": {"dialect": "openai", "base_url": "URL", "api_key": "sk-of-the-gateway"}}
     models = {"gpt": {"deployments": [{"upstream": "own"}]}}
     async with ScriptedProvider(REFUSED, REFUSED) as provider:
@@ -121,8 +121,8 @@ async def test_key_that_is_refused_twice_is_benched() -> None:
             for _ in range(2):
                 await call(stand)
             found = await scraped(stand)
-    assert found("benched_credentials", upstream="own") == 1
-    assert found("benched_credentials", upstream="one") == 0
+    assert found("credentials_in_cooldown", upstream="own") == 1
+    assert found("credentials_in_cooldown", upstream="one") == 0
 
 
 async def test_second_listener_has_the_page_to_itself_and_a_count_of_its_own() -> None:

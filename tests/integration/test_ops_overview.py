@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from llm_guard.admin.api import history as ops_history
-from llm_guard.admin.api.health import Health
+from llm_guard.admin.api.health import HealthApi
 from llm_guard.admin.api.overview import Overview
-from llm_guard.admin.http.endpoint import Asked, Caller
-from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, History, LabelledBreaker, Snapshot
+from llm_guard.admin.http.endpoint import AdminRequest, Operator
+from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, HistoryView, LabelledBreaker, Snapshot
 from llm_guard.clock import SystemClock
 from llm_guard.outcome import Failure, FailureKind
 from tests.chaos.forms import CHAT
@@ -63,7 +63,7 @@ async def test_models_without_calls_are_shown_too() -> None:
         assert [each.model for each in seen.models] == ["gpt", "claude"]
         assert seen.total.calls == 0
         assert seen.total.success_rate is seen.total.retries_per_call is None
-        assert (seen.health, seen.why, seen.is_draining) == ("healthy", [], False)
+        assert (seen.health, seen.reasons, seen.is_draining) == ("healthy", [], False)
 
 
 async def test_what_the_client_did_wrong_is_no_failure() -> None:
@@ -156,7 +156,7 @@ async def test_healthy_gateway_says_so() -> None:
     async with facing(GOOD) as (stand, _):
         await CHAT.ask(stand.url)
         summary = await view(stand.url, "/admin/health", HealthSummary)
-        assert (summary.health, summary.why, summary.unhealthy, summary.degraded) == ("healthy", [], [], [])
+        assert (summary.health, summary.reasons, summary.unhealthy, summary.degraded) == ("healthy", [], [], [])
         assert {state: each.count for state, each in summary.deployments.items()} == {
             "healthy": 4, "degraded": 0, "unhealthy": 0, "failed": 0,
         }  # fmt: skip
@@ -174,7 +174,7 @@ async def test_outage_is_unhealthy_and_the_gateway_still_ready() -> None:
         assert ready.status == 200
         assert ready.text == "ready\nhealth: unhealthy\none/gpt: its breaker is open\n"
         seen = await snapshot(stand)
-        assert (seen.health, of(seen, "one/gpt").why) == ("unhealthy", ["its breaker is open"])
+        assert (seen.health, of(seen, "one/gpt").reasons) == ("unhealthy", ["its breaker is open"])
         assert await stand.metric("llm_guard_health_state", deployment="one/gpt", state="unhealthy") == 1
 
 
@@ -200,7 +200,7 @@ async def test_model_that_has_nobody_left_makes_the_whole_unhealthy_but_not_one_
             await CHAT.ask(stand.url, model="xy")
         summary = await view(stand.url, "/admin/health", HealthSummary)
         assert (summary.health, summary.unhealthy) == (health, [f"one/{key}"])
-        assert (summary.why[0] == "nobody is left who could answer for xy") == (health == "unhealthy")
+        assert (summary.reasons[0] == "no deployment is left for xy") == (health == "unhealthy")
 
 
 async def test_answers_slower_than_their_budget_are_degraded() -> None:
@@ -219,7 +219,9 @@ async def test_deployment_that_its_provider_holds_is_degraded_unless_it_is_anoth
         gates.of("an account", now).pause_until(now + 60)
         (one,) = (await view(stand.url, "/admin/health", HealthSummary)).degraded
         assert one == "one/gpt"
-        assert "one/gpt: its provider takes nothing for another " in (await look(stand.url, "/readyz")).text
+        assert (
+            "one/gpt: its provider sent a Retry-After: no calls for another " in (await look(stand.url, "/readyz")).text
+        )
         gates.of("another account", now)
         assert (await view(stand.url, "/admin/health", HealthSummary)).health == "healthy"
 
@@ -234,9 +236,9 @@ async def test_deployment_whose_own_credential_rests_is_degraded() -> None:
             for _ in range(2):
                 stand.app.gateway.cooldowns.note_refusal(key, "m", Failure(FailureKind.AUTH, "no"), SystemClock().now())
         seen = await snapshot(stand)
-        assert seen.credentials_benched == 2
+        assert seen.credentials_in_cooldown == 2
         assert [each.deployment for each in seen.deployments if each.health == "degraded"] == ["paid/ours", "paid"]
-        assert of(seen, "paid/ours").why[0].startswith("its credential is benched for another ")
+        assert of(seen, "paid/ours").reasons[0].startswith("its credential is in cooldown for another ")
 
 
 async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:
@@ -246,7 +248,7 @@ async def test_breaker_that_is_being_tried_has_no_next_probe() -> None:
         assert stand.deployment("one/gpt").breaker.try_acquire(SystemClock().now() + 31) is not None
         one = of(await snapshot(stand), "one/gpt")
         assert (one.breaker.state, one.breaker.next_probe_s) == ("half_open", None)
-        assert (one.health, one.why) == ("degraded", ["its breaker is half-open"])
+        assert (one.health, one.reasons) == ("degraded", ["its breaker is half-open"])
 
 
 class Breathing(SystemClock):
@@ -279,8 +281,8 @@ async def test_of_many_models_and_deployments_a_few_are_looked_at_at_once(
         clock = Breathing()
         monkeypatch.setattr(stand.app.ops.overview, "_running", replace(stand.app.ops.overview._running, clock=clock))
         monkeypatch.setattr(stand.app.ops._health, "_clock", clock)
-        for owner, name in ((Health, "_signs"), (Overview, "_view"), (Overview, "_labelled"), (Overview, "_model_view"),
-                            (ops_history.History, "model")):  # fmt: skip
+        for owner, name in ((HealthApi, "_signs"), (Overview, "_view"), (Overview, "_labelled"),
+                            (Overview, "_model_view"), (ops_history.HistoryApi, "model")):  # fmt: skip
             monkeypatch.setattr(owner, name, clock.seen(getattr(owner, name)))
         assert (await look(stand.url, f"/admin/{path}")).status == 200
         assert 10 < clock.most <= 100
@@ -303,7 +305,7 @@ async def test_reasons_of_readiness_are_looked_for_once_a_second_at_most() -> No
         stand.deployment("one/gpt").breaker.force("forced_open", 0.0)
         health = stand.app.ops._health
         health._looked_at += 60.0  # ensures that the cached reasons are still valid, however slow this test is
-        asked = Asked("GET", "/readyz", {}, caller=Caller("vic", "viewer"))
+        asked = AdminRequest("GET", "/readyz", {}, caller=Operator("vic", "viewer"))
         assert (await health._ready(asked)).body == b"ready\nhealth: healthy\n"
         health._looked_at -= 61.0
         assert b"one/gpt: its breaker is forced open" in (await health._ready(asked)).body
@@ -323,6 +325,6 @@ async def test_gateway_that_leaves_is_not_ready_and_says_why_first() -> None:
 async def test_history_is_there_from_the_start() -> None:
     async with facing(GOOD) as (stand, _):
         await CHAT.ask(stand.url)
-        history = await view(stand.url, "/admin/history", History)
+        history = await view(stand.url, "/admin/history", HistoryView)
         assert (history.step_s, history.at, history.models) == (5.0, [], {})
         assert history.total.calls_per_second == []

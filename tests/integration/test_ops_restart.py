@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.storage.snapshot_file import KeptFile
+from llm_guard.storage.snapshot_file import SnapshotFile
 from tests.chaos.forms import CHAT
 from tests.chaos.process import Served, serving
 from tests.chaos.stand import config_text
@@ -87,7 +87,7 @@ async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Pat
     config = text(folder, port)
     async with serving(path, config) as served:
         await change(served.url, "breakers/force-open", **HOUR, **LABEL)
-        await change(served.url, "deployments/bench", deployment="two/claude", **HOUR)
+        await change(served.url, "deployments/cordon", deployment="two/claude", **HOUR)
         await change(served.url, "limits", concurrency=7, **LABEL)
         await change(served.url, "alerts/silence", alert="breaker_open", **HOUR)
         await change(served.url, "log-levels", logger="llm_guard.proxy", level="debug")
@@ -98,10 +98,10 @@ async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Pat
     assert [stat.S_IMODE(each.stat().st_mode) for each in folder.glob("gateway-*")] == [0o600]
     async with serving(path, config) as served:
         assert await words(served.url) == said
-        assert said[:2] == [("one/gpt", "forced_open", "an outage", None), ("two/claude", "closed", None, "benched")]
+        assert said[:2] == [("one/gpt", "forced_open", "an outage", None), ("two/claude", "closed", None, "cordoned")]
         assert (await CHAT.ask(served.url)).status == 503
         assert (await audit(served.url))[0] == (
-            "start", "log-levels.reset", "llm_guard.proxy", "the process began anew",
+            "start", "log-levels.reset", "llm_guard.proxy", "the gateway was restarted",
         )  # fmt: skip
         await eventually(lambda: kept(folder)["log_levels"] == [], within_s=10)
         for name in ("forces", "holds", "silences"):
@@ -117,7 +117,7 @@ async def test_modes_and_stopped_engines_outlive_the_process(tmp_path: Path) -> 
     async with serving(path, config) as served:
         await change(served.url, "engines/stop", engine="sleeper")
         await change(served.url, "degraded/enter", **HOUR)
-        await change(served.url, "degraded/leave", model="gpt")
+        await change(served.url, "degraded/exit", model="gpt")
         modes = await get(served.url, "degraded")
         await eventually(lambda: len(kept(folder).get("modes", [])) == 2, within_s=10)
         await kill(served)
@@ -125,7 +125,7 @@ async def test_modes_and_stopped_engines_outlive_the_process(tmp_path: Path) -> 
         async with serving(path, config) as served:
             assert [each["state"] for each in await get(served.url, "engines")] == ["stopped"]
             now = await get(served.url, "degraded")
-            assert [now["gateway"]["is_degraded"], now["gateway"]["why"]] == [True, modes["gateway"]["why"]]
+            assert [now["gateway"]["is_degraded"], now["gateway"]["reason"]] == [True, modes["gateway"]["reason"]]
             assert [(each["model"], each["is_degraded"], each["by"]) for each in now["models"]] == [
                 ("gpt", False, "operator")
             ]
@@ -143,7 +143,7 @@ async def words(url: str) -> list[object]:
         for each in await get(url, "deployments")
     ]
     limits = [(each["deployment"], each["concurrency"]) for each in await get(url, "limits")]
-    silences = [(each["alert"], each["who"]) for each in (await get(url, "alerts"))["silences"]]
+    silences = [(each["alert"], each["operator"]) for each in (await get(url, "alerts"))["silences"]]
     return [*deployments, limits, silences]
 
 
@@ -157,7 +157,7 @@ async def test_word_that_is_taken_back_does_not_come_again(tmp_path: Path) -> No
         await change(stand.url, "breakers/reset", **LABEL)
     async with running(path) as stand:
         one, *_ = await get(stand.url, "deployments")
-        assert (one["breaker"]["state"], one["hold"]["who"]) == ("closed", "ann from 127.0.0.1")
+        assert (one["breaker"]["state"], one["hold"]["operator"]) == ("closed", "ann from 127.0.0.1")
 
 
 async def test_word_whose_time_or_deployment_has_gone_meanwhile_is_written_down_as_over(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_word_whose_time_or_deployment_has_gone_meanwhile_is_written_down_
     file_in(folder).write_text(json.dumps(was))
     async with running(path) as stand:
         assert [(who, what, target) for who, what, target, _ in (await audit(stand.url))[:2]] == [
-            ("expiry", "breakers.reset", "one/gpt"), ("reload", "deployments.return", "two/gone"),
+            ("expiry", "breakers.reset", "one/gpt"), ("reload", "deployments.uncordon", "two/gone"),
         ]  # fmt: skip
         one, two, *_ = await get(stand.url, "deployments")
         assert (one["breaker"]["state"], two["host"], two["hold"]) == ("closed", "forced_open", None)
@@ -187,21 +187,26 @@ async def test_limits_end_with_the_config_that_they_were_said_over(tmp_path: Pat
     path.write_text(text(folder, port, retry={"max_attempts": 2}))
     async with running(path) as stand:
         assert not any(each["is_changed"] for each in await get(stand.url, "limits"))
-        assert (await audit(stand.url))[0] == ("start", "limits.reset", "one/gpt", "the config was read")
+        assert (await audit(stand.url))[0] == (
+            "start",
+            "limits.reset",
+            "one/gpt",
+            "the gateway was restarted with another config",
+        )
     assert kept(folder)["limits"] == []
 
 
-async def test_restart_that_undoes_a_roll_back_is_in_the_trail(tmp_path: Path) -> None:
+async def test_restart_that_undoes_a_rollback_is_in_the_trail(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     path.write_text(text(folder, port))
     async with running(path) as stand:
         path.write_text(text(folder, port, retry={"max_attempts": 2}))
         await change(stand.url, "config/reload")
-        await change(stand.url, "config/roll-back")
+        await change(stand.url, "config/rollback")
     for _ in range(2):  # recorded only once
         async with running(path) as stand:
             assert [(who, what) for who, what, *_ in await audit(stand.url)] == [
-                ("start", "config.reload"), ("ann from 127.0.0.1", "config.roll-back"),
+                ("start", "config.reload"), ("ann from 127.0.0.1", "config.rollback"),
                 ("ann from 127.0.0.1", "config.reload"),
             ]  # fmt: skip
 
@@ -213,8 +218,8 @@ async def test_file_that_cannot_be_read_is_as_none_and_is_said(tmp_path: Path) -
         await change(stand.url, "deployments/drain", **LABEL)
     file_in(folder).write_text('{"holds": [{"label": 7}]}')
     async with running(path) as stand:
-        (line,) = [line for line in stand.log if line["event"] == "nothing is known of before the restart"]
-        assert "holds" in line["problem"]
+        (line,) = [line for line in stand.log if line["event"] == "operator state not restored"]
+        assert "holds" in line["error"]
         assert all(each["hold"] is None for each in await get(stand.url, "deployments"))
     assert kept(folder)["holds"] == []
 
@@ -249,7 +254,7 @@ async def test_address_that_cannot_be_had_leaves_the_words_of_whoever_has_it(tmp
         with pytest.raises(OSError, match="use"):
             async with running(path):
                 pass
-        await change(stand.url, "deployments/return", **LABEL)
+        await change(stand.url, "deployments/uncordon", **LABEL)
     assert kept(folder)["holds"] == []
 
 
@@ -260,14 +265,14 @@ async def test_nobody_is_let_in_before_what_was_said_holds_again(
     path.write_text(text(folder, port))
     async with running(path) as stand:
         await change(stand.url, "deployments/drain", **LABEL)
-    read, is_reading, goes_on = KeptFile.read, threading.Event(), threading.Event()
+    read, is_reading, goes_on = SnapshotFile.read, threading.Event(), threading.Event()
 
-    def slowly(file: KeptFile) -> bytes | None:
+    def slowly(file: SnapshotFile) -> bytes | None:
         is_reading.set()
         goes_on.wait(10)
         return read(file)
 
-    monkeypatch.setattr(KeptFile, "read", slowly)
+    monkeypatch.setattr(SnapshotFile, "read", slowly)
     stands = contextlib.AsyncExitStack()
     starting = asyncio.ensure_future(stands.enter_async_context(running(path)))
     await eventually(is_reading.is_set)

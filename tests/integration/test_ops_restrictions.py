@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from llm_guard.admin.schemas.restrictions import Kind
+from llm_guard.admin.schemas.restrictions import RestrictionKind
 from llm_guard.outcome import RefusedBy
 from llm_guard.resilience.throttling.adaptive_throttle import Throttle
 from tests.chaos.forms import CHAT
@@ -180,7 +180,7 @@ async def forced_breaker(_folder: Path) -> AsyncIterator[Scene]:
 @asynccontextmanager
 async def hold(_folder: Path) -> AsyncIterator[Scene]:
     async with facing(CHAT.ok) as (stand, _):
-        await change(stand.url, "deployments/bench", deployment="one/gpt", for_="1h")
+        await change(stand.url, "deployments/cordon", deployment="one/gpt", for_="1h")
         yield scene_of(stand)
 
 
@@ -321,7 +321,7 @@ async def tls_handshakes(folder: Path) -> AsyncIterator[Scene]:
             yield Scene(stand, stand.app.addresses[1], call, (path, open_))
 
 
-CASES: Mapping[Kind, Case] = {
+CASES: Mapping[RestrictionKind, Case] = {
     "breaker": Case("breaker", breaker),
     "host_breaker": Case("breaker", host_breaker),
     "forced_breaker": Case("breaker", forced_breaker),
@@ -343,23 +343,25 @@ CASES: Mapping[Kind, Case] = {
     "caller_breaker": Case("breaker", caller_breaker),
     "tls_handshakes": Case(None, tls_handshakes),
 }
-HAVE_AN_END: set[Kind] = {
+HAVE_AN_END: set[RestrictionKind] = {
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "provider_pause", "slow_start",
     "hold", "degraded_mode", "client_limit", "caller_breaker",
 }  # fmt: skip
 
 
-SHOWN_LONGER: set[Kind] = {"pace", "deadline", "spool", "connections", "tls_handshakes"}
+SHOWN_LONGER: set[RestrictionKind] = {"pace", "deadline", "spool", "connections", "tls_handshakes"}
 """Headers set the pace again; the others are shown for a minute after the last refusal."""
 
 
 def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case() -> None:
-    assert set(CASES) == set(get_args(Kind))
+    assert set(CASES) == set(get_args(RestrictionKind))
     assert {case.by for case in CASES.values() if case.by} == set(get_args(RefusedBy)) - CALLERS_MISTAKES
 
 
 @pytest.mark.parametrize("kind", CASES)
-async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind: Kind, tmp_path: Path) -> None:
+async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(
+    kind: RestrictionKind, tmp_path: Path
+) -> None:
     case = CASES[kind]
     async with case.scene(tmp_path) as scene:
         await check_is_refused(scene, kind, case.by)
@@ -367,9 +369,9 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
         assert found["since"] is not None
         assert (found["until"] is not None) == (kind in HAVE_AN_END)
         assert found["cause"]
-        assert found["end"]
+        assert found["ends"]
         if (lift := found["lift"]) is None:
-            assert found["why_no_lift"]
+            assert found["no_lift_reason"]
             return
         if scene.config is not None:
             path, text = scene.config
@@ -382,7 +384,7 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(kind:
             assert kind not in [each["kind"] for each in await get(scene.admin, "restrictions")]
 
 
-async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy | None) -> None:
+async def check_is_refused(scene: Scene, kind: RestrictionKind, by: RefusedBy | None) -> None:
     if kind == "tls_handshakes":
         with pytest.raises((OSError, EOFError, asyncio.IncompleteReadError)):
             await scene.ask()
@@ -403,17 +405,17 @@ async def check_is_refused(scene: Scene, kind: Kind, by: RefusedBy | None) -> No
 
 
 async def refusals(scene: Scene, by: RefusedBy) -> float:
-    return total((await fetch(f"{scene.admin}/metrics")).text, "llm_guard_refusals_total", by=by)
+    return total((await fetch(f"{scene.admin}/metrics")).text, "llm_guard_refusals_total", reason=by)
 
 
-async def restriction(scene: Scene, kind: Kind) -> dict[str, Any]:
+async def restriction(scene: Scene, kind: RestrictionKind) -> dict[str, Any]:
     (found,) = [each for each in await get(scene.admin, "restrictions") if each["kind"] == kind]
     return dict(found)
 
 
 # health and the alert
 
-LASTING: set[Kind] = set(CASES) - {
+LASTING: set[RestrictionKind] = set(CASES) - {
     "degraded_mode", "deferred_queue", "drain", "client_limit", "spool", "connections", "caller_breaker",
     "tls_handshakes",
 }  # fmt: skip
@@ -423,7 +425,7 @@ announced, and a refused connection brings no call."""
 
 
 @pytest.mark.parametrize("kind", sorted(LASTING))
-async def test_nothing_is_healthy_while_most_calls_are_refused(kind: Kind, tmp_path: Path) -> None:
+async def test_nothing_is_healthy_while_most_calls_are_refused(kind: RestrictionKind, tmp_path: Path) -> None:
     async with CASES[kind].scene(tmp_path) as scene:
         for _ in range(20):
             await scene.ask()
@@ -431,14 +433,14 @@ async def test_nothing_is_healthy_while_most_calls_are_refused(kind: Kind, tmp_p
         (gpt,) = (each for each in seen["models"] if each["model"] == "gpt")
         (one,) = (each for each in seen["deployments"] if each["deployment"] == "one/gpt")
         assert gpt["health"] != "healthy"
-        assert f" by {CASES[kind].by}" in gpt["why"][0]
+        assert f" by {CASES[kind].by}" in gpt["reasons"][0]
         assert gpt["traffic"]["refused_rate"] > 0.5
         assert one["health"] != "healthy"
-        assert any(f" by {CASES[kind].by}" in why for why in one["why"])
+        assert any(f" by {CASES[kind].by}" in why for why in one["reasons"])
         assert seen["health"] != "healthy"
         summary = await get(scene.admin, "health")
         assert summary["health"] == seen["health"]
-        assert any("the gateway refused" in why for why in summary["why"])
+        assert any("the gateway refused" in why for why in summary["reasons"])
 
 
 async def test_refused_calls_are_an_alert_within_seconds() -> None:
@@ -473,7 +475,7 @@ async def test_pace_that_429s_have_taught_is_forgotten() -> None:
         found = await restriction(scene_of(stand), "pace")
         assert "429" in found["cause"]
         sent = len(provider.requests)
-        await change(stand.url, "deployments/reset", deployment="one/gpt", what=["pace"])
+        await change(stand.url, "deployments/reset", deployment="one/gpt", kinds=["pace"])
         assert "x-llm-guard-refused-by" not in (await CHAT.ask(stand.url)).headers
         assert len(provider.requests) == sent + 1
 
@@ -488,7 +490,7 @@ async def test_reset_of_a_deployment_ends_all_that_it_does_by_itself_and_says_wh
             assert answer["warnings"] == ["the credential of one is used again for every model, not only for one/gpt"]
             await fail(stand, 200)
             (entry, *_) = await get(stand.url, "audit")
-            assert (entry["what"], entry["target"], entry["why"]) == ("deployments.reset", "one/gpt", "a new key")
+            assert (entry["action"], entry["target"], entry["reason"]) == ("deployments.reset", "one/gpt", "a new key")
             assert entry["detail"]["lifted"] == ["credential_cooldown: one"]
 
 
@@ -499,7 +501,7 @@ async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
         answer = await change(stand.url, "deployments/reset", deployment="one/gpt")
         assert {each["kind"] for each in answer["now"]} == {"hold", "forced_breaker"}
         nothing, *still = answer["warnings"]
-        assert nothing == "one/gpt: nothing of that restricted it"
+        assert nothing == "one/gpt: no such restriction was in force"
         assert [each.partition(":")[0] for each in still] == [
             "still restricted by forced_breaker",
             "still restricted by hold",
@@ -510,7 +512,7 @@ async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
 
 async def test_only_what_is_named_is_reset() -> None:
     async with breaker(Path()) as scene:
-        answer = await change(scene.admin, "deployments/reset", deployment="one/gpt", what=["pace", "cooldown"])
+        answer = await change(scene.admin, "deployments/reset", deployment="one/gpt", kinds=["pace", "cooldown"])
         assert [each["kind"] for each in answer["now"]] == ["breaker"]
         assert (await scene.ask()).headers["x-llm-guard-refused-by"] == "breaker"
 
@@ -544,12 +546,12 @@ async def test_keys_of_callers_are_listed_together_and_without_what_they_are() -
 @pytest.mark.parametrize(
     ("body", "status", "word"),
     [
-        ({}, 422, "name a `deployment`"),
-        ({"deployment": "one/gtp"}, 404, "near it are one/gpt"),
-        ({"deployment": "one/gpt", "what": []}, 422, "what"),
-        ({"deployment": "one/gpt", "what": ["hold"]}, 422, "what"),
+        ({}, 422, "send either `deployment`"),
+        ({"deployment": "one/gtp"}, 404, "similar names: one/gpt"),
+        ({"deployment": "one/gpt", "kinds": []}, 422, "kinds"),
+        ({"deployment": "one/gpt", "kinds": ["hold"]}, 422, "kinds"),
         ({"deployment": "one/gpt", "reason": ...}, 422, "reason"),
-        ({"upstream": "one", "what": ["pace"]}, 422, "of an upstream as a whole there is no pace"),
+        ({"upstream": "one", "kinds": ["pace"]}, 422, "an upstream as a whole has no pace"),
     ],
 )
 async def test_reset_that_makes_no_sense_is_refused_with_a_remedy(body: dict[str, Any], status: int, word: str) -> None:

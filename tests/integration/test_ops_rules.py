@@ -151,7 +151,7 @@ def test_failures_of_the_clients_own_doing_are_those_that_the_gateway_knows() ->
     expected = {kind.label for kind in FailureKind if kind.category in _CLIENTS_FAILURES} | {"ok"}
     lists = [set(each.split("|")) for query in queries() for each in re.findall(r'outcome!~"([^"]*)"', query)]
     assert lists == [expected, expected]
-    refusals = [set(each.split("|")) for query in queries() for each in re.findall(r'by=~"([^"]*)"', query)]
+    refusals = [set(each.split("|")) for query in queries() for each in re.findall(r'reason=~"([^"]*)"', query)]
     assert refusals == [_CLIENTS_REFUSALS]
 
 

@@ -171,7 +171,7 @@ async def test_failure_is_an_error_with_its_kind() -> None:
     for span in (seen.call, *seen.attempts):
         assert span.status.code == 2
         assert facts(span.attributes)["error.type"] == "overloaded"
-    assert "answered 503" in facts(seen.call.attributes)["llm_guard.why"]
+    assert "answered 503" in facts(seen.call.attributes)["llm_guard.reason"]
     assert facts(seen.attempts[0].attributes)["http.response.status_code"] == 503
 
 
@@ -234,7 +234,7 @@ async def test_error_of_the_gateway_is_logged_with_the_trace_of_its_call(monkeyp
     async with facing(CHAT.ok) as (stand, _):
         monkeypatch.setattr("llm_guard.proxy.handler.identify", lambda *_: 1 / 0)
         await ask(stand.url, CHAT.path, CHAT.body(), SAID)
-        [line] = [line for line in stand.log if line["event"] == "a call broke the gateway"]
+        [line] = [line for line in stand.log if line["event"] == "unexpected error in a call"]
     assert line["trace_id"] == TRACE
 
 
@@ -263,8 +263,8 @@ async def test_collector_that_is_gone_is_a_word_in_the_log(monkeypatch: pytest.M
     async with facing(*[CHAT.ok] * 3, ops=ops) as (stand, _):
         for _ in range(3):
             await CHAT.ask(stand.url)
-        await eventually(lambda: any(line["event"] == "traces are lost" for line in stand.log), within_s=10)
-    assert len([line for line in stand.log if line["event"] == "traces are lost"]) == 1
+        await eventually(lambda: any(line["event"] == "spans lost" for line in stand.log), within_s=10)
+    assert len([line for line in stand.log if line["event"] == "spans lost"]) == 1
 
 
 async def test_reload_switches_traces_on_and_off() -> None:
@@ -316,7 +316,7 @@ def problem(url: str) -> str:
     "url", ["collector:4318", "http://collector", "ftp://a/b", "http://u:p@a/v1/traces", "http:///x"]
 )
 def test_endpoint_is_a_whole_url(url: str) -> None:
-    assert "ops.traces.endpoint: must be the whole URL" in problem(url)
+    assert "ops.traces.endpoint: must be the full URL" in problem(url)
 
 
 def test_traces_without_the_packages_are_an_error_that_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import trustme
 
 from llm_guard.config import WebhookConfig
 from llm_guard.webhooks import client as webhook_client
-from llm_guard.webhooks.client import Sent, WebhookClient
+from llm_guard.webhooks.client import WebhookClient, WebhookResult
 from llm_guard.webhooks.delivery import Webhook
 from llm_guard.webhooks.payloads import Notice
 from llm_guard.webhooks.signature import signature
@@ -36,7 +36,7 @@ async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WebhookClient
     await one.close()
 
 
-async def post(client: WebhookClient, url: str) -> Sent:
+async def post(client: WebhookClient, url: str) -> WebhookResult:
     return await client.post(url, {"content-type": "application/json"}, b"{}", WALL)
 
 
@@ -100,7 +100,7 @@ async def test_request_on_the_wire_is_whole_and_its_connection_is_not_kept(clien
         (503, True, "answered 503"),
         (429, True, "answered 429"),
         (408, True, "answered 408"),
-        (400, False, "answered 400: it does not take what it is sent"),
+        (400, False, "answered 400: the receiver rejects the payload"),
         (404, False, "answered 404: check its url"),
         (403, False, "answered 403: check its key, or its headers"),
     ],
@@ -125,7 +125,7 @@ async def test_redirect_is_not_followed(status: int, client: WebhookClient) -> N
         async with ScriptedProvider([whole(status, b"", {"location": elsewhere.url})]) as receiver:
             sent = await post(client, receiver.url)
         assert (sent.is_delivered, sent.may_retry) == (False, False)
-        assert sent.problem == f"answered {status}: redirects are not followed, write the address itself"
+        assert sent.problem == f"answered {status}: redirects are not followed, set the final URL"
         assert elsewhere.connections == []
 
 
@@ -150,19 +150,19 @@ async def test_answer_that_is_none_is_a_problem_in_our_own_words(script: list[St
     async with ScriptedProvider(script) as receiver:
         sent = await post(client, receiver.url)
     assert (sent.is_delivered, sent.may_retry) == (False, True)
-    assert sent.problem.startswith("it cannot be reached (")
+    assert sent.problem.startswith("connection failed (")
 
 
 async def test_nobody_there_is_tried_again(client: WebhookClient) -> None:
     sent = await post(client, dead_url())
-    assert (sent.may_retry, sent.problem) == (True, "it cannot be reached (ClientConnectorError)")
+    assert (sent.may_retry, sent.problem) == (True, "connection failed (ClientConnectorError)")
 
 
 async def test_one_that_never_answers_is_left(client: WebhookClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook_client, "_TOTAL_S", 0.05)
     async with ScriptedProvider([Hold()]) as receiver:
         sent = await post(client, receiver.url)
-        assert (sent.may_retry, sent.problem) == (True, "no answer within 0.05 s")
+        assert (sent.may_retry, sent.problem) == (True, "no response within 0.05 s")
         assert await receiver.closed_within(5)
 
 
@@ -206,7 +206,7 @@ async def test_name_that_does_not_exist_is_a_problem(client: WebhookClient, monk
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     sent = await post(client, "http://hooks.example/x")
-    assert (sent.may_retry, sent.problem) == (True, "it cannot be reached (ClientConnectorDNSError)")
+    assert (sent.may_retry, sent.problem) == (True, "connection failed (ClientConnectorDNSError)")
 
 
 async def test_name_is_looked_up_and_asked_at_its_address(
@@ -244,7 +244,7 @@ async def test_name_server_that_hangs_costs_one_thread_and_holds_nobody_up(
     monkeypatch.setattr(webhook_client, "_TOTAL_S", 0.05)
     try:
         for _ in range(3):
-            assert (await post(client, "http://hooks.example/x")).problem == "no answer within 0.05 s"
+            assert (await post(client, "http://hooks.example/x")).problem == "no response within 0.05 s"
         assert asked == ["hooks.example"]
         await asyncio.get_running_loop().run_in_executor(None, lambda: None)
     finally:

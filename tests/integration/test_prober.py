@@ -98,14 +98,18 @@ async def test_operator_sees_what_was_found(pair: tuple[MockProvider, MockProvid
         await eventually(lambda: (state(stand, "a"), state(stand, "b")) == ("down", "up"))
         found = await probes(stand)
         one, other = found["a"], found["b"]
-        assert (one.state, one.last, one.why) == ("down", "failed", "it answered 503 to the health page")
-        assert (one.failures >= 2, one.last_ok, one.took_s) == (True, None, None)
+        assert (one.state, one.last_result, one.reason) == ("down", "failed", "it answered 503 to the health page")
+        assert (one.failures >= 2, one.last_ok, one.duration_s) == (True, None, None)
         assert (one.interval_s, one.timeout_s, one.max_failures) == (0.015, 0.5, 2)
-        assert (other.state, other.last, other.why) == ("up", "answered", "it answered 404 to the health page")
+        assert (other.state, other.last_result, other.reason) == (
+            "up",
+            "answered",
+            "it answered 404 to the health page",
+        )
         summary = await view(stand.url, "/admin/health", HealthSummary)
         assert set(summary.unhealthy) == {"a/m", "a"}
         shown = {each["deployment"]: each for each in await get(stand.url, "deployments")}
-        assert shown["a/m"]["why"] == ["its probes find it down: it answered 503 to the health page"]
+        assert shown["a/m"]["reasons"] == ["its probes find it down: it answered 503 to the health page"]
         assert await stand.metric("llm_guard_upstream_up", upstream="a") == 0
         assert await stand.metric("llm_guard_upstream_up", upstream="b") == 1
         assert await stand.metric("llm_guard_probes_total", upstream="a", kind="health", outcome="failed") >= 2
@@ -125,8 +129,8 @@ async def test_looking_now_waits_for_what_is_found(pair: tuple[MockProvider, Moc
         assert (await change(stand.url, "probes/now"))["now"][0]["state"] == "up"
         a.switch("/health", "status:503")
         [found] = (await change(stand.url, "probes/now", upstream="a"))["now"]
-        assert (found["upstream"], found["last"], found["failures"]) == ("a", "failed", 1)
-        assert (await probes(stand))["b"].last == "ok"
+        assert (found["upstream"], found["last_result"], found["failures"]) == ("a", "failed", 1)
+        assert (await probes(stand))["b"].last_result == "ok"
         refused = await post(stand.url, "probes/now", upstream="z")
         assert (refused.status, refused.json["error"]["code"]) == (404, "unknown_probe")
 
@@ -135,7 +139,7 @@ async def test_where_nothing_is_looked_at_it_says_so() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         assert await probes(stand) == {}
         changed = await change(stand.url, "probes/now")
-        assert changed["warnings"] == ["nothing is looked at: no upstream has a `probe`"]
+        assert changed["warnings"] == ["nothing was probed: no upstream has a `probe`"]
         assert provider.requests == []
         assert await stand.metric("llm_guard_upstream_up") == 0
 
@@ -202,7 +206,7 @@ async def test_list_of_models_is_asked_for(pair: tuple[MockProvider, MockProvide
         await eventually(lambda: state(stand, "a") == "up")
         assert (pair[0].last.method, pair[0].last.target) == ("GET", "/v1/models")
         found = (await probes(stand))["a"]
-        assert (found.last, found.why) == ("answered", "it does not list m")
+        assert (found.last_result, found.reason) == ("answered", "it does not list m")
 
 
 async def test_reload_follows_the_file(tmp_path: Path, pair: tuple[MockProvider, MockProvider]) -> None:

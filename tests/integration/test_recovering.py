@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialects.resume.chat_splice import Continued
+from llm_guard.dialects.resume.chat_splice import ChatContinuation
 from tests.chaos.forms import CHAT, MESSAGES, RESPONSES, Form, name_of
 from tests.chaos.manual import Exchange
 from tests.chaos.pair import OnRequest, Pair, pair_of
@@ -79,7 +79,7 @@ async def test_next_deployment_is_asked_to_go_on() -> None:
         assert going_on.body["messages"][1]["content"] == FIRST.rstrip()
         (line,) = await this.stand.calls()
         assert (line["outcome"], line["status"]) == ("ok", 200)
-        assert [(each["outcome"], each.get("resumed_by")) for each in line["attempts"]] == [
+        assert [(each["outcome"], each.get("resume_mode")) for each in line["attempts"]] == [
             ("truncated", None), ("ok", "instruction"),
         ]  # fmt: skip
         assert this.stand.breaker("one/gpt").failures == 1
@@ -244,7 +244,7 @@ async def test_second_run_must_repeat_what_was_sent() -> None:
         reply = await call
         assert reply.is_whole
         assert text_of(reply) == FIRST + REST
-        assert await this.stand.metric("llm_guard_tokens_thrown_away_total", model="gpt") >= 1
+        assert await this.stand.metric("llm_guard_wasted_tokens_total", model="gpt") >= 1
 
 
 async def test_second_run_that_differs_is_cut_at_once() -> None:
@@ -301,7 +301,7 @@ async def test_bug_of_ours_at_the_seam_costs_an_error_event_and_no_slot(monkeypa
     def broken(self: Any, choice: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Continued, "_join_choice", broken)
+    monkeypatch.setattr(ChatContinuation, "_join_choice", broken)
     async with dying(begin(REST)) as (this, call, stream):
         stream.cut()
         reply = await call

@@ -62,10 +62,10 @@ async def test_spent_quota_burns_an_attempt_twice_and_then_none_on_any_model_of_
         assert [kind(reply) for reply in replies] == [(200, "2")] * 2 + [(200, "1")] * 4
         assert {reply.headers["x-llm-guard-deployment"] for reply in replies} == {"good/a", "good/b", "good/c"}
         assert (len(spent.requests), len(good.requests)) == (2, 6)
-        assert (await stand.calls())[-1]["skipped"] == [{"deployment": "spent/c", "why": "benched"}]
+        assert (await stand.calls())[-1]["skipped"] == [{"deployment": "spent/c", "reason": "in cooldown"}]
 
 
-async def test_benched_answer_is_the_providers_own_with_the_wait_that_is_left() -> None:
+async def test_response_in_a_cooldown_is_the_providers_own_with_the_wait_that_is_left() -> None:
     async with sharing(SPENT, headers=NOISE) as (stand, spent, _):
         first = [await ask_for(stand, model) for model in ("a-alone", "b-alone")]
         assert [kind(reply) for reply in first] == [(429, "1")] * 2
@@ -81,7 +81,7 @@ async def test_benched_answer_is_the_providers_own_with_the_wait_that_is_left() 
         assert not {"x-request-id", "set-cookie", "x-ratelimit-remaining-requests"} & set(reply.headers)
         assert len(spent.requests) == 2
         line = (await stand.calls())[-1]
-        assert (line["outcome"], line["gave_up"], line["attempts"]) == ("quota_exhausted", "benched", [])
+        assert (line["outcome"], line["gave_up"], line["attempts"]) == ("quota_exhausted", "in cooldown", [])
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, SPENT), (401, b'{"error":{"code":"invalid_api_key"}}')])
@@ -90,7 +90,7 @@ async def test_call_that_a_cooldown_refuses_says_so_and_is_counted(status: int, 
         replies = [await ask_for(stand, "a-alone") for _ in range(3)]
         assert [reply.headers.get("x-llm-guard-refused-by") for reply in replies] == [None, None, "cooldown"]
         assert (replies[2].status, replies[2].body) == (status, error)
-        assert await stand.metric("llm_guard_refusals_total", model="a-alone", by="cooldown") == 1
+        assert await stand.metric("llm_guard_refusals_total", model="a-alone", reason="cooldown") == 1
         assert (await stand.calls())[-1]["refused_by"] == "cooldown"
 
 
@@ -189,7 +189,7 @@ async def test_impatient_client_opens_nobodys_breaker() -> None:
         for _ in range(10):
             reply = await ask(stand.url, CHAT.path, CHAT.body(), {"x-stainless-read-timeout": "0.04"})
             assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (504, "deadline")
-        assert await stand.metric("llm_guard_refusals_total", model="gpt", by="deadline") == 10
+        assert await stand.metric("llm_guard_refusals_total", model="gpt", reason="deadline") == 10
         assert (await CHAT.ask(stand.url)).status == 200
         assert stand.breaker(CHAT.deployment).failures == 0
         assert len(provider.requests) == 11

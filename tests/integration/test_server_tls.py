@@ -54,7 +54,7 @@ def name_in(connection: Connection) -> str:
 
 
 def said(stand: Stand, event: str) -> list[str]:
-    return [str(line.get("problem", "")) for line in stand.log if line["event"].startswith(event)]
+    return [str(line.get("error", "")) for line in stand.log if line["event"].startswith(event)]
 
 
 async def test_calls_are_served_over_tls(authority: Authority) -> None:

@@ -105,7 +105,7 @@ async def test_client_that_stops_for_longer_than_idle_is_nobodys_failure_but_its
         stop_reading(client)
         (call,) = await stand.calls()
         assert call["outcome"] == "client_cancelled"
-        assert "stopped reading" in call["why"]
+        assert "stopped reading" in call["reason"]
         await eventually(lambda: fountain.closed_at)
         assert stand.breaker(form.deployment).failures == 0
         assert await stand.metric("llm_guard_timeouts_total") == 0

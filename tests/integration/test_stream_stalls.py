@@ -109,7 +109,7 @@ async def test_stalled_stream_goes_on_elsewhere(name: str) -> None:
         assert b"event: error" not in reply.body
         (call,) = await stand.calls()
         assert [each["outcome"] for each in call["attempts"]] == ["timeout", "ok"]
-        assert await stand.metric("llm_guard_recoveries_total", outcome="ok") == 1
+        assert await stand.metric("llm_guard_stream_resumes_total", outcome="ok") == 1
 
 
 @forms

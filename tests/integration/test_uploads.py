@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.settings import ProxySettings
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import CLOSE_S, Stand, config_of, facing, total
 from tests.chaos.wire import Connection, Reply, fetch
@@ -165,7 +165,7 @@ async def test_reload_changes_the_limit() -> None:
         for size, limit in ((MIB, MIB), (None, default)):
             server = {} if size is None else {"max_spool": str(size)}
             config = config_of(provider.url, server=server)
-            stand.app.gateway.adopt(Serving(config, stand.app.gateway.table))
+            stand.app.gateway.adopt(ProxySettings(config, stand.app.gateway.table))
             assert stand.app.gateway.spool.max_bytes == limit
 
 

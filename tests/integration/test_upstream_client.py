@@ -16,7 +16,7 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client import connection as upstream_connection
 from llm_guard.proxy.http_client import origin_pool as origin_module
-from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from tests.chaos.sinks import never_reading, pouring
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head
 from tests.fakes.provider import whole as answer
@@ -45,8 +45,8 @@ def on_each_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 @asynccontextmanager
-async def client() -> AsyncIterator[Connections]:
-    connections = Connections()
+async def client() -> AsyncIterator[ConnectionPool]:
+    connections = ConnectionPool()
     try:
         yield connections
     finally:
@@ -55,13 +55,13 @@ async def client() -> AsyncIterator[Connections]:
 
 
 @asynccontextmanager
-async def facing(*scripts: Sequence[Step]) -> AsyncIterator[tuple[Connections, ScriptedProvider]]:
+async def facing(*scripts: Sequence[Step]) -> AsyncIterator[tuple[ConnectionPool, ScriptedProvider]]:
     async with ScriptedProvider(*scripts) as provider, client() as connections:
         yield connections, provider
 
 
 async def send(
-    connections: Connections,
+    connections: ConnectionPool,
     url: str,
     method: str = "POST",
     target: str = "/v1/x",
@@ -83,7 +83,7 @@ async def rest_of(exchange: Exchange) -> bytes:
     return body
 
 
-async def ask(connections: Connections, url: str, method: str = "POST", *, is_repeatable: bool = True) -> bytes:
+async def ask(connections: ConnectionPool, url: str, method: str = "POST", *, is_repeatable: bool = True) -> bytes:
     return await rest_of(await send(connections, url, method, is_repeatable=is_repeatable))
 
 

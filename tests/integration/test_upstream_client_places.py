@@ -103,7 +103,7 @@ async def test_name_that_nobody_knows_is_a_network_failure_and_is_asked_again() 
     async with ScriptedProvider([OK]) as provider, client() as connections:
         names = Names()
         error = await failure(ask(connections, "http://provider.test"))
-        assert (error.kind, error.detail) == (FailureKind.NETWORK, "its host name was not found")
+        assert (error.kind, error.detail) == (FailureKind.NETWORK, "host name not found")
         names.addresses = (address_of(provider.url),)
         assert await ask(connections, "http://provider.test") == b"fine"
 

@@ -47,7 +47,7 @@ async def test_wrong_answer_is_a_failed_attempt(case: Case) -> None:
         assert "secret words" not in str(call)
         assert b"secret words" not in reply.body
         if case.kind == "misrouted":
-            assert TITLE in call["attempts"][0]["why"]
+            assert TITLE in call["attempts"][0]["reason"]
         if not case.endpoint.is_repeatable:
             assert (reply.status, len(second.requests)) == (502, 0)
             return
@@ -104,7 +104,7 @@ async def test_404_of_a_server_that_does_not_know_the_path_is_misrouted(body: by
         assert (await CHAT.ask(stand.url)).status == 404
         (call,) = await stand.calls()
         assert (call["outcome"], len(provider.requests)) == ("misrouted", 1)
-        assert "base_url" in call["why"]
+        assert "base_url" in call["reason"]
 
 
 JOB = b'{"id":"ftjob-1","object":"fine_tuning.job","model":"gpt","error":{"code":null,"message":null,"param":null}}'

@@ -91,7 +91,7 @@ async def test_media_stream_without_its_last_event_is_cut(form: Form, first: obj
     async with facing(cut, good) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert b"event: error" in reply.body
-        assert "upstreams.one.stream_end: lenient" in str((await stand.calls())[0]["why"])
+        assert "upstreams.one.stream_end: lenient" in str((await stand.calls())[0]["reason"])
         reply = await form.ask(stand.url, stream=True)
         assert (reply.body, reply.is_whole) == (begun + ended, True)
 
@@ -166,7 +166,7 @@ async def test_large_answer_of_another_shape_never_ends_cleanly(name: bytes) -> 
         reply = await EMBEDDINGS.ask(stand.url)
         assert (reply.status, reply.is_whole) == (200, False)
         (call,) = await stand.calls()
-        assert (call["outcome"], "has no data" in call["why"]) == ("malformed", True)
+        assert (call["outcome"], "has no data" in call["reason"]) == ("malformed", True)
         assert stand.breaker(EMBEDDINGS.deployment).failures == 0
 
 
@@ -221,7 +221,7 @@ async def test_page_is_no_answer_to_a_client_that_accepts_json(path: str, conten
         reply = await ask(stand.url, path, b'{"model":"gpt"}', {"accept": "application/json"})
         assert reply.status == 502
         (call,) = await stand.calls()
-        assert (call["outcome"], TITLE in call["why"]) == ("misrouted", True)
+        assert (call["outcome"], TITLE in call["reason"]) == ("misrouted", True)
         assert (await ask(stand.url, path, b'{"model":"gpt"}', {"accept": "text/html, */*"})).body == PAGE
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Verdict
+from llm_guard.resilience.alerts.alert import QUIET_S, Alert, RuleFinding, RuleSettings, RuleVerdict
 from llm_guard.resilience.alerts.baseline import Trend
 from llm_guard.resilience.alerts.rules import SuccessRateSettings, evaluate_success
 from llm_guard.webhooks.rate_limit import BURST, SendRate
@@ -18,16 +18,16 @@ settings = st.builds(
 )
 
 
-def found(verdict: Verdict | None) -> Finding | None:
-    return None if verdict is None else Finding(verdict, 0.0, 0.0, verdict)
+def found(verdict: RuleVerdict | None) -> RuleFinding | None:
+    return None if verdict is None else RuleFinding(verdict, 0.0, 0.0, verdict)
 
 
 @given(settings, st.lists(st.tuples(steps_s, verdicts), min_size=10, max_size=60))
 def test_alert_fires_and_resolves_in_turn_and_never_too_soon(
-    rule: RuleSettings, walk: list[tuple[float, Verdict | None]]
+    rule: RuleSettings, walk: list[tuple[float, RuleVerdict | None]]
 ) -> None:
     alert, now = Alert(), 0.0
-    stands: Verdict | None = None
+    stands: RuleVerdict | None = None
     since, heard_at = 0.0, -math.inf
     is_firing = False
     for step_s, verdict in walk:

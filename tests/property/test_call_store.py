@@ -21,19 +21,19 @@ from hypothesis.stateful import (
 )
 
 from llm_guard.storage.calls.bodies import Bodies
-from llm_guard.storage.calls.sqlite_store import KeptCallsFile
-from llm_guard.storage.calls.store import KeptCall, Purpose, Wanted
-from tests.fakes.kept import ANSWER, FAILED, letter, promise, stored_request
+from llm_guard.storage.calls.sqlite_store import SqliteCallStore
+from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall
+from tests.fakes.kept import ANSWER, FAILED, deferred_call, letter, stored_request
 
 LEASE_S = 30.0
 KEEP_S, MAX_AGE_S = 500.0, 4000.0
 ALL = 1000
 MEMORY = Path("/dev/shm")
 """Avoids waiting for a disk, where this folder exists."""
-How = Literal["answer", "bury", "put back"]
+How = Literal["answer", "dead_letter", "put back"]
 
 gateways = st.integers(0, 1)
-purposes = st.sampled_from(["letter", "later"])
+purposes = st.sampled_from(["dead_letter", "deferred"])
 picks = st.integers(0, 99)
 
 
@@ -41,7 +41,7 @@ picks = st.integers(0, 99)
 class Model:
     """Expected state of a call."""
 
-    call: KeptCall
+    call: StoredCall
     place: int
     """Position in the order of insertion."""
     runner: str | None = None
@@ -59,7 +59,7 @@ class Model:
         self.call = msgspec.structs.replace(self.call, **facts)
 
 
-def bare(call: KeptCall) -> KeptCall:
+def bare(call: StoredCall) -> StoredCall:
     """Returns the call without bodies, as a search returns it."""
     return msgspec.structs.replace(
         call,
@@ -79,17 +79,17 @@ class KeptCallsWalk(RuleBasedStateMachine):
         self.calls: dict[str, Model] = {}
         self.added = 0
         self.started = 0
-        self.stores: list[KeptCallsFile] = []
+        self.stores: list[SqliteCallStore] = []
         self.runners = ["", ""]
 
     @initialize()
     def two_gateways_start(self) -> None:
         self.stores = [self.new_store(0), self.new_store(1)]
 
-    def new_store(self, gateway: int) -> KeptCallsFile:
+    def new_store(self, gateway: int) -> SqliteCallStore:
         self.started += 1
         self.runners[gateway] = f"{gateway}:{self.started}"
-        return KeptCallsFile(lambda: Path(self.folder.name), self.runners[gateway], Bodies("plain", None))
+        return SqliteCallStore(lambda: Path(self.folder.name), self.runners[gateway], Bodies("plain", None))
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -129,7 +129,9 @@ class KeptCallsWalk(RuleBasedStateMachine):
             call = letter(call_id, self.now, purpose=purpose, request=request, webhook=webhook)
         else:
             request = msgspec.structs.replace(request, body=b"y")
-            call = promise(call_id, self.now, self.now + due_in, purpose=purpose, request=request, webhook=webhook)
+            call = deferred_call(
+                call_id, self.now, self.now + due_in, purpose=purpose, request=request, webhook=webhook
+            )
         self.stores[gateway].add(call)
         self.calls[call_id] = Model(call, self.added)
         self.met[f"added {call.state}"] += 1
@@ -150,7 +152,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             assert call == model.call
 
     @precondition(lambda self: self.calls)
-    @rule(gateway=gateways, pick=picks, how=st.sampled_from(["answer", "bury", "put back"]))
+    @rule(gateway=gateways, pick=picks, how=st.sampled_from(["answer", "dead_letter", "put back"]))
     def a_call_ends(self, gateway: int, pick: int, how: How) -> None:
         """Steers the walk: mostly ends a running call, which may be leased by the other gateway."""
         model = self.picked(pick, "running")
@@ -165,7 +167,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         }  # fmt: skip
         if how == "put back":
             self.moved(model, "queued", due_at=self.now + 5, **failed)
-        elif how == "bury":
+        elif how == "dead_letter":
             self.moved(model, "dead", **failed)
         else:
             request = msgspec.structs.replace(model.call.request, body=None)
@@ -173,7 +175,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             facts = {"request": request, "ended": ended, "attempts": model.call.attempts + 1}
             self.moved(model, "answered", answer=ANSWER, answered_at=self.now, **facts)
 
-    @rule(gateway=gateways, how=st.sampled_from(["answer", "answer", "answer", "bury", "put back"]))
+    @rule(gateway=gateways, how=st.sampled_from(["answer", "answer", "answer", "dead_letter", "put back"]))
     def a_gateway_works(self, gateway: int, how: How) -> None:
         """Steers the walk: the gateway ends the calls it begins."""
         self.a_gateway_begins(gateway, 2, None)
@@ -187,8 +189,8 @@ class KeptCallsWalk(RuleBasedStateMachine):
         match how:
             case "answer":
                 return store.answer(call_id, ANSWER, 1, self.now)
-            case "bury":
-                return store.bury(call_id, FAILED, self.now)
+            case "dead_letter":
+                return store.dead_letter(call_id, FAILED, self.now)
             case "put back":
                 return store.put_back(call_id, FAILED, self.now, self.now + 5)
 
@@ -220,13 +222,13 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @rule(gateway=gateways, pick=picks, is_one=st.booleans(), pace_s=st.sampled_from([0.0, 2.0]))
     def an_operator_asks_again(self, gateway: int, pick: int, is_one: bool, pace_s: float) -> None:
-        wanted = Wanted(ids=(self.picked(pick, "dead").id,)) if is_one and self.calls else Wanted()
+        wanted = CallFilter(ids=(self.picked(pick, "dead").id,)) if is_one and self.calls else CallFilter()
         dead = [
             model
             for model in sorted(self.in_state("dead"), key=lambda model: model.age)
             if model.call.request.body is not None and (wanted.ids is None or model.id in wanted.ids)
         ]
-        ahead = [each for each in self.in_state("queued") if each.call.purpose == "letter" and self.waits(each)]
+        ahead = [each for each in self.in_state("queued") if each.call.purpose == "dead_letter" and self.waits(each)]
         assert self.stores[gateway].requeue(wanted, self.now, pace_s) == [model.id for model in dead]
         for place, model in enumerate(dead, len(ahead)):
             self.moved(model, "queued", due_at=self.now + pace_s * place, deadline_at=None)
@@ -241,7 +243,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         if not self.calls:
             return
         one, until = self.picked(pick, "queued").id, self.now - 100
-        wanted = Wanted(ids=(one,)) if is_one else Wanted(state=state, until=None if state else until)
+        wanted = CallFilter(ids=(one,)) if is_one else CallFilter(state=state, until=None if state else until)
         doomed = [
             model
             for model in self.in_state("dead", "queued", "answered")
@@ -267,7 +269,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
     def nobody_comes_for_long(self, gateway: int, seconds: float) -> None:
         """Steers the walk: calls become too old."""
         self.a_gateway_works(gateway, "answer")
-        self.keep(gateway, "later", is_dead=False, due_in=0.0, odds=1)
+        self.keep(gateway, "deferred", is_dead=False, due_in=0.0, odds=1)
         self.now += seconds
         self.the_store_is_swept(gateway, has_room=True)
 
@@ -294,18 +296,18 @@ class KeptCallsWalk(RuleBasedStateMachine):
     def a_webhook_is_told(self, gateway: int, pick: int) -> None:
         over = self.in_state("answered", "dead")
         owed = [each for each in over if each.call.webhook == "done" and each.call.told != each.call.state]
-        assert {call.id for call in self.stores[gateway].untold("done", ALL)} == {model.id for model in owed}
+        assert {call.id for call in self.stores[gateway].unnotified("done", ALL)} == {model.id for model in owed}
         if owed:
             model = owed[pick % len(owed)]
             self.met["told" if model.call.told is None else "told anew"] += 1
-            self.stores[gateway].told(model.id, model.call.state)
+            self.stores[gateway].mark_notified(model.id, model.call.state)
             model.becomes(told=model.call.state)
 
     @rule(gateway=gateways, pick=picks)
     def one_that_was_told_dead_is_answered(self, gateway: int, pick: int) -> None:
         """Steers the walk: a call that was reported dead is answered, so there is a new state to report."""
         self.a_gateway_begins(gateway, ALL, None)
-        for end in ("bury", "answer"):
+        for end in ("dead_letter", "answer"):
             self.an_operator_asks_again(gateway, 0, is_one=False, pace_s=0.0)
             self.a_gateway_works(gateway, end)
             self.a_webhook_is_told(gateway, pick)
@@ -315,7 +317,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         self.stores[gateway].close()
         self.stores[gateway] = self.new_store(gateway)
 
-    @rule(gateway=gateways, how=st.sampled_from(["answer", "bury", "put back"]))
+    @rule(gateway=gateways, how=st.sampled_from(["answer", "dead_letter", "put back"]))
     def a_gateway_sleeps_through_its_leases(self, gateway: int, how: How) -> None:
         """Steers the walk: the other gateway takes over, and the first one returns with a late response."""
         self.a_gateway_begins(gateway, ALL, None)
@@ -329,7 +331,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     # invariants
 
-    def stored(self, model: Model) -> KeptCall:
+    def stored(self, model: Model) -> StoredCall:
         call = self.stores[0].get(model.id)
         assert call is not None
         return call
@@ -340,7 +342,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
             return
         by_age = sorted(self.calls.values(), key=lambda model: model.age, reverse=True)
         for store in self.stores:
-            assert store.find(Wanted(), ALL, None) == [bare(model.call) for model in by_age]
+            assert store.find(CallFilter(), ALL, None) == [bare(model.call) for model in by_age]
         for model in by_age[:2]:
             assert self.stored(model) == model.call
         found = self.stores[1].stats()

@@ -12,14 +12,14 @@ from llm_guard.outcome import Failure, FailureKind
 from llm_guard.resilience.circuit_breaker.cooldown import (
     CREDENTIAL_S,
     PROBE_S,
+    CooldownKey,
     Cooldowns,
-    Key,
     deployment_key,
     quota_key,
 )
 
 MODELS = ["x", "y"]
-CREDENTIALS: list[Key] = [("credential", "a")]
+CREDENTIALS: list[CooldownKey] = [("credential", "a")]
 CAP_S = 60.0
 
 credentials = st.sampled_from(CREDENTIALS)
@@ -48,18 +48,18 @@ class BenchWalk(RuleBasedStateMachine):
         self.now = min((stop.until for stop in self.bench.snapshot(self.now).values()), default=self.now)
 
     @rule(key=credentials, model=models, kind=refusals, hint_s=hints)
-    def refuse(self, key: Key, model: str, kind: FailureKind, hint_s: float | None) -> None:
+    def refuse(self, key: CooldownKey, model: str, kind: FailureKind, hint_s: float | None) -> None:
         self.bench.note_refusal(key, model, Failure(kind, "refused", hint_s), self.now)
         self.quiet_since = self.now
 
     @rule(key=credentials, model=models, hint_s=hints)
-    def send_a_hint(self, key: Key, model: str, hint_s: float | None) -> None:
+    def send_a_hint(self, key: CooldownKey, model: str, hint_s: float | None) -> None:
         failure = Failure(FailureKind.RATE_LIMIT, "limited", hint_s)
         self.bench.note_wait(deployment_key(key, model), failure, CAP_S, self.now)
         self.quiet_since = self.now
 
     @rule(key=credentials, model=models, took_s=st.sampled_from([0.0, 1.0, 5.0]))
-    def call(self, key: Key, model: str, took_s: float) -> None:
+    def call(self, key: CooldownKey, model: str, took_s: float) -> None:
         """A call that is allowed succeeds, which ends every cooldown that began before it was sent."""
         keys = (key, quota_key(key, model), deployment_key(key, model))
         if self.is_stopped(key, model):
@@ -72,13 +72,13 @@ class BenchWalk(RuleBasedStateMachine):
         assert not self.is_stopped(key, model)
 
     @rule(key=credentials, model=models)
-    def call_at_the_end_of_a_cooldown(self, key: Key, model: str) -> None:
+    def call_at_the_end_of_a_cooldown(self, key: CooldownKey, model: str) -> None:
         stops = [self.bench.find(key, model, self.now), self.bench.find_hint(deployment_key(key, model), self.now)]
         self.now = max((stop.until for stop in stops if stop is not None), default=self.now)
         self.call(key, model, 0.0)
 
     @rule(key=credentials, model=models)
-    def lift(self, key: Key, model: str) -> None:
+    def lift(self, key: CooldownKey, model: str) -> None:
         keys = (key, quota_key(key, model), deployment_key(key, model))
         lifted = self.bench.lift(keys, self.now)
         assert set(lifted) <= set(keys)
@@ -98,7 +98,7 @@ class BenchWalk(RuleBasedStateMachine):
         if self.now - self.quiet_since >= CAP_S + PROBE_S:
             assert all(self.now - stop.until < PROBE_S for stop in stops.values())
 
-    def is_stopped(self, key: Key, model: str) -> bool:
+    def is_stopped(self, key: CooldownKey, model: str) -> bool:
         hint = self.bench.find_hint(deployment_key(key, model), self.now)
         return hint is not None or self.bench.find(key, model, self.now) is not None
 

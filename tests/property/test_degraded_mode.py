@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from llm_guard.resilience.degradation.degraded_mode import Degradation, DegradedSettings, Seen
+from llm_guard.resilience.degradation.degraded_mode import Degradation, DegradedSettings, RouteTotals
 
 rules = st.builds(
     DegradedSettings,
@@ -29,7 +29,7 @@ class DegradedWalk(RuleBasedStateMachine):
     @initialize(chosen=rules)
     def begin(self, chosen: DegradedSettings) -> None:
         self.chosen, self.now = chosen, 1000.0
-        self.seen = Seen()
+        self.seen = RouteTotals()
         self.mode = Degradation(chosen, self.seen, self.now)
         self.turned_at = self.called_at = self.now
         self.history: list[tuple[float, int, int]] = []
@@ -39,7 +39,7 @@ class DegradedWalk(RuleBasedStateMachine):
         begun = self.seen.begun + answered + failed + cut_short
         if begun > self.seen.begun:
             self.called_at = self.now
-        self.seen = Seen(begun, self.seen.answered + answered, self.seen.failed + failed)
+        self.seen = RouteTotals(begun, self.seen.answered + answered, self.seen.failed + failed)
         self.history.append((self.now, answered, failed))
         was = self.mode.is_degraded
         turn = self.mode.note(self.seen, self.now)
@@ -67,7 +67,7 @@ class DegradedWalk(RuleBasedStateMachine):
             type(self).left_silent += 1
             return
         assert self.now - self.turned_at >= self.chosen.recovery_window
-        assert self.counted(self.turned_at - 1)[0] > 0, "nobody has had a real answer"
+        assert self.counted(self.turned_at - 1)[0] > 0, "nobody has had a real response"
         type(self).left_well += 1
 
     @rule(passed_s=st.floats(0, 2) | st.floats(0, 1000))
@@ -132,11 +132,11 @@ def test_mode_holds_on_every_walk() -> None:
 def test_looking_more_often_changes_no_sum(steps: list[tuple[float, int, int]]) -> None:
     """The count is at least that of the window, and at most that of the window plus 21 s before it."""
     chosen = DegradedSettings(enter_failure_rate=1.0, exit_failure_rate=0.0, min_calls=10_000)
-    mode, seen, now = Degradation(chosen, Seen(), 0.0), Seen(), 0.0
+    mode, seen, now = Degradation(chosen, RouteTotals(), 0.0), RouteTotals(), 0.0
     noted = []
     for passed_s, answered, failed in steps:
         now += passed_s
-        seen = Seen(seen.begun + answered + failed, seen.answered + answered, seen.failed + failed)
+        seen = RouteTotals(seen.begun + answered + failed, seen.answered + answered, seen.failed + failed)
         mode.note(seen, now)
         noted.append((now, answered + failed))
     window = sum(calls for at, calls in noted if at > now - chosen.window)

@@ -16,13 +16,13 @@ from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, credential_of, gate_of
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, foresee, obstacle_of
+from llm_guard.proxy.dry_run import PredictedCandidate, obstacle_of, predict
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key
 from llm_guard.resilience.routing.load_balancing import Balance
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
@@ -31,12 +31,12 @@ from tests.fakes.script import new_call, new_route, new_target
 REFUSED_KEY = Failure(FailureKind.AUTH, "answered 401")
 SOON = Failure(FailureKind.RATE_LIMIT, "answered 429", 20.0)
 LATER = replace(SOON, retry_after_s=40.0)
-NEARLY_USED_UP = RateHint((Window("requests", is_tokens=False, limit=100, remaining=1, refill_per_s=0.5),))
+NEARLY_USED_UP = RateHint((RateLimitWindow("requests", is_tokens=False, limit=100, remaining=1, refill_per_s=0.5),))
 BREAKER = BreakerSettings(consecutive_failures=2, early_probes=False)
 HOLDS = {
     "": None,
-    "drained": Hold(kind="drained", reason="why", who="who", since=0.0, until=None),
-    "benched": Hold(kind="benched", reason="why", who="who", since=0.0, until=1060.0),
+    "drained": MaintenanceHold(kind="drained", reason="why", who="who", since=0.0, until=None),
+    "cordoned": MaintenanceHold(kind="cordoned", reason="why", who="who", since=0.0, until=1060.0),
 }  # fmt: skip
 
 
@@ -67,7 +67,7 @@ STATES = st.builds(
     in_flight=st.integers(0, 3),
     waiting=st.lists(st.integers(0, 2), max_size=3).map(tuple),
     rest=st.sampled_from(["", "", "", "credential", "soon", "later"]),
-    hold=st.sampled_from(["", "", "", "drained", "benched"]),
+    hold=st.sampled_from(["", "", "", "drained", "cordoned"]),
     held_s=st.sampled_from([0.0, 0.0, 3.0]),
     pace=st.sampled_from(["", "", "hinted", "learned"]),
 )
@@ -133,8 +133,8 @@ class World:
             rest = SOON if state.rest == "soon" else LATER
             self.cooldowns.note_wait(deployment_key(credential, "m"), rest, 60.0, now)
 
-    def look(self, draw: Callable[[], float]) -> list[Foreseen]:
-        return foresee(self.call, self.route, self.cooldowns, self.clock, draw)
+    def look(self, draw: Callable[[], float]) -> list[PredictedCandidate]:
+        return predict(self.call, self.route, self.cooldowns, self.clock, draw)
 
     def snapshots(self) -> object:
         now = self.clock.now()
@@ -217,9 +217,9 @@ def test_call_goes_where_it_was_foreseen_to_go(world: World) -> None:
     except asyncio.CancelledError:
         entered = None
     asked = [selector.target(entered[0])] if entered is not None else []
-    assert [each.target for each in foreseen if each.turn == "asked"] == asked
-    assert [each.target for each in foreseen if each.turn == "waited_for"] == waited_for
-    gone = [each.target.deployment.label for each in foreseen if each.turn == "left_out"]
+    assert [each.target for each in foreseen if each.decision == "selected"] == asked
+    assert [each.target for each in foreseen if each.decision == "queued"] == waited_for
+    gone = [each.target.deployment.label for each in foreseen if each.decision == "skipped"]
     said = [each.deployment for each in world.call.skipped if each.why != "no room now"]
     assert gone[: len(said)] == said
 
@@ -233,17 +233,17 @@ def test_states_reach_every_answer() -> None:
     @given(WORLDS)
     def look(world: World) -> None:
         for each in world.look(lambda: 0.3):
-            seen.add((each.turn, getattr(each.obstacle, "why", "")))
+            seen.add((each.decision, getattr(each.obstacle, "why", "")))
             for gate in each.target.deployment.gates.all():
                 pace = gate._paces.free._pacer.snapshot(world.clock.now())
                 paced.add((pace.rate is not None, pace.next_at > world.clock.now()))
 
     look()
     assert (True, True) in paced
-    assert {turn for turn, _ in seen} == {"asked", "waited_for", "in_reserve", "left_out"}
+    assert {turn for turn, _ in seen} == {"selected", "queued", "backup", "skipped"}
     assert {why for _, why in seen} >= {
-        "", "benched", "its host fails", "breaker open", "breaker half_open", "breaker forced_open", "no room in time",
-        "no room to wait", "drained by an operator", "benched by an operator",
+        "", "in cooldown", "host breaker open", "breaker open", "breaker half_open", "breaker forced_open",
+        "wait queue too slow", "wait queue full", "drained by an operator", "cordoned by an operator",
     }  # fmt: skip
 
 

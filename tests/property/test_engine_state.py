@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.resilience.health.engine_state import Engine, Order, Turn, What
+from llm_guard.resilience.health.engine_state import Engine, EngineCommand, EngineEvent, EngineEventKind
 from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings, delay_s
 
 EXAMPLES = 400
@@ -43,12 +43,12 @@ class EngineWalk(RuleBasedStateMachine):
         self.settings = settings
         self.now = 1000.0
         self.engine = Engine(settings, BOOT_S, self.now)
-        self.work: Order | None = None
+        self.work: EngineCommand | None = None
         self.automatic: list[float] = []
         self.in_a_row = 0
         self.is_given_up = False
 
-    def note(self, turn: Turn | None) -> None:
+    def note(self, turn: EngineEvent | None) -> None:
         if turn is None:
             return
         assert turn.after == self.engine.state
@@ -220,4 +220,4 @@ def test_engine_holds_on_every_walk() -> None:
     EngineWalk.happened.clear()
     walk = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=True)
     run_state_machine_as_test(EngineWalk, settings=walk)
-    assert EngineWalk.happened == set(get_args(What)), "a walk that misses a turn proves nothing of it"
+    assert EngineWalk.happened == set(get_args(EngineEventKind)), "a walk that misses a turn proves nothing of it"

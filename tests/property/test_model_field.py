@@ -8,7 +8,14 @@ from typing import Any
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from llm_guard.proxy.request_body.model_field import Asked, BadRequest, inspect, model_in_query, rename, rename_in_query
+from llm_guard.proxy.request_body.model_field import (
+    BadRequest,
+    BodyFields,
+    inspect,
+    model_in_query,
+    rename,
+    rename_in_query,
+)
 
 JSON = "application/json"
 BOUND = 1 << 20
@@ -84,7 +91,7 @@ def test_what_is_asked_for_is_what_a_parser_reads(value: Any, model: str) -> Non
     asked = inspect(json.dumps(fields).encode(), JSON, "", BOUND)
     choices = value if isinstance(value, int) and value is not True and 0 < value < 1000 else 1
     may_stream = not isinstance(value, bool | list | dict) and bool(value)
-    assert asked == Asked(model, value is True, choices, may_stream=may_stream)
+    assert asked == BodyFields(model, value is True, choices, may_stream=may_stream)
 
 
 kinds = st.sampled_from([

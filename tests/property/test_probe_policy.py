@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.resilience.health.probe_policy import Finding, ProbeHistory, ProbeResult
+from llm_guard.resilience.health.probe_policy import ProbeHistory, ProbeOutcome, ProbeResult
 
-FINDINGS: list[Finding] = ["ok", "answered", "failed", "failed", "failed", "unclear"]
+FINDINGS: list[ProbeOutcome] = ["ok", "answered", "failed", "failed", "failed", "unclear"]
 looks = st.tuples(st.sampled_from(FINDINGS), st.integers(0, 5).map(lambda draw: draw == 0))
 
 
 @given(st.lists(looks, max_size=40), st.integers(1, 4))
 def test_record_is_down_exactly_after_so_many_failures_that_no_success_has_parted(
-    walk: list[tuple[Finding, bool]], max_failures: int
+    walk: list[tuple[ProbeOutcome, bool]], max_failures: int
 ) -> None:
     history, told, in_a_row, was_ever_up = ProbeHistory(), "unknown", 0, False
     for finding, have_succeeded in walk:

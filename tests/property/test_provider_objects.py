@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.resilience.client_keys.object_owners import ObjectKey, Owners, Ownership
+from llm_guard.resilience.client_keys.object_owners import ObjectKey, ObjectOwners, Ownership
 from llm_guard.resilience.client_keys.provider_objects import (
     OVERLAP_BYTES,
+    ObjectPath,
     Pairs,
-    Place,
     filtered,
     known_by,
     known_by_event,
@@ -103,22 +103,22 @@ def test_conversation_and_container_may_be_objects_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "place"),
     [
-        ("POST", "/v1/files", Place("/v1/files", "create")),
-        ("GET", "/v1/files", Place("/v1/files", "list")),
-        ("GET", "/v1/files/f", Place("/v1/files", "use", "f")),
-        ("GET", "/v1/files/f/content", Place("/v1/files", "use", "f", is_told=False)),
-        ("POST", "/v1/batches/b/cancel", Place("/v1/batches", "use", "b")),
-        ("POST", "/v1/videos/v/remix", Place("/v1/videos", "copy", "v")),
-        ("GET", "/v1/messages/batches/m", Place("/v1/messages/batches", "use", "m")),
-        ("POST", "/v1/threads/runs", Place("/v1/threads", "create")),
-        ("GET", "/v1/fine_tuning/jobs/j/events", Place("/v1/fine_tuning/jobs", "use", "j", is_told=False)),
+        ("POST", "/v1/files", ObjectPath("/v1/files", "create")),
+        ("GET", "/v1/files", ObjectPath("/v1/files", "list")),
+        ("GET", "/v1/files/f", ObjectPath("/v1/files", "use", "f")),
+        ("GET", "/v1/files/f/content", ObjectPath("/v1/files", "use", "f", is_told=False)),
+        ("POST", "/v1/batches/b/cancel", ObjectPath("/v1/batches", "use", "b")),
+        ("POST", "/v1/videos/v/remix", ObjectPath("/v1/videos", "copy", "v")),
+        ("GET", "/v1/messages/batches/m", ObjectPath("/v1/messages/batches", "use", "m")),
+        ("POST", "/v1/threads/runs", ObjectPath("/v1/threads", "create")),
+        ("GET", "/v1/fine_tuning/jobs/j/events", ObjectPath("/v1/fine_tuning/jobs", "use", "j", is_told=False)),
         ("GET", "/v1/responses", None), ("HEAD", "/v1/files", None), ("PUT", "/v1/files", None),
         ("GET", "/v1/files/", None), ("GET", "/v1/files/f/", None), ("GET", "/v1/files/..", None),
         ("GET", "/v1/files/%66", None), ("GET", "/v1/files/a;b", None), ("GET", "/v1/filesystem", None),
         ("GET", "/v1/organization/users", None), ("GET", "/v1/threads/runs", None), ("OPTIONS", "/v1/files/f", None),
     ],
 )  # fmt: skip
-def test_path_is_about_one_object_or_of_no_known_kind(method: str, path: str, place: Place | None) -> None:
+def test_path_is_about_one_object_or_of_no_known_kind(method: str, path: str, place: ObjectPath | None) -> None:
     assert place_of(method, path) == place
 
 
@@ -141,20 +141,20 @@ SPOOF = {"id": "victim", "output_file_id": "victim", "thread_id": "victim"}
 
 def test_answer_makes_known_what_the_provider_has_made() -> None:
     made = {"id": "b", "output_file_id": "f", "error_file_id": None, "metadata": SPOOF, "input_file_id": "victim"}
-    assert list(known_by(Place("/v1/batches", "create"), made)) == [("b", False), ("f", False)]
-    assert list(known_by(Place("/v1/batches", "use", "b"), made)) == [("f", False)]
-    assert list(known_by(Place("/v1/files", "use", "f", is_told=False), SPOOF)) == []
+    assert list(known_by(ObjectPath("/v1/batches", "create"), made)) == [("b", False), ("f", False)]
+    assert list(known_by(ObjectPath("/v1/batches", "use", "b"), made)) == [("f", False)]
+    assert list(known_by(ObjectPath("/v1/files", "use", "f", is_told=False), SPOOF)) == []
     uploaded = {"id": "u", "file": {"id": "f", "metadata": SPOOF}}
-    assert list(known_by(Place("/v1/uploads", "use", "u"), uploaded)) == [("f", False)]
-    assert list(known_by(Place("/v1/threads", "create"), {"id": "run", "thread_id": "t"})) == [("t", False)]
-    assert list(known_by(Place("/v1/threads", "create"), {"id": "t"})) == [("t", False)]
+    assert list(known_by(ObjectPath("/v1/uploads", "use", "u"), uploaded)) == [("f", False)]
+    assert list(known_by(ObjectPath("/v1/threads", "create"), {"id": "run", "thread_id": "t"})) == [("t", False)]
+    assert list(known_by(ObjectPath("/v1/threads", "create"), {"id": "t"})) == [("t", False)]
 
 
 def test_response_makes_its_items_and_containers_known() -> None:
     item = {"type": "code_interpreter_call", "id": "ci", "container_id": "cntr", "content": [SPOOF]}
     response = {"id": "r", "metadata": SPOOF, "output": [item, None, {"id": 5}], "tools": [SPOOF]}
     known = [("r", True), ("ci", True), ("cntr", False)]
-    assert list(known_by(Place("/v1/responses", "create"), response)) == known
+    assert list(known_by(ObjectPath("/v1/responses", "create"), response)) == known
     assert list(known_by_event({"type": "response.created", "response": response})) == known
     assert list(known_by_event({"item": item})) == known[1:]
     assert list(known_by_event({"delta": SPOOF, "response": None})) == []
@@ -176,7 +176,7 @@ entries = st.builds(Ownership, keys, st.sampled_from("ab"), st.booleans())
 
 @given(st.lists(entries, max_size=20))
 def test_object_never_changes_hands(noted: list[Ownership]) -> None:
-    owners = Owners()
+    owners = ObjectOwners()
     first: dict[ObjectKey, str] = {}
     for entry in noted:
         assert owners.note(entry) == (entry.key not in first)
@@ -191,7 +191,7 @@ def test_object_never_changes_hands(noted: list[Ownership]) -> None:
 
 @given(st.lists(entries, max_size=40))
 def test_no_key_pushes_out_what_another_has_made(noted: list[Ownership]) -> None:
-    owners = Owners(most_objects=2, most_answers=2)
+    owners = ObjectOwners(most_objects=2, most_answers=2)
     kept = Ownership(ObjectKey("x", "kept"), "a", is_answer=False)
     owners.note(kept)
     for entry in noted:
@@ -201,7 +201,7 @@ def test_no_key_pushes_out_what_another_has_made(noted: list[Ownership]) -> None
 
 
 def test_object_used_the_longest_ago_is_forgotten_first() -> None:
-    owners = Owners(most_objects=2)
+    owners = ObjectOwners(most_objects=2)
     one, two, three = (Ownership(ObjectKey("x", each), "a", is_answer=False) for each in "123")
     owners.note(one)
     owners.note(two)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llm_guard.proxy.request_body import json_scanner
-from llm_guard.proxy.request_body.fields import Asked, BadRequest
-from llm_guard.proxy.request_body.json_scanner import JsonScan
-from llm_guard.proxy.request_body.model_field import asked_of_form, inspect, rename
-from llm_guard.proxy.request_body.multipart_scanner import FormScan
+from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
+from llm_guard.proxy.request_body.json_scanner import JsonScanner
+from llm_guard.proxy.request_body.model_field import form_fields, inspect, rename
+from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner
 from llm_guard.proxy.request_body.spooled_body import patched
 
 JSON = "application/json"
@@ -64,17 +64,17 @@ def pieces_of(body: bytes, cuts: list[int]) -> list[bytes]:
     return [body[start:end] for start, end in pairwise(ends)]
 
 
-def as_a_whole(body: bytes, kind: str) -> Asked | str:
+def as_a_whole(body: bytes, kind: str) -> BodyFields | str:
     try:
         return inspect(body, kind, "", BOUND)
     except BadRequest as bad:
         return bad.code
 
 
-def check_json(body: bytes, cuts: list[int], read_bytes: int) -> Asked | None:
+def check_json(body: bytes, cuts: list[int], read_bytes: int) -> BodyFields | None:
     """Scans the body in pieces and returns its fields; None if it is refused."""
     expected = as_a_whole(body, JSON)
-    scan = JsonScan()
+    scan = JsonScanner()
     try:
         with patch.object(json_scanner, "_READ_BYTES", read_bytes):
             for piece in pieces_of(body, cuts):
@@ -140,14 +140,14 @@ lines = st.sampled_from([
 @example(b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n--b--', [1])
 def test_form_in_pieces_asks_for_what_it_does_as_a_whole(body: bytes, cuts: list[int]) -> None:
     kind = "multipart/form-data; boundary=b"
-    scan = FormScan(b"b")
+    scan = MultipartScanner(b"b")
     for piece in pieces_of(body, cuts):
         scan.feed(piece)
     try:
-        asked: Asked | str = asked_of_form(scan)
+        asked: BodyFields | str = form_fields(scan)
     except BadRequest as bad:
         asked = bad.code
     assert asked == as_a_whole(body, kind)
-    if isinstance(asked, Asked) and asked.model is not None:
+    if isinstance(asked, BodyFields) and asked.model is not None:
         patches = [(start, end, b"new") for start, end in scan.spans]
         assert b"".join(patched([body], patches)) == rename(body, kind, "", "new")

@@ -22,15 +22,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.resilience.caching.freshness import CacheSettings, judge, lasts_s, may_stand_in
-from llm_guard.storage.cache.response_store import CachedAnswer, CacheSnapshot, Found, MemoryCache, cost_of
+from llm_guard.resilience.caching.freshness import CacheSettings, judge, lasts_s, may_serve_stale
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, MemoryCache, cost_of
 from llm_guard.storage.cache.sqlite_cache_file import CacheFile
 from tests.fakes.clock import ManualClock
 
 RULES = CacheSettings(ttl=10.0, stale_while_revalidate=5.0, stale_if_error=20.0)
 KEYS = [bytes([number]) * 32 for number in range(4)]
 SMALLEST = cost_of(
-    CachedAnswer(route="a", status=200, reason="", headers=(), body=b"", is_stream=False, deployment="")
+    CachedResponse(route="a", status=200, reason="", headers=(), body=b"", is_stream=False, deployment="")
 )  # fmt: skip
 MOST = 4 * SMALLEST
 T = TypeVar("T")
@@ -59,13 +59,13 @@ class FileStore:
         self._touches: dict[bytes, float] = {}
         self._written = self._file.forget_ended(clock.wall(), most)
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         found = self._file.get(key, self._clock.wall())
         if found is not None:
             self._touches[key] = self._clock.wall()
         return found
 
-    async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
+    async def put(self, key: bytes, answer: CachedResponse, lasts_s: float) -> None:
         touches, self._touches = self._touches, {}
         self._written = self._file.put(key, answer, self._clock.wall(), lasts_s, touches, self._most)
 
@@ -86,7 +86,7 @@ class FileStore:
 
 @dataclass(slots=True)
 class Row:
-    answer: CachedAnswer
+    answer: CachedResponse
     stored_at: float
     used_at: float
 
@@ -125,7 +125,7 @@ class CacheWalk(RuleBasedStateMachine):
     def put(self, key: bytes, route: str, size: int, is_stream: bool) -> None:
         now = self.tick()
         body = bytes([len(self.rows)]) * size
-        answer = CachedAnswer(
+        answer = CachedResponse(
             route=route, status=200, reason="OK", headers=(), body=body, is_stream=is_stream, deployment="one/gpt"
         )
         run(self.store.put(key, answer, lasts_s(RULES)))
@@ -157,7 +157,7 @@ class CacheWalk(RuleBasedStateMachine):
         verdict = judge(age_s, RULES)
         expected = "hit" if age_s <= 10 else "stale" if age_s <= 15 else "miss"
         assert verdict == expected
-        assert may_stand_in(age_s, RULES) == (age_s <= 30)
+        assert may_serve_stale(age_s, RULES) == (age_s <= 30)
         self.met[verdict] += 1
 
     @precondition(lambda self: self.rows)

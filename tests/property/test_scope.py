@@ -13,8 +13,8 @@ from llm_guard.resilience.client_keys.scope import (
     ALL,
     INFERENCE,
     MODEL_CALLS,
-    Scope,
-    Sent,
+    KeyScope,
+    ModelLocation,
     is_inference,
     matches,
     model_in_path,
@@ -39,7 +39,7 @@ sent = st.sampled_from(["here", "elsewhere", "nowhere"])
 def test_default_is_the_inference_endpoints_and_nothing_else(method: str, path: str) -> None:
     is_listed = (method, path) in MODEL_CALLS or (method in ("GET", "HEAD") and path == "/v1/models")
     is_model = method in ("GET", "HEAD") and path.startswith("/v1/models/") and not has_ways_out(path)
-    assert Scope().allows_path(method, path) == (is_listed or is_model)
+    assert KeyScope().allows_path(method, path) == (is_listed or is_model)
 
 
 def has_ways_out(path: str) -> bool:
@@ -54,7 +54,7 @@ def test_escaped_path_reaches_nothing_that_was_not_allowed(
     at = data.draw(st.integers(4, len(path)))
     odd_path = path[:at] + odd + path[at:]
     if model_in_path(odd_path) is None:
-        assert not Scope(paths=(INFERENCE, ALL)).allows_path(method, odd_path)
+        assert not KeyScope(paths=(INFERENCE, ALL)).allows_path(method, odd_path)
 
 
 @given(methods, paths, st.lists(paths | paths.map(lambda path: f"{path}*"), max_size=3).map(tuple))
@@ -63,38 +63,38 @@ def test_path_is_allowed_by_one_that_is_written_or_by_what_stands_before_a_star(
 ) -> None:
     is_plain = not any(mark in path for mark in "%;\\")
     by_hand = any(path == each or (each[-1] == "*" and path.startswith(each[:-1])) for each in allowed)
-    found = Scope(paths=allowed).allows_path(method, path)
+    found = KeyScope(paths=allowed).allows_path(method, path)
     assert found == by_hand if is_plain else not found or model_in_path(path) is not None
 
 
 @pytest.mark.parametrize("path", ["/v1/llm-guard/calls/1", "/v1/llm-guard/calls/1/answer"])
 def test_own_deferred_calls_are_always_open(path: str) -> None:
-    assert Scope(paths=()).allows_path("GET", path)
+    assert KeyScope(paths=()).allows_path("GET", path)
 
 
 @given(names, st.none() | sent, st.none() | st.lists(names, max_size=3).map(tuple))
-def test_more_models_never_allow_less(name: str, place: Sent | None, models: tuple[str, ...] | None) -> None:
-    if models is not None and Scope(models).allows_model(name, place):
-        assert Scope((*models, "a")).allows_model(name, place)
+def test_more_models_never_allow_less(name: str, place: ModelLocation | None, models: tuple[str, ...] | None) -> None:
+    if models is not None and KeyScope(models).allows_model(name, place):
+        assert KeyScope((*models, "a")).allows_model(name, place)
         assert ALL in models or matches(models, name)
-    assert Scope((ALL,)).allows_model(name, place)
+    assert KeyScope((ALL,)).allows_model(name, place)
 
 
 @given(names)
 def test_by_an_upstream_s_path_only_what_the_config_sends_there_is_allowed(name: str) -> None:
-    assert Scope().allows_model(name, "here")
-    assert not Scope().allows_model(name, "elsewhere")
-    assert not Scope().allows_model(name, "nowhere")
-    assert Scope((name[:1] + "*",)).allows_model(name, "nowhere") or name[:1] == "*"
+    assert KeyScope().allows_model(name, "here")
+    assert not KeyScope().allows_model(name, "elsewhere")
+    assert not KeyScope().allows_model(name, "nowhere")
+    assert KeyScope((name[:1] + "*",)).allows_model(name, "nowhere") or name[:1] == "*"
     if name != ALL:
-        assert not Scope((name,)).allows_model(name, "elsewhere")
+        assert not KeyScope((name,)).allows_model(name, "elsewhere")
 
 
 @given(st.sampled_from(sorted(MODEL_CALLS)), st.booleans())
 def test_call_without_a_model_needs_a_key_for_all_models(call: tuple[str, str], is_named: bool) -> None:
-    assert not Scope((ALL,)).needs_model(*call, is_upstream_named=is_named)
-    assert Scope(("a",)).needs_model(*call, is_upstream_named=is_named)
-    assert Scope().needs_model(*call, is_upstream_named=is_named) == (is_named or call[1] != "/v1/moderations")
+    assert not KeyScope((ALL,)).needs_model(*call, is_upstream_named=is_named)
+    assert KeyScope(("a",)).needs_model(*call, is_upstream_named=is_named)
+    assert KeyScope().needs_model(*call, is_upstream_named=is_named) == (is_named or call[1] != "/v1/moderations")
 
 
 @pytest.mark.parametrize(

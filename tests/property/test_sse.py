@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.dialects import anthropic, openai
-from llm_guard.dialects.sse import Event, Mark, Reader, StreamObserver, Usage
+from llm_guard.dialects.sse import Mark, SseEvent, StreamObserver, StreamReader, Usage
 from llm_guard.dialects.sse_framing import MAX_EVENT_BYTES
 
 WORDS = [
@@ -82,7 +82,7 @@ objects = {
 }
 
 
-def reader(name: str) -> Reader:
+def reader(name: str) -> StreamReader:
     paths = {
         "chat": "/v1/chat/completions",
         "legacy": "/v1/completions",
@@ -136,7 +136,7 @@ def shown(watch: StreamObserver) -> Shown:
     )  # fmt: skip
 
 
-def fed(by: Reader, chunks: list[bytes], enough: int = 1) -> tuple[Shown, bytes]:
+def fed(by: StreamReader, chunks: list[bytes], enough: int = 1) -> tuple[Shown, bytes]:
     """Returns the marks of the stream, and the bytes passed on."""
     watch = StreamObserver(by, enough)
     passed = b""
@@ -154,13 +154,13 @@ DONE = b"data: [DONE]\r\n\r\n"
 class Thorough:
     """A reader that parses every event."""
 
-    def __init__(self, inner: Reader) -> None:
+    def __init__(self, inner: StreamReader) -> None:
         self._inner = inner
         self.expects_json = inner.expects_json
         self.heeds_done = inner.heeds_done
         self.expects_progress = inner.expects_progress
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         return self._inner.read(event)
 
     def is_dull(self, block: bytes) -> bool:
@@ -232,7 +232,7 @@ def test_no_mark_is_hidden_by_the_fast_path(name: str, data: st.DataObject) -> N
     assert fed(reader(name), chunks, enough) == fed(Thorough(reader(name)), chunks, enough)
 
 
-def sought(by: Reader, chunks: list[bytes], every: int) -> tuple[Shown, bytes, bool]:
+def sought(by: StreamReader, chunks: list[bytes], every: int) -> tuple[Shown, bytes, bool]:
     """Like `fed`, searching for progress from each `every`-th chunk on; also returns whether the last search found
     any."""
     watch = StreamObserver(by)

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from llm_guard.dialects.resume.overlap import folded, is_proof
-from llm_guard.dialects.resume.text_join import LEAST_ECHO, Seam, anchor, given_back, seam
+from llm_guard.dialects.resume.text_join import LEAST_ECHO, TextJoin, anchor, given_back, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
 from tests.fakes.habits import HABITS, TEXTS, Cut, Habit
 from tests.fakes.hard_texts import KINDS
@@ -50,7 +50,7 @@ def pieces_of(data: st.DataObject, text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
 
 
-def fed(joint: Seam, pieces: list[str]) -> str:
+def fed(joint: TextJoin, pieces: list[str]) -> str:
     return "".join(joint.feed(piece) for piece in pieces) + joint.end()
 
 
@@ -105,22 +105,24 @@ def test_restart_that_says_anything_else_diverges(cut: tuple[str, str], data: st
     assert joint.has_diverged
 
 
-@pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
+@pytest.mark.parametrize("resume_mode", ["prefill", "instruction", "restart"])
 @settings(max_examples=150, deadline=None)
 @given(sent=st.text("ab \n`.", max_size=60), new=st.text("ab \n`.", max_size=120), data=st.data())
-def test_any_split_of_any_text_gives_the_same(manner: ResumeMode, sent: str, new: str, data: st.DataObject) -> None:
-    whole, cut, single = (seam(manner, sent) for _ in range(3))
+def test_any_split_of_any_text_gives_the_same(
+    resume_mode: ResumeMode, sent: str, new: str, data: st.DataObject
+) -> None:
+    whole, cut, single = (seam(resume_mode, sent) for _ in range(3))
     passed = fed(whole, [new])
     assert fed(cut, pieces_of(data, new)) == passed
     assert fed(single, list(new)) == passed
     assert whole.has_diverged == cut.has_diverged == single.has_diverged
 
 
-@pytest.mark.parametrize("manner", BOTH)
+@pytest.mark.parametrize("resume_mode", BOTH)
 @settings(max_examples=150, deadline=None)
 @given(sent=st.text("ab .", max_size=60), new=st.text("ab .", max_size=90), tail=st.text("cd ", max_size=9))
-def test_nothing_behind_the_seam_is_lost(manner: ResumeMode, sent: str, new: str, tail: str) -> None:
-    joint = seam(manner, sent)
+def test_nothing_behind_the_seam_is_lost(resume_mode: ResumeMode, sent: str, new: str, tail: str) -> None:
+    joint = seam(resume_mode, sent)
     passed = fed(joint, [new, tail])
     assert joint.has_diverged or passed.endswith(tail.lstrip())
     # The omitted part of the new text is a beginning that the client already has; dots may precede it.
@@ -193,11 +195,11 @@ def test_end_that_proves_a_seam_stands_in_the_text_once(text: str, data: st.Data
         assert all(end[:-period] != end[period:] for period in range(1, length // 2 + 1))
 
 
-@pytest.mark.parametrize("manner", BOTH)
+@pytest.mark.parametrize("resume_mode", BOTH)
 @settings(max_examples=100, deadline=None)
 @given(sent=st.text("ab ", min_size=1, max_size=2000), new=st.text("ab ", min_size=600, max_size=900))
-def test_little_is_held(manner: ResumeMode, sent: str, new: str) -> None:
-    joint = seam(manner, sent)
+def test_little_is_held(resume_mode: ResumeMode, sent: str, new: str) -> None:
+    joint = seam(resume_mode, sent)
     passed = joint.feed(new)
     is_repeating = sent.strip().startswith(new.strip()[:MOST_HELD])
     assert joint.is_settled or joint.has_diverged or is_repeating or not new.strip()

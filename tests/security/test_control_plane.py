@@ -304,7 +304,7 @@ async def test_gateways_of_one_store_share_a_token_that_no_log_holds(tmp_path: P
         for stand in (one, other):
             assert (await ask(stand.url, "/admin", headers={**HOST, **bearer(token)}, method="GET")).status == 200
             (line,) = [each for each in one.log if "token" in each["event"]]
-            assert (line["event"], line["file"]) == ("the operator's token was made", str(file))
+            assert (line["event"], line["file"]) == ("the operator token was generated", str(file))
         assert token not in str(one.log) + str(other.log)
 
 
@@ -378,8 +378,8 @@ async def started_on_a_terminal(path: Path) -> tuple[str, str, str]:
     served = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=slave, env=env)
     os.close(slave)
     try:
-        shown = await read_terminal(master, "serves on http")
-        url = shown.split("serves on ")[1].split()[0]
+        shown = await read_terminal(master, "listens on http")
+        url = shown.split("listens on ")[1].split()[0]
         headers, body = {"content-type": "application/json", **HOST}, b'{"model": "gpt", "messages": []}'
         await ask(url, "/v1/chat/completions", body, headers)
         if (found := re.search(r"#login=(\S+)", shown)) is not None:
@@ -415,7 +415,7 @@ async def test_first_start_on_a_terminal_shows_one_link_and_later_ones_none(tmp_
 async def test_start_without_a_terminal_shows_no_link_and_names_the_file(tmp_path: Path) -> None:
     text = config_text(URL, ops={**NO_TOKEN, "store": str(tmp_path / "s")})
     async with process.serving(tmp_path / "guard.yaml", text) as served:
-        made: dict[str, Any] = await served.logged("the operator's token was made")
+        made: dict[str, Any] = await served.logged("the operator token was generated")
         assert made["file"] == str(tmp_path / "s" / "ops-token")
         served.signal(15)
         await served.exit_code()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llm_guard.admin.http import penalty
-from llm_guard.admin.http.endpoint import Page
+from llm_guard.admin.http.endpoint import Endpoint
 from llm_guard.admin.http.websocket import MAX_BYTES, PROTOCOL_ERROR, TOO_BIG
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, facing
@@ -60,12 +60,12 @@ async def bare() -> AsyncIterator[Stand]:
         yield stand
 
 
-def guarded(stand: Stand) -> list[Page]:
+def guarded(stand: Stand) -> list[Endpoint]:
     """Returns every page of the router that needs a token."""
     return [page for page in stand.app.ops._site.pages if not page.is_open]
 
 
-def path_of(page: Page) -> str:
+def path_of(page: Endpoint) -> str:
     return re.sub(r"\{\w+\}", "x", page.path)
 
 
@@ -79,7 +79,7 @@ async def send(stand: Stand, method: str, path: str, headers: Mapping[str, str],
         return reply
 
 
-async def ask(stand: Stand, page: Page, headers: Mapping[str, str]) -> Reply:
+async def ask(stand: Stand, page: Endpoint, headers: Mapping[str, str]) -> Reply:
     """Sends a valid request for the page, with `headers` added."""
     is_socket = page.path == SOCKET
     body = b'{"reason":"an attack"}' if page.method == "POST" else b""

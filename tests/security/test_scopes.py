@@ -292,7 +292,7 @@ async def test_refusal_is_an_error_of_either_dialect_and_is_counted() -> None:
         reply = await send(front, "GET", "/v1/messages/batches", CLIENT_KEY)
         assert (reply.json["type"], said(reply, is_openai=False)) == ("error", (403, "permission_error", "scope"))
         assert UPSTREAM_KEY not in reply.text
-        assert await front.stand.metric("llm_guard_refusals_total", by="scope") == 2
+        assert await front.stand.metric("llm_guard_refusals_total", reason="scope") == 2
 
 
 async def test_without_client_keys_nothing_changes() -> None:

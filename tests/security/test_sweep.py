@@ -10,9 +10,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.http import router
-from llm_guard.admin.http.endpoint import Answer
+from llm_guard.admin.http.endpoint import AdminResponse
 from llm_guard.dialects import DIALECTS
 from llm_guard.log import LogWriter
 from llm_guard.outcome import Refusal
@@ -58,13 +58,13 @@ def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
 
 def test_what_an_operator_is_answered_is_heard() -> None:
     """C55: in responses of the admin API."""
-    vars(router)["headers_of"](Answer(f"told {PLANTED}".encode()))
+    vars(router)["headers_of"](AdminResponse(f"told {PLANTED}".encode()))
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 
 def test_what_is_told_as_an_event_is_heard() -> None:
     """C55: in events."""
-    Journal(ManualClock()).note("reload", why=f"told {PLANTED}")
+    EventLog(ManualClock()).note("reload", why=f"told {PLANTED}")
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 

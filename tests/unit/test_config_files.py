@@ -54,11 +54,11 @@ def _other_key(files: Files) -> None:
     ("spoil", "problem"),
     [
         (lambda files: Path(files["cert"]).unlink(), "FILE:2: server.tls: {cert} does not exist"),
-        (lambda files: Path(files["cert"]).write_text("?"), "FILE:2: server.tls: {cert} holds no certificate in PEM"),
-        (lambda files: Path(files["key"]).write_text("?"), "FILE:2: server.tls: {key} holds no private key in PEM"),
+        (lambda files: Path(files["cert"]).write_text("?"), "FILE:2: server.tls: {cert} has no PEM certificate"),
+        (lambda files: Path(files["key"]).write_text("?"), "FILE:2: server.tls: {key} has no PEM private key"),
         (
             lambda files: Path(files["key"]).write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----"),
-            "FILE:2: server.tls: {key} is encrypted: a key without a passphrase is needed",
+            "FILE:2: server.tls: {key} is encrypted: remove the passphrase",
         ),
         (
             lambda files: Path(files["key"]).write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"),
@@ -67,23 +67,23 @@ def _other_key(files: Files) -> None:
         (_other_key, "FILE:2: server.tls: {key} is not the key of the certificate in {cert}"),
         (
             lambda files: Path(files["ca"]).write_text("?"),
-            "FILE:6: upstreams.one.tls: {ca} holds no certificate in PEM",
+            "FILE:6: upstreams.one.tls: {ca} has no PEM certificate",
         ),
         (
             lambda files: Path(files["ca"]).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"),
-            "FILE:6: upstreams.one.tls: {ca} holds a certificate that is damaged",
+            "FILE:6: upstreams.one.tls: {ca} has an invalid certificate",
         ),
         (
             lambda files: Path(files["secret"]).write_text(" \n"),
-            "FILE:6: upstreams.one.api_key_file: {secret} is empty; write the key into it",
+            "FILE:6: upstreams.one.api_key_file: {secret} is empty; it must contain the key",
         ),
         (
             lambda files: Path(files["secret"]).write_text("OPENAI_API_KEY=sk-secret\nx"),
-            "FILE:6: upstreams.one.api_key_file: {secret} must hold one key and nothing else",
+            "FILE:6: upstreams.one.api_key_file: {secret} must contain one key and nothing else",
         ),
         (
             lambda files: files.update(secret=str(Path(files["secret"]).parent)),
-            "FILE:6: upstreams.one.api_key_file: {secret} is no file",
+            "FILE:6: upstreams.one.api_key_file: {secret} is not a file",
         ),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import Config, ConfigError, load_config
-from llm_guard.config_reloader import KEPT, Adopted, NothingToDo, Reloads
+from llm_guard.config_reloader import KEPT, Adopted, ConfigReloader, NothingToDo
 from tests.fakes.clock import ManualClock, SteppedClock
 from tests.fakes.waiting import eventually
 
@@ -36,7 +36,7 @@ class World:
         self.path, self.adopted, self.refused = path, list[Adopted](), list[tuple[str, ...]]()
         self.clock = clock or SteppedClock()
         path.write_text(text(1))
-        self.reloads = Reloads(
+        self.reloads = ConfigReloader(
             load_config(path), path, _adapted, self.adopted.append, self.refused.append, self.clock
         )  # fmt: skip
 
@@ -80,7 +80,7 @@ async def test_file_that_is_invalid_changes_nothing(world: World) -> None:
     assert world.idle_s == 2.0
     assert len(world.adopted) == len(world.refused) == 1
     assert world.reloads.problems == world.refused[0]
-    assert [line["event"] for line in log] == ["reload refused, the old config stays"]
+    assert [line["event"] for line in log] == ["reload failed: the new config is invalid, the old one stays in use"]
     await world.reload(3)
     assert world.reloads.problems == ()
 
@@ -94,39 +94,39 @@ async def test_file_that_is_gone_changes_nothing(world: World) -> None:
 
 async def test_without_a_file_there_is_nothing_to_read(world: World) -> None:
     config = load_config(world.path)
-    reloads = Reloads(config, None, _adapted, world.adopted.append, world.refused.append, world.clock)
+    reloads = ConfigReloader(config, None, _adapted, world.adopted.append, world.refused.append, world.clock)
     with pytest.raises(NothingToDo, match="from a file"):
         await reloads.reload("ann")
 
 
-# roll back
+# rollback
 
 
-async def test_each_roll_back_goes_one_config_further_back(world: World) -> None:
+async def test_each_rollback_goes_one_config_further_back(world: World) -> None:
     for idle_s in (2, 3):
         await world.reload(idle_s)
     seen = []
     for _ in range(2):
-        rolled = await world.reloads.roll_back("ann")
+        rolled = await world.reloads.rollback("ann")
         seen.append((rolled.how, world.idle_s, [each.after for each in rolled.changes if "idle" in each.key]))
-    assert seen == [("roll_back", 2.0, [2.0]), ("roll_back", 1.0, [1.0])]
-    with pytest.raises(NothingToDo, match="no config before"):
-        await world.reloads.roll_back("ann")
-    assert [each.how for each in world.reloads.history] == ["start", "reload", "reload", "roll_back", "roll_back"]
+    assert seen == [("rollback", 2.0, [2.0]), ("rollback", 1.0, [1.0])]
+    with pytest.raises(NothingToDo, match="no earlier config"):
+        await world.reloads.rollback("ann")
+    assert [each.how for each in world.reloads.history] == ["start", "reload", "reload", "rollback", "rollback"]
 
 
-async def test_after_a_roll_back_the_next_reload_can_be_rolled_back_as_well(world: World) -> None:
+async def test_after_a_rollback_the_next_reload_can_be_rolled_back_as_well(world: World) -> None:
     await world.reload(2)
-    await world.reloads.roll_back("ann")
+    await world.reloads.rollback("ann")
     await world.reload(3)
-    await world.reloads.roll_back("ann")
+    await world.reloads.rollback("ann")
     assert world.idle_s == 1.0
 
 
 async def test_file_that_was_read_twice_is_one_config(world: World) -> None:
     await world.reload(2)
     assert (await world.reload(2)).changes == ()
-    await world.reloads.roll_back("ann")
+    await world.reloads.rollback("ann")
     assert world.idle_s == 1.0
 
 
@@ -135,9 +135,9 @@ async def test_so_many_configs_are_kept(world: World) -> None:
         await world.reload(idle_s)
     assert len(world.reloads.history) == KEPT
     for _ in range(KEPT - 1):
-        await world.reloads.roll_back("ann")
+        await world.reloads.rollback("ann")
     assert world.idle_s == 10.0
-    assert world.reloads.can_roll_back_to is None
+    assert world.reloads.rollback_target is None
 
 
 async def test_config_that_cannot_be_adopted_is_not_the_running_one(world: World) -> None:
@@ -148,7 +148,7 @@ async def test_config_that_cannot_be_adopted_is_not_the_running_one(world: World
     with pytest.raises(KeyError):
         await world.reload(2)
     assert world.idle_s == 1.0
-    assert world.reloads.can_roll_back_to is None
+    assert world.reloads.rollback_target is None
 
 
 async def test_two_at_once_follow_each_other(world: World) -> None:
@@ -245,7 +245,7 @@ async def test_bug_in_a_reload_does_not_end_the_watch(tmp_path: Path) -> None:
             await clock.pass_s(0.0)
             await settled(world, 1)
             await clock.pass_s(0.0)
-        assert [line["event"] for line in log] == ["a reload failed"]
+        assert [line["event"] for line in log] == ["unexpected error in a reload"]
         world.reloads._adopt = adopt
         world.reloads.ask()
         await clock.pass_s(0.0)
@@ -256,7 +256,7 @@ async def test_bug_in_a_reload_does_not_end_the_watch(tmp_path: Path) -> None:
 async def test_rolled_back_config_stays_until_the_file_changes(tmp_path: Path) -> None:
     async with watching(tmp_path) as (world, clock):
         await world.reload(2)
-        await world.reloads.roll_back("ann")
+        await world.reloads.rollback("ann")
         await clock.pass_s(5.0)
         assert world.idle_s == 1.0
         world.path.write_text(text(30))

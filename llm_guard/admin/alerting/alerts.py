@@ -15,11 +15,11 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from llm_guard.admin.alerting.signals import Found
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.alerting.signals import SubjectFinding
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.clock import Clock
 from llm_guard.config import AlertRules
-from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Severity
+from llm_guard.resilience.alerts.alert import QUIET_S, Alert, RuleFinding, RuleSettings, Severity
 from llm_guard.resilience.alerts.rules import RULES, RuleName, seconds
 from llm_guard.resilience.alerts.silences import Silence, Silences
 from llm_guard.webhooks.payloads import RESENT_EVERY_S, Notice, plain
@@ -32,15 +32,15 @@ _RESOLVED_KEPT = 100
 _Key = tuple[RuleName, str]
 
 
-class Signals(Protocol):
+class FindingSource(Protocol):
     """Source of the findings that alerts are made of."""
 
     def adopt(self, rules: AlertRules) -> None: ...
     def note_lag(self) -> None: ...
-    def look(self, now: float) -> Iterator[Found]: ...
+    def look(self, now: float) -> Iterator[SubjectFinding]: ...
 
 
-class Told(Protocol):
+class NoticeReceiver(Protocol):
     """Receiver of notices, implemented by `webhooks.queue`."""
 
     def tell(self, notice: Notice) -> None: ...
@@ -49,7 +49,7 @@ class Told(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Raised:
+class RaisedAlert:
     """An alert that fires or has fired. Instants in seconds since the epoch."""
 
     id: str
@@ -57,18 +57,18 @@ class Raised:
     subject: str
     severity: Severity
     since: float
-    finding: Finding
+    finding: RuleFinding
     resolved_at: float | None = None
     is_told: bool = False
     """Webhooks were notified, so they must also be notified when it resolves."""
-    first: Finding = field(init=False)
+    first: RuleFinding = field(init=False)
     """The finding with which it fired."""
 
     def __post_init__(self) -> None:
         self.first = self.finding
 
 
-class KeptAlert(Struct, frozen=True):
+class SavedAlert(Struct, frozen=True):
     """A firing alert, or a resolved one with an undelivered notice, saved for the next process."""
 
     id: str
@@ -85,13 +85,15 @@ class KeptAlert(Struct, frozen=True):
 @dataclass(slots=True, eq=False)
 class _Watched:
     alert: Alert = field(default_factory=Alert)
-    raised: Raised | None = None
+    raised: RaisedAlert | None = None
 
 
 class Alerts:
     """All alerts of a process. `look` is called by its watch."""
 
-    def __init__(self, rules: AlertRules, signals: Signals, told: Told, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, rules: AlertRules, signals: FindingSource, told: NoticeReceiver, journal: EventLog, clock: Clock
+    ) -> None:
         self._rules = rules
         self._signals = signals
         self._told = told
@@ -99,7 +101,7 @@ class Alerts:
         self._clock = clock
         self._watched: dict[_Key, _Watched] = {}
         """Only alerts that fire or are pending."""
-        self._resolved: deque[Raised] = deque(maxlen=_RESOLVED_KEPT)
+        self._resolved: deque[RaisedAlert] = deque(maxlen=_RESOLVED_KEPT)
         self._counts: dict[tuple[str, str], int] = {}
         self._silences = Silences()
         self._raised = 0
@@ -135,11 +137,11 @@ class Alerts:
         are on."""
         return self._counts
 
-    def firing(self) -> list[Raised]:
+    def firing(self) -> list[RaisedAlert]:
         """Returns the firing alerts, in the order in which they were first bad."""
         return [each.raised for each in self._watched.values() if each.raised is not None]
 
-    def resolved(self) -> list[Raised]:
+    def resolved(self) -> list[RaisedAlert]:
         """Returns the last hundred resolved alerts, newest first."""
         return [*reversed(self._resolved)]
 
@@ -147,7 +149,7 @@ class Alerts:
         """Returns each rule with its settings, None if it is off."""
         return [(name, self._rules.of(name)) for name in RULES]
 
-    def is_silenced(self, raised: Raised) -> bool:
+    def is_silenced(self, raised: RaisedAlert) -> bool:
         return self._silences.covers(raised.alert, raised.subject, self._clock.now())
 
     def told(self) -> list[Notice]:
@@ -159,7 +161,7 @@ class Alerts:
             if each.is_told and not self._silences.covers(each.alert, each.subject, now)
         ]
 
-    def kept(self) -> list[KeptAlert]:
+    def kept(self) -> list[SavedAlert]:
         """Returns the firing alerts, and resolved ones with a notice that is still undelivered. An undelivered notice
         counts as not sent, so that the next process sends it."""
         undelivered = self._told.undelivered()
@@ -167,15 +169,17 @@ class Alerts:
         firing = ((each, each.is_told and each.id not in undelivered) for each in self.firing())
         return [*(_kept(each, True) for each in resolved), *(_kept(each, is_told) for each, is_told in firing)]
 
-    def recall(self, kept: Iterable[KeptAlert]) -> None:
+    def recall(self, kept: Iterable[SavedAlert]) -> None:
         """Restores alerts of an earlier process. They fire until they are well for as long as their rule requires, and
         are not sent again."""
         now = self._clock.now()
         names: dict[str, RuleName] = {name: name for name in RULES}
         for each in kept:
             if (rule := names.get(each.alert)) is not None:
-                finding = Finding("bad", each.value, each.threshold, each.summary)
-                raised = Raised(each.id, rule, each.subject, each.severity, each.since, finding, is_told=each.is_told)
+                finding = RuleFinding("bad", each.value, each.threshold, each.summary)
+                raised = RaisedAlert(
+                    each.id, rule, each.subject, each.severity, each.since, finding, is_told=each.is_told
+                )
                 watched = self._watched[rule, each.subject] = _Watched(raised=raised)
                 watched.alert.resume(finding, now)
         self._tell(now)
@@ -192,7 +196,7 @@ class Alerts:
     def silences(self) -> list[Silence]:
         return [*self._silences.snapshot(self._clock.now())]
 
-    def _take(self, rule: RuleName, subject: str, finding: Finding | None, now: float) -> None:
+    def _take(self, rule: RuleName, subject: str, finding: RuleFinding | None, now: float) -> None:
         settings = self._rules.of(rule)
         watched = self._watched.get((rule, subject))
         if settings is None or (watched is None and (finding is None or finding.verdict != "bad")):
@@ -206,18 +210,18 @@ class Alerts:
             watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding)
         elif change == "resolved":
             match watched.alert.finding:
-                case Finding(verdict="good", summary=summary):
+                case RuleFinding(verdict="good", summary=summary):
                     self._resolve(watched, summary)
                 case _:
                     self._resolve(watched, f"{subject}: nothing new for {seconds(QUIET_S)}")
         if watched.alert.is_idle:
             del self._watched[rule, subject]
 
-    def _raise(self, rule: RuleName, subject: str, severity: Severity, finding: Finding) -> Raised:
+    def _raise(self, rule: RuleName, subject: str, severity: Severity, finding: RuleFinding) -> RaisedAlert:
         self._raised += 1
         self._counts[rule, severity] = self._counts.get((rule, severity), 0) + 1
         wall = self._clock.wall()
-        raised = Raised(f"{wall:.0f}-{self._raised}", rule, subject, severity, wall, finding)
+        raised = RaisedAlert(f"{wall:.0f}-{self._raised}", rule, subject, severity, wall, finding)
         self._note(_notice(raised, wall))
         return raised
 
@@ -271,15 +275,15 @@ class Alerts:
                 self._counts.setdefault((name, settings.severity), 0)
 
 
-def _kept(raised: Raised, is_told: bool) -> KeptAlert:
+def _kept(raised: RaisedAlert, is_told: bool) -> SavedAlert:
     first = raised.first
-    return KeptAlert(
+    return SavedAlert(
         raised.id, raised.alert, raised.subject, raised.severity, raised.since, first.summary, first.value,
         first.threshold, is_told,
     )  # fmt: skip
 
 
-def _notice(raised: Raised, at: float) -> Notice:
+def _notice(raised: RaisedAlert, at: float) -> Notice:
     finding = raised.finding
     return Notice(
         raised.id,

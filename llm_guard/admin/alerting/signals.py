@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from llm_guard.admin.events.event_log import Event, Journal
+from llm_guard.admin.events.event_log import EventLog, OperatorEvent
 from llm_guard.config import AlertRules
 from llm_guard.outcome import FailureKind, RefusedBy, Signal
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.counters import CallCounters, DeploymentCounts, ModelCounts
-from llm_guard.resilience.alerts.alert import QUIET_S, Finding
+from llm_guard.resilience.alerts.alert import QUIET_S, RuleFinding
 from llm_guard.resilience.alerts.baseline import Gains, Trend
 from llm_guard.resilience.alerts.rules import (
     FAILING,
@@ -39,7 +39,7 @@ from llm_guard.resilience.retry.budget import RetryBudget
 from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.route_table import NO_ALIAS
 
-Found = tuple[RuleName, str, Finding]
+SubjectFinding = tuple[RuleName, str, RuleFinding]
 """Rule, subject, and what was found."""
 
 GATEWAY = "gateway"
@@ -55,7 +55,7 @@ _REFUSED_BY: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "deadline"
 _NONE_REFUSED = [0] * len(_REFUSED_BY)
 
 
-class Signals:
+class AlertSignals:
     """Computes findings on each look; keeps only baselines between looks."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Signals:
         rules: AlertRules,
         gateway: Handler,
         counters: CallCounters,
-        journal: Journal,
+        journal: EventLog,
         lag_s: Callable[[], float],
         is_reload_good: Callable[[], bool],
         file_problems: Callable[[], Mapping[str, str | None]] = dict,
@@ -98,7 +98,7 @@ class Signals:
         """Records the lag. Must be called at each look of the watch: only one of them sees a stall of half a second."""
         self._longest_lag_s = max(self._longest_lag_s, self._lag_s())
 
-    def look(self, now: float) -> Iterator[Found]:
+    def look(self, now: float) -> Iterator[SubjectFinding]:
         """Yields the findings of all rules that are on."""
         by_label: dict[str, list[Deployment]] = {}
         for deployment in self._gateway.deployments():
@@ -110,7 +110,7 @@ class Signals:
         yield from self._credentials(by_label, now)
         yield from self._own()
 
-    def _calls(self, now: float) -> Iterator[Found]:
+    def _calls(self, now: float) -> Iterator[SubjectFinding]:
         for label, counts in self._counters.models.items():
             model = self._models.get(label)
             if model is None:
@@ -126,7 +126,7 @@ class Signals:
                     finding = evaluate_latency(label, what, trend.recent, trend.usual, self.rules.latency)
                     yield from _known("latency", f"{label} ({what})", finding)
 
-    def _attempts(self, now: float) -> Iterator[Found]:
+    def _attempts(self, now: float) -> Iterator[SubjectFinding]:
         for label, counts in self._counters.deployments.items():
             trend = self._failures.get(label)
             if trend is None:
@@ -136,7 +136,7 @@ class Signals:
             if self.rules.failure_spike is not None:
                 yield "failure_spike", label, evaluate_failures(label, trend.recent, trend.usual, self._spike)
 
-    def _breakers(self, by_label: dict[str, list[Deployment]]) -> Iterator[Found]:
+    def _breakers(self, by_label: dict[str, list[Deployment]]) -> Iterator[SubjectFinding]:
         if self.rules.breaker_open is None:
             self._changes = {}
             return
@@ -153,7 +153,7 @@ class Signals:
             yield "breaker_open", subject, evaluate_breaker(subject, count, len(breakers), has_opened)
         self._changes = changes
 
-    def _budgets(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
+    def _budgets(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[SubjectFinding]:
         if self.rules.budget_exhausted is None:
             return
         budgets = {label: [each.budget for each in group] for label, group in by_label.items()}
@@ -165,7 +165,7 @@ class Signals:
                 tokens, share = min((_state(each, now) for each in wanted), key=_distress)
                 yield "budget_exhausted", subject, evaluate_budget(subject, tokens, share)
 
-    def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[Found]:
+    def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[SubjectFinding]:
         """Yields findings of upstreams that have keys of their own. Callers' keys are the callers' responsibility."""
         if self.rules.credential_cooldown is None:
             return
@@ -175,14 +175,14 @@ class Signals:
         }
         rests: dict[str, tuple[float, str, str]] = {name: (0.0, "", "") for name, _ in ours.values()}
         cooldowns = self._gateway.cooldowns
-        for key, benched in cooldowns.snapshot(now).items():
+        for key, cooldown in cooldowns.snapshot(now).items():
             if key[0] in ("credential", "quota") and (owner := ours.get(key[1:4])) is not None:
                 name, whose = owner
-                rests[name] = max(rests[name], (benched.until - now, benched.failure.kind.category, whose))
+                rests[name] = max(rests[name], (cooldown.until - now, cooldown.failure.kind.category, whose))
         for name, (rest_s, category, whose) in rests.items():
             yield "credential_cooldown", name, evaluate_credential(name, rest_s, category, whose)
 
-    def _own(self) -> Iterator[Found]:
+    def _own(self) -> Iterator[SubjectFinding]:
         if self.rules.engine_gave_up is not None:
             for engine, has_given_up in self._engines.items():
                 yield "engine_gave_up", engine, evaluate_engine(engine, has_given_up)
@@ -194,7 +194,7 @@ class Signals:
             yield "loop_lag", GATEWAY, evaluate_lag(self._longest_lag_s, self.rules.loop_lag)
         self._longest_lag_s = 0.0
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: OperatorEvent) -> None:
         if event.kind == "engine":
             self._engines[str(event.facts.get("engine"))] = event.facts.get("state") == "gave_up"
 
@@ -255,7 +255,7 @@ class _Success:
         return tuple(islice(counts.recent, max(0, kept - (counts.judged - self._begin)), None))
 
 
-def _known(rule: RuleName, subject: str, finding: Finding | None) -> Iterator[Found]:
+def _known(rule: RuleName, subject: str, finding: RuleFinding | None) -> Iterator[SubjectFinding]:
     if finding is not None:
         yield rule, subject, finding
 

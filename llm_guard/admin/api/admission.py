@@ -16,20 +16,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.clock import Clock
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, foresee
+from llm_guard.proxy.dry_run import PredictedCandidate, predict
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import unknown_model
 from llm_guard.resilience.health.engine_state import EngineState
 from llm_guard.routing.route_table import Route
 from llm_guard.upstreams.engines.registry import Engines
-from llm_guard.upstreams.engines.supervisor import EngineSeen
+from llm_guard.upstreams.engines.supervisor import EngineReport
 
-Why = Literal[
+NotAdmittedReason = Literal[
     "breaker_open", "credential_cooldown", "deployment_held", "draining", "engine_unhealthy", "queue_full",
     "unknown_model",
 ]  # fmt: skip
@@ -63,7 +63,7 @@ class Admission(Struct, frozen=True):
 
     model: str
     admitted: bool
-    why: Why | None
+    reason: NotAdmittedReason | None
     """Why the first candidate is not available; null if the call would be admitted."""
     message: str
     deployment: str | None
@@ -71,12 +71,12 @@ class Admission(Struct, frozen=True):
     engines: list[EngineOutlook]
     """Engines of the model's deployments, in the order in which they would be tried."""
     standby: str | None
-    """Spare engine that POST would start, because none of the model's own deployments is available."""
+    """Standby engine that POST would start, because none of the model's own deployments is available."""
     provisioned: str | None
-    """Spare engine that this request has started."""
+    """Standby engine that this request has started."""
 
 
-class Admissions:
+class AdmissionApi:
     """Endpoint of the check, against the current routes and engines."""
 
     def __init__(self, gateway: Handler, engines: Engines, changes: Changes, clock: Clock) -> None:
@@ -86,35 +86,35 @@ class Admissions:
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
-                "GET", "/admin/admit", "Whether a call would be let in now.", self._give, query=AdmitQuery,
+            Endpoint(
+                "GET", "/admin/admit", "Returns whether a call would be admitted now.", self._give, query=AdmitQuery,
                 gives=Admission,
             ),
-            Page(
-                "POST", "/admin/admit", "The same, and starts a standby engine where that helps.", self._admit,
+            Endpoint(
+                "POST", "/admin/admit", "Checks it, and starts a standby engine if needed.", self._admit,
                 takes=Admit, gives=Changed[Admission],
             ),
         ]  # fmt: skip
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         wants: AdmitQuery = asked.wants
         found = self.judge(wants.model)
         if wants.auto_provision and _may_start(asked) and self._is_started_by_get(found.standby):
-            why = f"GET /admin/admit asked for {wants.model}"
-            self._changes.note(asked.who, "engines.provision", str(found.standby), why, {"model": wants.model})
+            reason = f"GET /admin/admit for {wants.model}"
+            self._changes.note(asked.who, "engines.provision", str(found.standby), reason, {"model": wants.model})
             found = self._provision(found)
         return answer(found)
 
-    async def _admit(self, asked: Asked) -> Answer:
+    async def _admit(self, asked: AdminRequest) -> AdminResponse:
         model = asked.body.model
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             found = self.judge(model)
             if found.standby is None:
-                return Done(found, {"model": model}, [f"nothing was started: {_idle(found)}"])
-            return Done(self._provision(found), {"model": model, "engine": found.standby})
+                return ChangeResult(found, {"model": model}, [f"no engine was started: {_idle(found)}"])
+            return ChangeResult(self._provision(found), {"model": model, "engine": found.standby})
 
         return await self._changes.make(asked, "engines.provision", model, do)
 
@@ -122,33 +122,33 @@ class Admissions:
         """Checks whether a call would be admitted. Has no side effect on calls."""
         gateway = self._gateway
         if gateway.is_leaving:
-            return _refused(model, "draining", "this gateway is going away")
+            return _refused(model, "draining", "this gateway is shutting down")
         route = gateway.table.preview(model)
         if route is None:
             return _refused(model, "unknown_model", unknown_model(gateway.table, model).message)
         seen = {upstream: each for each in self._engines.seen() for upstream in each.config.upstreams}
         steps = [_Step(each, seen.get(each.target.deployment.upstream.name)) for each in self._foresee(model, route)]
-        able = [each for each in steps if each.why is None]
-        chosen = min(able, key=lambda each: each.foreseen.turn == "in_reserve", default=None)
+        able = [each for each in steps if each.reason is None]
+        chosen = min(able, key=lambda each: each.foreseen.decision == "backup", default=None)
         own = [each for each in steps if each.foreseen.target.alias == route.alias]
         return Admission(
             model=model,
             admitted=chosen is not None,
-            why=None if chosen is not None else steps[0].why,
-            message="; ".join(each.words for each in steps),
+            reason=None if chosen is not None else steps[0].reason,
+            message="; ".join(each.message for each in steps),
             deployment=None if chosen is None else chosen.label,
             engines=[each.outlook for each in steps if each.outlook is not None],
-            standby=_standby(own) if all(each.why is not None for each in own) else None,
+            standby=_standby(own) if all(each.reason is not None for each in own) else None,
             provisioned=None,
         )
 
-    def _foresee(self, model: str, route: Route) -> list[Foreseen]:
+    def _foresee(self, model: str, route: Route) -> list[PredictedCandidate]:
         now = self._clock.now()
         dialect = route.targets[0].deployment.upstream.dialect
         call = Call("", dialect, "POST", _USUAL_PATHS[dialect], "", (), now, model=model)
         call.route = route
         call.deadline_at = now + route.timeouts.total
-        return foresee(call, route, self._gateway.cooldowns, self._clock, self._draw)
+        return predict(call, route, self._gateway.cooldowns, self._clock, self._draw)
 
     def _is_started_by_get(self, engine: str | None) -> bool:
         supervisor = None if engine is None else self._engines.find(engine)
@@ -164,20 +164,20 @@ class Admissions:
 class _Step:
     """A candidate deployment with its engine."""
 
-    __slots__ = ("engine", "foreseen", "label", "why", "words")
+    __slots__ = ("engine", "foreseen", "label", "message", "reason")
 
-    def __init__(self, foreseen: Foreseen, engine: EngineSeen | None) -> None:
+    def __init__(self, foreseen: PredictedCandidate, engine: EngineReport | None) -> None:
         self.foreseen = foreseen
         self.engine = engine
         self.label = foreseen.target.deployment.label
-        self.why: Why | None = None
-        self.words = f"{self.label} can be asked"
+        self.reason: NotAdmittedReason | None = None
+        self.message = f"{self.label} is available"
         if engine is not None and engine.now.state != "running":
-            self.why = "engine_unhealthy"
-            self.words = f"{self.label}: its engine {engine.name} is {engine.now.state}"
-        elif foreseen.turn == "left_out" and foreseen.obstacle is not None:
-            self.why = _why(foreseen.obstacle)
-            self.words = f"{self.label}: {foreseen.obstacle.why}"
+            self.reason = "engine_unhealthy"
+            self.message = f"{self.label}: its engine {engine.name} is {engine.now.state}"
+        elif foreseen.decision == "skipped" and foreseen.obstacle is not None:
+            self.reason = _reason(foreseen.obstacle)
+            self.message = f"{self.label}: {foreseen.obstacle.why}"
 
     @property
     def outlook(self) -> EngineOutlook | None:
@@ -185,19 +185,19 @@ class _Step:
         return None if engine is None else EngineOutlook(engine.name, self.label, engine.now.state)
 
 
-def _may_start(asked: Asked) -> bool:
+def _may_start(asked: AdminRequest) -> bool:
     """Returns whether a GET may start an engine. A cookie is not enough: browsers send it with requests that a foreign
     page on this host causes."""
     caller = asked.caller
     return asked.method == "GET" and caller is not None and caller.role == "operator" and not caller.has_cookie
 
 
-def _why(obstacle: Unavailable | AtCapacity) -> Why:
+def _reason(obstacle: Unavailable | AtCapacity) -> NotAdmittedReason:
     if isinstance(obstacle, AtCapacity):
         return "queue_full"
     if obstacle.is_held:
         return "deployment_held"
-    return "credential_cooldown" if obstacle.why == "benched" else "breaker_open"
+    return "credential_cooldown" if obstacle.why == "in cooldown" else "breaker_open"
 
 
 def _standby(steps: list[_Step]) -> str | None:
@@ -209,8 +209,8 @@ def _standby(steps: list[_Step]) -> str | None:
 
 
 def _idle(found: Admission) -> str:
-    return "it is admitted" if found.admitted else "no standby engine of this model waits to be started"
+    return "calls are admitted" if found.admitted else "the model has no stopped standby engine"
 
 
-def _refused(model: str, why: Why, message: str) -> Admission:
-    return Admission(model, False, why, message, None, [], None, None)
+def _refused(model: str, reason: NotAdmittedReason, message: str) -> Admission:
+    return Admission(model, False, reason, message, None, [], None, None)

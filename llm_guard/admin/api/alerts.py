@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.admin.alerting.alerts import Alerts, Raised
+from llm_guard.admin.alerting.alerts import Alerts, RaisedAlert
 from llm_guard.admin.api.parameters import Duration, seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.resilience.alerts.alert import Severity
 from llm_guard.resilience.alerts.rules import RuleName
@@ -20,8 +20,8 @@ from llm_guard.webhooks.delivery import WebhookView
 from llm_guard.webhooks.payloads import Notice, plain
 from llm_guard.webhooks.queue import Webhooks
 
-Subject = Annotated[
-    str, Meta(min_length=1, max_length=600, description="As /admin/alerts names it; null: whatever it is.")
+AlertSubject = Annotated[
+    str, Meta(min_length=1, max_length=600, description="Subject of the alert, as in /admin/alerts; null: any.")
 ]
 
 
@@ -50,7 +50,7 @@ class SilenceView(Struct, frozen=True):
     """Subject of the alert; null: any."""
     until: str
     reason: str
-    who: str
+    operator: str
 
 
 class RuleView(Struct, frozen=True):
@@ -74,10 +74,10 @@ class AlertsView(Struct, frozen=True):
 
 
 class Unsilence(Change):
-    """The silence to remove; `*` is the one of every rule."""
+    """The silence to remove; `*`: the silence of all rules."""
 
     alert: RuleName | Literal["*"]
-    subject: Subject | None = None
+    subject: AlertSubject | None = None
 
 
 class PutSilence(Unsilence, kw_only=True):
@@ -92,14 +92,14 @@ class TryWebhook(Change):
     webhook: str
 
 
-class Tried(Struct, frozen=True):
+class WebhookTestResult(Struct, frozen=True):
     """Result of the test."""
 
     is_delivered: bool
     problem: str | None
 
 
-class AlertPages:
+class AlertApi:
     """Endpoints of alerts. A silence only suppresses notices; it changes nothing about the alert itself."""
 
     def __init__(self, alerts: Alerts, webhooks: Webhooks, changes: Changes, clock: Clock) -> None:
@@ -108,19 +108,19 @@ class AlertPages:
         self._changes = changes
         self._clock = clock
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         silences, path = Changed[list[SilenceView]], "/admin/alerts"
         return [
-            Page("GET", path, "What fires, what lately did, and who is told.", self._give, gives=AlertsView),
-            Page("POST", f"{path}/silence", "Tells nobody.", self._silence, takes=PutSilence, gives=silences),
-            Page("POST", f"{path}/unsilence", "Tells again.", self._unsilence, takes=Unsilence, gives=silences),
-            Page(
-                "POST", f"{path}/test", "Sends a webhook a test alert.", self._test, takes=TryWebhook,
-                gives=Changed[Tried],
+            Endpoint("GET", path, "Lists alerts, silences, rules and webhooks.", self._give, gives=AlertsView),
+            Endpoint("POST", f"{path}/silence", "Silences alerts.", self._silence, takes=PutSilence, gives=silences),
+            Endpoint("POST", f"{path}/unsilence", "Ends a silence.", self._unsilence, takes=Unsilence, gives=silences),
+            Endpoint(
+                "POST", f"{path}/test", "Sends a test alert to a webhook.", self._test, takes=TryWebhook,
+                gives=Changed[WebhookTestResult],
             ),
         ]  # fmt: skip
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         alerts = self._alerts
         fired: dict[str, int] = {}
         for (alert, _), count in alerts.counts().items():
@@ -137,46 +137,48 @@ class AlertPages:
         )
         return answer(view)
 
-    async def _silence(self, asked: Asked) -> Answer:
+    async def _silence(self, asked: AdminRequest) -> AdminResponse:
         body: PutSilence = asked.body
         seconds = seconds_of(body.for_)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             until = self._clock.now() + seconds
             if not self._alerts.try_silence(Silence(body.alert, body.subject, until, body.reason, asked.who)):
-                raise Refused(409, "too_many_silences", f"there are {MOST} silences: end some, or silence whole rules")
+                raise Refused(
+                    409, "too_many_silences", f"there are already {MOST} silences: remove some, or silence whole rules"
+                )
             is_of_use = any(self._alerts.is_silenced(each) for each in self._alerts.firing())
-            return Done(
-                [*self._silences()], {"for": body.for_}, [] if is_of_use else ["nothing that fires now is silenced"]
+            return ChangeResult(
+                [*self._silences()], {"for": body.for_}, [] if is_of_use else ["no firing alert matches this silence"]
             )
 
         return await self._changes.make(asked, "alerts.silence", _target(body), do)
 
-    async def _unsilence(self, asked: Asked) -> Answer:
+    async def _unsilence(self, asked: AdminRequest) -> AdminResponse:
         body: Unsilence = asked.body
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             silence = self._alerts.try_unsilence(body.alert, body.subject)
             if silence is None:
-                raise Refused(404, "unknown_silence", "there is no such silence; /admin/alerts lists them")
-            return Done([*self._silences()], {"was": silence.reason})
+                raise Refused(404, "unknown_silence", "there is no such silence: GET /admin/alerts lists all silences")
+            return ChangeResult([*self._silences()], {"was": silence.reason})
 
         return await self._changes.make(asked, "alerts.unsilence", _target(body), do)
 
-    async def _test(self, asked: Asked) -> Answer:
+    async def _test(self, asked: AdminRequest) -> AdminResponse:
         name: str = asked.body.webhook
         webhook = self._webhooks.find(name)
         if webhook is None:
             known = ", ".join(each.name for each in self._webhooks.views()) or "none"
-            raise Refused(404, "unknown_webhook", f"no webhook has this name; known: {known}")
+            raise Refused(404, "unknown_webhook", f"there is no webhook {name!r}; known: {known}")
 
-        async def do() -> Done:
+        async def do() -> ChangeResult:
             wall = self._clock.wall()
             sent = await webhook.send_at_once(_test_notice("firing", asked.who, wall))
             if sent.is_delivered:  # else an incident would stay open
                 sent = await webhook.send_at_once(_test_notice("resolved", asked.who, wall))
-            tried = Tried(sent.is_delivered, sent.problem or None)
-            return Done(tried, {"is_delivered": tried.is_delivered, "problem": tried.problem})
+            tried = WebhookTestResult(sent.is_delivered, sent.problem or None)
+            return ChangeResult(tried, {"is_delivered": tried.is_delivered, "problem": tried.problem})
 
         return await self._changes.make(asked, "alerts.test", name, do)
 
@@ -186,7 +188,7 @@ class AlertPages:
             yield SilenceView(each.alert, each.subject, iso(past + each.until), each.reason, each.who)
 
 
-def _view(raised: Raised, *, is_silenced: bool) -> AlertView:
+def _view(raised: RaisedAlert, *, is_silenced: bool) -> AlertView:
     finding, resolved_at = raised.finding, raised.resolved_at
     return AlertView(
         raised.id,
@@ -204,7 +206,7 @@ def _view(raised: Raised, *, is_silenced: bool) -> AlertView:
 
 
 def _test_notice(state: Literal["firing", "resolved"], who: str, wall: float) -> Notice:
-    summary = f"a test by {who}: nothing is wrong"
+    summary = f"test alert sent by {who}; nothing is wrong"
     return Notice(f"{wall:.0f}-test", state, "test", "info", "webhook", summary, 0.0, 0.0, wall, wall)
 
 

@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.api.parameters import check_known
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.admin.schemas.subsystems import CacheView, RouteCache
 from llm_guard.config import Config
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.telemetry.counters import ModelCounts
 from llm_guard.routing.route_table import NO_ALIAS
-from llm_guard.storage.cache.response_store import Held
+from llm_guard.storage.cache.response_store import RouteCacheSize
 
-_NOTHING = Held(0, 0)
+_NOTHING = RouteCacheSize(0, 0)
 
 
 class Purge(Change):
@@ -33,16 +33,17 @@ class Purge(Change):
 class Purged(Struct, frozen=True):
     """Result of the purge."""
 
-    forgotten: int
+    purged: int
+    """Number of purged responses."""
 
 
-class CachePages:
+class CacheApi:
     """Endpoints of the cache, under the current config; a reload replaces it."""
 
     def __init__(
         self,
         config: Config,
-        cache: AnswerCache,
+        cache: ResponseCache,
         counts: Mapping[str, ModelCounts],
         flights: Callable[[], int],
         changes: Changes,
@@ -58,11 +59,11 @@ class CachePages:
         self._is_on = {key: model.cache is not None for key, model in config.models.items()}
         self._is_on[NO_ALIAS] = config.defaults.cache is not None
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/cache", "What is kept of answers, by route.", self._give, gives=CacheView),
-            Page(
-                "POST", "/admin/cache/purge", "Forgets the answers of one route, or all of them.", self._purge,
+            Endpoint("GET", "/admin/cache", "Shows the response cache, by route.", self._give, gives=CacheView),
+            Endpoint(
+                "POST", "/admin/cache/purge", "Purges the cached responses of one route, or of all.", self._purge,
                 takes=Purge, gives=Changed[Purged],
             ),
         ]  # fmt: skip
@@ -88,26 +89,26 @@ class CachePages:
         view = self.view()
         return view if view.routes else None
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.view())
 
-    def _route(self, route: str, held: Held) -> RouteCache:
+    def _route(self, route: str, held: RouteCacheSize) -> RouteCache:
         counts = self._counts.get(route) or ModelCounts()
         got = (counts.cache.get(each, 0) for each in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
         return RouteCache(route, self._is_on.get(route, False), held.entries, held.bytes, *got)
 
-    async def _purge(self, asked: Asked) -> Answer:
+    async def _purge(self, asked: AdminRequest) -> AdminResponse:
         route = None if asked.body.route is UNSET else asked.body.route
         if (route is None) == (asked.body.all is UNSET):
-            raise Refused(422, "invalid_body", 'name a `route`, or say `"all": true`, and not both')
+            raise Refused(422, "invalid_body", 'send either `route`, or `"all": true`')
         if route is not None:
             check_known(route, self._is_on.keys() | self._cache.snapshot().routes.keys(), "route")
 
-        async def do() -> Done:
-            forgotten = await self._cache.purge(route)
-            if forgotten is None:
-                message = "the cache's file does not answer: what it holds may still be given; set `store.cache.kind`"
-                raise Refused(503, "cache_unreadable", f"{message} to memory, or try again")
-            return Done(Purged(forgotten), {"forgotten": forgotten})
+        async def do() -> ChangeResult:
+            purged = await self._cache.purge(route)
+            if purged is None:
+                message = "the cache file does not respond, and its responses may still be served: try again, or set"
+                raise Refused(503, "cache_unreadable", f"{message} `store.cache.kind` to memory")
+            return ChangeResult(Purged(purged), {"purged": purged})
 
         return await self._changes.make(asked, "cache.purge", route or "all", do)

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
 from llm_guard.clock import Clock
-from llm_guard.config import TimelineSettings
+from llm_guard.config import RecentCallsSettings
 from llm_guard.log import to_line
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.handler import Handler
@@ -35,54 +35,65 @@ class CallsQuery(Struct, forbid_unknown_fields=True):
     """A deployment that was tried or skipped."""
 
 
-class Calls(Struct, frozen=True):
+class CallsView(Struct, frozen=True):
     """Response of `GET /admin/calls`."""
 
     calls: list[CallLine]
     """The calls, latest first."""
-    kept: int
-    """Finished calls with a line kept."""
-    kept_failed: int
-    """Those of them that failed although a better gateway or upstream could have made them succeed."""
+    retained: int
+    """Finished calls that are in memory."""
+    retained_failed: int
+    """Those of them that failed because of the gateway or an upstream, not because of the client."""
     running: int
+    """Calls that run now."""
 
 
-class CallPages:
+class CallApi:
     """Endpoints of recent calls; a reload changes how many are kept."""
 
-    def __init__(self, gateway: Handler, clock: Clock, settings: TimelineSettings) -> None:
+    def __init__(self, gateway: Handler, clock: Clock, settings: RecentCallsSettings) -> None:
         self._gateway = gateway
         self._clock = clock
         self._timelines = gateway.recorder.timelines
         self.adopt(settings)
 
-    def adopt(self, settings: TimelineSettings) -> None:
+    def adopt(self, settings: RecentCallsSettings) -> None:
         self._timelines.limit(settings.calls, settings.memory)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/calls", "The last calls.", self._list, query=CallsQuery, gives=Calls),
-            Page("GET", "/admin/calls/{id}", "One call, by x-llm-guard-request-id.", self._one, gives=CallLine),
+            Endpoint("GET", "/admin/calls", "Lists the last calls.", self._list, query=CallsQuery, gives=CallsView),
+            Endpoint(
+                "GET",
+                "/admin/calls/{id}",
+                "Returns one call, by its x-llm-guard-request-id.",
+                self._one,
+                gives=CallLine,
+            ),
         ]
 
-    async def _list(self, asked: Asked) -> Answer:
+    async def _list(self, asked: AdminRequest) -> AdminResponse:
         wants: CallsQuery = asked.wants
         kept = self._timelines.snapshot()
         found = islice(_matching(self._lines(wants), wants.model, wants.deployment), wants.limit)
         # The lines are JSON already: decoding and encoding them would take a hundred times as long.
         listed = b",".join(line.rstrip() for line in found)
-        said = b'],"kept":%d,"kept_failed":%d,"running":%d}' % (kept.calls, kept.failed, self._gateway.running)
-        return Answer(b'{"calls":[' + listed + said)
+        said = b'],"retained":%d,"retained_failed":%d,"running":%d}' % (kept.calls, kept.failed, self._gateway.running)
+        return AdminResponse(b'{"calls":[' + listed + said)
 
-    async def _one(self, asked: Asked) -> Answer:
+    async def _one(self, asked: AdminRequest) -> AdminResponse:
         name = asked.params["id"]
         for call in self._gateway.calls():
             if call.id == name:
-                return Answer(self._running_line(call).rstrip())
+                return AdminResponse(self._running_line(call).rstrip())
         line = self._timelines.try_find(to_line({"request_id": name}).rstrip(b"}\n"))
         if line is None:
-            raise Refused(404, "unknown_call", "no such call is kept any more; ops.recent_calls says how many are")
-        return Answer(line.rstrip())
+            raise Refused(
+                404,
+                "unknown_call",
+                "no call with this id is in memory any more: ops.recent_calls sets how many are retained",
+            )
+        return AdminResponse(line.rstrip())
 
     def _lines(self, wants: CallsQuery) -> Iterator[bytes]:
         if wants.running:

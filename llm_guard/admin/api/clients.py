@@ -10,9 +10,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from llm_guard.admin.api.parameters import check_known
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.context import Running
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.admin.metrics.exposition import Family, Row
 from llm_guard.clock import Clock
 from llm_guard.config import Config
@@ -59,10 +59,10 @@ class ResetClient(Change):
     client: Annotated[str, Meta(min_length=1, max_length=600)]
 
 
-class ClientPages:
+class ClientApi:
     """Endpoints of client keys, under the current config; a reload replaces it."""
 
-    def __init__(self, config: Config, running: Running, changes: Changes) -> None:
+    def __init__(self, config: Config, running: AdminContext, changes: Changes) -> None:
         self._quotas = running.gateway.quotas
         self._counts = running.counters.clients
         self._clock: Clock = running.clock
@@ -73,12 +73,12 @@ class ClientPages:
         """Applies the keys of a new config."""
         self._keys = {key.name: key for key in config.server.client_keys}
 
-    def pages(self) -> list[Page]:
-        reset = "Forgets what a client key has used of its rate and its tokens; running calls still count."
+    def pages(self) -> list[Endpoint]:
+        reset = "Resets the used rate and tokens of a client key. Running calls still count."
         return [
-            Page("GET", "/admin/clients", "What each client key has used and may use.", self._give,
+            Endpoint("GET", "/admin/clients", "Shows usage and limits of each client key.", self._give,
                  gives=list[ClientView]),
-            Page("POST", RESET, reset, self._reset, takes=ResetClient, gives=Changed[ClientView]),
+            Endpoint("POST", RESET, reset, self._reset, takes=ResetClient, gives=Changed[ClientView]),
         ]  # fmt: skip
 
     def views(self) -> list[ClientView]:
@@ -102,24 +102,26 @@ class ClientPages:
         labels = ("client", "limit")
         return (
             Family("llm_guard_client_refusals", "counter", "Calls refused by a client key's limit.", labels, refusals),
-            Family("llm_guard_client_limit_left", "gauge", "What is left of a client key's limit.", labels, left),
+            Family(
+                "llm_guard_client_limit_remaining", "gauge", "Remaining amount of a client key's limit.", labels, left
+            ),
         )
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.views())
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         name = asked.body.client
         check_known(name, self._keys.keys(), "client")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             limits = self._quotas.by_name.get(name)
             if limits is None:
-                return Done(self._view(name), {}, [f"{name} has no limits"])
+                return ChangeResult(self._view(name), {}, [f"{name} has no limits"])
             now, wall = self._clock.now(), self._clock.wall()
             used = {each.limit: each.allowed - each.left for each in limits.left(now, wall)}
             limits.reset(now, wall)
-            return Done(self._view(name), {"used": used})
+            return ChangeResult(self._view(name), {"used": used})
 
         return await self._changes.make(asked, "clients.reset", name, do)
 

@@ -11,21 +11,23 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import iso
-from llm_guard.config import ConfigError, KeyChange, Problem, shown
-from llm_guard.config_reloader import Adopted, How, NothingToDo, Reloads
+from llm_guard.config import ConfigError, ConfigProblem, KeyChange, shown
+from llm_guard.config_reloader import Adopted, AdoptionCause, ConfigReloader, NothingToDo
 
 _MOST_CHANGES = 1000
-ROLLED_BACK = "the file is not what runs: a restart, a reload or the next change of the file undoes the roll back"
+ROLLED_BACK = (
+    "the running config differs from the file: a restart, a reload or the next change of the file undoes the rollback"
+)
 
 
 class ConfigLine(Struct, frozen=True):
     """A config that was adopted."""
 
     at: str
-    how: How
+    how: AdoptionCause
     by: str
     """`start`, `file`, `signal`, or an operator."""
     digest: str
@@ -83,76 +85,83 @@ class ConfigHistory(Struct, frozen=True):
 
     history: list[ConfigLine]
     """Adopted configs, latest first: that one is running."""
-    roll_back_to: ConfigLine | None
+    rollback_to: ConfigLine | None
+    """Config that a rollback would apply; null: there is none."""
 
 
-class ConfigPages:
+class ConfigApi:
     """Endpoints of the config. Texts are parsed outside the event loop."""
 
-    def __init__(self, reloads: Reloads, changes: Changes) -> None:
+    def __init__(self, reloads: ConfigReloader, changes: Changes) -> None:
         self._reloads = reloads
         self._changes = changes
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         adopted = Changed[ConfigAdopted]
-        check = "Whether a text would do as a config; nothing is changed."
+        check = "Validates a config. Changes nothing."
         return [
-            Page("GET", "/admin/config", "The running config, without its secrets.", self._show, gives=RunningConfig),
-            Page("GET", "/admin/config/history", "The configs that ran last.", self._history, gives=ConfigHistory),
-            Page("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
-            Page(
+            Endpoint(
+                "GET",
+                "/admin/config",
+                "Returns the running config, with secrets masked.",
+                self._show,
+                gives=RunningConfig,
+            ),
+            Endpoint("GET", "/admin/config/history", "Lists the last configs.", self._history, gives=ConfigHistory),
+            Endpoint("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
+            Endpoint(
                 "POST",
                 "/admin/config/reload",
-                "Reads the file, and runs by it.",
+                "Reads the config file and applies it.",
                 self._reload,
                 takes=Change,
                 gives=adopted,
             ),
-            Page(
+            Endpoint(
                 "POST",
-                "/admin/config/roll-back",
-                "Runs by the config before.",
-                self._roll_back,
+                "/admin/config/rollback",
+                "Applies the previous config.",
+                self._rollback,
                 takes=Change,
                 gives=adopted,
             ),
         ]
 
-    async def _show(self, _asked: Asked) -> Answer:
+    async def _show(self, _asked: AdminRequest) -> AdminResponse:
         reloads = self._reloads
         source = str(reloads.path) if reloads.path is not None else None
         config = await asyncio.to_thread(shown, reloads.current.config)
-        warnings = _passing(reloads)
+        warnings = _warnings(reloads)
         return answer(RunningConfig(source, list(reloads.problems), warnings, _line(reloads.current), config))
 
-    async def _history(self, _asked: Asked) -> Answer:
-        before = self._reloads.can_roll_back_to
+    async def _history(self, _asked: AdminRequest) -> AdminResponse:
+        before = self._reloads.rollback_target
         lines = [_line(each) for each in reversed(self._reloads.history)]
         return answer(ConfigHistory(lines, _line(before) if before is not None else None))
 
-    async def _validate(self, asked: Asked) -> Answer:
+    async def _validate(self, asked: AdminRequest) -> AdminResponse:
         tried = await self._reloads.check(asked.body.text)
         problems = [TextProblem(each.line, each.key, each.reason) for each in tried.problems]
         return answer(ConfigCheck(not problems, problems, list(tried.unchecked)))
 
-    async def _reload(self, asked: Asked) -> Answer:
+    async def _reload(self, asked: AdminRequest) -> AdminResponse:
         return await self._adopt(asked, "config.reload", self._reloads.reload)
 
-    async def _roll_back(self, asked: Asked) -> Answer:
-        return await self._adopt(asked, "config.roll-back", self._reloads.roll_back)
+    async def _rollback(self, asked: AdminRequest) -> AdminResponse:
+        return await self._adopt(asked, "config.rollback", self._reloads.rollback)
 
-    async def _adopt(self, asked: Asked, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> Answer:
-        async def do() -> Done:
+    async def _adopt(self, asked: AdminRequest, what: str, adopt: Callable[[str], Awaitable[Adopted]]) -> AdminResponse:
+        async def do() -> ChangeResult:
             try:
                 adopted = await adopt(asked.who)
             except ConfigError as error:
-                raise Refused(422, "invalid_config", _told(error.problems)) from None
+                raise Refused(422, "invalid_config", _rejection(error.problems)) from None
             except NothingToDo as nothing:
                 raise Refused(409, "nothing_to_do", str(nothing)) from None
             warnings = [f"{key}: the change needs a restart" for key in adopted.needs_restart]
             detail = detail_of(adopted)
             now = ConfigAdopted(_line(adopted), detail["changes"])
-            return Done(now, detail, [*_passing(self._reloads), *warnings])
+            return ChangeResult(now, detail, [*_warnings(self._reloads), *warnings])
 
         return await self._changes.make(asked, what, str(self._reloads.path or "config"), do)
 
@@ -162,13 +171,13 @@ def detail_of(adopted: Adopted) -> dict[str, Any]:
     return {"digest": adopted.digest, "changes": list(adopted.changes[:_MOST_CHANGES])}
 
 
-def _passing(reloads: Reloads) -> list[str]:
+def _warnings(reloads: ConfigReloader) -> list[str]:
     return [ROLLED_BACK] if reloads.is_rolled_back else []
 
 
-def _told(problems: tuple[Problem, ...]) -> str:
+def _rejection(problems: tuple[ConfigProblem, ...]) -> str:
     more = f"\nand {len(problems) - 20} more" if len(problems) > 20 else ""
-    return "the config stays as it was:\n" + "\n".join(map(str, problems[:20])) + more
+    return "the config was rejected, and the running one is unchanged:\n" + "\n".join(map(str, problems[:20])) + more
 
 
 def _line(adopted: Adopted) -> ConfigLine:

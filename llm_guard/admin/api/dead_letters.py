@@ -12,16 +12,16 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
-from llm_guard.admin.schemas.dead_letters import LetterView, WholeLetter, letter_view, whole_letter
-from llm_guard.admin.schemas.subsystems import KeptView
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.schemas.dead_letters import DeadLetterDetail, DeadLetterView, dead_letter_detail, dead_letter_view
+from llm_guard.admin.schemas.subsystems import StoredCallsView
 from llm_guard.clock import Clock, iso
 from llm_guard.config import Config
 from llm_guard.deferred.service import DeferredService
-from llm_guard.storage.calls.store import Found, KeptCalls, Purpose, State, StoreError, Wanted
+from llm_guard.storage.calls.store import CallFilter, CallStats, CallStore, Purpose, State, StoreError
 
-_PATIENCE_S = 5.0
+_STORE_TIMEOUT_S = 5.0
 _ROOT = "/admin/dead-letters"
 _MOST_IDS = 10_000
 
@@ -30,7 +30,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=600)]
 Instant = Annotated[float, Meta(ge=0, le=1e11, description="Seconds since the epoch.")]
 
 
-class LettersQuery(Struct, forbid_unknown_fields=True, frozen=True):
+class DeadLetterQuery(Struct, forbid_unknown_fields=True, frozen=True):
     """Filter of stored calls."""
 
     purpose: Purpose | None = None
@@ -65,7 +65,7 @@ class Filter(Struct, forbid_unknown_fields=True, frozen=True):
     until: Instant | UnsetType = UNSET
 
 
-class ChooseLetters(Change):
+class SelectDeadLetters(Change):
     """The calls to change."""
 
     between_fields: ClassVar[Mapping[str, object]] = {"minProperties": 2, "maxProperties": 2}
@@ -76,18 +76,18 @@ class ChooseLetters(Change):
     all: Literal[True] | UnsetType = UNSET
 
 
-class Letters(Struct, frozen=True):
+class DeadLettersView(Struct, frozen=True):
     """Response of `GET /admin/dead-letters`."""
 
-    letters: list[LetterView]
+    calls: list[DeadLetterView]
     """The stored calls, newest first."""
     count: dict[str, int]
-    """Number of all stored calls, by purpose and state: `letter/dead`, ..."""
+    """Number of all stored calls, by purpose and state: `dead_letter/dead`, ..."""
     bytes: int
     oldest: str | None
 
 
-class Chosen(Struct, frozen=True):
+class SelectionResult(Struct, frozen=True):
     """Result of a change."""
 
     count: int
@@ -117,38 +117,43 @@ class DeadLetterApi:
             each.dead_letter == "always" or each.deferred.mode in ("always", "on_failure") for each in rules
         )
 
-    def pages(self) -> list[Page]:
-        gives = Changed[Chosen]
+    def pages(self) -> list[Endpoint]:
+        gives = Changed[SelectionResult]
         return [
-            Page(
-                "GET", _ROOT, "Calls that are kept, the newest first.", self._list, query=LettersQuery, gives=Letters,
-                may_miss=True,
+            Endpoint(
+                "GET", _ROOT, "Lists stored calls, newest first.", self._list, query=DeadLetterQuery,
+                gives=DeadLettersView, may_miss=True,
             ),
-            Page("GET", f"{_ROOT}/{{id}}", "One of them.", self._one, query=BodyQuery, gives=WholeLetter),
-            Page(
-                "POST", f"{_ROOT}/requeue", "Asks for the dead ones again, at store.dead_letters.pace.", self._requeue,
-                takes=ChooseLetters, gives=gives,
+            Endpoint(
+                "GET", f"{_ROOT}/{{id}}", "Returns a stored call.", self._one,
+                query=BodyQuery, gives=DeadLetterDetail,
             ),
-            Page(
-                "POST", f"{_ROOT}/delete", "Deletes those that nobody is asking for just now.", self._delete,
-                takes=ChooseLetters, gives=gives,
+            Endpoint(
+                "POST", f"{_ROOT}/requeue", "Executes dead letters again, at a limited rate.", self._requeue,
+                takes=SelectDeadLetters, gives=gives,
             ),
-            Page("DELETE", f"{_ROOT}/{{id}}", "Deletes one.", self._delete_one, takes=Change, gives=gives),
+            Endpoint(
+                "POST", f"{_ROOT}/delete", "Deletes stored calls, except running ones.", self._delete,
+                takes=SelectDeadLetters, gives=gives,
+            ),
+            Endpoint(
+                "DELETE", f"{_ROOT}/{{id}}", "Deletes a stored call.", self._delete_one, takes=Change, gives=gives,
+            ),
         ]  # fmt: skip
 
-    def view_if_used(self) -> KeptView | None:
+    def view_if_used(self) -> StoredCallsView | None:
         """Returns the counts; None if no call is stored, and no model stores calls without a request header."""
         counts = self._deferred.counts
-        found = counts.found or Found(count={}, size=0)
+        found = counts.found or CallStats(count={}, size=0)
         lost = dict[str, int](counts.lost.items())
         if not (self._keeps_by_itself or found.count or lost):
             return None
         oldest = None if found.oldest_at is None else iso(found.oldest_at)
-        return KeptView(dict(found.count), found.size, oldest, lost)
+        return StoredCallsView(dict(found.count), found.size, oldest, lost)
 
-    async def _list(self, asked: Asked) -> Answer:
-        wants: LettersQuery = asked.wants
-        wanted = Wanted(
+    async def _list(self, asked: AdminRequest) -> AdminResponse:
+        wants: DeadLetterQuery = asked.wants
+        wanted = CallFilter(
             purpose=wants.purpose, state=wants.state, route=wants.route, kind=wants.kind, since=wants.since,
             until=wants.until,
         )  # fmt: skip
@@ -157,71 +162,79 @@ class DeadLetterApi:
         if before is not None and not found and await self._ask(lambda store: store.get(before)) is None:
             raise _unknown()
         oldest = None if stats.oldest_at is None else iso(stats.oldest_at)
-        return answer(Letters([letter_view(each) for each in found], stats.count, stats.size, oldest))
+        return answer(DeadLettersView([dead_letter_view(each) for each in found], stats.count, stats.size, oldest))
 
-    async def _one(self, asked: Asked) -> Answer:
+    async def _one(self, asked: AdminRequest) -> AdminResponse:
         kept = await self._ask(lambda store: store.get(asked.params["id"]))
         if kept is None:
             raise _unknown()
-        return answer(whole_letter(kept, shows_bodies=asked.wants.body))
+        return answer(dead_letter_detail(kept, shows_bodies=asked.wants.body))
 
-    async def _requeue(self, asked: Asked) -> Answer:
+    async def _requeue(self, asked: AdminRequest) -> AdminResponse:
         wanted, target = _chosen(asked.body, "dead")
 
-        async def do() -> Done:
+        async def do() -> ChangeResult:
             now, pace_s = self._clock.wall(), self._pace_s
             ids = await self._ask(lambda store: store.requeue(wanted, now, pace_s))
             self._deferred.runner.wake()
-            warnings = [] if ids else ["none of these is dead and can be asked for: /admin/dead-letters?state=dead"]
+            warnings = (
+                []
+                if ids
+                else ["none of these can be requeued: GET /admin/dead-letters?state=dead lists those that can"]
+            )
             last_due = iso(now + pace_s * (len(ids) - 1)) if ids else None
-            return Done(Chosen(len(ids), ids[:100], last_due), {"count": len(ids), "ids": ids[:100]}, warnings)
+            return ChangeResult(
+                SelectionResult(len(ids), ids[:100], last_due), {"count": len(ids), "ids": ids[:100]}, warnings
+            )
 
         return await self._changes.make(asked, "dead-letters.requeue", target, do)
 
-    async def _delete(self, asked: Asked) -> Answer:
+    async def _delete(self, asked: AdminRequest) -> AdminResponse:
         return await self._delete_those(asked, *_chosen(asked.body, None))
 
-    async def _delete_one(self, asked: Asked) -> Answer:
+    async def _delete_one(self, asked: AdminRequest) -> AdminResponse:
         kept_id = asked.params["id"]
         if await self._ask(lambda store: store.get(kept_id)) is None:
             raise _unknown()
-        return await self._delete_those(asked, Wanted(ids=(kept_id,)), kept_id)
+        return await self._delete_those(asked, CallFilter(ids=(kept_id,)), kept_id)
 
-    async def _delete_those(self, asked: Asked, wanted: Wanted, target: str) -> Answer:
+    async def _delete_those(self, asked: AdminRequest, wanted: CallFilter, target: str) -> AdminResponse:
         # Excludes calls that are stored while this request runs.
         until = min(self._clock.wall(), wanted.until if wanted.until is not None else math.inf)
         doomed = replace(wanted, until=until) if wanted.ids is None else wanted
 
-        async def do() -> Done:
+        async def do() -> ChangeResult:
             count = 0
             while some := await self._ask(lambda store: store.delete(doomed)):
                 count += some
-            warnings = [] if count else ["none was deleted: there is none, or it is asked for just now"]
-            return Done(Chosen(count, []), {"count": count}, warnings)
+            warnings = [] if count else ["none was deleted: none matches, or those that match are being executed"]
+            return ChangeResult(SelectionResult(count, []), {"count": count}, warnings)
 
         return await self._changes.make(asked, "dead-letters.delete", target, do)
 
-    async def _ask(self, act: Callable[[KeptCalls], _Found]) -> _Found:
+    async def _ask(self, act: Callable[[CallStore], _Found]) -> _Found:
         """Runs `act` on the store. Raises Refused if the store fails."""
         try:
-            return await self._deferred.call_store.ask(act, _PATIENCE_S)
+            return await self._deferred.call_store.ask(act, _STORE_TIMEOUT_S)
         except StoreError as error:
-            raise Refused(503, "letters_unreadable", f"{error}; calls go on without") from None
+            raise Refused(503, "call_store_unavailable", f"{error}; the gateway still serves calls") from None
 
 
-def _chosen(body: ChooseLetters, state: State | None) -> tuple[Wanted, str]:
+def _chosen(body: SelectDeadLetters, state: State | None) -> tuple[CallFilter, str]:
     """Returns the filter of the chosen calls, and their description for the audit trail. Raises Refused."""
     if sum(each is not UNSET for each in (body.ids, body.filter, body.all)) != 1:
-        raise Refused(422, "invalid_body", "name `ids`, or a `filter`, or say `all`: true, and one of these alone")
+        raise Refused(422, "invalid_body", "send exactly one of `ids`, `filter` and `all`: true")
     if body.ids is not UNSET:
-        return Wanted(state=state, ids=tuple(body.ids)), body.ids[0] if len(body.ids) == 1 else f"{len(body.ids)} ids"
+        return CallFilter(state=state, ids=tuple(body.ids)), body.ids[0] if len(
+            body.ids
+        ) == 1 else f"{len(body.ids)} ids"
     chosen = Filter() if body.filter is UNSET else body.filter
     terms = {name: getattr(chosen, name) for name in chosen.__struct_fields__ if getattr(chosen, name) is not UNSET}
     if body.filter is not UNSET and not terms:
-        raise Refused(422, "invalid_body", "an empty `filter` is all of them: say `all`: true")
+        raise Refused(422, "invalid_body", "`filter` is empty: to choose all stored calls, send `all`: true")
     said = ", ".join(f"{name}: {value}" for name, value in terms.items())
-    return Wanted(state=state, **terms), said or "all"
+    return CallFilter(state=state, **terms), said or "all"
 
 
 def _unknown() -> Refused:
-    return Refused(404, "unknown_letter", "no call is kept under this id; /admin/dead-letters lists them")
+    return Refused(404, "unknown_call", "no stored call has this id: GET /admin/dead-letters lists them")

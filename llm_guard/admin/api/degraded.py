@@ -1,4 +1,4 @@
-"""/admin/degraded: degraded modes, and operators' overrides of them: enter, leave, or back to the rule.
+"""/admin/degraded: degraded modes, and operator overrides of them: enter, exit, or back to the rule.
 
 `proxy.degraded_mode` applies the modes, `resilience.degradation.degraded_mode` has the rule.
 """
@@ -12,10 +12,10 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from llm_guard.admin.api.parameters import Duration, check_known, optional_seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.context import Running
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView, RouteModeView
 from llm_guard.clock import iso
 from llm_guard.config import Config
@@ -23,7 +23,7 @@ from llm_guard.proxy.degraded_mode import Modes, RouteMode, rules_of
 from llm_guard.proxy.telemetry.counters import ModelCounts
 
 _GATEWAY = "gateway"
-_NO_RULES = "no model has `degraded` in its rules: there is nothing that this would change"
+_NO_RULES = "no effect: no model has `degraded` in its rules"
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=600, description="A key of `models`; null: the gateway.")]
 
@@ -42,7 +42,7 @@ class SetMode(ModeOf):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ModeOverride:
     """An operator's override of a degraded mode."""
 
     is_degraded: bool
@@ -54,58 +54,58 @@ class Word:
     """Monotonic instant at which it ends by itself."""
 
 
-class DegradedPages:
+class DegradedApi:
     """Endpoints of degraded modes, under the current config; a reload replaces it."""
 
-    def __init__(self, config: Config, running: Running, changes: Changes, journal: Journal) -> None:
+    def __init__(self, config: Config, running: AdminContext, changes: Changes, journal: EventLog) -> None:
         self._running = running
         self._degraded = running.gateway.degraded
         self._changes = changes
         self._journal = journal
         self._clock = running.clock
         self._config = config
-        self._words: dict[str | None, Word] = {}
+        self._overrides: dict[str | None, ModeOverride] = {}
         """Overrides by model; None: of the whole gateway."""
         self._degraded.on_turn = self._note_turn
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         path, gives = "/admin/degraded", Changed[DegradedView]
         return [
-            Page("GET", path, "Which models are degraded, and why.", self._give, gives=DegradedView),
-            Page(
-                "POST", f"{path}/enter", "Lesser answers soon, whatever the rule says.", self._enter, takes=SetMode,
+            Endpoint("GET", path, "Shows which models are degraded, and why.", self._give, gives=DegradedView),
+            Endpoint(
+                "POST", f"{path}/enter", "Enters degraded mode, regardless of the rule.", self._enter, takes=SetMode,
                 gives=gives,
             ),
-            Page(
-                "POST", f"{path}/leave", "Real answers are waited for, whatever the rule says.", self._leave,
+            Endpoint(
+                "POST", f"{path}/exit", "Exits degraded mode, regardless of the rule.", self._exit,
                 takes=SetMode, gives=gives,
             ),
-            Page("POST", f"{path}/auto", "Leaves it to the rule again.", self._auto, takes=ModeOf, gives=gives),
+            Endpoint("POST", f"{path}/auto", "Removes the operator override.", self._auto, takes=ModeOf, gives=gives),
         ]  # fmt: skip
 
     def look(self, now: float) -> None:
         """Ends expired overrides, and evaluates the rule."""
-        for model, word in list(self._words.items()):
-            if word.until is not None and now >= word.until:
-                self._end(model, "expiry", "its time was over")
+        for model, override in list(self._overrides.items()):
+            if override.until is not None and now >= override.until:
+                self._end(model, "expiry", "the override expired")
         self._degraded.look(now)
 
     def adopt(self, config: Config) -> None:
         """Applies a new config. Must be called before the gateway adopts it."""
         self._config = config
-        for model in [each for each in self._words if each is not None and each not in rules_of(config)]:
-            self._end(model, "reload", "the config has no such rules for it any longer")
+        for model in [each for each in self._overrides if each is not None and each not in rules_of(config)]:
+            self._end(model, "reload", "the new config has no `degraded` rules for it")
 
-    def words(self) -> list[tuple[str | None, Word]]:
+    def overrides(self) -> list[tuple[str | None, ModeOverride]]:
         """Returns all overrides by model; None: of the whole gateway."""
-        return list(self._words.items())
+        return list(self._overrides.items())
 
-    def recall(self, words: Iterable[tuple[str | None, Word]]) -> None:
+    def recall(self, overrides: Iterable[tuple[str | None, ModeOverride]]) -> None:
         """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit
         trail."""
-        for model, word in words:
-            self._words[model] = word
-            self._degraded.say(model, word.is_degraded, word.reason)
+        for model, override in overrides:
+            self._overrides[model] = override
+            self._degraded.say(model, override.is_degraded, override.reason)
         self.adopt(self._config)
         self.look(self._clock.now())
 
@@ -115,38 +115,38 @@ class DegradedPages:
         routes = [self._route_view(alias, mode, modes, counts.get(alias)) for alias, mode in modes.routes.items()]
         return DegradedView(self._gateway_view(modes), routes)
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.view())
 
-    async def _enter(self, asked: Asked) -> Answer:
-        return await self._say(asked, "degraded.enter", is_degraded=True)
+    async def _enter(self, asked: AdminRequest) -> AdminResponse:
+        return await self._set(asked, "degraded.enter", is_degraded=True)
 
-    async def _leave(self, asked: Asked) -> Answer:
-        return await self._say(asked, "degraded.leave", is_degraded=False)
+    async def _exit(self, asked: AdminRequest) -> AdminResponse:
+        return await self._set(asked, "degraded.exit", is_degraded=False)
 
-    async def _say(self, asked: Asked, what: str, *, is_degraded: bool) -> Answer:
+    async def _set(self, asked: AdminRequest, action: str, *, is_degraded: bool) -> AdminResponse:
         body: SetMode = asked.body
         self._check(body.model)
         seconds = optional_seconds_of(body.for_)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             until = None if seconds is None else self._clock.now() + seconds
-            self._words[body.model] = Word(is_degraded, body.reason, asked.who, self._clock.wall(), until)
+            self._overrides[body.model] = ModeOverride(is_degraded, body.reason, asked.who, self._clock.wall(), until)
             self._degraded.say(body.model, is_degraded, body.reason)
-            return Done(self.view(), {"for": body.for_}, self._warnings())
+            return ChangeResult(self.view(), {"for": body.for_}, self._warnings())
 
-        return await self._changes.make(asked, what, body.model or _GATEWAY, do)
+        return await self._changes.make(asked, action, body.model or _GATEWAY, do)
 
-    async def _auto(self, asked: Asked) -> Answer:
+    async def _auto(self, asked: AdminRequest) -> AdminResponse:
         body: ModeOf = asked.body
         self._check(body.model)
 
-        def do() -> Done:
-            word = self._words.pop(body.model, None)
+        def do() -> ChangeResult:
+            override = self._overrides.pop(body.model, None)
             self._degraded.say(body.model, None, body.reason)
-            was = None if word is None else _said(word)
-            warnings = [] if word is not None else [f"{body.model or _GATEWAY} was left to the rule already"]
-            return Done(self.view(), {"was": was}, warnings)
+            was = None if override is None else _mode_name(override)
+            warnings = [] if override is not None else [f"{body.model or _GATEWAY} had no override"]
+            return ChangeResult(self.view(), {"was": was}, warnings)
 
         return await self._changes.make(asked, "degraded.auto", body.model or _GATEWAY, do)
 
@@ -156,51 +156,51 @@ class DegradedPages:
         if model is None or model in rules:
             return
         check_known(model, {*self._config.models, *rules}, "model")
-        raise Refused(409, "no_lesser_answers", f"{model} has no `degraded` in its rules: it needs an `answer` there")
+        raise Refused(409, "no_degraded_rules", f"{model} has no `degraded` in its rules: add it to the config")
 
     def _warnings(self) -> list[str]:
         return [] if rules_of(self._config) else [_NO_RULES]
 
     def _end(self, model: str | None, who: str, why: str) -> None:
-        word = self._words.pop(model)
+        override = self._overrides.pop(model)
         self._degraded.say(model, None, why)
-        detail = {"was": _said(word), "reason": word.reason}
+        detail = {"was": _mode_name(override), "reason": override.reason}
         self._changes.note(who, "degraded.auto", model or _GATEWAY, why, detail)
 
     def _note_turn(self, model: str | None, is_degraded: bool, why: str) -> None:
-        self._journal.note("degraded", model=model, is_degraded=is_degraded, why=why)
+        self._journal.note("degraded", model=model, is_degraded=is_degraded, reason=why)
 
     def _gateway_view(self, modes: Modes) -> ModeView:
-        word = self._words.get(None)
-        if word is not None:
-            return self._view_of(word)
+        override = self._overrides.get(None)
+        if override is not None:
+            return self._view_of(override)
         if not modes.is_degraded:
             return ModeView(False, None, None, None, None, None)
         return ModeView(True, "rule", modes.why, self._iso(modes.since), None, None)
 
     def _route_view(self, alias: str, mode: RouteMode, modes: Modes, counts: ModelCounts | None) -> RouteModeView:
-        found, word, rule = self._gateway_view(modes), self._words.get(alias), mode.rule
-        if word is not None:
-            found = self._view_of(word)
+        found, override, rule = self._gateway_view(modes), self._overrides.get(alias), mode.rule
+        if override is not None:
+            found = self._view_of(override)
         elif rule.is_degraded:
             found = ModeView(True, "rule", rule.why, self._iso(rule.since), None, None)
         elif mode.is_degraded:
-            found = ModeView(True, "gateway", found.why, found.since, found.until, found.who)
+            found = ModeView(True, "gateway", found.reason, found.since, found.until, found.operator)
         else:
             found = ModeView(False, None, None, None, None, None)
-        lesser = dict(counts.lesser_answers) if counts is not None else {}
+        fallback_responses = dict(counts.fallback_responses) if counts is not None else {}
         return RouteModeView(
-            found.is_degraded, found.by, found.why, found.since, found.until, found.who, alias, rule.calls, rule.failed,
-            lesser,
+            found.is_degraded, found.by, found.reason, found.since, found.until, found.operator, alias, rule.calls,
+            rule.failed, fallback_responses,
         )  # fmt: skip
 
-    def _view_of(self, word: Word) -> ModeView:
-        until = None if word.until is None else self._iso(word.until)
-        return ModeView(word.is_degraded, "operator", word.reason, iso(word.since), until, word.who)
+    def _view_of(self, override: ModeOverride) -> ModeView:
+        until = None if override.until is None else self._iso(override.until)
+        return ModeView(override.is_degraded, "operator", override.reason, iso(override.since), until, override.who)
 
     def _iso(self, at: float | None) -> str | None:
         return None if at is None else iso(self._clock.wall() + at - self._clock.now())
 
 
-def _said(word: Word) -> str:
-    return "degraded" if word.is_degraded else "well"
+def _mode_name(override: ModeOverride) -> str:
+    return "degraded" if override.is_degraded else "normal"

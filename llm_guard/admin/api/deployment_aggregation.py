@@ -5,27 +5,27 @@ from __future__ import annotations
 from itertools import islice
 
 from llm_guard.admin.api.health import WORST_FIRST, Group
-from llm_guard.admin.schemas.models import BreakerView, BudgetView, ForceView, GateView, Quantiles
+from llm_guard.admin.schemas.models import BreakerOverrideView, BreakerView, BudgetView, GateView, Quantiles
 
 _GATES = 64
 """Gates of one deployment that are sampled for limit and rate: each caller has one, and there may be a thousand."""
 
 
-def breaker_view(group: Group, forced: ForceView | None, now: float) -> BreakerView:
+def breaker_view(group: Group, forced: BreakerOverrideView | None, now: float) -> BreakerView:
     """Returns the worst breaker's state, with sums over all. `forced`: an operator's override."""
     snapshots = [deployment.breaker.snapshot(now) for deployment in group]
     worst = min(snapshots, key=lambda each: WORST_FIRST.index(each.state))
     calls = sum(each.calls for each in snapshots)
     failures = sum(each.failures for each in snapshots)
     probe_at = worst.probe_at if worst.state == "open" else None
-    word = forced if worst.is_forced else None
+    override = forced if worst.is_forced else None
     return BreakerView(
         worst.state,
         worst.is_forced,
-        word.reason if word is not None else None,
-        word.since if word is not None else None,
-        word.until if word is not None else None,
-        word.who if word is not None else None,
+        override.reason if override is not None else None,
+        override.since if override is not None else None,
+        override.until if override is not None else None,
+        override.operator if override is not None else None,
         failures / calls if calls else 0.0,
         calls,
         None if probe_at is None else max(0.0, probe_at - now),

@@ -8,14 +8,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from llm_guard.admin.api.parameters import check_known
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.admin.schemas.subsystems import EngineView
 from llm_guard.clock import Clock, iso
-from llm_guard.resilience.health.engine_state import Turn
+from llm_guard.resilience.health.engine_state import EngineEvent
 from llm_guard.upstreams.engines.registry import Engines
-from llm_guard.upstreams.engines.supervisor import EngineSeen, Supervisor
+from llm_guard.upstreams.engines.supervisor import EngineReport, Supervisor
 
 _OUTPUT = 20
 """Lines of output that are shown."""
@@ -29,62 +29,64 @@ _BY_ITSELF = frozenset({
 class ChangeEngine(Change):
     """The engine to change."""
 
-    engine: Annotated[str, Meta(min_length=1, max_length=64, description="As /admin/engines names it.")]
+    engine: Annotated[str, Meta(min_length=1, max_length=64, description="Name, as in /admin/engines.")]
 
 
-class EnginePages:
+class EngineApi:
     """Endpoints of engines; the engines follow the current config."""
 
-    def __init__(self, engines: Engines, changes: Changes, journal: Journal, clock: Clock) -> None:
+    def __init__(self, engines: Engines, changes: Changes, journal: EventLog, clock: Clock) -> None:
         self._engines = engines
         self._changes = changes
         self._journal = journal
         self._clock = clock
         engines.tell = self._tell
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/engines", "Engines of our own.", self._give, gives=list[EngineView]),
-            _page("start", "Starts one that is down, at once.", self._start),
-            _page("stop", "Stops one; it is not brought back.", self._stop),
-            _page("restart", "Stops one, waits, and starts it; twice at once is once.", self._restart),
-            _page("reset", "Forgets its attempts; one that was given up is tried again.", self._reset),
+            Endpoint("GET", "/admin/engines", "Lists self-hosted engines.", self._give, gives=list[EngineView]),
+            _page("start", "Starts an engine at once.", self._start),
+            _page("stop", "Stops an engine. It is not restarted automatically.", self._stop),
+            _page("restart", "Stops an engine and starts it again.", self._restart),
+            _page("reset", "Clears an engine's restart attempts. One that was given up is restarted.", self._reset),
         ]
 
     def views(self) -> list[EngineView]:
         """Returns the current state of all engines."""
         return [self._view(each) for each in self._engines.seen()]
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.views())
 
-    async def _start(self, asked: Asked) -> Answer:
-        return await self._change(asked, "start", Supervisor.start, "it is up already, or coming up")
+    async def _start(self, asked: AdminRequest) -> AdminResponse:
+        return await self._change(asked, "start", Supervisor.start, "it is already running or starting")
 
-    async def _stop(self, asked: Asked) -> Answer:
-        return await self._change(asked, "stop", Supervisor.stop, "it is stopped already")
+    async def _stop(self, asked: AdminRequest) -> AdminResponse:
+        return await self._change(asked, "stop", Supervisor.stop, "it is already stopped")
 
-    async def _restart(self, asked: Asked) -> Answer:
-        return await self._change(asked, "restart", Supervisor.restart, "it is being restarted already")
+    async def _restart(self, asked: AdminRequest) -> AdminResponse:
+        return await self._change(asked, "restart", Supervisor.restart, "it is already being restarted")
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         return await self._change(asked, "reset", Supervisor.reset, "")
 
-    async def _change(self, asked: Asked, what: str, act: Callable[[Supervisor], bool], idle: str) -> Answer:
+    async def _change(
+        self, asked: AdminRequest, action: str, act: Callable[[Supervisor], bool], idle: str
+    ) -> AdminResponse:
         """Responds at once: the operation may take minutes, and its result is published as events."""
         name = asked.body.engine
         check_known(name, set(self._engines.names()), "engine")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             supervisor = self._engines.find(name)
             assert supervisor is not None  # noqa: S101  # `check_known` has passed
             was = supervisor.seen().now.state
             has_begun = act(supervisor)
-            return Done(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])
+            return ChangeResult(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])
 
-        return await self._changes.make(asked, f"engines.{what}", name, do)
+        return await self._changes.make(asked, f"engines.{action}", name, do)
 
-    def _view(self, seen: EngineSeen) -> EngineView:
+    def _view(self, seen: EngineReport) -> EngineView:
         config, now = seen.config, seen.now
         return EngineView(
             seen.name,
@@ -106,14 +108,14 @@ class EnginePages:
             list(seen.output[-_OUTPUT:]),
         )
 
-    def _tell(self, engine: str, turn: Turn) -> None:
-        state = "gave_up" if turn.after == "failed" else turn.after  # the alert matches this word
-        why = turn.why or None
-        self._journal.note("engine", engine=engine, state=state, what=turn.what, why=why, attempt=turn.attempt)
+    def _tell(self, engine: str, turn: EngineEvent) -> None:
+        state = "gave_up" if turn.after == "failed" else turn.after  # the alert matches this value
+        reason = turn.why or None
+        self._journal.note("engine", engine=engine, state=state, event=turn.what, reason=reason, attempt=turn.attempt)
         if turn.what in _BY_ITSELF:
             detail = {"before": turn.before, "after": turn.after, "attempt": turn.attempt}
-            self._changes.note("engines", turn.what, engine, turn.why or "it is up", detail)
+            self._changes.note("engines", turn.what, engine, turn.why or "it is running", detail)
 
 
-def _page(path: str, summary: str, give: Callable[[Asked], Awaitable[Answer]]) -> Page:
-    return Page("POST", f"/admin/engines/{path}", summary, give, takes=ChangeEngine, gives=Changed[EngineView])
+def _page(path: str, summary: str, give: Callable[[AdminRequest], Awaitable[AdminResponse]]) -> Endpoint:
+    return Endpoint("POST", f"/admin/engines/{path}", summary, give, takes=ChangeEngine, gives=Changed[EngineView])

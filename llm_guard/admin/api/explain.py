@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.dry_run import Foreseen, Turn, forecast_of, foresee
+from llm_guard.proxy.dry_run import PredictedCandidate, PredictedUse, forecast_of, predict
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model, wrong_dialect
 from llm_guard.proxy.telemetry.waterfall import took
@@ -55,9 +55,9 @@ class HedgingOutlook(Struct, frozen=True):
 
 class StreamOutlook(Struct, frozen=True):
     recover: str
-    hold_back_tokens: int | None
-    hold_back_s: float | None
-    waiting_after_s: float | None
+    prebuffer_tokens: int | None
+    prebuffer_s: float | None
+    keepalive_interval_s: float | None
 
 
 class RouteOutlook(Struct, frozen=True):
@@ -68,8 +68,8 @@ class RouteOutlook(Struct, frozen=True):
     budget: BudgetOutlook
     hedging: HedgingOutlook | None
     stream: StreamOutlook
-    is_repeatable: bool
-    """The call would be sent again even if it may have been executed."""
+    is_idempotent: bool
+    """The call would be retried even if it may have been executed."""
 
 
 class DeploymentOutlook(Struct, frozen=True):
@@ -79,10 +79,12 @@ class DeploymentOutlook(Struct, frozen=True):
     upstream: str
     model: str | None
     """Model name sent to the upstream."""
-    turn: Turn
-    why: str | None
+    decision: PredictedUse
+    """selected: it would be tried at once. queued: the call would wait for it. backup: it would be tried if others
+    fail. skipped: it would not be tried."""
+    reason: str | None
     """Why it would not be tried now."""
-    back_in_s: float | None
+    retry_after_s: float | None
     """Estimated seconds until it is available again."""
     has_own_key: bool
     """The upstream has a key of its own. Otherwise callers bring keys, and their cooldowns and limits are not known
@@ -93,7 +95,7 @@ class DeploymentOutlook(Struct, frozen=True):
     host_retry_s: float
     queue_wait_s: float
     """Estimated wait; 0: there is room."""
-    queue_wait_limit_s: float
+    queue_timeout_s: float
     connect_s: float
     first_token_s: float
     idle_s: float
@@ -108,7 +110,7 @@ class RefusalOutlook(Struct, frozen=True):
     status: int
     code: str
     message: str
-    by: str | None
+    refused_by: str | None
 
 
 class Explanation(Struct, frozen=True):
@@ -120,7 +122,7 @@ class Explanation(Struct, frozen=True):
     deployments: list[DeploymentOutlook]
 
 
-class Foresight:
+class ExplainApi:
     """Endpoint of the prediction, from the current routes and their state."""
 
     def __init__(self, gateway: Handler, clock: Clock) -> None:
@@ -128,11 +130,11 @@ class Foresight:
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
-    def pages(self) -> list[Page]:
-        summary = "What would become of a call now; nothing is sent."
-        return [Page("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
+    def pages(self) -> list[Endpoint]:
+        summary = "Predicts how a call would be routed now. Sends nothing."
+        return [Endpoint("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
 
-    async def _explain(self, asked: Asked) -> Answer:
+    async def _explain(self, asked: AdminRequest) -> AdminResponse:
         return answer(self.explain(asked.body))
 
     def explain(self, request: ExplainRequest) -> Explanation:
@@ -151,14 +153,14 @@ class Foresight:
         route = _route_outlook(call, call.route, now)
         if (refusal := wrong_dialect(call)) is not None:
             return _refused(refusal, route)
-        foreseen = foresee(call, call.route, gateway.cooldowns, self._clock, self._draw)
+        foreseen = predict(call, call.route, gateway.cooldowns, self._clock, self._draw)
         outlooks = [_outlook(each, call, call.route, now) for each in foreseen]
         return Explanation(_summary(request.model, call.route, outlooks), None, route, outlooks)
 
 
 def _refused(refusal: Refusal, route: RouteOutlook | None) -> Explanation:
-    told = RefusalOutlook(refusal.status, refusal.code, refusal.message, refusal.by)
-    return Explanation(f"It would be refused with {refusal.status}: {refusal.message}.", told, route, [])
+    shown = RefusalOutlook(refusal.status, refusal.code, refusal.message, refusal.by)
+    return Explanation(f"It would be refused with {refusal.status}: {refusal.message}.", shown, route, [])
 
 
 def _route_outlook(call: Call, route: Route, now: float) -> RouteOutlook:
@@ -177,11 +179,11 @@ def _route_outlook(call: Call, route: Route, now: float) -> RouteOutlook:
             prebuffer.time if prebuffer else None,
             waiting.interval if waiting else None,
         ),
-        is_repeatable=call.is_repeatable,
+        is_idempotent=call.is_repeatable,
     )
 
 
-def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> DeploymentOutlook:
+def _outlook(foreseen: PredictedCandidate, call: Call, route: Route, now: float) -> DeploymentOutlook:
     target, obstacle = foreseen.target, foreseen.obstacle
     deployment, timeouts = target.deployment, target.timeouts
     latency, hedging = deployment.latency_of(call.is_stream), route.hedging
@@ -190,16 +192,16 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
         deployment=deployment.label,
         upstream=deployment.upstream.name,
         model=target.model,
-        turn=foreseen.turn,
-        why=_why(foreseen),
-        back_in_s=None if obstacle is None else obstacle.wait_s,
+        decision=foreseen.decision,
+        reason=_reason(foreseen),
+        retry_after_s=None if obstacle is None else obstacle.wait_s,
         has_own_key=deployment.upstream.has_own_key,
         breaker=deployment.breaker.state,
         breaker_retry_s=deployment.breaker.retry_after_s(now),
         host=deployment.host.state,
         host_retry_s=deployment.host.retry_after_s(now),
         queue_wait_s=forecast_of(target, now, call).wait_s,
-        queue_wait_limit_s=target.queue_wait_s,
+        queue_timeout_s=target.queue_wait_s,
         connect_s=timeouts.connect,
         first_token_s=first_token_s(timeouts, deployment.first_tokens, now),
         idle_s=timeouts.idle,
@@ -211,27 +213,26 @@ def _outlook(foreseen: Foreseen, call: Call, route: Route, now: float) -> Deploy
     )
 
 
-def _why(foreseen: Foreseen) -> str | None:
+def _reason(foreseen: PredictedCandidate) -> str | None:
     obstacle = foreseen.obstacle
     if isinstance(obstacle, Unavailable) and obstacle.rest is not None:
         return f"{obstacle.why}: {obstacle.rest.detail}"
-    if isinstance(obstacle, AtCapacity) and foreseen.turn != "left_out":
-        return "no room now"  # there will be later
+    if isinstance(obstacle, AtCapacity) and foreseen.decision != "skipped":
+        return "at its concurrency limit"  # there will be later
     return None if obstacle is None else obstacle.why
 
 
 def _summary(model: str, route: Route, outlooks: list[DeploymentOutlook]) -> str:
-    asked = f"{model!r} goes by the route {route.alias!r}"
-    named = {turn: [each for each in outlooks if each.turn == turn] for turn in ("asked", "waited_for", "in_reserve")}
-    left_out = [f"{each.deployment} ({each.why})" for each in outlooks if each.turn == "left_out"]
-    passed_over = f"; left out: {', '.join(left_out)}" if left_out else ""
-    reserve = ", ".join(each.deployment for each in named["in_reserve"])
-    then = f", and if that fails {reserve}" if reserve else ""
-    for first in named["asked"]:
-        return f"{asked}: {first.deployment} would be asked at once{then}{passed_over}."
-    for first in named["waited_for"]:
-        return f"{asked}: it would wait about {took(first.queue_wait_s)} for {first.deployment}{then}{passed_over}."
-    soonest = min(outlooks, key=lambda each: each.back_in_s or 0.0)
-    return (
-        f"{asked}: nobody could be asked, {soonest.deployment} again in {took(soonest.back_in_s or 0.0)}{passed_over}."
-    )
+    start = f"{model!r} matches the route {route.alias!r}"
+    by_decision = {name: [each for each in outlooks if each.decision == name] for name in get_args(PredictedUse)}
+    names = [f"{each.deployment} ({each.reason})" for each in by_decision["skipped"]]
+    skipped = f"; skipped: {', '.join(names)}" if names else ""
+    backups = ", ".join(each.deployment for each in by_decision["backup"])
+    then = f", and {backups} if that fails" if backups else ""
+    for first in by_decision["selected"]:
+        return f"{start}: {first.deployment} would be tried at once{then}{skipped}."
+    for first in by_decision["queued"]:
+        return f"{start}: the call would wait about {took(first.queue_wait_s)} for {first.deployment}{then}{skipped}."
+    soonest = min(outlooks, key=lambda each: each.retry_after_s or 0.0)
+    wait = took(soonest.retry_after_s or 0.0)
+    return f"{start}: no deployment is available; {soonest.deployment} will be in {wait}{skipped}."

@@ -9,19 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from llm_guard.admin.api.history import History
+from llm_guard.admin.api.history import HistoryApi
 from llm_guard.admin.api.parameters import left_alone
-from llm_guard.admin.context import Running
-from llm_guard.admin.http.cooperative import Pauses
-from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page, answer
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.http.cooperative import CooperativePauses
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.admin.schemas.models import Counted, HealthSummary, HoldView
 from llm_guard.config import Config, is_pattern
-from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import (
     HealthSignals,
     HealthState,
-    Verdict,
+    HealthVerdict,
     evaluate_refusals,
     judge,
     mode_words,
@@ -39,16 +39,16 @@ _REASONS = 20
 """Most lines in /readyz."""
 _REASONS_KEPT_S = 1.0
 
-Holds = Callable[[str], HoldView | None]
+HoldLookup = Callable[[str], HoldView | None]
 """Returns the operator's hold on the deployment with a label."""
 Group = Sequence[Deployment]
 """Deployments with one label: each name under a pattern has a breaker of its own."""
 
 
-class Health:
+class HealthApi:
     """Evaluates the health when it is requested."""
 
-    def __init__(self, config: Config, running: Running, history: History, holds: Holds) -> None:
+    def __init__(self, config: Config, running: AdminContext, history: HistoryApi, holds: HoldLookup) -> None:
         self._gateway = running.gateway
         self._counted = running.counters.deployments
         self._models = running.counters.models
@@ -65,13 +65,13 @@ class Health:
         self._config = config
         self._settings = config.ops.health
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
-                "GET", "/readyz", "Readiness: whether new calls are welcome; why not, for operators.", self._ready,
+            Endpoint(
+                "GET", "/readyz", "Readiness: 503 during shutdown. With a token: reasons.", self._ready,
                 media=TEXT, is_open=True, says_more=True,
             ),
-            Page("GET", "/admin/health", "How deployments are, and why.", self._give, gives=HealthSummary),
+            Endpoint("GET", "/admin/health", "Returns the health of all deployments.", self._give, gives=HealthSummary),
         ]  # fmt: skip
 
     def states(self) -> Iterator[tuple[str, HealthState]]:
@@ -88,7 +88,7 @@ class Health:
             groups.setdefault(deployment.label, []).append(deployment)
         return groups
 
-    async def judged(self, groups: Mapping[str, Group], pauses: Pauses) -> dict[str, Verdict]:
+    async def judged(self, groups: Mapping[str, Group], pauses: CooperativePauses) -> dict[str, HealthVerdict]:
         now = self._clock.now()
         rests, verdicts = self._rests(now), {}
         for label, group in groups.items():
@@ -96,17 +96,17 @@ class Health:
             await pauses.after(_LOOKS_OF_A_LABEL + len(group))
         return verdicts
 
-    def verdict(self, label: str, group: Group) -> Verdict:
+    def verdict(self, label: str, group: Group) -> HealthVerdict:
         now = self._clock.now()
         return judge(self._signs(label, group, self._rests(now), now), self._settings)
 
-    def _rests(self, now: float) -> dict[Key, float]:
+    def _rests(self, now: float) -> dict[CooldownKey, float]:
         """Returns the seconds left of each cooldown, by kind, upstream, base URL, digest of the key, account, and the
         model unless all models are meant."""
         rests = self._gateway.cooldowns.snapshot(now).items()
         return {(key[0], *key[-4 if key[0] == "credential" else -5 :]): rest.until - now for key, rest in rests}
 
-    def summed_up(self, verdicts: Mapping[str, Verdict]) -> Verdict:
+    def summed_up(self, verdicts: Mapping[str, HealthVerdict]) -> HealthVerdict:
         """Returns the health of the gateway. Deployments count as in use once they have had an attempt. A pattern is
         not counted as out because one of its names is."""
         healths = {label: verdict.health for label, verdict in verdicts.items()}
@@ -116,7 +116,7 @@ class Health:
         whole = sum_up(healths, asked, [key for key in alone if key in self._models and not is_pattern(key)])
         return with_modes(self._with_refusals(whole), self._mode_words())
 
-    def _with_refusals(self, whole: Verdict) -> Verdict:
+    def _with_refusals(self, whole: HealthVerdict) -> HealthVerdict:
         all_calls, all_refused, suffering = 0, Counter[str](), {}
         for name in tuple(self._models):
             calls, refused = self._history.refusals(name)
@@ -133,7 +133,7 @@ class Health:
         return mode_words(modes.degraded_routes(), is_gateway=modes.is_degraded)
 
     async def summary(self) -> HealthSummary:
-        verdicts = await self.judged(self.groups(), Pauses(self._clock))
+        verdicts = await self.judged(self.groups(), CooperativePauses(self._clock))
         whole = self.summed_up(verdicts)
         found = Counter(verdict.health for verdict in verdicts.values())
         return HealthSummary(
@@ -146,15 +146,15 @@ class Health:
             _with(verdicts, "failed"),
         )
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(await self.summary())
 
-    async def _ready(self, asked: Asked) -> Answer:
+    async def _ready(self, asked: AdminRequest) -> AdminResponse:
         """Returns 503 only while draining. An outage of the providers does not count: another gateway would have the
         same ones. The reasons name models and upstreams, and need a token."""
         word, status = ("draining", 503) if self._gateway.is_leaving else ("ready", 200)
         lines = [word, *(await self._reasons() if asked.caller is not None else ())]
-        return Answer("".join(f"{line}\n" for line in lines).encode(errors="replace"), TEXT, status)
+        return AdminResponse("".join(f"{line}\n" for line in lines).encode(errors="replace"), TEXT, status)
 
     async def _reasons(self) -> list[str]:
         """Returns cached reasons: /readyz may be polled at any rate, and not each time are all deployments
@@ -162,14 +162,14 @@ class Health:
         now = self._clock.now()
         if now - self._looked_at >= _REASONS_KEPT_S:
             self._looked_at = now
-            verdicts = await self.judged(self.groups(), Pauses(self._clock))
+            verdicts = await self.judged(self.groups(), CooperativePauses(self._clock))
             why = [f"{label}: {'; '.join(verdict.why)}" for label, verdict in verdicts.items() if verdict.why]
             more = [f"and {len(why) - _REASONS} more"] if len(why) > _REASONS else []
             health = self.summed_up(verdicts).health
             self._known_reasons = [f"health: {health}", *self._mode_words(), *why[:_REASONS], *more]
         return self._known_reasons
 
-    def _signs(self, label: str, group: Group, rests: Mapping[Key, float], now: float) -> HealthSignals:
+    def _signs(self, label: str, group: Group, rests: Mapping[CooldownKey, float], now: float) -> HealthSignals:
         lately, hold = self._history.deployment(label).tally, self.hold(label)
         budget = self._settings
         return HealthSignals(
@@ -196,7 +196,7 @@ def worst(states: Iterable[BreakerState]) -> BreakerState:
     return min(states, key=WORST_FIRST.index)
 
 
-def _with(verdicts: Mapping[str, Verdict], health: HealthState) -> list[str]:
+def _with(verdicts: Mapping[str, HealthVerdict], health: HealthState) -> list[str]:
     return [label for label, verdict in verdicts.items() if verdict.health == health]
 
 
@@ -216,7 +216,9 @@ def _held_s(deployment: Deployment, now: float) -> float:
     return shortest_s if shortest_s < float("inf") else 0.0
 
 
-def _longest(key_of: Callable[[Deployment, Key], Key], group: Group, rests: Mapping[Key, float]) -> float:
+def _longest(
+    key_of: Callable[[Deployment, CooldownKey], CooldownKey], group: Group, rests: Mapping[CooldownKey, float]
+) -> float:
     """Returns the longest cooldown of the upstreams' own keys. Those of callers' keys affect single callers and are
     left out. An upstream with several keys is out only as long as all of them are."""
     if not rests:
@@ -226,13 +228,13 @@ def _longest(key_of: Callable[[Deployment, Key], Key], group: Group, rests: Mapp
     return max(rests_s, default=0.0)
 
 
-def _of_credential(_deployment: Deployment, credential: Key) -> Key:
+def _of_credential(_deployment: Deployment, credential: CooldownKey) -> CooldownKey:
     return credential
 
 
-def _of_quota(deployment: Deployment, credential: Key) -> Key:
+def _of_quota(deployment: Deployment, credential: CooldownKey) -> CooldownKey:
     return ("quota", *credential[1:], deployment.model or "")
 
 
-def _of_itself(deployment: Deployment, credential: Key) -> Key:
+def _of_itself(deployment: Deployment, credential: CooldownKey) -> CooldownKey:
     return ("deployment", *credential[1:], deployment.model or "")

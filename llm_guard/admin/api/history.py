@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.admin.monitor import rates as tally
-from llm_guard.admin.monitor.rates import NOTHING, Tally
-from llm_guard.admin.schemas.models import History as HistoryView
-from llm_guard.admin.schemas.models import Series
+from llm_guard.admin.monitor.rates import NOTHING, CallTally
+from llm_guard.admin.schemas.models import HistoryView, Series
 from llm_guard.clock import Clock
 from llm_guard.outcome import GATEWAYS_DOING, RefusedBy
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -33,10 +32,10 @@ _UNKNOWN: _Point = (None, None, None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class LastMinuteCounts:
     """Counts of one name in the last minute."""
 
-    tally: Tally
+    tally: CallTally
     seconds: float
     """Seconds covered: 60 to 65, and less just after the start."""
 
@@ -50,11 +49,11 @@ class _Counted:
     """Snapshot of all counters."""
 
     at: float
-    models: Mapping[str, Tally]
-    deployments: Mapping[str, Tally]
+    models: Mapping[str, CallTally]
+    deployments: Mapping[str, CallTally]
 
 
-class History:
+class HistoryApi:
     """Takes snapshots of the counters in `look`, and answers queries about them."""
 
     def __init__(self, counters: CallCounters, clock: Clock) -> None:
@@ -67,10 +66,10 @@ class History:
         self._others: _Line | None = None
         """Sum over models that have no line of their own; None: there never were any."""
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
-                "GET", "/admin/history", "Rates, shares and quantiles of the last quarter of an hour.", self._give,
+            Endpoint(
+                "GET", "/admin/history", "Returns the traffic of the last 15 minutes.", self._give,
                 gives=HistoryView,
             ),
         ]  # fmt: skip
@@ -84,21 +83,21 @@ class History:
         self._minute.append(counted)
         self._step(before, counted)
 
-    def model(self, name: str) -> Lately:
+    def model(self, name: str) -> LastMinuteCounts:
         """Returns the last minute's calls of a model."""
         then, counts = self._minute[0], self._counters.models.get(name)
         now = tally.of_model(counts) if counts is not None else NOTHING
         return self.lately(now.since(then.models.get(name, NOTHING)))
 
-    def deployment(self, label: str) -> Lately:
+    def deployment(self, label: str) -> LastMinuteCounts:
         """Returns the last minute's attempts on a deployment."""
         then, counts = self._minute[0], self._counters.deployments.get(label)
         now = tally.of_deployment(counts) if counts is not None else NOTHING
         return self.lately(now.since(then.deployments.get(label, NOTHING)))
 
-    def lately(self, news: Tally) -> Lately:
+    def lately(self, news: CallTally) -> LastMinuteCounts:
         """Relates counts to the seconds of the last minute."""
-        return Lately(news, max(STEP_S, self._clock.now() - self._minute[0].at))
+        return LastMinuteCounts(news, max(STEP_S, self._clock.now() - self._minute[0].at))
 
     def refusals(self, name: str) -> tuple[int, dict[str, int]]:
         """Returns a model's calls in the last minute, and how many of them the gateway refused, by reason. Costs a
@@ -122,7 +121,7 @@ class History:
             lines[OTHERS] = self._others.series(len(self._ends))
         return HistoryView(STEP_S, list(self._ends), self._total.series(len(self._ends)), lines)
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.view())
 
     def _count(self, now: float, before: _Counted) -> _Counted:
@@ -155,7 +154,7 @@ class History:
         if self._others is not None:
             self._others.add(tally.total(others), seconds)
 
-    def _make_room(self, news: Mapping[str, Tally]) -> None:
+    def _make_room(self, news: Mapping[str, CallTally]) -> None:
         """Gives each model a line while there are few, and then the busiest; the others are summed in one line."""
 
         def weight(name: str) -> float:
@@ -180,7 +179,7 @@ class _Line:
         self.weight = 0.0
         """Recent calls, with exponential decay."""
 
-    def add(self, news: Tally, seconds: float) -> None:
+    def add(self, news: CallTally, seconds: float) -> None:
         self.weight = self.weight * _FADING + news.calls
         self._points.append(_point(news, seconds) if news.calls else _SILENCE)
 
@@ -193,7 +192,7 @@ class _Line:
 _EMPTY = Series([], [], [], [], [], [])
 
 
-def _point(news: Tally, seconds: float) -> _Point:
+def _point(news: CallTally, seconds: float) -> _Point:
     durations, first_tokens = news.durations, news.first_tokens
     return (
         round(news.calls / seconds, 3),

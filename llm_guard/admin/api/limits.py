@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.api.deployments import Label
 from llm_guard.admin.api.parameters import check_known, labels_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
@@ -48,9 +48,10 @@ class SetLimits(LimitsOf):
     concurrency: _Count | Literal["adaptive"] | UnsetType | None = UNSET
     """Most concurrent attempts; null: no limit."""
     max_queue: _Count | UnsetType = UNSET
+    """Most calls in the wait queue."""
 
 
-class Limits(Struct, frozen=True):
+class LimitsView(Struct, frozen=True):
     """Current limits of a deployment."""
 
     deployment: str
@@ -65,6 +66,7 @@ class Limits(Struct, frozen=True):
     """Retries available now."""
     concurrency: int | Literal["adaptive"] | None
     max_queue: int
+    """Most calls in the wait queue."""
     in_flight: int
     waiting: int
     is_changed: bool
@@ -87,7 +89,7 @@ _BUDGET = {
 _CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "max_queue": _Way("max_queue", parse_count)}
 
 
-class LimitPages:
+class LimitApi:
     """Limits by label. Each name under a pattern has limits of its own; they are changed together."""
 
     def __init__(self, config: Config, gateway: Handler, changes: Changes, clock: Clock) -> None:
@@ -100,20 +102,20 @@ class LimitPages:
         self._before: dict[Deployment, tuple[BudgetSettings, CapacitySettings]] = {}
         """The config's settings."""
 
-    def pages(self) -> list[Page]:
-        gives, path = Changed[list[Limits]], "/admin/limits"
-        back = "Retry budget and capacity as the config says."
+    def pages(self) -> list[Endpoint]:
+        gives, path = Changed[list[LimitsView]], "/admin/limits"
+        back = "Resets retry budget and capacity to the config."
         return [
-            Page("GET", path, "Retry budgets and capacity.", self._list, gives=list[Limits]),
-            Page(
+            Endpoint("GET", path, "Lists retry budgets and capacity.", self._list, gives=list[LimitsView]),
+            Endpoint(
                 "POST",
                 path,
-                "Changes them until the next reload; a restart by the same config keeps them.",
+                "Sets retry budget and capacity until the next reload or reset.",
                 self._set,
                 takes=SetLimits,
                 gives=gives,
             ),
-            Page("POST", f"{path}/reset", back, self._reset, takes=LimitsOf, gives=gives),
+            Endpoint("POST", f"{path}/reset", back, self._reset, takes=LimitsOf, gives=gives),
         ]
 
     def put(self, label: str, said: Mapping[str, Any]) -> None:
@@ -124,7 +126,7 @@ class LimitPages:
                 self._apply(each, self._wanted[label])
         self._gateway.wake_waiters()
 
-    def words(self) -> Mapping[str, _Said]:
+    def overrides(self) -> Mapping[str, _Said]:
         """Returns the values that operators have set, by label."""
         return dict(self._wanted)
 
@@ -143,30 +145,32 @@ class LimitPages:
         """Ends all changes: the new config's settings apply. Must be called before the gateway adopts it."""
         for label in list(self._wanted):
             said = self._end(label)
-            self._changes.note("reload", "limits.reset", label, "the config was read", {"was": said})
+            self._changes.note("reload", "limits.reset", label, "the config was reloaded", {"was": said})
         self._labels = labels_of(config).keys()
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self._now())
 
-    async def _set(self, asked: Asked) -> Answer:
+    async def _set(self, asked: AdminRequest) -> AdminResponse:
         wanted: SetLimits = asked.body
         check_known(wanted.deployment, self._labels, "deployment")
         said = _said(wanted)
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             self.put(wanted.deployment, said)
-            return Done(self._now(wanted.deployment), said)
+            return ChangeResult(self._now(wanted.deployment), said)
 
         return await self._changes.make(asked, "limits.set", wanted.deployment, do)
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         label = asked.body.deployment
         check_known(label, self._labels, "deployment")
 
-        def do() -> Done:
+        def do() -> ChangeResult:
             was = self._end(label)
-            return Done(self._now(label), {"was": was}, [] if was else [f"{label} was as the config says"])
+            return ChangeResult(
+                self._now(label), {"was": was}, [] if was else [f"the limits of {label} were those of the config"]
+            )
 
         return await self._changes.make(asked, "limits.reset", label, do)
 
@@ -186,7 +190,7 @@ class LimitPages:
         self._gateway.wake_waiters()
         return said
 
-    def _now(self, label: str | None = None) -> list[Limits]:
+    def _now(self, label: str | None = None) -> list[LimitsView]:
         """Returns the current limits. Where several deployments share a label, the settings of the first and the sums
         of all."""
         groups: dict[str, list[Deployment]] = {}
@@ -195,9 +199,9 @@ class LimitPages:
                 groups.setdefault(each.label, []).append(each)
         return [self._limits(name, group) for name, group in groups.items()]
 
-    def _limits(self, label: str, group: list[Deployment]) -> Limits:
+    def _limits(self, label: str, group: list[Deployment]) -> LimitsView:
         budget, capacity, now = group[0].budget.settings, group[0].gates.settings, self._clock.now()
-        return Limits(
+        return LimitsView(
             label,
             budget.ratio,
             budget.min_per_second,
@@ -218,7 +222,7 @@ def _said(wanted: SetLimits) -> _Said:
     said = {name: value for name in ways if (value := getattr(wanted, name)) is not UNSET}
     said |= {name: int(said[name]) for name in _CAPACITY if isinstance(said.get(name), float)}
     if not said:
-        raise Refused(422, "invalid_body", f"say what is to change: {', '.join(ways)}")
+        raise Refused(422, "invalid_body", f"send at least one of {', '.join(ways)}")
     for name, value in said.items():
         try:
             ways[name].parse(value)

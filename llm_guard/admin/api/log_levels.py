@@ -12,13 +12,13 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from llm_guard.admin.api.parameters import Duration, optional_seconds_of
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, Refused, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.config import LogSettings
 from llm_guard.log import LEVELS, LevelName, is_logger
 
-_MOST_WORDS = 100
+_MOST_OVERRIDES = 100
 
 
 class LevelChange(Change, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +42,7 @@ class LevelView(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _Override:
     until: float
     """Monotonic instant at which it ends."""
     until_wall: float
@@ -56,7 +56,7 @@ class LogLevels:
     def __init__(self, settings: LogSettings, changes: Changes, clock: Clock) -> None:
         self._changes = changes
         self._clock = clock
-        self._ends: dict[str, _Word] = {}
+        self._ends: dict[str, _Override] = {}
         self.adopt(settings)
 
     def adopt(self, settings: LogSettings) -> None:
@@ -65,54 +65,58 @@ class LogLevels:
 
     def look(self, now: float) -> None:
         """Ends expired overrides."""
-        for name, word in list(self._ends.items()):
-            if now >= word.until:
-                self._say(name, None)
-                detail = {"was": word.level, "level": LEVELS.of(name), "reason": word.reason}
-                self._changes.note("expiry", "log-levels.reset", name or "all", "its time was over", detail)
+        for name, override in list(self._ends.items()):
+            if now >= override.until:
+                self._set(name, None)
+                detail = {"was": override.level, "level": LEVELS.of(name), "reason": override.reason}
+                self._changes.note("expiry", "log-levels.reset", name or "all", "the override expired", detail)
 
     def close(self) -> None:
         """Ends all overrides, because another gateway may run in this process."""
         for name in list(LEVELS.overrides()):
-            self._say(name, None)
+            self._set(name, None)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/log-levels", "From which level on lines are written.", self._list,
+            Endpoint("GET", "/admin/log-levels", "Lists the log levels.", self._list,
                  gives=list[LevelView]),
-            Page("POST", "/admin/log-levels", "Changes that for a module.", self._change, takes=LevelChange,
+            Endpoint("POST", "/admin/log-levels", "Sets the level of a logger.", self._change, takes=LevelChange,
                  gives=Changed[list[LevelView]]),
         ]  # fmt: skip
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(list(self._views()))
 
-    async def _change(self, asked: Asked) -> Answer:
+    async def _change(self, asked: AdminRequest) -> AdminResponse:
         change: LevelChange = asked.body
         what = "log-levels.reset" if change.level is None else "log-levels.set"
         return await self._changes.make(asked, what, change.logger or "all", lambda: self._do(change))
 
-    def _do(self, change: LevelChange) -> Done:
+    def _do(self, change: LevelChange) -> ChangeResult:
         name = change.logger
         if not is_logger(name):
-            why = f"no module or package of the gateway is named {name!r}; such as llm_guard.proxy.attempts.release"
-            raise Refused(404, "unknown_logger", why)
-        if name not in LEVELS.overrides() and len(LEVELS.overrides()) >= _MOST_WORDS:
-            raise Refused(409, "too_many_levels", "give some loggers back to the config: level null")
+            names = "llm_guard.access, llm_guard.breaker, or a module or package of llm_guard"
+            raise Refused(404, "unknown_logger", f"no logger is named {name!r}: give {names}")
+        if name not in LEVELS.overrides() and len(LEVELS.overrides()) >= _MOST_OVERRIDES:
+            raise Refused(
+                409,
+                "too_many_levels",
+                f"there are already {_MOST_OVERRIDES} overrides: remove some by setting their level to null",
+            )
         seconds = optional_seconds_of(change.for_)
         before = LEVELS.of(name)
-        self._say(name, change.level)
+        self._set(name, change.level)
         if change.level is not None and seconds is not None:
             until, until_wall = self._clock.now() + seconds, self._clock.wall() + seconds
-            self._ends[name] = _Word(until, until_wall, change.level, change.reason)
-        return Done(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
+            self._ends[name] = _Override(until, until_wall, change.level, change.reason)
+        return ChangeResult(list(self._views()), {"before": before, "level": change.level, "for": change.for_})
 
-    def _say(self, name: str, level: LevelName | None) -> None:
+    def _set(self, name: str, level: LevelName | None) -> None:
         self._ends.pop(name, None)
         LEVELS.override(name, level)
 
     def _views(self) -> Iterator[LevelView]:
         configured = LEVELS.configured()
         for name in sorted({*configured, *LEVELS.overrides()}):
-            word = self._ends.get(name)
-            yield LevelView(name, LEVELS.of(name), configured.get(name), iso(word.until_wall) if word else None)
+            override = self._ends.get(name)
+            yield LevelView(name, LEVELS.of(name), configured.get(name), iso(override.until_wall) if override else None)

@@ -12,16 +12,16 @@ from typing import Annotated
 import structlog
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.auth import Guard, WrongToken, cookies_in
+from llm_guard.admin.http.auth import Authenticator, WrongToken, cookies_in
 from llm_guard.admin.http.credentials import COOKIE_S, Credential, Role
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.used_login_codes import UsedCodes
 
 _log = structlog.get_logger("llm_guard.admin.api.login")
 
-_PATIENCE_S = 5.0
+_DISK_TIMEOUT_S = 5.0
 """Seconds that a login waits for the disk."""
 _Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -43,31 +43,49 @@ class Session(Struct, frozen=True):
     """Several people may have the token; each change can name the operator (x-llm-guard-operator)."""
 
 
-class LoginPages:
+class LoginApi:
     """Endpoints of login, logout and session. `guard` returns the current guard."""
 
-    def __init__(self, guard: Callable[[], Guard], used: UsedCodes, clock: Clock) -> None:
+    def __init__(self, guard: Callable[[], Authenticator], used: UsedCodes, clock: Clock) -> None:
         self._guard = guard
         self._used = used
         self._clock = clock
-        self._thread = Worker("logins")
+        self._thread = IoThread("logins")
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("POST", "/dashboard/login", "A code or a token for a cookie.", self._login, takes=Login, is_open=True),
-            Page("POST", "/dashboard/logout", "Takes the cookie back.", self._logout, is_open=True),
-            Page("GET", "/admin/session", "Whose token this request has.", self._show, gives=Session),
+            Endpoint(
+                "POST",
+                "/dashboard/login",
+                "Exchanges a code or a token for a session cookie.",
+                self._login,
+                takes=Login,
+                is_open=True,
+            ),
+            Endpoint("POST", "/dashboard/logout", "Deletes the session cookie.", self._logout, is_open=True),
+            Endpoint(
+                "GET",
+                "/admin/session",
+                "Returns name and role of the token that the request has.",
+                self._show,
+                gives=Session,
+            ),
         ]
 
     def close(self) -> None:
         self._thread.shutdown()
 
-    async def _login(self, asked: Asked) -> Answer:
+    async def _login(self, asked: AdminRequest) -> AdminResponse:
         given: Login = asked.body
         if (given.code is None) == (given.token is None):
             raise Refused(422, "invalid_body", "send either `code` or `token`")
         credential = await self._of_code(given.code) if given.code is not None else self._of_token(given.token or "")
-        _log.info("a browser has logged in", name=credential.name, by="code" if given.code else "token", who=asked.who)
+        _log.info(
+            "browser logged in",
+            name=credential.name,
+            method="code" if given.code else "token",
+            operator=asked.who,
+        )
         cookie = _cookie(credential, credential.new_cookie(self._clock.wall()), COOKIE_S, asked.headers)
         session = Session(credential.name, credential.role, credential.is_shared)
         return _with_cookies(answer(session), [cookie])
@@ -75,17 +93,19 @@ class LoginPages:
     def _of_token(self, token: str) -> Credential:
         credential = self._guard().of_token(token)
         if credential is None:
-            raise WrongToken(401, "wrong_token", "the token is not, or no longer, good here")
+            raise WrongToken(401, "wrong_token", "the token is not valid, or no longer valid")
         return credential
 
     async def _of_code(self, code: str) -> Credential:
         wall = self._clock.wall()
         found = self._guard().redeemed(code, wall)
         if found is None:
-            raise WrongToken(401, "wrong_code", "the link is too old, or no longer good: `llm-guard login` prints one")
+            raise WrongToken(
+                401, "wrong_code", "the link has expired or is invalid: `llm-guard login` prints a new one"
+            )
         credential, known = found
         if not await self._is_first_use(known.mark, known.until, wall):
-            raise WrongToken(401, "used_code", "the link has been used: `llm-guard login` prints another one")
+            raise WrongToken(401, "used_code", "the link was already used: `llm-guard login` prints a new one")
         return credential
 
     async def _is_first_use(self, mark: str, until: float, wall: float) -> bool:
@@ -94,19 +114,19 @@ class LoginPages:
         using = asyncio.get_running_loop().run_in_executor(self._thread, self._used.use, mark, until, wall)
         try:
             with self._clock.limit() as limit:
-                limit.set(self._clock.now() + _PATIENCE_S, "login")
+                limit.set(self._clock.now() + _DISK_TIMEOUT_S, "login")
                 return await asyncio.shield(using)
         except TimeoutError:
-            raise Refused(503, "store_slow", "the disk of ops.store does not answer: log in with the token") from None
+            raise Refused(503, "store_slow", "the disk of ops.store does not respond: log in with the token") from None
 
-    async def _logout(self, asked: Asked) -> Answer:
+    async def _logout(self, asked: AdminRequest) -> AdminResponse:
         """Expires only the cookies that the request has: the cookie name of another token would allow to guess a weak
         one offline."""
         shown = cookies_in(asked.headers)
         known = [each for each in self._guard().credentials if each.cookie_name in shown]
         return _with_cookies(answer({}), [_cookie(each, "", 0, asked.headers) for each in known])
 
-    async def _show(self, asked: Asked) -> Answer:
+    async def _show(self, asked: AdminRequest) -> AdminResponse:
         caller = asked.caller
         assert caller is not None  # noqa: S101  # the page is not open
         return answer(Session(caller.name, caller.role, caller.is_shared))
@@ -118,6 +138,6 @@ def _cookie(credential: Credential, value: str, lasts_s: int, headers: Mapping[s
     return f"{credential.cookie_name}={value}; Max-Age={lasts_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _with_cookies(answer: Answer, cookies: list[str]) -> Answer:
+def _with_cookies(answer: AdminResponse, cookies: list[str]) -> AdminResponse:
     headers = tuple(("Set-Cookie", cookie) for cookie in cookies)
-    return Answer(answer.body, answer.content_type, answer.status, headers)
+    return AdminResponse(answer.body, answer.content_type, answer.status, headers)

@@ -13,22 +13,29 @@ import msgspec
 
 from llm_guard.admin.api import deployment_aggregation
 from llm_guard.admin.api.clients import ClientView
-from llm_guard.admin.api.health import Group, Health, worst
-from llm_guard.admin.api.history import History, Lately
-from llm_guard.admin.context import Running
-from llm_guard.admin.http.cooperative import Pauses
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, answer
+from llm_guard.admin.api.health import Group, HealthApi, worst
+from llm_guard.admin.api.history import HistoryApi, LastMinuteCounts
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.http.cooperative import CooperativePauses
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.admin.monitor import rates
-from llm_guard.admin.monitor.rates import Tally
-from llm_guard.admin.schemas.models import DeploymentView, ForceView, LabelledBreaker, ModelView, Snapshot, Traffic
-from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, KeptView, ProbedView
+from llm_guard.admin.monitor.rates import CallTally
+from llm_guard.admin.schemas.models import (
+    BreakerOverrideView,
+    DeploymentView,
+    LabelledBreaker,
+    ModelView,
+    Snapshot,
+    Traffic,
+)
+from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
-from llm_guard.resilience.health.status import Verdict, evaluate_refusals
+from llm_guard.resilience.health.status import HealthVerdict, evaluate_refusals
 from llm_guard.version import __version__
 
-Forced = Callable[[str], ForceView | None]
+OverrideLookup = Callable[[str], BreakerOverrideView | None]
 """Returns the operator's override of the breakers with a label."""
 Groups = Mapping[str, Group]
 
@@ -47,7 +54,7 @@ class Others:
     probes: Callable[[], Iterable[ProbedView]]
     """An iterator, as there may be a thousand."""
     cache: Callable[[], CacheView | None]
-    kept: Callable[[], KeptView | None]
+    stored_calls: Callable[[], StoredCallsView | None]
     clients: Callable[[], list[ClientView]]
 
 
@@ -57,10 +64,10 @@ class Overview:
     def __init__(
         self,
         config: Config,
-        running: Running,
-        history: History,
-        health: Health,
-        forced: Forced,
+        running: AdminContext,
+        history: HistoryApi,
+        health: HealthApi,
+        forced: OverrideLookup,
         max_lag_s: Callable[[], float],
         others: Others,
     ) -> None:
@@ -80,20 +87,20 @@ class Overview:
         """Applies the models of a new config."""
         self._models = tuple(config.models)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/metrics", "Everything at one moment.", self._give_snapshot, gives=Snapshot),
-            Page(
-                "GET", "/admin/deployments", "Every deployment at one moment.", self._give_deployments,
+            Endpoint("GET", "/admin/metrics", "Returns a snapshot of everything.", self._give_snapshot, gives=Snapshot),
+            Endpoint(
+                "GET", "/admin/deployments", "Lists all deployments.", self._give_deployments,
                 gives=list[DeploymentView],
             ),
-            Page("GET", "/admin/breakers", "Every breaker.", self._give_breakers, gives=list[LabelledBreaker]),
+            Endpoint("GET", "/admin/breakers", "Lists all breakers.", self._give_breakers, gives=list[LabelledBreaker]),
         ]  # fmt: skip
 
     async def snapshot(self) -> Snapshot:
         """Returns a snapshot of everything."""
         clock, gateway = self._running.clock, self._gateway
-        pauses = Pauses(clock)
+        pauses = CooperativePauses(clock)
         groups = self._health.groups()
         verdicts = await self._health.judged(groups, pauses)
         summary = self._health.summed_up(verdicts)
@@ -117,7 +124,7 @@ class Overview:
             others.engines(),
             probes,
             others.cache(),
-            others.kept(),
+            others.stored_calls(),
             sum(key[0] == "credential" for key in gateway.cooldowns.snapshot(now)),
             sum(listener.count for listener in listeners),
             listeners[0].settings.max_connections if listeners else 0,
@@ -135,23 +142,23 @@ class Overview:
         group = self._health.groups().get(label)
         return None if group is None else self._labelled(label, group)
 
-    async def _give_snapshot(self, _asked: Asked) -> Answer:
+    async def _give_snapshot(self, _asked: AdminRequest) -> AdminResponse:
         snapshot = await self.snapshot()
         await self._running.clock.sleep(0)  # encoding a thousand deployments takes 2 ms
         return answer(snapshot)
 
-    async def _give_deployments(self, _asked: Asked) -> Answer:
-        groups, pauses = self._health.groups(), Pauses(self._running.clock)
+    async def _give_deployments(self, _asked: AdminRequest) -> AdminResponse:
+        groups, pauses = self._health.groups(), CooperativePauses(self._running.clock)
         return answer(await self._deployment_views(groups, await self._health.judged(groups, pauses), pauses))
 
-    async def _give_breakers(self, _asked: Asked) -> Answer:
-        pauses, views = Pauses(self._running.clock), []
+    async def _give_breakers(self, _asked: AdminRequest) -> AdminResponse:
+        pauses, views = CooperativePauses(self._running.clock), []
         for label, group in self._health.groups().items():
             views.append(self._labelled(label, group))
             await pauses.after(_LOOKS_OF_A_LABEL + len(group))
         return answer(views)
 
-    async def _lately(self, pauses: Pauses) -> tuple[dict[str, Lately], Tally]:
+    async def _lately(self, pauses: CooperativePauses) -> tuple[dict[str, LastMinuteCounts], CallTally]:
         """Returns the recent traffic of each model that was called since the start, and the sum over all."""
         found, whole = {}, rates.NOTHING
         for name in tuple(self._counters.models):
@@ -160,7 +167,7 @@ class Overview:
             await pauses.after(_LOOKS_OF_A_MODEL)
         return found, whole
 
-    def _total(self, whole: Tally) -> Traffic:
+    def _total(self, whole: CallTally) -> Traffic:
         models = self._counters.models
         return _traffic(
             self._history.lately(whole),
@@ -169,7 +176,7 @@ class Overview:
             sum(counts.begun - counts.ended for counts in models.values()),
         )
 
-    async def _model_views(self, lately: Mapping[str, Lately], pauses: Pauses) -> list[ModelView]:
+    async def _model_views(self, lately: Mapping[str, LastMinuteCounts], pauses: CooperativePauses) -> list[ModelView]:
         """Returns the models of the config first, in its order."""
         views = []
         for name in dict.fromkeys((*self._models, *lately)):
@@ -177,7 +184,7 @@ class Overview:
             await pauses.after(_LOOKS_OF_A_MODEL)
         return views
 
-    def _model_view(self, name: str, lately: Lately) -> ModelView:
+    def _model_view(self, name: str, lately: LastMinuteCounts) -> ModelView:
         counts = self._counters.models.get(name) or ModelCounts()
         traffic = _traffic(
             lately,
@@ -189,7 +196,7 @@ class Overview:
         return ModelView(name, traffic, dict(counts.calls), verdict.health, list(verdict.why))
 
     async def _deployment_views(
-        self, groups: Groups, verdicts: Mapping[str, Verdict], pauses: Pauses
+        self, groups: Groups, verdicts: Mapping[str, HealthVerdict], pauses: CooperativePauses
     ) -> list[DeploymentView]:
         """Returns the views, with pauses: a pattern has hundreds of deployments, and each may have a thousand
         callers."""
@@ -200,7 +207,7 @@ class Overview:
             await pauses.after(_LOOKS_OF_A_LABEL + len(group) + gates // _GATES_A_LOOK)
         return views
 
-    def _view(self, label: str, group: Group, verdict: Verdict) -> DeploymentView:
+    def _view(self, label: str, group: Group, verdict: HealthVerdict) -> DeploymentView:
         now, first, upstream = self._running.clock.now(), group[0], group[0].upstream
         lately = self._history.deployment(label).tally
         counts = self._counters.deployments.get(label) or DeploymentCounts()
@@ -230,7 +237,7 @@ class Overview:
             self._timestamps.of(last_ok) if last_ok else None,
         )
 
-    async def _probed(self, pauses: Pauses) -> list[ProbedView]:
+    async def _probed(self, pauses: CooperativePauses) -> list[ProbedView]:
         views = []
         for view in self._others.probes():
             views.append(view)
@@ -242,7 +249,7 @@ class Overview:
         return LabelledBreaker(**msgspec.structs.asdict(view), deployment=label)
 
 
-def _traffic(lately: Lately, calls: int, success_rate: float | None, in_flight: int) -> Traffic:
+def _traffic(lately: LastMinuteCounts, calls: int, success_rate: float | None, in_flight: int) -> Traffic:
     news = lately.tally
     return Traffic(
         calls,

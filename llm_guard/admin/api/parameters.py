@@ -15,14 +15,14 @@ from llm_guard.admin.http.endpoint import Refused
 from llm_guard.config import Config, matching_key, near_names
 from llm_guard.resilience.units import parse_duration
 
-_NOT_NOTHING = r"(?![0.]*[a-z])"
+_NOT_ZERO = r"(?![0.]*[a-z])"
 _MOST = r"([0-9]{1,4}h|[0-9]{1,6}m|[0-9]{1,8}s|[0-9]{1,11}ms|[0-9]{1,4}\.[0-9]{1,3}(h|m|s|ms))"
 """Far below what a date can represent."""
 Duration = Annotated[
     str,
     Meta(
-        pattern=f"^{_NOT_NOTHING}{_MOST}$",
-        description="A duration such as 200ms, 1.5s, 2m or 1h: more than nothing, and at most 9999h or 999999m.",
+        pattern=f"^{_NOT_ZERO}{_MOST}$",
+        description="A duration such as 200ms, 1.5s, 2m or 1h: greater than 0, and at most 9999h or 999999m.",
     ),
 ]
 
@@ -49,7 +49,7 @@ def check_known(name: str, known: AbstractSet[str], kind: str) -> None:
     """Raises Refused if the name is unknown."""
     if name not in known:
         near = near_names(name, known)
-        hint = f"; near it are {', '.join(near)}" if near else ""
+        hint = f"; similar names: {', '.join(near)}" if near else ""
         raise Refused(404, f"unknown_{kind}", f"no {kind} is named {name[:256]!r}{hint}")
 
 

@@ -8,13 +8,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from llm_guard.admin.api.parameters import check_known
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Change, Page, answer
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.admin.schemas.subsystems import ProbedView
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.upstreams.probes.prober import Prober
-from llm_guard.upstreams.probes.targets import ProbeView, Subject
+from llm_guard.upstreams.probes.targets import ProbeTarget, ProbeView
 
 
 class ProbeNow(Change):
@@ -23,21 +23,21 @@ class ProbeNow(Change):
     upstream: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
-class ProbePages:
+class ProbeApi:
     """Endpoints of probes; the prober follows the current config."""
 
-    def __init__(self, prober: Prober, changes: Changes, journal: Journal) -> None:
+    def __init__(self, prober: Prober, changes: Changes, journal: EventLog) -> None:
         self._prober = prober
         self._changes = changes
         self._journal = journal
         self._timestamps = Timestamps()
         prober.on_change = self._tell
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/admin/probes", "What looks at upstreams have found.", self._give, gives=list[ProbedView]),
-            Page(
-                "POST", "/admin/probes/now", "Looks at once, and says what was found.", self._look_now,
+            Endpoint("GET", "/admin/probes", "Lists the results of probes.", self._give, gives=list[ProbedView]),
+            Endpoint(
+                "POST", "/admin/probes/now", "Probes at once, and returns the results.", self._probe_now,
                 takes=ProbeNow, gives=Changed[list[ProbedView]],
             ),
         ]  # fmt: skip
@@ -48,22 +48,22 @@ class ProbePages:
         pairs = zip(self._prober.subjects(), self._prober.views(), strict=True)
         return (self._view(subject, view) for subject, view in pairs if upstream in (None, view.upstream))
 
-    async def _give(self, _asked: Asked) -> Answer:
+    async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(list(self.views()))
 
-    async def _look_now(self, asked: Asked) -> Answer:
+    async def _probe_now(self, asked: AdminRequest) -> AdminResponse:
         wanted: str | None = asked.body.upstream
         if wanted is not None:
             check_known(wanted, {each.upstream.name for each in self._prober.subjects()}, "probe")
 
-        async def do() -> Done:
-            await self._prober.wait_looks(wanted)
+        async def do() -> ChangeResult:
+            await self._prober.probe_and_wait(wanted)
             shown = list(self.views(wanted))
-            return Done(shown, warnings=[] if shown else ["nothing is looked at: no upstream has a `probe`"])
+            return ChangeResult(shown, warnings=[] if shown else ["nothing was probed: no upstream has a `probe`"])
 
         return await self._changes.make(asked, "probes.now", wanted or "all", do)
 
-    def _view(self, subject: Subject, view: ProbeView) -> ProbedView:
+    def _view(self, subject: ProbeTarget, view: ProbeView) -> ProbedView:
         rules = subject.settings
         return ProbedView(
             view.upstream,
@@ -86,4 +86,6 @@ class ProbePages:
         return None if wall is None else self._timestamps.of(wall)
 
     def _tell(self, view: ProbeView) -> None:
-        self._journal.note("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, why=view.why)
+        self._journal.note(
+            "probe", upstream=view.upstream, deployment=view.deployment, state=view.state, reason=view.why
+        )

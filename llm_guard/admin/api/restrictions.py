@@ -12,32 +12,32 @@ from typing import Annotated, get_args
 from msgspec import Meta
 
 from llm_guard.admin.api.deployments import Breakers, DeploymentApi
-from llm_guard.admin.audit.changes import Changed, Changes, Done
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
-from llm_guard.admin.overrides.breaker_overrides import Aim
+from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
+from llm_guard.admin.overrides.breaker_overrides import BreakerSelector
 from llm_guard.admin.restrictions.deployments import RESET, concerned_by, is_ramping
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.restrictions import Resettable, Restriction
 from llm_guard.clock import Clock
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
-from llm_guard.resilience.circuit_breaker.cooldown import Key
+from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
 from llm_guard.routing.deployment import Deployment
 
 _ALL: tuple[Resettable, ...] = get_args(Resettable)
 _OF_AN_UPSTREAM: tuple[Resettable, ...] = ("host_breaker", "credential_cooldown")
-_WHY = "reset by an operator"
+_REASON = "reset by an operator"
 
 
 class ResetDeployment(Breakers):
     """Restrictions to reset: of a deployment, of one model name under its pattern, or those that an upstream's
     deployments share."""
 
-    what: Annotated[list[Resettable], Meta(min_length=1, max_length=len(_ALL))] | None = None
+    kinds: Annotated[list[Resettable], Meta(min_length=1, max_length=len(_ALL))] | None = None
     """Kinds to reset; null: all. An upstream has host_breaker and credential_cooldown."""
 
 
-class RestrictionPages:
+class RestrictionApi:
     """Endpoints that list and reset restrictions."""
 
     def __init__(
@@ -49,33 +49,33 @@ class RestrictionPages:
         self._changes = changes
         self._clock = clock
 
-    def pages(self) -> list[Page]:
-        summary = "What refuses or delays calls now: cause, since, until, and the request that lifts it."
-        reset = "Ends what the gateway restricts by itself: breakers, cooldowns, paces; holds and forces stay."
+    def pages(self) -> list[Endpoint]:
+        summary = "Lists what refuses or delays calls now: cause, start, end, and the request that lifts it."
+        reset = "Ends what the gateway restricts by itself, such as breakers and cooldowns. Operator overrides stay."
         return [
-            Page("GET", "/admin/restrictions", summary, self._list, gives=list[Restriction]),
-            Page("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
+            Endpoint("GET", "/admin/restrictions", summary, self._list, gives=list[Restriction]),
+            Endpoint("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
         ]
 
-    async def _list(self, _asked: Asked) -> Answer:
+    async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(await self._restrictions.all())
 
-    async def _reset(self, asked: Asked) -> Answer:
+    async def _reset(self, asked: AdminRequest) -> AdminResponse:
         body: ResetDeployment = asked.body
         aim = self._controls.aim(body)
-        what = _wanted(body)
+        kinds = _wanted(body)
 
-        def do() -> Done:
-            lifted, warnings = self._lift(aim, what)
+        def do() -> ChangeResult:
+            lifted, warnings = self._lift(aim, kinds)
             left = self._restrictions.of(aim)
             if not lifted:
-                warnings.append(f"{aim}: nothing of that restricted it")
-            warnings += [f"still restricted by {each.kind}: {each.cause}" for each in left if each.kind not in what]
-            return Done(left, {"what": list(what), "lifted": lifted}, warnings)
+                warnings.append(f"{aim}: no such restriction was in force")
+            warnings += [f"still restricted by {each.kind}: {each.cause}" for each in left if each.kind not in kinds]
+            return ChangeResult(left, {"kinds": list(kinds), "lifted": lifted}, warnings)
 
         return await self._changes.make(asked, "deployments.reset", str(aim), do)
 
-    def _lift(self, aim: Aim, what: Iterable[Resettable]) -> tuple[list[str], list[str]]:
+    def _lift(self, aim: BreakerSelector, kinds: Iterable[Resettable]) -> tuple[list[str], list[str]]:
         """Returns what was lifted, and warnings about effects on other deployments."""
         meant = [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
         lifts: dict[Resettable, Callable[[list[Deployment]], list[str]]] = {
@@ -87,7 +87,7 @@ class RestrictionPages:
             "pace": self._forget_paces,
             "throttle": self._end_throttles,
         }
-        lifted = {name: lift(meant) for name, lift in lifts.items() if name in what}
+        lifted = {name: lift(meant) for name, lift in lifts.items() if name in kinds}
         self._gateway.wake_waiters()
         warnings = [
             f"the credential of {name} is used again for every model, not only for {aim}"
@@ -130,7 +130,7 @@ class RestrictionPages:
         lifted = self._gateway.cooldowns.lift(keys, self._clock.now())
         return list(dict.fromkeys(concerned[key][0].upstream.name for key in lifted))
 
-    def _cooldowns(self, meant: list[Deployment]) -> dict[Key, list[Deployment]]:
+    def _cooldowns(self, meant: list[Deployment]) -> dict[CooldownKey, list[Deployment]]:
         return concerned_by(self._gateway.cooldowns.snapshot(self._clock.now()), meant)
 
     def _forget_paces(self, meant: list[Deployment]) -> list[str]:
@@ -158,16 +158,16 @@ class RestrictionPages:
         """Resets a breaker that its failures opened, and returns whether it was open."""
         if breaker.state not in ("open", "half_open"):
             return False
-        breaker.reset(self._clock.now(), _WHY)
+        breaker.reset(self._clock.now(), _REASON)
         return True
 
 
 def _wanted(body: ResetDeployment) -> tuple[Resettable, ...]:
     """Returns the kinds to reset. Raises Refused where an upstream has no such kind."""
     known = _ALL if body.upstream is None else _OF_AN_UPSTREAM
-    if strange := [each for each in body.what or () if each not in known]:
-        raise Refused(422, "invalid_body", f"`what`: of an upstream as a whole there is no {', '.join(strange)}")
-    return tuple(body.what or known)
+    if strange := [each for each in body.kinds or () if each not in known]:
+        raise Refused(422, "invalid_body", f"`kinds`: an upstream as a whole has no {', '.join(strange)}")
+    return tuple(body.kinds or known)
 
 
 def _names(deployments: Iterable[Deployment]) -> list[str]:

@@ -13,9 +13,9 @@ from typing import Annotated, Generic, TypeVar
 import structlog
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from llm_guard.admin.audit.writer import Trail, Written
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused, answer
+from llm_guard.admin.audit.writer import AuditWriter, WriteResult
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.storage.audit_log import Entry
 
@@ -25,7 +25,7 @@ _Now = TypeVar("_Now")
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ChangeResult:
     """Result of a change."""
 
     now: object
@@ -42,10 +42,11 @@ class Changed(Struct, Generic[_Now], frozen=True):
     now: _Now
     audited: bool
     """The change is in the audit trail, on the disk."""
-    unaudited_why: str | None
+    audit_error: str | None
     """Why it is not in the audit trail; the change was made all the same, because an emergency must not wait for a
     disk."""
     warnings: list[str]
+    """Side effects that may not be intended."""
 
 
 class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,18 +60,18 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class Changes:
     """Carries out changes: `make` those of operators, `note` those that follow from them later."""
 
-    def __init__(self, trail: Trail, journal: Journal, clock: Clock) -> None:
+    def __init__(self, trail: AuditWriter, journal: EventLog, clock: Clock) -> None:
         self._trail = trail
         self._journal = journal
         self._clock = clock
         self._instance = f"{socket.gethostname()}:{os.getpid()}"
 
     async def make(
-        self, asked: Asked, what: str, target: str, do: Callable[[], Done | Awaitable[Done]]
-    ) -> Answer:  # fmt: skip
+        self, asked: AdminRequest, action: str, target: str, do: Callable[[], ChangeResult | Awaitable[ChangeResult]]
+    ) -> AdminResponse:  # fmt: skip
         """Carries out a change, and responds with the new state. `asked.body` is a `Change`. `do` may raise Refused, if
         nothing was changed."""
-        why = asked.body.reason
+        reason = asked.body.reason
         try:
             done = do()
             if inspect.isawaitable(done):
@@ -78,27 +79,35 @@ class Changes:
         except Refused:
             raise
         except BaseException as error:  # half of it may be done, also when the operator has disconnected
-            self.note(asked.who, what, target, why, {"failed": type(error).__name__})
+            self.note(asked.who, action, target, reason, {"failed": type(error).__name__})
             raise
-        problem = await self._trail.wait_written(self._note(asked.who, what, target, why, done.detail))
+        problem = await self._trail.wait_written(self._note(asked.who, action, target, reason, done.detail))
         return answer(Changed(done.now, problem is None, problem, done.warnings))
 
-    def note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> None:
+    def note(self, actor: str, action: str, target: str, reason: str, detail: Mapping[str, object]) -> None:
         """Records a change that was made: in the audit trail, the log and the event log."""
-        _ = self._note(who, what, target, why, detail)  # the trail logs its own errors
+        _ = self._note(actor, action, target, reason, detail)  # the trail logs its own errors
 
-    def _note(self, who: str, what: str, target: str, why: str, detail: Mapping[str, object]) -> Written:
-        self._journal.note("change", who=who, what=what, target=target, why=why)
-        _log.info("changed", who=who, what=what, target=target, why=why)
+    def _note(self, actor: str, action: str, target: str, reason: str, detail: Mapping[str, object]) -> WriteResult:
+        self._journal.note("change", actor=actor, action=action, target=target, reason=reason)
+        _log.info("changed", operator=actor, action=action, target=target, reason=reason)
         at = iso(self._clock.wall())
         return self._trail.add(
-            Entry(at=at, who=who, what=what, target=target, why=why, detail=dict(detail), instance=self._instance)
+            Entry(
+                at=at,
+                actor=actor,
+                action=action,
+                target=target,
+                reason=reason,
+                detail=dict(detail),
+                instance=self._instance,
+            )
         )
 
-    def pages(self) -> list[Page]:
-        summary = "What was changed, by whom and why, the newest first; id null: not on the disk."
-        return [Page("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
+    def pages(self) -> list[Endpoint]:
+        summary = "Returns the changes with actor and reason, newest first. id null: not written to the disk."
+        return [Endpoint("GET", "/admin/audit", summary, self._give, query=AuditQuery, gives=list[Entry])]
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         wants: AuditQuery = asked.wants
         return answer(await self._trail.latest(wants.limit, None if wants.before is UNSET else wants.before))

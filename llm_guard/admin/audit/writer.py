@@ -17,7 +17,7 @@ from llm_guard.admin.http.endpoint import Refused
 from llm_guard.clock import Clock
 from llm_guard.storage.audit_log import AuditFile, Entry
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 
 _log = structlog.get_logger("llm_guard.admin.audit.writer")
 
@@ -29,29 +29,29 @@ MOST_READING = 8
 """Most concurrent reads; an abandoned one counts until the disk has answered."""
 _MOST_WAITING = 100
 
-Written = asyncio.Future[str | None]
+WriteResult = asyncio.Future[str | None]
 """Result of a write: why it is not on the disk, or None if it is."""
 
 
-class Trail:
+class AuditWriter:
     """Used from one event loop; `await close()` at its end."""
 
     def __init__(self, file: AuditFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._thread = Worker("audit")
+        self._thread = IoThread("audit")
         self._unwritten: deque[Entry] = deque(maxlen=KEPT)
         self._waiting: list[Entry] = []
         """Entries in the thread's queue."""
         self._reading = 0
         self._is_closed = False
 
-    def add(self, entry: Entry) -> Written:
+    def add(self, entry: Entry) -> WriteResult:
         """Queues an entry, in order. Returns a future with the result."""
         if self._is_closed:
             return self._refuse(entry, "the gateway has stopped")
         if len(self._waiting) >= _MOST_WAITING or self._thread.is_full:
-            return self._refuse(entry, f"{len(self._waiting)} changes wait for the disk already")
+            return self._refuse(entry, f"{len(self._waiting)} changes already wait for the disk")
         entries = [*self._unwritten, entry]
         self._unwritten.clear()
         self._waiting += entries
@@ -59,7 +59,7 @@ class Trail:
         written.add_done_callback(partial(self._settle, entries))
         return written
 
-    async def wait_written(self, written: Written) -> str | None:
+    async def wait_written(self, written: WriteResult) -> str | None:
         """Returns the future's result. After five seconds it returns a problem instead, though the write may still
         succeed."""
         try:
@@ -67,14 +67,14 @@ class Trail:
                 limit.set(self._clock.now() + PATIENCE_S, "audit")
                 return await asyncio.shield(written)
         except TimeoutError:
-            _log.error("the disk of the audit trail does not answer", waiting=len(self._waiting))
-            return f"the disk has not answered in {PATIENCE_S:g} s; it is still waited for"
+            _log.error("the disk of the audit trail does not respond", pending=len(self._waiting))
+            return f"the disk has not responded in {PATIENCE_S:g} s; the write may still succeed"
 
     async def latest(self, limit: int, before: int | None) -> list[Entry]:
         """Returns the newest entries first, unwritten ones before all others. Raises Refused if the file cannot be
         read, or too many reads are pending."""
         if self._reading >= MOST_READING:
-            why = f"{self._reading} questions wait for the disk of ops.store already: look whether it answers; "
+            why = f"{self._reading} reads of the disk of ops.store are already pending: check the disk; "
             raise Refused(503, "audit_busy", why + self._kept(), (("Retry-After", f"{PATIENCE_S:.0f}"),))
         reading = asyncio.get_running_loop().run_in_executor(self._thread, self._file.latest, limit, before)
         self._reading += 1
@@ -84,7 +84,7 @@ class Trail:
                 scope.set(self._clock.now() + PATIENCE_S, "audit")
                 found = await asyncio.shield(reading)
         except (StoreError, TimeoutError) as error:
-            why = f"{error}" or f"the disk has not answered in {PATIENCE_S:g} s"
+            why = f"{error}" or f"the disk has not responded in {PATIENCE_S:g} s"
             raise Refused(503, "audit_unreadable", f"{why}; {self._kept()}") from None
         new = [*self._unwritten, *self._waiting] if before is None else []
         return [*reversed(new), *found][:limit]
@@ -104,24 +104,24 @@ class Trail:
             reading.exception()  # marks the exception as retrieved: the reader may be gone
 
     def _kept(self) -> str:
-        return f"{len(self._unwritten) + len(self._waiting)} changes wait to be written; the log has them"
+        return f"{len(self._unwritten) + len(self._waiting)} changes are not written yet; the log has them"
 
-    def _settle(self, entries: list[Entry], written: Written) -> None:
+    def _settle(self, entries: list[Entry], written: WriteResult) -> None:
         del self._waiting[: len(entries)]  # writes finish in the order in which they were queued
         if written.cancelled() or (why := written.result()) is None:
             return
         self._keep(entries, why)
 
-    def _refuse(self, entry: Entry, why: str) -> Written:
+    def _refuse(self, entry: Entry, why: str) -> WriteResult:
         self._keep([entry], why)
-        refused: Written = asyncio.get_running_loop().create_future()
+        refused: WriteResult = asyncio.get_running_loop().create_future()
         refused.set_result(why)
         return refused
 
     def _keep(self, entries: list[Entry], why: str) -> None:
         """Keeps entries that could not be written. Logs the last one; the others were logged before."""
         self._unwritten.extend(entries)
-        _log.error("not in the audit trail", problem=why, entry=msgspec.to_builtins(entries[-1]))
+        _log.error("change not written to the audit trail", error=why, entry=msgspec.to_builtins(entries[-1]))
 
 
 def _append(file: AuditFile, entries: list[Entry]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
 
 _HERE = Path(__file__).parent
 _TEXTS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -31,38 +31,38 @@ class Dashboard:
         self._answers = {path.name: _answer(path) for path in paths}
         self._page = self._answers.pop("index.html")
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page("GET", "/dashboard", "The dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
-            Page("GET", "/dashboard/{file}", "What it is made of.", self._file, media="*/*", is_open=True),
+            Endpoint("GET", "/dashboard", "Returns the dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
+            Endpoint("GET", "/dashboard/{file}", "Files of the dashboard.", self._file, media="*/*", is_open=True),
         ]
 
-    async def _index(self, asked: Asked) -> Answer:
+    async def _index(self, asked: AdminRequest) -> AdminResponse:
         return _unless_known(self._page, asked)
 
-    async def _file(self, asked: Asked) -> Answer:
+    async def _file(self, asked: AdminRequest) -> AdminResponse:
         name = asked.params["file"]
         if not name:
-            return Answer(b"", status=308, headers=(("Location", "../dashboard"),))
+            return AdminResponse(b"", status=308, headers=(("Location", "../dashboard"),))
         if name not in self._answers:
-            raise Refused(404, "unknown_path", "the dashboard has no such file; it begins at /dashboard")
+            raise Refused(404, "unknown_path", "the dashboard has no such file: open /dashboard")
         return _unless_known(self._answers[name], asked)
 
 
-def _answer(path: Path) -> Answer:
+def _answer(path: Path) -> AdminResponse:
     body = path.read_bytes()
     headers = (
         ("Content-Security-Policy", _CONTENT_POLICY),
         ("Cache-Control", "no-cache"),  # revalidated each time, so that a new version shows at once
         ("ETag", f'"{sha256(body).hexdigest()[:32]}"'),
     )
-    return Answer(body, _KINDS[path.suffix], headers=headers)
+    return AdminResponse(body, _KINDS[path.suffix], headers=headers)
 
 
-def _unless_known(answer: Answer, asked: Asked) -> Answer:
+def _unless_known(answer: AdminResponse, asked: AdminRequest) -> AdminResponse:
     """Returns 304 if the browser has the current version (RFC 9110, section 13.1.2)."""
     tag = dict(answer.headers)["ETag"]
     known = {each.strip().removeprefix("W/") for each in asked.headers.get("if-none-match", "").split(",")}
     if tag in known or "*" in known:
-        return Answer(b"", answer.content_type, 304, answer.headers)
+        return AdminResponse(b"", answer.content_type, 304, answer.headers)
     return answer

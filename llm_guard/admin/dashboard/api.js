@@ -1,11 +1,11 @@
-// Asks the gateway's JSON pages. The browser adds the cookie that a login has left; no script sees it, or the token.
+// Requests to the admin API. The browser adds the session cookie, which scripts cannot read.
 
-const WHO = "llm_guard.who";
-const PATIENCE_MS = 4000;
+const OPERATOR_KEY = "llm_guard.operator";
+const TIMEOUT_MS = 4000;
 
-const shelf = storage();
+const store = storage();
 
-/** The gateway answered, and said no. */
+/** An error response of the gateway. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -13,49 +13,49 @@ export class Refused extends Error {
   }
 }
 
-/** Nobody answered, or somebody else did. */
-export class Away extends Error {
-  name = "Away";
+/** No response, or one that is not the gateway's. */
+export class Unreachable extends Error {
+  name = "Unreachable";
 }
 
-export const keepWho = (text) => shelf.setItem(WHO, text);
-export const who = () => shelf.getItem(WHO) ?? "";
+export const rememberOperatorName = (text) => store.setItem(OPERATOR_KEY, text);
+export const operatorName = () => store.getItem(OPERATOR_KEY) ?? "";
 
-/** What a page answers. Throws Refused or Away. */
-export async function ask(path) {
-  return read(await request(path, { signal: AbortSignal.timeout(PATIENCE_MS) }));
+/** Fetches a path and returns the parsed JSON. Throws Refused or Unreachable. */
+export async function get(path) {
+  return read(await request(path, { signal: AbortSignal.timeout(TIMEOUT_MS) }));
 }
 
-/** Tells a page something. Throws Refused or Away. */
-export async function tell(path, body) {
+/** Posts JSON and returns the parsed response. Throws Refused or Unreachable. */
+export async function post(path, body) {
   const headers = { "content-type": "application/json" };
-  if (who()) headers["x-llm-guard-operator"] = who();
-  const init = { method: "POST", headers, body: JSON.stringify(body), signal: AbortSignal.timeout(PATIENCE_MS) };
+  if (operatorName()) headers["x-llm-guard-operator"] = operatorName();
+  const init = { method: "POST", headers, body: JSON.stringify(body), signal: AbortSignal.timeout(TIMEOUT_MS) };
   return read(await request(path, init));
 }
 
-/** A page's answer without its body. Throws Refused or Away. */
+/** Sends a request and returns the response, with its body unread. Throws Refused or Unreachable. */
 export async function request(path, init = {}) {
   let response;
   try {
     response = await fetch(path, { ...init, cache: "no-store", redirect: "error", credentials: "same-origin" });
   } catch (error) {
-    throw new Away(error.name === "TimeoutError" ? "it does not answer" : "it cannot be reached");
+    throw new Unreachable(error.name === "TimeoutError" ? "the request timed out" : "the connection failed");
   }
   if (response.ok) return response;
   throw await refusal(response);
 }
 
-/** Where the browser keeps nothing, what is entered holds until the page is left. */
+/** Session storage, or memory if the browser has none. */
 function storage() {
   try {
     return window.sessionStorage;
   } catch {
-    const kept = new Map();
+    const entries = new Map();
     return {
-      getItem: (key) => kept.get(key) ?? null,
-      setItem: (key, value) => kept.set(key, value),
-      removeItem: (key) => kept.delete(key),
+      getItem: (key) => entries.get(key) ?? null,
+      setItem: (key, value) => entries.set(key, value),
+      removeItem: (key) => entries.delete(key),
     };
   }
 }
@@ -64,7 +64,7 @@ async function read(response) {
   try {
     return await response.json();
   } catch (error) {
-    throw new Away(error.name === "TimeoutError" ? "it does not answer" : "what answers is not the gateway");
+    throw new Unreachable(error.name === "TimeoutError" ? "the request timed out" : "the response is not JSON");
   }
 }
 
@@ -73,6 +73,6 @@ async function refusal(response) {
     const { error } = await response.json();
     return new Refused(response.status, error.message);
   } catch {
-    return new Away(`something answers ${response.status} in its place`);
+    return new Unreachable(`a proxy responded with status ${response.status}`);
   }
 }

@@ -1,15 +1,15 @@
-// Answers from before: a tile for the store, and one for each route: what its calls got of it.
+// The response cache: a tile for the store, and one for each route with its hits and misses.
 
 import { byId, setHidden, setText } from "./dom.js";
 import { bytes, count, counted, share } from "./format.js";
 import { asButtons, showTiles } from "./tiles.js";
 
-const ALL = "All together";
+const ALL = "All routes";
 
-const FORGET = {
-  name: "Forget",
+const PURGE = {
+  name: "Purge",
   path: "admin/cache/purge",
-  what: "What is kept of its answers is forgotten. The next call that asks for one of them goes to a provider.",
+  effect: "Deletes its cached responses. The next calls go to a provider.",
   isOffered: ({ entries }) => entries > 0,
   body: ({ route }) => (route === null ? { all: true } : { route }),
 };
@@ -17,7 +17,7 @@ const FORGET = {
 const TILES = {
   title: ({ route }) => route ?? ALL,
   lines: ["facts", "size", "failures"],
-  buttons: asButtons([FORGET]),
+  buttons: asButtons([PURGE]),
   look: (one) => (one.route === null ? ofStore(one) : ofRoute(one)),
 };
 
@@ -25,49 +25,49 @@ export function showCache({ cache }) {
   setHidden(byId("cache-part"), cache === null);
   showTiles(byId("cache"), cache === null ? [] : [{ ...cache, route: null }, ...cache.routes], TILES);
   if (cache === null) return;
-  setText(byId("cache-count"), `${share(hitShare(summed(cache.routes)))} of the calls since the start`);
+  setText(byId("cache-count"), `${share(hitShare(summed(cache.routes)))} hit rate since the start`);
 }
 
-function ofStore({ kind, routes, entries, bytes: size, max_bytes, evictions, flights, failures }) {
+function ofStore({ kind, routes, entries, bytes: size, max_bytes, evictions, requests_in_flight, failures }) {
   const failed = Object.entries(failures).map(([what, times]) => `${what} ${counted(times, "time")}`);
   return {
     kind: failed.length ? "warn" : "well",
     word: share(hitShare(summed(routes))),
-    meaning: `from before · ${kind === "memory" ? "in memory" : "in SQLite"}`,
-    facts: `${counted(entries, "answer")}, ${bytes(size)} of ${bytes(max_bytes)}`,
+    meaning: `hit rate · ${kind === "memory" ? "in memory" : "in SQLite"}`,
+    facts: `${counted(entries, "response")}, ${bytes(size)} of ${bytes(max_bytes)}`,
     size: [
-      flights ? `${counted(flights, "request")} under way` : null,
-      evictions ? `${counted(evictions, "answer")} made room for others` : null,
+      requests_in_flight ? `${counted(requests_in_flight, "request")} in flight` : null,
+      evictions ? `${counted(evictions, "response")} evicted` : null,
     ]
       .filter(Boolean)
       .join(" · "),
-    failures: failed.length ? `its file failed: ${failed.join(", ")}` : "",
+    failures: failed.length ? `errors of its file: ${failed.join(", ")}` : "",
   };
 }
 
 function ofRoute(one) {
-  const { is_on, hit, stale, stale_if_error, miss, coalesced, entries, bytes: size } = one;
+  const { is_enabled, hit, stale, stale_if_error, miss, coalesced, entries, bytes: size } = one;
   const figures = [
-    [hit, "fresh"],
+    [hit, "hits"],
     [stale, "stale"],
-    [stale_if_error, "stale in an outage"],
-    [coalesced, "shared with another call"],
-    [miss, "asked for"],
+    [stale_if_error, "stale on error"],
+    [coalesced, "coalesced"],
+    [miss, "misses"],
   ];
   return {
-    kind: is_on ? "well" : "none",
+    kind: is_enabled ? "well" : "none",
     word: share(hitShare(one)),
-    meaning: is_on ? "from before" : "from before; it has no cache any more",
+    meaning: is_enabled ? "hit rate" : "hit rate; its cache is turned off",
     facts: figures
       .filter(([number]) => number > 0)
       .map(([number, name]) => `${count(number)} ${name}`)
       .join(" · "),
-    size: `${counted(entries, "answer")}, ${bytes(size)}`,
+    size: `${counted(entries, "response")}, ${bytes(size)}`,
     failures: "",
   };
 }
 
-/** Of the calls that could have had one, those that got one; null: there were none. */
+/** Share of cacheable calls that were served from the cache; null: there were none. */
 function hitShare({ hit, stale, stale_if_error, miss, coalesced }) {
   const all = hit + stale + stale_if_error + miss + coalesced;
   return all ? (hit + stale + stale_if_error) / all : null;

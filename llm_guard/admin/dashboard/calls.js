@@ -1,18 +1,18 @@
 // The failed calls, newest first; each opens its waterfall.
 
-import { Refused, ask } from "./api.js";
+import { Refused, get } from "./api.js";
 import { byId, el, keyed, parts, setText } from "./dom.js";
 import { clock, count, counted, instant, seconds, words } from "./format.js";
-import { gotInstead, waterfall } from "./waterfall.js";
+import { fallbackOf, waterfall } from "./waterfall.js";
 
 const SHOWN = 10;
 
 let latest = [];
 
-export function showCalls({ calls, kept_failed }) {
+export function showCalls({ calls, retained_failed }) {
   latest = folded(calls).slice(0, SHOWN);
-  setText(byId("calls-count"), kept_failed ? `${count(kept_failed)} kept, newest first` : "none kept");
-  // Who is about to press one does not want it to move away under the pointer.
+  setText(byId("calls-count"), retained_failed ? `${count(retained_failed)} in memory, newest first` : "none");
+  // An entry must not move away under the pointer.
   if (!isPointedAt(byId("calls"))) showLatest();
 }
 
@@ -21,8 +21,8 @@ export function prepareCalls() {
 }
 
 /**
- * Calls for which nobody was asked are the consequence of something, and come in hundreds: one line for all of them
- * that were refused for the same reason. The calls that tell the cause each have their own.
+ * Calls without an attempt come in hundreds in an outage, so those refused for the same reason share one line. Each
+ * call with attempts has its own: these show the cause.
  */
 function folded(calls) {
   const rows = new Map();
@@ -42,7 +42,7 @@ const isPointedAt = (node) =>
   matchMedia("(hover: hover)").matches && node.matches(":hover") && node.querySelector("button");
 
 function newCall({ line }) {
-  if (!line) return el("li", { class: "none" }, "No call has failed.");
+  if (!line) return el("li", { class: "none" }, "No failed calls.");
   const item = el(
     "li",
     {},
@@ -59,7 +59,7 @@ function newCall({ line }) {
       ),
       el("span", { class: "took", "data-part": "took" }),
       el("span", { class: "tries", "data-part": "tries" }),
-      el("span", { class: "why", "data-part": "why" }),
+      el("span", { class: "reason", "data-part": "reason" }),
     ),
   );
   return item;
@@ -68,29 +68,29 @@ function newCall({ line }) {
 function fillCall(item, { line, more }) {
   if (!line) return;
   item.requestId = line.request_id;
-  const { time, took, tries, why } = parts(item);
+  const { time, took, tries, reason } = parts(item);
   setText(time, line.timestamp ? clock(instant(line.timestamp)) : "");
-  setText(took, more ? `and ${counted(more, "other")}` : seconds(line.duration_s));
-  const tried = line.attempts.length
-    ? `${counted(line.attempts.length, "attempt")}: ${asked(line)}`
-    : "nobody was asked";
-  const instead = gotInstead(line);
-  setText(tries, instead === null ? tried : `${tried} · got ${instead}`);
-  setText(why, line.why ?? "");
+  setText(took, more ? `and ${count(more)} more` : seconds(line.duration_s));
+  const attempts = line.attempts.length
+    ? `${counted(line.attempts.length, "attempt")}: ${tried(line)}`
+    : "no attempt";
+  const fallback = fallbackOf(line);
+  setText(tries, fallback === null ? attempts : `${attempts} · fallback: ${fallback}`);
+  setText(reason, line.reason ?? "");
 }
 
 const outcome = (line) => words(line.refused_by ? `refused by ${line.refused_by}` : line.outcome);
-const asked = (line) => [...new Set(line.attempts.map((attempt) => attempt.deployment))].join(", ");
+const tried = (line) => [...new Set(line.attempts.map((attempt) => attempt.deployment))].join(", ");
 
 async function open(id) {
   setText(byId("call-head"), `Call ${id}`);
-  byId("call-body").replaceChildren(el("p", {}, "Asking…"));
+  byId("call-body").replaceChildren(el("p", {}, "Loading…"));
   byId("call").showModal();
   try {
-    const line = await ask(`admin/calls/${encodeURIComponent(id)}`);
+    const line = await get(`admin/calls/${encodeURIComponent(id)}`);
     byId("call-body").replaceChildren(...waterfall(line));
   } catch (error) {
-    const why = error instanceof Refused ? error.message : `the gateway is away: ${error.message}`;
-    byId("call-body").replaceChildren(el("p", { class: "error", role: "alert" }, why));
+    const problem = error instanceof Refused ? error.message : `The gateway is unreachable: ${error.message}.`;
+    byId("call-body").replaceChildren(el("p", { class: "error", role: "alert" }, problem));
   }
 }

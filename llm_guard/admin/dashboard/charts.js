@@ -1,4 +1,4 @@
-// The last quarter of an hour as four charts, by uPlot. A chart's figures stand above it in words as well.
+// Four charts of the last 15 minutes, drawn by uPlot. Each has its values as text above it.
 
 /* global uPlot */
 
@@ -11,7 +11,7 @@ const LOWEST_TOP = { rate: 1, seconds: 0.1 };
 
 const CHARTS = [
   { title: "Calls per second", unit: "rate", write: rate, lines: [["", "calls_per_second"]] },
-  { title: "Success", unit: "share", write: share, lines: [["", "success_rate"]] },
+  { title: "Success rate", unit: "share", write: share, lines: [["", "success_rate"]] },
   {
     title: "Duration",
     unit: "seconds",
@@ -22,7 +22,7 @@ const CHARTS = [
     ],
   },
   {
-    title: "First token",
+    title: "Time to first token",
     unit: "seconds",
     write: seconds,
     lines: [
@@ -34,7 +34,7 @@ const CHARTS = [
 
 let drawn = [];
 
-/** `model` null: all together. */
+/** `model` null: all models. */
 export function showCharts(history, model) {
   if (!drawn.length) build();
   const series = model === null ? history.total : history.models[model];
@@ -71,7 +71,7 @@ class Chart {
   }
 
   show(at, series, whose) {
-    this.whose = series ? "" : `nothing kept of ${whose}`;
+    this.whose = series ? "" : `no history of ${whose}`;
     const nothing = at.map(() => null);
     this.data = [at, ...this.plan.lines.map(([, key]) => series?.[key] ?? nothing)];
     this.plot.setData(this.data);
@@ -83,7 +83,7 @@ class Chart {
     if (width && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
 
-  /** The figures under the pointer, or the last ones. */
+  /** Shows the values under the pointer, or the latest ones. */
   say() {
     if (!this.plot) return;
     const pointed = this.plot.cursor.idx;
@@ -103,7 +103,7 @@ function newFigure(name, at) {
 
 let colours = {};
 
-/** A canvas knows no variables. */
+/** Resolves the CSS variables, which a canvas cannot use. */
 function readColours() {
   const probe = el("span", { hidden: true });
   document.body.append(probe);
@@ -159,7 +159,7 @@ function lineOf(plan, at) {
   };
 }
 
-/** Ticks are round: what is behind the point says nothing. */
+/** Formats a tick, without trailing zeros. */
 function onAxis({ unit, write }, value) {
   if (unit === "rate") return String(Number(value.toFixed(2)));
   return write(value)
@@ -167,7 +167,7 @@ function onAxis({ unit, write }, value) {
     .replace(/(\.\d*?)0+(?=\D)/, "$1");
 }
 
-/** Success is looked at from above, everything else from nothing. */
+/** The success rate's axis ends at 100 %, all others begin at 0. */
 function rangeOf(unit, min, max) {
   if (unit === "share") return [min === null ? 0.9 : Math.min(0.9, Math.floor(min * 10) / 10), 1];
   return [0, Math.max((max ?? 0) * 1.1, LOWEST_TOP[unit])];

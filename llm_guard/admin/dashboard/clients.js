@@ -1,22 +1,22 @@
-// Client keys: a tile for each, with what it has used, what is left of its limits, and the reset of these.
+// A tile for each client key: its usage, what is left of its limits, and their reset.
 
 import { byId, setHidden, setText } from "./dom.js";
 import { UNKNOWN, count, counted, share, span } from "./format.js";
 import { asButtons, showTiles } from "./tiles.js";
 
 const LIMITS = {
-  rate: "calls a second",
-  concurrency: "calls at once",
-  tokens_per_minute: "tokens a minute",
-  tokens_per_day: "tokens a day",
+  rate: "calls per second",
+  concurrency: "concurrent calls",
+  tokens_per_minute: "tokens per minute",
+  tokens_per_day: "tokens per day",
 };
-const TOKENS = { input: "in", output: "out", cached: "of them cached", wasted: "wasted" };
+const TOKENS = { input: "input", output: "output", cached: "cached input", wasted: "wasted" };
 const NEARLY = 0.1;
 
 const RESET = {
   name: "Reset",
   path: "admin/clients/reset",
-  what: "What this client key has used of its limits is forgotten. Its running calls still count.",
+  effect: "Resets the used rate and tokens of this client key. Running calls still count.",
   isOffered: ({ limits }) => limits.some(({ limit }) => limit !== "concurrency"),
   body: ({ client }) => ({ client }),
 };
@@ -43,7 +43,7 @@ function look({ calls, tokens, limits, priority, weight }) {
   return {
     kind: kindOf(all, limits),
     word: all ? share((calls.ok ?? 0) / all) : UNKNOWN,
-    meaning: `of ${counted(all, "call")} succeeded · up to ${priority}${weight === 1 ? "" : `, weight ${weight}`}`,
+    meaning: meaningOf(all, priority, weight),
     tokens: Object.entries(TOKENS)
       .filter(([name]) => tokens[name])
       .map(([name, word]) => `${count(tokens[name])} ${word}`)
@@ -54,6 +54,11 @@ function look({ calls, tokens, limits, priority, weight }) {
   };
 }
 
+function meaningOf(all, priority, weight) {
+  const ofWeight = weight === 1 ? "" : `, weight ${weight}`;
+  return `of ${counted(all, "call")} succeeded · max. priority ${priority}${ofWeight}`;
+}
+
 function kindOf(all, limits) {
   if (limits.some((one) => one.is_refusing)) return "bad";
   if (limits.some(({ allowed, left, limit }) => limit.startsWith("tokens") && left < NEARLY * allowed)) return "warn";
@@ -61,6 +66,6 @@ function kindOf(all, limits) {
 }
 
 function leftOf({ limit, allowed, left, reset_s }) {
-  const again = limit === "tokens_per_day" ? `, all again in ${span(reset_s)}` : "";
+  const again = limit === "tokens_per_day" ? `, reset in ${span(reset_s)}` : "";
   return `${count(Math.floor(left))} of ${count(allowed)} ${LIMITS[limit] ?? limit} left${again}`;
 }

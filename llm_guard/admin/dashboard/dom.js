@@ -1,4 +1,4 @@
-// Makes and changes elements. Text is only ever text: what providers and callers say never becomes markup.
+// Creates and changes elements. Text from providers and callers never becomes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -23,7 +23,7 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** A state as a shape: `well`, `warn`, `bad`, `held` or `none`. The word stands beside it, always. */
+/** A state as a shape: `well`, `warn`, `bad`, `held` or `none`. Always shown beside its name. */
 export function mark(kind) {
   return svg("svg", { class: "mark", "data-mark": kind, "aria-hidden": "true" }, svg("use", { href: `#mark-${kind}` }));
 }
@@ -34,7 +34,7 @@ export function setMark(node, kind) {
   node.firstElementChild.setAttribute("href", `#mark-${kind}`);
 }
 
-/** Writes only what is new: a live region would say the same thing again. */
+/** Writes only changes: a screen reader would read a live region again. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -44,8 +44,8 @@ export function setHidden(node, isHidden) {
 }
 
 /**
- * Makes `parent` hold one element for each item, in their order. An element stays the same while its item does, so
- * that focus, hover and what a screen reader reads survive the next second.
+ * Makes `parent` hold one element for each item, in their order. An item keeps its element, so that focus and hover
+ * survive updates.
  */
 export function keyed(parent, items, keyOf, make, update) {
   const known = (parent.keyedElements ??= new Map());
@@ -63,13 +63,13 @@ export function keyed(parent, items, keyOf, make, update) {
     if (parent.children[at] !== node) parent.insertBefore(node, parent.children[at] ?? null);
     update?.(node, item);
   });
-  while (parent.children.length > items.length) parent.lastElementChild.remove(); // what stood there before
+  while (parent.children.length > items.length) parent.lastElementChild.remove(); // placeholders
   if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
-/** Says something to who does not see the page. */
+/** Announces a text to screen readers. */
 export function announce(text) {
-  setText(byId("said"), text);
+  setText(byId("announcement"), text);
 }
 
 /** The elements inside `node` that have a `data-part`, by its value. */

@@ -1,4 +1,4 @@
-// A tile for each engine of our own: whether it is up, what is tried next, what it has printed, and what may be done.
+// A tile for each self-hosted engine: its state, the next restart attempt, its output, and the operator's actions.
 
 import { byId, setHidden, setText } from "./dom.js";
 import { counted, moment, span, words } from "./format.js";
@@ -6,12 +6,12 @@ import { asButtons, showTiles } from "./tiles.js";
 
 const STATES = {
   running: ["well", "Running", "serving"],
-  starting: ["warn", "Starting", "coming up"],
-  restarting: ["warn", "Restarting", "coming up again"],
-  unhealthy: ["bad", "Unhealthy", "found down"],
-  restart_failed: ["bad", "Restart failed", "not up yet"],
-  failed: ["bad", "Given up", "nothing is tried until it is reset"],
-  stopped: ["none", "Stopped", "not wanted"],
+  starting: ["warn", "Starting", ""],
+  restarting: ["warn", "Restarting", ""],
+  unhealthy: ["bad", "Unhealthy", "its probe fails"],
+  restart_failed: ["bad", "Restart failed", "will be retried"],
+  failed: ["bad", "Given up", "no restarts until it is reset"],
+  stopped: ["none", "Stopped", "by request"],
 };
 const IS_UP = new Set(["running", "starting", "restarting"]);
 
@@ -21,28 +21,28 @@ const ACTIONS = [
   {
     name: "Start",
     path: "admin/engines/start",
-    what: "It is started at once, and looked after from then on.",
+    effect: "Starts the engine now. It is restarted automatically when it fails.",
     isOffered: ({ state }) => !IS_UP.has(state),
     body,
   },
   {
     name: "Restart",
     path: "admin/engines/restart",
-    what: "It is stopped, and started when it has ended. What it answers just now breaks off.",
+    effect: "Stops the engine and starts it again. Its running responses are cut off.",
     isOffered: ({ state }) => state === "running" || state === "starting",
     body,
   },
   {
     name: "Stop",
     path: "admin/engines/stop",
-    what: "It is stopped, and not brought back until somebody starts it. What it is answering now breaks off.",
+    effect: "Stops the engine until an operator starts it. Its running responses are cut off.",
     isOffered: ({ state }) => state !== "stopped",
     body,
   },
   {
     name: "Reset",
     path: "admin/engines/reset",
-    what: "Its attempts are forgotten, those of the last hour too. One that was given up is tried again.",
+    effect: "Clears its restart attempts, including those of the last hour. An engine that was given up is restarted.",
     isOffered: ({ state, attempts }) => state === "failed" || attempts > 0,
     body,
   },
@@ -52,7 +52,7 @@ const OUTPUT = { name: "Output", isOffered: ({ output }) => output.length > 0, p
 
 const TILES = {
   title: ({ engine }) => engine,
-  lines: ["why", "facts", "place"],
+  lines: ["reason", "facts", "target"],
   buttons: [...asButtons(ACTIONS), OUTPUT],
   look,
   next,
@@ -65,7 +65,7 @@ export function showEngines({ engines }) {
   showTiles(byId("engines"), engines, TILES);
   const notUp = engines.filter(({ state }) => state !== "running" && state !== "stopped").length;
   const all = counted(engines.length, "engine");
-  setText(byId("engines-count"), notUp ? `${notUp} of ${all} not up` : all);
+  setText(byId("engines-count"), notUp ? `${notUp} of ${all} not running` : all);
   if (byId("output").open) fillOutput(engines.find(({ engine }) => engine === watched));
 }
 
@@ -74,26 +74,28 @@ function look(one) {
   return {
     kind,
     word,
-    meaning: `${one.state === "stopped" && one.is_spare ? "a spare one" : meaning}, since ${moment(one.since)}`,
-    why: one.why ?? "",
+    meaning: [one.state === "stopped" && one.is_standby ? "standby" : meaning, `since ${moment(one.since)}`]
+      .filter(Boolean)
+      .join(", "),
+    reason: one.reason ?? "",
     facts: `serves ${one.upstreams.join(", ")} · ${restarts(one)}`,
-    place: `${one.kind}: ${one.place}`,
+    target: `${one.kind}: ${one.target}`,
   };
 }
 
 function restarts({ restarts_ok: ok, restarts_failed: failed }) {
-  if (!ok && !failed) return "no restart";
-  return `${counted(ok + failed, "restart")}${failed ? `, ${failed} in vain` : ""}`;
+  if (!ok && !failed) return "no restarts";
+  return `${counted(ok + failed, "restart")}${failed ? `, ${failed} failed` : ""}`;
 }
 
-function next({ next_attempt_s, boot_left_s, attempts, max_attempts }, passed_s) {
+function next({ next_attempt_s, start_timeout_left_s, attempts, max_attempts }, passed_s) {
   if (next_attempt_s !== null) {
     const which = attempts < max_attempts ? `restart ${attempts + 1} of ${max_attempts}` : "given up";
     return `${which} in ${span(next_attempt_s - passed_s)}`;
   }
-  if (boot_left_s === null) return "";
+  if (start_timeout_left_s === null) return "";
   const which = attempts ? `attempt ${attempts} of ${max_attempts}, ` : "";
-  return `${which}another ${span(boot_left_s - passed_s)} to come up`;
+  return `${which}start timeout in ${span(start_timeout_left_s - passed_s)}`;
 }
 
 function showOutput(one) {
@@ -104,5 +106,5 @@ function showOutput(one) {
 }
 
 function fillOutput(one) {
-  setText(byId("output-text"), one?.output.join("\n") ?? "There is no such engine any more.");
+  setText(byId("output-text"), one?.output.join("\n") ?? "This engine is no longer in the config.");
 }

@@ -1,4 +1,4 @@
-// What has happened lately: to breakers, engines and upstreams, alerts, kept calls, operators' changes.
+// The latest events: of breakers, engines, probes, alerts, stored calls and operators' changes.
 
 import { byId, el, keyed, mark, setText } from "./dom.js";
 import { count, moment, words } from "./format.js";
@@ -14,7 +14,7 @@ export function noteEvent(event) {
   showSoon();
 }
 
-/** In an outage letters are kept all the time: between two other events one line tells of them. */
+/** Consecutive events about stored calls share one line, as in an outage there are many. */
 const isMoreOf = (latest, event) => isOfCalls(event) && keyOfCalls(latest) === keyOfCalls(event);
 
 const summed = (latest, event) => ({
@@ -22,17 +22,17 @@ const summed = (latest, event) => ({
   facts: { ...event.facts, count: latest.facts.count + event.facts.count },
 });
 
-/** What was shown belongs to another life of the gateway, or has a gap that cannot be filled. */
-export function forgetEvents() {
+/** Clears the list: its events are of an earlier process, or some are missing. */
+export function clearEvents() {
   shown = [];
   showSoon();
 }
 
-export function showListening(isListening) {
-  setText(byId("events-state"), isListening ? "live" : "reconnecting");
+export function showConnected(isConnected) {
+  setText(byId("events-state"), isConnected ? "live" : "reconnecting");
 }
 
-/** Who comes back is told of many at once. */
+/** Many events may arrive at once: draws once per frame. */
 function showSoon() {
   if (isDue) return;
   isDue = true;
@@ -52,7 +52,7 @@ function newEvent({ at, kind, facts }) {
     {},
     el("time", {}, moment(at)),
     el("b", { class: "kind" }, mark(look(kind, facts)), words(kind)),
-    el("span", {}, told(kind, facts)),
+    el("span", {}, summary(kind, facts)),
   );
 }
 
@@ -61,36 +61,43 @@ const OF_SEVERITY = { critical: "bad", warning: "warn" };
 
 const OF_ENGINE = { running: "well", unhealthy: "bad", restart_failed: "bad", gave_up: "bad", stopped: "held" };
 const OF_PROBE = { up: "well", down: "bad" };
-const OF_KEPT = { lost: "bad", unkept: "bad", unreadable: "bad", dead: "warn", answered: "well" };
+const OF_STORED = {
+  lost: "bad",
+  rejected: "bad",
+  maintenance_failed: "bad",
+  read_failed: "bad",
+  dead: "warn",
+  answered: "well",
+};
 
 const OF_ENGINES = {
-  health_failed: "it is down",
-  auto_restart: "it is restarted",
-  auto_restart_failed: "it did not come up",
-  auto_restart_success: "it is back",
-  auto_restart_gave_up: "it is given up",
-  auto_restart_postponed: "its restart is put off",
-  came_back: "it came back by itself",
-  reset: "its attempts are forgotten",
-  restart: "it is restarted on an operator’s word",
-  restart_failed: "it could not be restarted",
-  restart_success: "it is back",
-  start: "it is started",
-  started: "it is up",
-  stop: "it is stopped",
-  stop_failed: "it could not be stopped",
+  health_failed: "probe failed",
+  auto_restart: "automatic restart",
+  auto_restart_failed: "automatic restart failed",
+  auto_restart_success: "running after an automatic restart",
+  auto_restart_gave_up: "given up",
+  auto_restart_postponed: "automatic restart postponed",
+  came_back: "recovered by itself",
+  reset: "restart attempts cleared",
+  restart: "restart by an operator",
+  restart_failed: "restart failed",
+  restart_success: "running after a restart",
+  start: "start",
+  started: "running",
+  stop: "stop",
+  stop_failed: "stop failed",
 };
 const OF_CALLS = {
-  "letter kept": ["call was kept as a dead letter", "calls were kept as dead letters"],
-  "letter lost": ["dead letter was lost", "dead letters were lost"],
-  "letter answered": ["dead letter has its answer now", "dead letters have their answers now"],
-  "letter dead": ["dead letter has failed again", "dead letters have failed again"],
-  "promise made": ["call was promised an answer", "calls were promised an answer"],
-  "promise answered": ["promised call has its answer", "promised calls have their answers"],
-  "promise unkept": ["call could not be promised an answer", "calls could not be promised an answer"],
-  "promise dead": ["promised call has failed for good", "promised calls have failed for good"],
-  "store unkept": ["look after the kept calls has failed", "looks after the kept calls have failed"],
-  "store unreadable": ["look at the kept calls has failed", "looks at the kept calls have failed"],
+  "dead_letter stored": ["call was stored as a dead letter", "calls were stored as dead letters"],
+  "dead_letter lost": ["call was lost: it could not be stored", "calls were lost: they could not be stored"],
+  "dead_letter answered": ["requeued dead letter succeeded", "requeued dead letters succeeded"],
+  "dead_letter dead": ["requeued dead letter failed again", "requeued dead letters failed again"],
+  "deferred accepted": ["call was deferred", "calls were deferred"],
+  "deferred answered": ["deferred call succeeded", "deferred calls succeeded"],
+  "deferred rejected": ["call could not be deferred", "calls could not be deferred"],
+  "deferred dead": ["deferred call failed", "deferred calls failed"],
+  "call_store maintenance_failed": ["cleanup of stored calls failed", "cleanups of stored calls failed"],
+  "call_store read_failed": ["read of stored calls failed", "reads of stored calls failed"],
 };
 
 function look(kind, facts) {
@@ -99,30 +106,31 @@ function look(kind, facts) {
   if (kind === "engine") return OF_ENGINE[facts.state] ?? "warn";
   if (kind === "probe") return OF_PROBE[facts.state] ?? "none";
   if (kind === "degraded") return facts.is_degraded ? "warn" : "well";
-  if (isOfCalls({ kind, facts })) return OF_KEPT[facts.what] ?? "none";
+  if (isOfCalls({ kind, facts })) return OF_STORED[facts.event] ?? "none";
   return kind === "change" || kind === "drain" ? "held" : "none";
 }
 
-function told(kind, facts) {
+function summary(kind, facts) {
   if (kind === "breaker") {
-    const { deployment, upstream, before, after, why } = facts;
-    return `${deployment ?? upstream}: ${words(before)} → ${words(after)}${why ? `, ${why}` : ""}`;
+    const { deployment, upstream, before, after, reason } = facts;
+    return `${deployment ?? upstream}: ${words(before)} → ${words(after)}${reason ? `, ${reason}` : ""}`;
   }
   if (kind === "alert") return `${words(facts.alert)}, ${facts.state}. ${facts.summary}`;
-  if (kind === "change") return `${facts.what}, ${facts.target}: ${facts.why} (${facts.who})`;
+  if (kind === "change") return `${facts.action}, ${facts.target}: ${facts.reason} (${facts.actor})`;
   if (kind === "engine") return `${facts.engine}: ${ofEngine(facts)}${because(facts)}`;
   if (kind === "probe") return `${facts.deployment ?? facts.upstream} is ${facts.state}${because(facts)}`;
-  if (kind === "degraded") return `${facts.model ?? "the gateway"}: ${mode(facts)}${because(facts)}`;
+  if (kind === "degraded") return `${facts.model ?? "gateway"}: ${mode(facts)}${because(facts)}`;
   if (isOfCalls({ kind, facts })) {
     const [single, several] = OF_CALLS[keyOfCalls({ kind, facts })];
     return `${count(facts.count)} ${facts.count === 1 ? single : several}`;
   }
-  const said = Object.entries(facts).filter(([, value]) => value !== null && value !== "");
-  return said.map(([name, value]) => `${words(name)} ${value}`).join(" · ");
+  const known = Object.entries(facts).filter(([, value]) => value !== null && value !== "");
+  return known.map(([name, value]) => `${words(name)} ${value}`).join(" · ");
 }
 
-const keyOfCalls = ({ kind, facts }) => `${kind} ${facts.what}`;
+const keyOfCalls = ({ kind, facts }) => `${kind} ${facts.event}`;
 const isOfCalls = (event) => keyOfCalls(event) in OF_CALLS;
-const because = ({ why }) => (why ? `, ${why}` : "");
-const ofEngine = ({ what, attempt }) => `${OF_ENGINES[what] ?? words(what)}${attempt ? ` (attempt ${attempt})` : ""}`;
-const mode = ({ is_degraded: isSo }) => (isSo ? "lesser answers are given soon" : "real answers are waited for again");
+const because = ({ reason }) => (reason ? `, ${reason}` : "");
+const ofEngine = ({ event, attempt }) =>
+  `${OF_ENGINES[event] ?? words(event)}${attempt ? ` (attempt ${attempt})` : ""}`;
+const mode = ({ is_degraded }) => (is_degraded ? "entered degraded mode" : "exited degraded mode");

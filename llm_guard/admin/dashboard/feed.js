@@ -1,6 +1,7 @@
-// Keeps the page's picture current: asks again and again, and listens. Says when the gateway is away, or wants a login.
+// Keeps the page up to date: polls the JSON endpoints and reads the event stream. Reports when the gateway is
+// unreachable, or needs a login.
 
-import { Away, Refused, ask, request } from "./api.js";
+import { Refused, Unreachable, get, request } from "./api.js";
 import { readEvents } from "./stream.js";
 
 const PAGES = {
@@ -10,24 +11,24 @@ const PAGES = {
   restrictions: { path: "admin/restrictions", every_s: 2 },
   history: { path: "admin/history", every_s: 5 },
 };
-const HIDDEN_S = 15; // nobody looks
+const HIDDEN_S = 15; // while the tab is hidden
 const SILENCE_MS = 45_000;
 
 /**
- * `heard` has a function for each of PAGES, which takes what was answered, and: `event(event)`, `missed()`,
- * `listens(isSo)`, `here()`, `away(why)`, `refused(page, message)`, `notUnderstood(page, error)` and
- * `loginWanted()`.
+ * `listener` has a function for each of PAGES, which takes the response, and: `event(event)`, `missed()`,
+ * `connected(isConnected)`, `reachable()`, `unreachable(reason)`, `refused(page, message)`, `failed(page, error)` and
+ * `loginNeeded()`.
  */
 export class Feed {
-  constructor(heard) {
-    this.heard = heard;
+  constructor(listener) {
+    this.listener = listener;
     this.polls = Object.entries(PAGES).map(([name, page]) => new Poll(this, name, page));
     this.lastEvent = null;
     this.loginDone = null;
     this.logins = 0;
     this.listening = null;
     document.addEventListener("visibilitychange", () => {
-      // A browser has six connections to one address: tabs that nobody looks at must not hold them all.
+      // A browser has six connections to one address, which hidden tabs must not use up.
       if (document.hidden) this.listening?.abort();
       else this.refresh();
     });
@@ -38,12 +39,12 @@ export class Feed {
     this.listen();
   }
 
-  /** Asks for everything now. */
+  /** Polls now: the named pages, or all. */
   refresh(...names) {
     for (const poll of this.polls) if (!names.length || names.includes(poll.name)) poll.poke();
   }
 
-  /** The browser has a new cookie. */
+  /** To be called when the browser has a new cookie. */
   loggedIn() {
     this.logins += 1;
     this.loginDone?.resolve();
@@ -51,16 +52,16 @@ export class Feed {
     this.refresh();
   }
 
-  /** Resolves when there is a login that was not refused yet, or none was wanted. */
+  /** Resolves when no login is needed. */
   async admitted() {
     await this.loginDone?.promise;
   }
 
-  /** `sent`: how many logins there had been when the request went that was refused. */
+  /** `sent`: the number of logins when the refused request was sent. */
   wantLogin(sent) {
     if (this.loginDone || sent !== this.logins) return;
     this.loginDone = Promise.withResolvers();
-    this.heard.loginWanted();
+    this.listener.loginNeeded();
   }
 
   async listen() {
@@ -72,30 +73,30 @@ export class Feed {
         await this.listenOnce(() => (pause_s = 0.5));
       } catch (error) {
         if (error.status === 401) this.wantLogin(sent);
-        else if (!(error instanceof Away || error instanceof Refused)) this.heard.notUnderstood("events", error);
+        else if (!(error instanceof Unreachable || error instanceof Refused)) this.listener.failed("events", error);
       }
-      this.heard.listens(false);
+      this.listener.connected(false);
       await wait(pause_s * 1000).done;
     }
   }
 
   async listenOnce(onOpen) {
     this.listening = new AbortController();
-    const isFirst = this.lastEvent === null; // then all that is kept is news
+    const isFirst = this.lastEvent === null; // then all stored events are new
     const headers = isFirst ? {} : { "last-event-id": this.lastEvent };
     const response = await request(`admin/events${isFirst ? "?since=0" : ""}`, {
       headers,
       signal: this.listening.signal,
     });
     onOpen();
-    this.heard.listens(true);
-    for await (const event of readEvents(response.body, SILENCE_MS, this.listening)) this.hear(event);
+    this.listener.connected(true);
+    for await (const event of readEvents(response.body, SILENCE_MS, this.listening)) this.note(event);
   }
 
-  hear({ id, type, data }) {
+  note({ id, type, data }) {
     if (id !== null) this.lastEvent = id;
-    if (type === "missed") this.heard.missed();
-    else if (type !== "hello" && data !== "") this.heard.event(JSON.parse(data));
+    if (type === "missed") this.listener.missed();
+    else if (type !== "hello" && data !== "") this.listener.event(JSON.parse(data));
   }
 }
 
@@ -118,16 +119,16 @@ class Poll {
   }
 
   async once() {
-    const { heard, logins } = this.feed;
+    const { listener, logins } = this.feed;
     try {
-      const said = await ask(this.path);
-      heard[this.name](said);
-      if (this.name === "metrics") heard.here();
+      const found = await get(this.path);
+      listener[this.name](found);
+      if (this.name === "metrics") listener.reachable();
     } catch (error) {
       if (error.status === 401) this.feed.wantLogin(logins);
-      else if (error instanceof Refused) heard.refused(this.name, error.message);
-      else if (!(error instanceof Away)) heard.notUnderstood(this.name, error);
-      else if (this.name === "metrics") heard.away(error.message);
+      else if (error instanceof Refused) listener.refused(this.name, error.message);
+      else if (!(error instanceof Unreachable)) listener.failed(this.name, error);
+      else if (this.name === "metrics") listener.unreachable(error.message);
     }
   }
 }

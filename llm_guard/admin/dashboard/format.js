@@ -1,7 +1,7 @@
-// Figures with their units, as people read them; a dash where nothing is known.
+// Formats numbers with their units; a dash where the value is not known.
 
 export const UNKNOWN = "–";
-const SPACE = "\u00a0"; // a figure and its unit stay on one line
+const SPACE = "\u00a0"; // keeps a number and its unit on one line
 
 const isKnown = (value) => typeof value === "number" && Number.isFinite(value);
 
@@ -36,7 +36,7 @@ export function span(value) {
   return rest ? `${large} ${rest}${SPACE}${second[0]}` : large;
 }
 
-/** A share from 0 to 1, as a percentage that says 100 only when nothing is missing, and 0 when nothing is there. */
+/** A share from 0 to 1, as a percentage that is 100 only for 1, and 0 only for 0. */
 export function share(value) {
   if (!isKnown(value)) return UNKNOWN;
   const percent = value * 100;
@@ -44,7 +44,7 @@ export function share(value) {
   return `${percent.toFixed(digits)}${SPACE}%`;
 }
 
-/** How many a second, or per call: no unit. */
+/** A rate, without a unit. */
 export function rate(value) {
   if (!isKnown(value)) return UNKNOWN;
   if (value === 0) return "0";
@@ -60,7 +60,7 @@ export function count(value) {
   return isKnown(value) ? Math.round(value).toLocaleString("en") : UNKNOWN;
 }
 
-/** A size, of so many bytes. */
+/** A size, in bytes. */
 export function bytes(value) {
   if (!isKnown(value)) return UNKNOWN;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -74,7 +74,7 @@ export function instant(value) {
   return typeof value === "number" ? value : Date.parse(value) / 1000;
 }
 
-/** The time of day here. */
+/** The local time of day. */
 export function clock(at) {
   const date = new Date(at * 1000);
   if (Number.isNaN(date.getTime())) return UNKNOWN;
@@ -91,13 +91,13 @@ export function moment(value) {
   return `${day.join("-")} ${clock(at)}`;
 }
 
-/** How long before the instant `now` another was. */
+/** The time from `value` to the instant `now`. */
 export function ago(value, now) {
   const passed_s = instant(now) - instant(value);
   return passed_s < 2 ? "just now" : `${span(passed_s)} ago`;
 }
 
-/** A name that code uses, as words. */
+/** An identifier as words. */
 export function words(name) {
   return String(name).replaceAll("_", " ");
 }

@@ -1,6 +1,6 @@
-// In flight, queues, retries and their budgets, a row for each deployment.
+// A row for each deployment: concurrency, queue, retry budget and latencies.
 
-import { isThrough } from "./breakers.js";
+import { isPassThrough } from "./breakers.js";
 import { byId, el, keyed, parts, setText } from "./dom.js";
 import { UNKNOWN, ago, count, rate, ratio, seconds, share } from "./format.js";
 
@@ -34,7 +34,7 @@ function newRow(one) {
   const cells = FIGURES.map((name) =>
     el("td", { class: FIRST_OF_GROUP.has(name) ? "number first" : "number", "data-part": name }),
   );
-  const kind = isThrough(one) ? el("small", {}, " passed through") : null;
+  const kind = isPassThrough(one) ? el("small", {}, " pass-through") : null;
   return el("tr", {}, el("th", { scope: "row" }, one.deployment, kind), ...cells);
 }
 

@@ -1,37 +1,36 @@
-// Logs this browser in, with a link of `llm-guard login` or with the token itself, and says whose token it has. What
-// comes of it is a cookie that no script can read.
+// Logs this browser in, with a link of `llm-guard login` or with a token. The session cookie is hidden from scripts.
 
-import { Refused, ask, tell } from "./api.js";
+import { Refused, get, post } from "./api.js";
 
 const LINK = "#login=";
 
-/** Whether the address had a code that was taken; null if it had none. Throws Refused or Away. */
+/** Logs in with the code in the address. Returns null if it has none. Throws Refused or Unreachable. */
 export async function logInByLink() {
   if (!location.hash.startsWith(LINK)) return null;
   const code = location.hash.slice(LINK.length);
-  // A code is good once: it is not left where it would be sent again, or seen over a shoulder.
+  // The code is valid once: removed from the address, so that a reload does not send it again.
   history.replaceState(null, "", location.pathname + location.search);
-  await tell("dashboard/login", { code });
+  await post("dashboard/login", { code });
   return true;
 }
 
 export async function logInByToken(token) {
-  await tell("dashboard/login", { token });
+  await post("dashboard/login", { token });
 }
 
-/** `act` is called when a link is opened in the tab that shows the page already. */
+/** Calls `act` when a login link is opened in a tab that already shows the page. */
 export function listenForLinks(act) {
   window.addEventListener("hashchange", () => location.hash.startsWith(LINK) && act());
 }
 
-/** What a viewer may not do is not offered, and a name is wanted only of those who share a token. */
+/** Hides actions from viewers, and the name field if the token is not shared. */
 export async function showSession() {
   const root = document.documentElement;
   try {
-    const session = await ask("admin/session");
+    const session = await get("admin/session");
     root.dataset.role = session.role;
     root.dataset.shared = session.is_shared ? "yes" : "no";
   } catch (error) {
-    if (!(error instanceof Refused) && error.name !== "Away") console.error(error);
+    if (!(error instanceof Refused) && error.name !== "Unreachable") console.error(error);
   }
 }

@@ -1,4 +1,4 @@
-// Puts the page together: what the feed hears goes to the parts that show it.
+// Connects the feed to the parts of the page.
 
 import { prepareActions } from "./actions.js";
 import { showBreakers } from "./breakers.js";
@@ -8,18 +8,18 @@ import { showCharts } from "./charts.js";
 import { showClients } from "./clients.js";
 import { byId, el, setHidden, setText } from "./dom.js";
 import { showEngines } from "./engines.js";
-import { forgetEvents, noteEvent, showListening } from "./events.js";
+import { clearEvents, noteEvent, showConnected } from "./events.js";
 import { Feed } from "./feed.js";
-import { showKept } from "./kept.js";
-import { prepareLetters, refreshLetters } from "./letters.js";
+import { showFallbacks } from "./fallbacks.js";
 import { showLoad } from "./load.js";
-import { showModes } from "./modes.js";
 import { listenForLinks, logInByLink, logInByToken, showSession } from "./login.js";
 import { listenForSelection, selectedModel, showSparklines, showTraffic } from "./models.js";
-import { showAlerts, showHolds } from "./notes.js";
+import { showAlerts, showOverrides } from "./notes.js";
 import { showProbes } from "./probes.js";
 import { showRestrictions } from "./restrictions.js";
-import { showAway, showHere, showLocked, showRefused, showStatus } from "./status.js";
+import { showLocked, showReachable, showRefused, showStatus, showUnreachable } from "./status.js";
+import { showStoredCalls } from "./stored_calls.js";
+import { prepareStoredCalls, refreshStoredCalls } from "./stored_calls_dialog.js";
 import { countDown } from "./tiles.js";
 
 const COUNT_DOWN_MS = 500;
@@ -35,15 +35,15 @@ const feed = new Feed({
     showBreakers(snapshot);
     showEngines(snapshot);
     showProbes(snapshot);
-    showModes(snapshot);
+    showFallbacks(snapshot);
     showCache(snapshot);
-    showKept(snapshot);
+    showStoredCalls(snapshot);
     showClients(snapshot);
     showLoad(snapshot);
-    showHolds(snapshot);
+    showOverrides(snapshot);
   },
-  history(said) {
-    history = said;
+  history(found) {
+    history = found;
     showSparklines(history);
     showCharts(history, selectedModel());
   },
@@ -54,30 +54,30 @@ const feed = new Feed({
     noteEvent(event);
     refreshSoon();
   },
-  missed: forgetEvents,
-  listens: showListening,
-  here: showHere,
-  away: showAway,
+  missed: clearEvents,
+  connected: showConnected,
+  reachable: showReachable,
+  unreachable: showUnreachable,
   refused: showRefusal,
-  notUnderstood(name, error) {
+  failed(name, error) {
     console.error(error);
-    showRefusal(name, "this page does not understand what it says; reload it, the gateway may be a newer one");
+    showRefusal(name, "unexpected data from the gateway. Reload this page: the gateway may have been updated.");
   },
-  loginWanted: () => showTokenForm(),
+  loginNeeded: () => showTokenForm(),
 });
 
-/** An event says that the figures have changed; several that come together say it once. */
+/** Polls soon after an event, once for several events. */
 function refreshSoon() {
   if (isRefreshing) return;
   isRefreshing = true;
   setTimeout(() => {
     isRefreshing = false;
     feed.refresh("metrics", "alerts", "restrictions", "calls");
-    refreshLetters();
+    refreshStoredCalls();
   }, SOON_MS);
 }
 
-/** A part of which nothing can be told says why, in its own place; without the figures there is no page. */
+/** Shows an error in the place of the part that it is about; without metrics, in place of the whole page. */
 function showRefusal(name, message) {
   if (name === "metrics") {
     showRefused(message);
@@ -88,25 +88,25 @@ function showRefusal(name, message) {
   place.replaceChildren(el(place.matches("ul, ol") ? "li" : "p", { class: "none" }, message));
 }
 
-/** `why`: what was wrong with a login; without it what was said last stays. */
-function showTokenForm(why) {
-  if (why) setText(byId("token-said"), why);
-  setHidden(byId("token-said"), byId("token-said").textContent === "");
+/** `problem`: why a login failed; without it the last one stays. */
+function showTokenForm(problem) {
+  if (problem) setText(byId("token-error"), problem);
+  setHidden(byId("token-error"), byId("token-error").textContent === "");
   setHidden(byId("token"), false);
   document.documentElement.dataset.locked = "";
   showLocked();
   if (!document.querySelector("dialog[open]")) byId("token-text").focus();
 }
 
-/** `how` throws Refused or Away; returns null if there was nothing to log in with. */
+/** `how` throws Refused or Unreachable; returns null if there was nothing to log in with. */
 async function logIn(how) {
   try {
     if ((await how()) === null) return;
   } catch (error) {
-    showTokenForm(`Not logged in: ${error.message}.`);
+    showTokenForm(`Login failed: ${error.message}.`);
     return;
   }
-  setText(byId("token-said"), "");
+  setText(byId("token-error"), "");
   setHidden(byId("token"), true);
   delete document.documentElement.dataset.locked;
   feed.loggedIn();
@@ -128,10 +128,10 @@ for (const dialog of document.querySelectorAll("dialog")) {
 listenForSelection(() => history && showCharts(history, selectedModel()));
 prepareActions(() => {
   feed.refresh("metrics", "alerts", "restrictions");
-  refreshLetters();
+  refreshStoredCalls();
 });
 prepareCalls();
-prepareLetters();
+prepareStoredCalls();
 setInterval(countDown, COUNT_DOWN_MS);
 listenForLinks(() => logIn(logInByLink));
 await logIn(logInByLink);

@@ -1,4 +1,4 @@
-// Traffic: the figures of all calls, a row for each model, and which of them the charts show.
+// Traffic: totals, a row for each model, and the model selection for the charts.
 
 import { byId, el, keyed, parts, setHidden, setText, svg } from "./dom.js";
 import { count, rate, ratio, seconds, share } from "./format.js";
@@ -8,17 +8,17 @@ const WIDTH = 120;
 const HEIGHT = 22;
 const SHOWN_S = 900;
 const POOR = 0.95; // below this a success rate is an alert
-const MOST = 0.5; // from this share of refused calls on it is the gateway itself that fails
+const MOST = 0.5; // share of refused calls from which on it is marked as bad
 const OF_HEALTH = { healthy: "", degraded: "warn", unhealthy: "bad", failed: "bad" };
 
 let selected = ALL;
 let onSelect = () => {};
 
-export function listenForSelection(heard) {
-  onSelect = heard;
+export function listenForSelection(listener) {
+  onSelect = listener;
 }
 
-/** The model whose charts are shown; null: all together. */
+/** The model whose charts are shown; null: all models. */
 export const selectedModel = () => (selected === ALL ? null : selected);
 
 export function showTraffic(snapshot) {
@@ -37,7 +37,7 @@ export function showSparklines(history) {
 
 function showDials(total) {
   const figures = [
-    ["Success", share(total.success_rate), "of the last 100 calls"],
+    ["Success rate", share(total.success_rate), "of the last 100 calls"],
     ["Calls", rate(total.calls_per_second), "per second, last minute"],
     ["In flight", count(total.in_flight), "now"],
     [
@@ -46,7 +46,7 @@ function showDials(total) {
       `p95 ${seconds(total.duration.p95_s)} · p99 ${seconds(total.duration.p99_s)}`,
     ],
     [
-      "First token",
+      "Time to first token",
       seconds(total.time_to_first_token.p50_s),
       `p95 ${seconds(total.time_to_first_token.p95_s)} · p99 ${seconds(total.time_to_first_token.p99_s)}`,
     ],
@@ -110,7 +110,7 @@ function newSparkline() {
   );
 }
 
-function fillRow(row, { model, traffic, health = "healthy", why = [] }) {
+function fillRow(row, { model, traffic, health = "healthy", reasons = [] }) {
   const figures = {
     success: share(traffic.success_rate),
     calls: rate(traffic.calls_per_second),
@@ -127,7 +127,7 @@ function fillRow(row, { model, traffic, health = "healthy", why = [] }) {
   for (const [name, text] of Object.entries(figures)) setText(parts(row)[name], text);
   const isPoor = traffic.success_rate !== null && traffic.success_rate < POOR;
   parts(row).success.dataset.state = isPoor ? "bad" : OF_HEALTH[health];
-  parts(row).success.title = why.join("; ");
+  parts(row).success.title = reasons.join("; ");
   row.querySelector("button").setAttribute("aria-pressed", String(model === selected));
 }
 
@@ -139,7 +139,7 @@ function select(model) {
   onSelect();
 }
 
-/** Calls as a field, and those of them that failed as a solid one inside it. */
+/** Draws calls as an area, and failed calls as an area in front of it. */
 function draw({ all, failed }, at, series) {
   const calls = (series?.calls_per_second ?? []).map((value) => value ?? 0);
   const top = Math.max(...calls, 0.001);
@@ -154,7 +154,7 @@ function draw({ all, failed }, at, series) {
   );
 }
 
-/** The newest at the right edge, however little there is. */
+/** The path of an area whose newest point is at the right edge. */
 function field(at, values, top) {
   if (values.length < 2 || !values.some((value) => value > 0)) return "";
   const x = at.map((end) => WIDTH - ((at.at(-1) - end) * WIDTH) / SHOWN_S);

@@ -1,4 +1,4 @@
-// What wants an operator's eye: alerts, and what operators hold back themselves.
+// Lists of alerts, and of operator overrides: holds and forced breakers.
 
 import { act } from "./actions.js";
 import { announce, byId, el, keyed, mark, parts, setHidden, setMark, setText } from "./dom.js";
@@ -12,7 +12,7 @@ const RESOLVED_SHOWN = 4;
 const SILENCE = {
   name: "Silence",
   path: "admin/alerts/silence",
-  what: "Nobody is told of this alert. It goes on being watched, and is shown here.",
+  effect: "Sends no notices of this alert. It is still evaluated and shown here.",
   ends: true,
   mustEnd: true,
   body: ({ alert, subject }) => ({ alert, subject }),
@@ -23,18 +23,18 @@ export function showAlerts({ firing, resolved }) {
   const rows = [...worstFirst, ...resolved.slice(0, RESOLVED_SHOWN)];
   setText(byId("alerts-count"), firing.length ? `${firing.length} firing` : "none firing");
   showFiring(firing.length, OF_SEVERITY[worstFirst.find((alert) => !alert.is_silenced)?.severity] ?? "none");
-  tellOfNews(firing, resolved);
+  announceNews(firing, resolved);
   keyed(byId("alerts"), rows.length ? rows : [{ id: "" }], (alert) => alert.id, newAlert, fillAlert);
 }
 
-let told = null;
+let known = null;
 
-/** Once for each that fires or resolves; the list itself changes every second, and would never be silent. */
-function tellOfNews(firing, resolved) {
-  const before = told;
-  told = new Map([...resolved, ...firing].map((alert) => [alert.id, alert]));
+/** Announces each alert once when it fires or resolves; the list itself changes too often for a live region. */
+function announceNews(firing, resolved) {
+  const before = known;
+  known = new Map([...resolved, ...firing].map((alert) => [alert.id, alert]));
   if (before === null) return;
-  const news = [...told.values()].filter(({ id, state }) => before.get(id)?.state !== state);
+  const news = [...known.values()].filter(({ id, state }) => before.get(id)?.state !== state);
   if (news.length) announce(news.map((alert) => `Alert ${alert.state}: ${title(alert)}`).join("; "));
 }
 
@@ -48,7 +48,7 @@ function newAlert(alert) {
 }
 
 function fillAlert(note, alert) {
-  if (alert.id === "") return fill(note, "none", "Nothing has fired since the start.", "", "");
+  if (alert.id === "") return fill(note, "none", "No alert has fired since the start.", "", "");
   const isFiring = alert.state === "firing";
   const kind = isFiring ? (OF_SEVERITY[alert.severity] ?? "warn") : "well";
   const since = `${isFiring ? "since" : "from"} ${moment(alert.since)}`;
@@ -58,7 +58,7 @@ function fillAlert(note, alert) {
   setHidden(note.lastElementChild, !isFiring || alert.is_silenced);
 }
 
-/** Without the subject, which stands above it. */
+/** The summary without the subject, which is the title. */
 function summary({ summary: text, subject }) {
   return text.startsWith(`${subject}: `) ? text.slice(subject.length + 2) : text;
 }
@@ -66,37 +66,37 @@ function summary({ summary: text, subject }) {
 const weight = ({ severity }) => Object.keys(OF_SEVERITY).indexOf(severity);
 const title = ({ alert, subject }) => `${words(alert)}: ${subject}`;
 
-export function showHolds(snapshot) {
-  const holds = snapshot.deployments.flatMap((one) => [...held(one), ...forced(one)]);
-  setText(byId("holds-count"), holds.length ? `${holds.length} now` : "none");
-  const nothing = { key: "", what: "No deployment is drained, benched or forced.", word: "", detail: "" };
+export function showOverrides(snapshot) {
+  const overrides = snapshot.deployments.flatMap((one) => [...held(one), ...forced(one)]);
+  setText(byId("overrides-count"), overrides.length ? String(overrides.length) : "none");
+  const nothing = { key: "", what: "No deployment is drained, cordoned or forced.", word: "", detail: "" };
   keyed(
-    byId("holds"),
-    holds.length ? holds : [nothing],
-    (hold) => hold.key,
+    byId("overrides"),
+    overrides.length ? overrides : [nothing],
+    (one) => one.key,
     newNote,
-    (note, hold) => {
-      fill(note, hold.key ? "held" : "none", hold.what, hold.word, hold.detail);
+    (note, one) => {
+      fill(note, one.key ? "held" : "none", one.what, one.word, one.detail);
     },
   );
 }
 
 function held({ deployment, hold }) {
   if (hold === null) return [];
-  const detail = `${hold.reason} (${hold.who}, since ${moment(hold.since)})`;
+  const detail = `${hold.reason} (${hold.operator}, since ${moment(hold.since)})`;
   return [{ key: `hold ${deployment}`, what: deployment, word: `${hold.kind}${ending(hold.until)}:`, detail }];
 }
 
 function forced({ deployment, breaker }) {
   if (!breaker.is_forced) return [];
-  const { reason, who, since } = breaker;
-  const detail = reason === null ? "by the config" : `${reason} (${who}, since ${moment(since)})`;
+  const { reason, operator, since } = breaker;
+  const detail = reason === null ? "by the config" : `${reason} (${operator}, since ${moment(since)})`;
   return [
     { key: `force ${deployment}`, what: deployment, word: `${words(breaker.state)}${ending(breaker.until)}:`, detail },
   ];
 }
 
-const ending = (until) => (until === null ? " until taken back" : ` until ${moment(until)}`);
+const ending = (until) => (until === null ? ", no end" : ` until ${moment(until)}`);
 
 function newNote() {
   return el(

@@ -1,4 +1,4 @@
-// A tile for each thing that refuses or delays calls now: why, since when, until when, and a button that lifts it.
+// A tile for each restriction, which refuses or delays calls now: cause, start, end, and a button that lifts it.
 
 import { act } from "./actions.js";
 import { byId, setHidden, setText } from "./dom.js";
@@ -8,9 +8,10 @@ import { showTiles } from "./tiles.js";
 const DECISIONS = new Set(["hold", "forced_breaker", "degraded_mode", "drain"]);
 
 const TILES = {
-  title: (one) => [words(one.kind), place(one)].filter(Boolean).join(": ") + (one.is_callers ? ", callers’ keys" : ""),
-  lines: ["cause", "since", "end"],
-  buttons: [{ name: "Reset", isOffered: ({ lift }) => lift !== null, press: reset, changes: true }],
+  title: (one) =>
+    [words(one.kind), place(one)].filter(Boolean).join(": ") + (one.is_caller_specific ? ", callers’ keys" : ""),
+  lines: ["cause", "since", "ends"],
+  buttons: [{ name: "Lift", isOffered: ({ lift }) => lift !== null, press: lift, changes: true }],
   look,
 };
 
@@ -22,17 +23,18 @@ export function showRestrictions(restrictions) {
 
 const place = ({ deployment, model, upstream }) => [deployment ?? upstream, model].filter(Boolean).join(" ");
 
-function look({ kind, cause, since, until, end, waiting, why_no_lift: why }) {
+function look({ kind, cause, since, until, ends, waiting, no_lift_reason: reason }) {
   return {
     kind: DECISIONS.has(kind) ? "held" : "warn",
-    word: until === null ? "No end is known" : `Until ${moment(until)}`,
+    word: until === null ? "No fixed end" : `Until ${moment(until)}`,
     meaning: waiting ? `${counted(waiting, "call")} waiting` : "",
     cause,
     since: since === null ? "" : `since ${moment(since)}`,
-    end: why === null ? end : `${end} No reset: ${why}.`,
+    ends: reason === null ? ends : `${ends} It cannot be lifted: ${reason}.`,
   };
 }
 
-function reset({ lift }, title) {
-  act({ name: "Reset", path: lift.path.slice(1), what: lift.effect, body: () => lift.body }, null, title);
+function lift({ lift: request }, title) {
+  const { path, effect, body } = request;
+  act({ name: "Lift", path: path.slice(1), effect, body: () => body }, null, title);
 }

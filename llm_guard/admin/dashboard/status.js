@@ -1,4 +1,4 @@
-// How it is, in one line: a shape, a word, and why. And whether anybody answers at all.
+// The status line: health with reasons, alerts, and whether the gateway is reachable.
 
 import { byId, el, setHidden, setMark, setText } from "./dom.js";
 import { clock, count, counted, seconds, span } from "./format.js";
@@ -16,18 +16,18 @@ let firing = 0;
 export function showStatus(snapshot) {
   const [kind, state] = LOOKS[snapshot.health] ?? ["none", snapshot.health];
   const shown = snapshot.is_draining ? `${state}, draining` : state;
-  const why = [...snapshot.why];
-  if (snapshot.is_draining) why.unshift("new calls are turned away");
+  const reasons = [...snapshot.reasons];
+  if (snapshot.is_draining) reasons.unshift("new calls are refused");
   byId("status").dataset.state = kind;
   setMark(byId("status").firstElementChild, kind);
-  setText(byId("status-word"), shown);
-  setText(byId("status-why"), why.length ? sentence(why) : "Nothing stands out.");
+  setText(byId("status-state"), shown);
+  setText(byId("status-reason"), reasons.length ? sentence(reasons) : "No problems found.");
   word = shown;
   showTitle();
   showAbout(snapshot);
 }
 
-/** How many alerts fire, at the top and in the tab's title; `kind`: the mark of the gravest. */
+/** Shows the number of firing alerts in the header and the title; `kind`: the mark of the most severe. */
 export function showFiring(number, kind) {
   firing = number;
   const sign = byId("firing");
@@ -38,10 +38,10 @@ export function showFiring(number, kind) {
   showTitle();
 }
 
-/** Who gets lesser answers soon, at the top as well, where nobody scrolls past it; "": nobody does. */
-export function showLesser(text) {
-  setHidden(byId("lesser"), text === "");
-  setText(byId("lesser").lastElementChild, text);
+/** Shows degraded mode in the header; "": hides it. */
+export function showDegraded(text) {
+  setHidden(byId("degraded"), text === "");
+  setText(byId("degraded").lastElementChild, text);
 }
 
 function showTitle() {
@@ -53,9 +53,9 @@ function showAbout(snapshot) {
   const facts = [
     ["version", snapshot.version],
     ["up", span(snapshot.uptime_s)],
-    ["clients", `${count(snapshot.connections)} of ${count(snapshot.max_connections)}`],
-    ["loop lag", seconds(snapshot.loop_lag_s)],
-    ["credentials benched", count(snapshot.credentials_benched)],
+    ["connections", `${count(snapshot.connections)} of ${count(snapshot.max_connections)}`],
+    ["event loop lag", seconds(snapshot.loop_lag_s)],
+    ["keys in cooldown", count(snapshot.credentials_in_cooldown)],
   ];
   const list = byId("about");
   if (!list.children.length) {
@@ -64,50 +64,50 @@ function showAbout(snapshot) {
   facts.forEach(([, value], at) => setText(list.children[at].lastElementChild, value));
 }
 
-let awaySince = null;
+let unreachableSince = null;
 let lastSeen = null;
 
-export function showHere() {
+export function showReachable() {
   lastSeen = Date.now() / 1000;
-  if (awaySince === null) return;
-  awaySince = null;
-  delete document.documentElement.dataset.away;
-  setHidden(byId("away"), true);
+  if (unreachableSince === null) return;
+  unreachableSince = null;
+  delete document.documentElement.dataset.unreachable;
+  setHidden(byId("unreachable"), true);
 }
 
-/** The picture stays, greyed: it is the last that is known. */
-export function showAway(why) {
-  awaySince ??= lastSeen ?? Date.now() / 1000;
-  const last = lastSeen === null ? "" : " What you see is from then.";
-  showNothing("Away", `No word from the gateway since ${clock(awaySince)}: ${why}.${last} It is asked every second.`);
+/** Keeps the last data, greyed out. */
+export function showUnreachable(reason) {
+  unreachableSince ??= lastSeen ?? Date.now() / 1000;
+  const last = lastSeen === null ? "" : " The data shown is from then.";
+  const since = `No response from the gateway since ${clock(unreachableSince)}`;
+  showProblem("Unreachable", `${since}: ${reason}.${last} Retrying every second.`);
 }
 
 export function showRefused(message) {
-  awaySince ??= lastSeen ?? Date.now() / 1000;
-  showNothing("Refused", `The gateway cannot be shown: ${message}.`);
+  unreachableSince ??= lastSeen ?? Date.now() / 1000;
+  showProblem("Error", `The gateway returned an error: ${message}.`);
 }
 
-/** Nobody is shown anything without the operator's token. */
 export function showLocked() {
-  showWord("Locked");
+  showState("Login needed");
 }
 
-function showNothing(word, text) {
-  document.documentElement.dataset.away = "";
-  setText(byId("away"), text);
-  setHidden(byId("away"), false);
-  showWord(word);
+function showProblem(word, text) {
+  document.documentElement.dataset.unreachable = "";
+  setText(byId("unreachable"), text);
+  setHidden(byId("unreachable"), false);
+  showState(word);
 }
 
-function showWord(shown) {
+function showState(shown) {
   byId("status").dataset.state = "none";
   setMark(byId("status").firstElementChild, "none");
-  setText(byId("status-word"), shown);
-  setText(byId("status-why"), "");
+  setText(byId("status-state"), shown);
+  setText(byId("status-reason"), "");
   word = shown;
-  firing = 0; // nobody knows
+  firing = 0; // not known
   setHidden(byId("firing"), true);
-  showLesser("");
+  showDegraded("");
   showTitle();
 }
 

@@ -1,9 +1,12 @@
-// Reads server-sent events (WHATWG HTML, section 9.2) from the body of a fetch: EventSource does not tell a 401 from a
-// gateway that is away.
+// Reads server-sent events (WHATWG HTML, section 9.2) from the body of a fetch: EventSource does not tell a 401 from an
+// unreachable gateway.
 
-import { Away } from "./api.js";
+import { Unreachable } from "./api.js";
 
-/** Yields {id, type, data}; ends with the body, or by `controller` when nothing comes for `silence_ms`. Throws Away. */
+/**
+ * Yields {id, type, data}. Ends with the body, or aborts `controller` after `silence_ms` without data. Throws
+ * Unreachable.
+ */
 export async function* readEvents(body, silence_ms, controller) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
@@ -31,7 +34,7 @@ async function nextPiece(reader, silence_ms, controller) {
     const { done, value } = await reader.read();
     return done ? null : value;
   } catch {
-    throw new Away("the events broke off");
+    throw new Unreachable("the event stream was interrupted");
   } finally {
     clearTimeout(timer);
   }

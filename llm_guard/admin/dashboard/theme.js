@@ -1,4 +1,4 @@
-// Light or dark, as the system has it until somebody chooses. Runs before the page is painted: it never flashes.
+// Light or dark theme: the system's until one is chosen. Runs before the page is painted, so that it does not flash.
 "use strict";
 (() => {
   const KEY = "llm_guard.theme";
@@ -8,7 +8,7 @@
     try {
       return localStorage.getItem(KEY);
     } catch {
-      return null; // a browser that keeps nothing
+      return null; // no storage
     }
   };
   const chosen = () => document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light");
@@ -30,7 +30,7 @@
       try {
         localStorage.setItem(KEY, chosen());
       } catch {
-        // it holds until the page is left
+        // applies until the page is left
       }
       changed();
     });

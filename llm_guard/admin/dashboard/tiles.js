@@ -1,9 +1,9 @@
-// Tiles: a name, its state as a shape and a word, some lines, and what may be done.
+// Tiles: a title, a state as a shape and a word, lines of text, and buttons.
 
 import { act } from "./actions.js";
 import { el, keyed, mark, parts, setHidden, setMark, setText } from "./dom.js";
 
-/** Pressing one asks for a reason, then does it. */
+/** Makes buttons of actions; each opens the dialog that asks for a reason. */
 export const asButtons = (actions) =>
   actions.map((action) => ({
     name: action.name,
@@ -15,10 +15,10 @@ export const asButtons = (actions) =>
 const counting = new Map();
 
 /**
- * Makes `list` hold a tile for each item. `title(item)` is its name, and another one for each. `look(item)` says how it
- * is: {kind, word, meaning}, and a text for each name in `lines`; an empty one is not shown. `buttons`:
- * {name, press(item, title), isOffered(item), changes}, the last two may be left out. `next(item, passed_s)`, if it is
- * there, says what comes next, so long after the item was true; it is asked between two answers of the gateway as well.
+ * Makes `list` hold a tile for each item. `title(item)` must be unique. `look(item)` returns {kind, word, meaning}, and
+ * a text for each name in `lines`; empty ones are not shown. `buttons`: {name, press(item, title), isOffered(item),
+ * changes}, the last two are optional. `next(item, passed_s)`, optional, returns a countdown's text, `passed_s` after
+ * the item was fetched; it is called between polls as well.
  */
 export function showTiles(list, items, plan) {
   const make = (item) => newTile(plan.title(item), plan);
@@ -28,7 +28,7 @@ export function showTiles(list, items, plan) {
   countDown();
 }
 
-/** What is left of a time goes on by itself. */
+/** Updates all countdowns. */
 export function countDown() {
   for (const [list, { next, shownAt }] of counting) {
     const passed_s = (performance.now() - shownAt) / 1000;

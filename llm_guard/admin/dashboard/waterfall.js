@@ -1,4 +1,4 @@
-// One call as a waterfall: who was asked when, what was waited for, what came of it, why, and what then.
+// One call as a waterfall: each attempt with its waits, its result and the reason.
 
 import { el, mark } from "./dom.js";
 import { moment, rate, seconds, span, words } from "./format.js";
@@ -6,25 +6,26 @@ import { moment, rate, seconds, span, words } from "./format.js";
 const TICKS = 4;
 
 const FROM_CACHE = {
-  hit: "an answer from before",
-  stale: "an answer from before, while a new one was asked for",
-  stale_if_error: "an answer from before, as nobody gave one",
-  miss: "none; it was asked for",
-  coalesced: "what another call was asking for already",
+  hit: "hit",
+  stale: "stale, revalidated in the background",
+  stale_if_error: "stale, because the provider failed",
+  miss: "miss",
+  coalesced: "shared the response of an identical call",
 };
-const INSTEAD = { static: "the static answer of its route" };
-const ERRANDS = {
-  refresh: "the gateway’s own, behind an answer from before",
-  later: "the gateway’s own, for what was promised",
-  requeue: "the gateway’s own, for a letter that is asked for again",
-  fetch: "a client that looks for what it was promised",
+const FALLBACKS = { static: "static response" };
+const BACKGROUND = {
+  refresh: "background revalidation of a cached response",
+  deferred: "execution of a deferred call",
+  requeue: "execution of a requeued dead letter",
+  fetch: "a client fetches the result of a deferred call",
 };
 
-/** What a failed call’s client got in place of an answer; null: nothing. */
-export function gotInstead({ outcome, cache, age_s, lesser, promise }) {
+/** The fallback response that the client of a failed call got; null: none. */
+export function fallbackOf({ outcome, cache, age_s, fallback_response, deferred_id }) {
   if (outcome === "ok") return null;
-  if (cache === "stale_if_error") return `an answer from ${span(age_s)} before`;
-  return promise ? "a promise" : lesser ? (INSTEAD[lesser] ?? lesser) : null;
+  if (cache === "stale_if_error") return `stale response, ${span(age_s)} old`;
+  if (deferred_id) return "deferred call";
+  return fallback_response ? (FALLBACKS[fallback_response] ?? fallback_response) : null;
 }
 
 /** The elements that show a call's line. */
@@ -37,10 +38,10 @@ export function waterfall(line) {
       { class: "verdict" },
       mark(line.outcome === "ok" ? "well" : "bad"),
       el("b", {}, words(line.outcome)),
-      ` ${line.why ?? ""}`,
+      ` ${line.reason ?? ""}`,
     ),
     facts(line),
-    attempts.length ? el("ol", { class: "waterfall" }, scale(total_s), ...attempts) : el("p", {}, "Nobody was asked."),
+    attempts.length ? el("ol", { class: "waterfall" }, scale(total_s), ...attempts) : el("p", {}, "No attempts."),
     skipped(line.skipped ?? []),
   ].filter(Boolean);
 }
@@ -49,22 +50,22 @@ function facts(line) {
   const pairs = [
     ["Model", line.model ?? "none"],
     ["Route", line.route],
-    ["Asked", line.timestamp ? moment(line.timestamp) : null],
-    ["Path", `${line.method} ${line.path}${line.stream ? ", a stream" : ""}`],
+    ["Received", line.timestamp ? moment(line.timestamp) : null],
+    ["Path", `${line.method} ${line.path}${line.stream ? ", stream" : ""}`],
     ["Status", line.status],
-    ["Took", seconds(line.duration_s)],
-    ["First token", line.ttft_s === undefined ? null : seconds(line.ttft_s)],
-    ["Of the gateway’s own", seconds(line.overhead_s)],
+    ["Duration", seconds(line.duration_s)],
+    ["Time to first token", line.ttft_s === undefined ? null : seconds(line.ttft_s)],
+    ["Gateway overhead", seconds(line.overhead_s)],
     ["Client", line.client],
     ["Trace", line.trace_id],
     ["Refused by", line.refused_by],
-    ["Gave up", line.gave_up],
-    ["From before", line.cache === undefined ? null : (FROM_CACHE[line.cache] ?? line.cache)],
-    ["Its age", line.age_s === undefined ? null : span(line.age_s)],
-    ["The client got", gotInstead(line)],
-    ["Kept as a letter", line.letter],
-    ["Promised as", line.promise],
-    ["Whose call", line.errand === undefined ? null : (ERRANDS[line.errand] ?? line.errand)],
+    ["Stopped because", line.gave_up],
+    ["Response cache", line.cache === undefined ? null : (FROM_CACHE[line.cache] ?? line.cache)],
+    ["Cached for", line.age_s === undefined ? null : span(line.age_s)],
+    ["Fallback response", fallbackOf(line)],
+    ["Dead letter", line.dead_letter_id],
+    ["Deferred call", line.deferred_id],
+    ["Origin", line.background_purpose === undefined ? null : (BACKGROUND[line.background_purpose] ?? line.background_purpose)],
   ];
   const known = pairs.filter(([, value]) => value !== null && value !== undefined);
   return el(
@@ -95,7 +96,7 @@ function row(attempt, number, total_s) {
   return el(
     "li",
     { "data-state": isWell ? "well" : "bad" },
-    el("p", { class: "who" }, `${number}. `, el("b", {}, attempt.deployment), ...marks(attempt)),
+    el("p", { class: "deployment" }, `${number}. `, el("b", {}, attempt.deployment), ...marks(attempt)),
     track,
     el(
       "p",
@@ -104,18 +105,18 @@ function row(attempt, number, total_s) {
       el("b", {}, words(attempt.outcome)),
       ` ${story(attempt)}`,
     ),
-    attempt.why ? el("p", { class: "why" }, attempt.why) : null,
-    attempt.then ? el("p", { class: "then" }, `Then: ${attempt.then}${left(attempt)}`) : null,
+    attempt.reason ? el("p", { class: "reason" }, attempt.reason) : null,
+    attempt.next_step ? el("p", { class: "then" }, `Then: ${attempt.next_step}${left(attempt)}`) : null,
   );
 }
 
 function marks(attempt) {
-  const said = [];
-  if (attempt.hedge) said.push("beside a slow one");
-  if (attempt.key) said.push(`with key ${attempt.key}`);
-  if (attempt.resumed_by) said.push(`goes on with a dead stream (${words(attempt.resumed_by)})`);
-  if (attempt.breaker) said.push(`breaker ${words(attempt.breaker)}`);
-  return said.map((text) => el("small", {}, text));
+  const labels = [];
+  if (attempt.hedge) labels.push("hedge");
+  if (attempt.key) labels.push(`with key ${attempt.key}`);
+  if (attempt.resume_mode) labels.push(`resumes a broken stream (${words(attempt.resume_mode)})`);
+  if (attempt.breaker) labels.push(`breaker ${words(attempt.breaker)}`);
+  return labels.map((text) => el("small", {}, text));
 }
 
 function story({ waited_s, waited_for, started_s, duration_s, answered_s }) {
@@ -125,8 +126,8 @@ function story({ waited_s, waited_for, started_s, duration_s, answered_s }) {
 }
 
 function waitedFor(what) {
-  if (what === "retry-after") return "waiting as the provider asked";
-  return what === "queue" ? "waiting for its turn" : "backoff";
+  if (what === "retry-after") return "Retry-After";
+  return what === "queue" ? "queueing" : "backoff";
 }
 
 function left({ budget_left }) {
@@ -135,8 +136,8 @@ function left({ budget_left }) {
 
 function skipped(lines) {
   if (!lines.length) return null;
-  const said = lines.map(({ deployment, why }) => el("li", {}, el("b", {}, deployment), ` ${why}`));
-  return el("section", { class: "skipped" }, el("h3", {}, "Not asked"), el("ul", {}, ...said));
+  const items = lines.map(({ deployment, reason }) => el("li", {}, el("b", {}, deployment), ` ${reason}`));
+  return el("section", { class: "skipped" }, el("h3", {}, "Skipped deployments"), el("ul", {}, ...items));
 }
 
 function placed(node, from, length) {

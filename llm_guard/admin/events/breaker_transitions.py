@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
-from llm_guard.resilience.circuit_breaker.history import History
+from llm_guard.resilience.circuit_breaker.history import BreakerHistory
 from llm_guard.routing.deployment import Deployment
 
 _Facts = dict[str, str | float | bool | None]
@@ -22,7 +22,7 @@ class Transitions:
     Breakers are the keys, because a reload replaces deployments but keeps their breakers.
     """
 
-    def __init__(self, deployments: Callable[[], Iterable[Deployment]], journal: Journal) -> None:
+    def __init__(self, deployments: Callable[[], Iterable[Deployment]], journal: EventLog) -> None:
         self._deployments = deployments
         self._journal = journal
         self._told: dict[Breaker, int] = {}
@@ -42,14 +42,14 @@ class Transitions:
             self._journal.note("breaker", **facts)
 
 
-def _news(history: History, told: int, whose: _Facts) -> Iterator[tuple[float, _Facts]]:
+def _news(history: BreakerHistory, told: int, whose: _Facts) -> Iterator[tuple[float, _Facts]]:
     """Yields new changes with their instants. Old ones may be forgotten: the number of those comes first."""
     changes = history.changes - told
     latest = history.latest()[-changes:]
     if changes > len(latest):
         yield latest[0].at, whose | {"missing": changes - len(latest)}
     for each in latest:
-        yield each.at, whose | {"before": each.before, "after": each.after, "why": each.why}
+        yield each.at, whose | {"before": each.before, "after": each.after, "reason": each.why}
 
 
 def _whose(deployment: Deployment, breaker: Breaker) -> _Facts:

@@ -14,29 +14,29 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.admin.events.event_log import Event, Journal
-from llm_guard.admin.events.subscriber import Form, Message, Reader, ServerSentEvents, Texts
+from llm_guard.admin.events.event_log import EventLog, OperatorEvent
+from llm_guard.admin.events.subscriber import MessageFormat, ServerSentEvents, StreamMessage, Subscriber, Texts
 from llm_guard.admin.events.websocket_stream import PROTOCOL, EventSocket
 from llm_guard.admin.http import websocket
-from llm_guard.admin.http.endpoint import Answer, Asked, Page, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
 from llm_guard.admin.http.router import headers_of
 from llm_guard.admin.schemas.models import Hello, Missed
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.version import __version__
 
 MAX_READERS = 64
 BEAT_S = 15.0
 
 _POSITION = r"^([0-9a-f]{8}-)?[0-9]{1,15}(?!\n)$"
-_STREAM = Answer(
+_STREAM = AdminResponse(
     b"",
     "text/event-stream; charset=utf-8",
     headers=(("X-Accel-Buffering", "no"),),  # disables buffering in nginx
 )
 
 
-_Position = Annotated[str, Meta(pattern=_POSITION, description="The id of an event, as it came; or its number alone.")]
+_Position = Annotated[str, Meta(pattern=_POSITION, description="The id of an event, or its number alone.")]
 
 
 class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,28 +53,28 @@ class EventsHeaders(Struct):
     """Position as in `since`, which takes precedence. Browsers send it when they reconnect."""
 
 
-class Events:
+class EventStream:
     """Publishes every event to every reader. `look` sends heartbeats."""
 
-    def __init__(self, journal: Journal, now: float) -> None:
+    def __init__(self, journal: EventLog, now: float) -> None:
         self.boot = secrets.token_hex(4)
         self._journal = journal
-        self._readers: set[Reader] = set()
+        self._readers: set[Subscriber] = set()
         self._beat_at = now + BEAT_S
         self._is_over = False
         self._sse = ServerSentEvents()
         self._texts = Texts()
         journal.subscribe(self._tell)
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Endpoint]:
         return [
-            Page(
-                "GET", "/admin/events", "Server-sent events; goes on after ?since= or Last-Event-ID.",
-                live=self._stream, query=EventsQuery, heeds=EventsHeaders, gives=Message,
+            Endpoint(
+                "GET", "/admin/events", "Streams events as server-sent events, from ?since= or Last-Event-ID.",
+                live=self._stream, query=EventsQuery, heeds=EventsHeaders, gives=StreamMessage,
             ),
-            Page(
-                "GET", "/admin/events/ws", "The same as texts of a WebSocket; goes on after ?since=.",
-                live=self._talk, query=EventsQuery, heeds=EventsHeaders, gives=Message,
+            Endpoint(
+                "GET", "/admin/events/ws", "Streams events over a WebSocket, from ?since=.",
+                live=self._talk, query=EventsQuery, heeds=EventsHeaders, gives=StreamMessage,
             ),
         ]  # fmt: skip
 
@@ -101,21 +101,21 @@ class Events:
         for reader in tuple(self._readers):
             reader.end()
 
-    def _tell(self, event: Event) -> None:
-        written: dict[Form, bytes] = {}
+    def _tell(self, event: OperatorEvent) -> None:
+        written: dict[MessageFormat, bytes] = {}
         for reader in tuple(self._readers):
             data = written.get(reader.form)
             if data is None:
                 data = written[reader.form] = reader.form.of(event, self._position(event.id))
             reader.put(data)
 
-    async def _stream(self, asked: Asked, request: Request, reply: Reply) -> None:
+    async def _stream(self, asked: AdminRequest, request: Request, reply: ResponseWriter) -> None:
         messages = self._missed(asked)
         reply.closes_connection = True  # an endless response: no other request can follow it
         if request.method == "HEAD":
             await reply.send(200, "", headers_of(_STREAM), b"")
             return
-        reader = Reader(self._sse, reply.connection.abort)
+        reader = Subscriber(self._sse, reply.connection.abort)
         self._join(reader)
         try:
             reply.begin(200, "", headers_of(_STREAM))
@@ -124,7 +124,7 @@ class Events:
         finally:
             self._readers.discard(reader)
 
-    async def _talk(self, asked: Asked, request: Request, reply: Reply) -> None:
+    async def _talk(self, asked: AdminRequest, request: Request, reply: ResponseWriter) -> None:
         messages = self._missed(asked)
         headers = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
         headers.append(("Sec-WebSocket-Accept", websocket.accept(request)))
@@ -142,22 +142,22 @@ class Events:
             self._readers.discard(socket)
             reply.connection.close()
 
-    def _join(self, reader: Reader) -> None:
+    def _join(self, reader: Subscriber) -> None:
         if self._is_over:
-            raise Refused(503, "draining", "the gateway is going away: ask the next one")
+            raise Refused(503, "draining", "the gateway is shutting down: connect to another one")
         if len(self._readers) >= MAX_READERS:
-            raise Refused(503, "too_many_readers", f"{MAX_READERS} read already: close one of them, then ask again")
+            raise Refused(503, "too_many_readers", f"there are already {MAX_READERS} readers: close one and retry")
         self._readers.add(reader)
 
-    async def _send(self, messages: list[tuple[Message, str]], reader: Reader, reply: Reply) -> None:
+    async def _send(self, messages: list[tuple[StreamMessage, str]], reader: Subscriber, reply: ResponseWriter) -> None:
         for message, position in messages:
             await reply.write(reader.form.of(message, position))
         while data := await reader.take():
             await reply.write(data)
-        if farewell := reader.farewell():
-            await reply.write(farewell)
+        if closing := reader.closing_bytes():
+            await reply.write(closing)
 
-    def _missed(self, asked: Asked) -> list[tuple[Message, str]]:
+    def _missed(self, asked: AdminRequest) -> list[tuple[StreamMessage, str]]:
         """Returns a reader's first messages, each with the position after it. Raises Refused."""
         after = asked.wants.since or asked.headers.get("last-event-id")
         last_id = self._journal.last_id
@@ -168,11 +168,11 @@ class Events:
         is_ours = boot in ("", self.boot) and number <= last_id
         events, is_whole = self._journal.since(number if is_ours else 0)
         begun = self._position(events[0].id - 1 if events else last_id)
-        messages: list[tuple[Message, str]] = [(hello, begun)]
+        messages: list[tuple[StreamMessage, str]] = [(hello, begun)]
         if not is_ours:
-            messages.append((Missed(after, "another process"), begun))
+            messages.append((Missed(after, "other_process"), begun))
         elif not is_whole:
-            messages.append((Missed(after, "too long ago"), begun))
+            messages.append((Missed(after, "expired"), begun))
         return messages + [(event, self._position(event.id)) for event in events]
 
     def _position(self, event_id: int) -> str:
@@ -182,6 +182,6 @@ class Events:
 def _parsed(position: str) -> tuple[str, int]:
     """Parses a position. Raises Refused for a bad header; `since` was validated with the query."""
     if re.search(_POSITION, position) is None:
-        raise Refused(400, "invalid_position", "Last-Event-ID must be the id of an event, as it came")
+        raise Refused(400, "invalid_position", "Last-Event-ID must be the id of an event")
     boot, _, number = position.rpartition("-")
     return boot, int(number)

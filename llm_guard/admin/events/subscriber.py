@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from llm_guard.admin.events.event_log import Event
+from llm_guard.admin.events.event_log import OperatorEvent
 from llm_guard.admin.http import websocket
 from llm_guard.admin.schemas.models import Hello, Missed
 
@@ -20,10 +20,10 @@ MAX_EVENTS = 500
 MAX_BYTES = 1 << 18
 """Bytes of events that wait for a reader that does not read, beside those in the connection's buffer."""
 
-Message = Event | Hello | Missed
+StreamMessage = OperatorEvent | Hello | Missed
 
 
-class Form(Protocol):
+class MessageFormat(Protocol):
     """Wire format of messages, shared by all readers of its kind."""
 
     beat: bytes
@@ -31,7 +31,7 @@ class Form(Protocol):
     end: bytes
     """Bytes that end the stream."""
 
-    def of(self, message: Message, position: str) -> bytes:
+    def of(self, message: StreamMessage, position: str) -> bytes:
         """Encodes a message. `position`: where to continue after it."""
 
 
@@ -41,8 +41,8 @@ class ServerSentEvents:
     beat = b":\n\n"
     end = b""
 
-    def of(self, message: Message, position: str) -> bytes:
-        kind = message.kind if isinstance(message, Event) else _KINDS[type(message)]
+    def of(self, message: StreamMessage, position: str) -> bytes:
+        kind = message.kind if isinstance(message, OperatorEvent) else _KINDS[type(message)]
         return b"id: %b\nevent: %b\ndata: %b\n\n" % (position.encode(), kind.encode(), as_json(message))
 
 
@@ -50,19 +50,19 @@ class Texts:
     """WebSocket format: one text frame with the same JSON; its `kind` is the type."""
 
     beat = websocket.frame(websocket.PING)
-    end = websocket.close_frame(websocket.GOING_AWAY, "the gateway is going away")
+    end = websocket.close_frame(websocket.GOING_AWAY, "the gateway is shutting down")
 
-    def of(self, message: Message, position: str) -> bytes:  # noqa: ARG002  # boot and id are in the messages
+    def of(self, message: StreamMessage, position: str) -> bytes:  # noqa: ARG002  # boot and id are in the messages
         return websocket.frame(websocket.TEXT, as_json(message))
 
 
 _KINDS: dict[type[Hello | Missed], str] = {Hello: "hello", Missed: "missed"}
 
 
-class Reader:
+class Subscriber:
     """Queue of one reader. Only one task at a time may call `take`."""
 
-    def __init__(self, form: Form, drop: Callable[[], None]) -> None:
+    def __init__(self, form: MessageFormat, drop: Callable[[], None]) -> None:
         """`drop` aborts the connection of a reader that does not read."""
         self.form = form
         self._drop = drop
@@ -78,7 +78,7 @@ class Reader:
         self._waiting.append(data)
         self._bytes += len(data)
         if len(self._waiting) > MAX_EVENTS or self._bytes > MAX_BYTES:
-            _log.warning("an event reader is dropped: it does not read", waiting=len(self._waiting))
+            _log.warning("event reader dropped: it reads too slowly", pending=len(self._waiting))
             self._waiting.clear()
             self.end()
             self._drop()
@@ -88,7 +88,7 @@ class Reader:
         """Queues a heartbeat."""
         self.put(self.form.beat)
 
-    def farewell(self) -> bytes:
+    def closing_bytes(self) -> bytes:
         """Returns the last bytes of the stream, possibly none."""
         return self.form.end
 
@@ -113,7 +113,7 @@ class Reader:
             self._waiter.set_result(None)
 
 
-def as_json(message: Message) -> bytes:
+def as_json(message: StreamMessage) -> bytes:
     """Encodes as JSON. Handles unpaired surrogates, which names in a config may have."""
     try:
         return msgspec.json.encode(message)

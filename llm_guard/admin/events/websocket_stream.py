@@ -6,10 +6,10 @@ Answers pings and the close frame of the client, and ignores its messages. `admi
 
 from __future__ import annotations
 
-from llm_guard.admin.events.subscriber import Form, Reader
+from llm_guard.admin.events.subscriber import MessageFormat, Subscriber
 from llm_guard.admin.http import websocket
-from llm_guard.admin.http.websocket import ClientFrames, Message, ProtocolError
-from llm_guard.proxy.http_server.response_writer import Connection
+from llm_guard.admin.http.websocket import ClientFrames, ProtocolError, WebSocketMessage
+from llm_guard.proxy.http_server.response_writer import ResponseConnection
 
 PROTOCOL = "llm-guard.events"
 
@@ -17,10 +17,10 @@ _SILENT_BEATS = 3
 """Unanswered pings after which the client is considered gone, even if the connection looks alive."""
 
 
-class EventSocket(Reader):
+class EventSocket(Subscriber):
     """A reader that handles the connection's bytes after the upgrade."""
 
-    def __init__(self, form: Form, connection: Connection) -> None:
+    def __init__(self, form: MessageFormat, connection: ResponseConnection) -> None:
         super().__init__(form, connection.abort)
         self._connection = connection
         self._frames = ClientFrames()
@@ -36,8 +36,8 @@ class EventSocket(Reader):
         else:
             super().beat()
 
-    def farewell(self) -> bytes:
-        return b"" if self._is_closed or self._connection.is_stuck else super().farewell()
+    def closing_bytes(self) -> bytes:
+        return b"" if self._is_closed or self._connection.is_stuck else super().closing_bytes()
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """Handles bytes from the client."""
@@ -54,7 +54,7 @@ class EventSocket(Reader):
         """Handles the end of the connection."""
         self.end()
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: WebSocketMessage) -> None:
         if message.opcode == websocket.CLOSE:
             self._close(websocket.answer_to_close(message.payload))
         elif message.opcode == websocket.PING and not self._is_closed:

@@ -13,7 +13,7 @@ import ipaddress
 from collections.abc import Mapping
 
 from llm_guard.admin.http.credentials import Code, Credential, of_token
-from llm_guard.admin.http.endpoint import JSON, Caller, Refused
+from llm_guard.admin.http.endpoint import JSON, Operator, Refused
 from llm_guard.config import Ops
 
 _OWN_SITES = ("same-origin", "none")
@@ -26,7 +26,7 @@ class WrongToken(Refused):
     """The request had a wrong token, cookie or login code."""
 
 
-class Guard:
+class Authenticator:
     """Checks requests against the current config; a reload replaces it."""
 
     def __init__(self, rules: Ops, credentials: tuple[Credential, ...], listens_on: tuple[str, ...]) -> None:
@@ -34,17 +34,17 @@ class Guard:
         self.credentials = credentials
         self._names = {"localhost", *(name.lower() for name in (*listens_on, *rules.hosts))}
 
-    def check(self, method: str, headers: Mapping[str, str], wall: float) -> Caller:
+    def check(self, method: str, headers: Mapping[str, str], wall: float) -> Operator:
         """Returns the caller. Raises Refused, or WrongToken. `wall`: seconds since the epoch."""
         caller = self.authenticate(headers, wall)  # first: strangers learn nothing from the other checks
         self.check_page(headers)
         if method not in _READING:
             check_json(headers)
             if caller.role == "viewer":
-                raise Refused(403, "viewer_may_not", f"the token of {caller.name} is a viewer's: it only reads")
+                raise Refused(403, "viewer_may_not", f"the token {caller.name} has the role viewer, which only reads")
         return caller
 
-    def authenticate(self, headers: Mapping[str, str], wall: float) -> Caller:
+    def authenticate(self, headers: Mapping[str, str], wall: float) -> Operator:
         """Returns the owner of the request's token or cookie. Raises Refused, or WrongToken."""
         caller = self._caller(headers, wall)
         if caller is None:
@@ -66,15 +66,15 @@ class Guard:
     def of_token(self, token: str) -> Credential | None:
         return of_token(self.credentials, token.encode("utf-8", "surrogateescape"))
 
-    def _caller(self, headers: Mapping[str, str], wall: float) -> Caller | None:
+    def _caller(self, headers: Mapping[str, str], wall: float) -> Operator | None:
         """Prefers the token to the cookie: a wrong token is not redeemed by a cookie that the browser adds."""
         if (token := _token_in(headers)) is not None:
             found = of_token(self.credentials, token)
-            return None if found is None else Caller(found.name, found.role, found.is_shared)
+            return None if found is None else Operator(found.name, found.role, found.is_shared)
         cookies = cookies_in(headers)
         for each in self.credentials:
             if each.cookie_name in cookies and each.is_cookie(cookies[each.cookie_name], wall):
-                return Caller(each.name, each.role, each.is_shared, has_cookie=True)
+                return Operator(each.name, each.role, each.is_shared, has_cookie=True)
         return None
 
     def _shows_anything(self, headers: Mapping[str, str]) -> bool:
@@ -85,7 +85,7 @@ class Guard:
         name = host_name(host)
         if "*" in self._names or name in self._names or _is_address(name):
             return
-        raise Refused(403, "unknown_host", f"the operator's side is not known as {name!r}: add it to ops.hosts")
+        raise Refused(403, "unknown_host", f"{name!r} is not a known host name of the admin API: add it to ops.hosts")
 
 
 def host_name(host: str) -> str:
@@ -110,13 +110,13 @@ def cookies_in(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _missing() -> Refused:
-    message = "send `Authorization: Bearer OPS_TOKEN`; for a browser `llm-guard login -c FILE` prints a link"
+    message = "send `Authorization: Bearer OPS_TOKEN`; for a browser, `llm-guard login -c FILE` prints a link"
     return Refused(401, "token_needed", message, _CHALLENGE)
 
 
 def _wrong(headers: Mapping[str, str]) -> WrongToken:
-    what = "token" if _token_in(headers) is not None else "login of this browser"
-    return WrongToken(401, "wrong_token", f"the {what} is not, or no longer, good here", _CHALLENGE)
+    what = "token" if _token_in(headers) is not None else "browser session"
+    return WrongToken(401, "wrong_token", f"the {what} is not valid, or no longer valid", _CHALLENGE)
 
 
 def _check_origin(headers: Mapping[str, str]) -> None:
@@ -125,10 +125,10 @@ def _check_origin(headers: Mapping[str, str]) -> None:
         raise Refused(
             403,
             "foreign_origin",
-            "a page of another origin may not ask (a proxy must pass Host on)",
+            "requests from pages of another origin are not allowed (a proxy must forward the Host header)",
         )
     if headers.get("sec-fetch-site", "none") not in _OWN_SITES:
-        raise Refused(403, "foreign_origin", "a page of another site may not ask")
+        raise Refused(403, "foreign_origin", "requests from pages of another site are not allowed")
 
 
 def _token_in(headers: Mapping[str, str]) -> bytes | None:

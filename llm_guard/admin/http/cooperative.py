@@ -8,7 +8,7 @@ LOOKS = 1000
 """Steps without a pause. A step takes about a microsecond."""
 
 
-class Pauses:
+class CooperativePauses:
     """Pauses of one request."""
 
     def __init__(self, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Requests, responses and endpoints of the admin API: `Asked`, `Answer`, `Page`, `Refused`, `Change`."""
+"""Requests, responses and endpoints of the admin API, and the errors and changes that they share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from llm_guard.admin.http.credentials import Role
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -18,8 +18,8 @@ TEXT = "text/plain; charset=utf-8"
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-Reason = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=500, pattern=r"\S", description="Why, for the audit trail; not blank.")
+ChangeReason = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=500, pattern=r"\S", description="Reason for the audit trail; not blank.")
 ]
 
 
@@ -29,7 +29,7 @@ class Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     between_fields: ClassVar[Mapping[str, object]] = {}
     """Constraints between fields as JSON Schema, for the API description; the page enforces them."""
 
-    reason: Reason
+    reason: ChangeReason
 
 
 class OperatorHeaders(msgspec.Struct):
@@ -42,7 +42,7 @@ class OperatorHeaders(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Operator:
     """An authenticated operator."""
 
     name: str
@@ -54,7 +54,7 @@ class Caller:
 
 
 @dataclass(slots=True)
-class Asked:
+class AdminRequest:
     """One request of an operator."""
 
     method: str
@@ -71,12 +71,12 @@ class Asked:
     """The body parsed as the page's `takes`; None where it takes nothing."""
     who: str = "operator"
     """Token name and client address, for the audit trail."""
-    caller: Caller | None = None
+    caller: Operator | None = None
     """None where the page is open and the request had no valid token."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminResponse:
     """A complete response."""
 
     body: bytes
@@ -95,13 +95,13 @@ class Refused(Exception):
         self.message = message
         self.headers = headers
 
-    def answer(self) -> Answer:
+    def answer(self) -> AdminResponse:
         body = _encode({"error": {"code": self.code, "message": self.message}})
-        return Answer(body, status=self.status, headers=self.headers)
+        return AdminResponse(body, status=self.status, headers=self.headers)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Endpoint:
     """An endpoint: one method of one path. Exactly one of `give` and `live` is set."""
 
     method: str
@@ -109,9 +109,9 @@ class Page:
     """A segment in braces matches any value."""
     summary: str
     """Phrase for the API description."""
-    give: Callable[[Asked], Awaitable[Answer]] | None = None
+    give: Callable[[AdminRequest], Awaitable[AdminResponse]] | None = None
     """Returns the response. Raises Refused."""
-    live: Callable[[Asked, Request, Reply], Awaitable[None]] | None = None
+    live: Callable[[AdminRequest, Request, ResponseWriter], Awaitable[None]] | None = None
     """Writes a response without an end, such as an event stream. Raises Refused only before it has begun."""
     takes: type[msgspec.Struct] | None = None
     """Type of the body; unknown fields are refused. If it is a `Change`, the page calls `Changes.make`."""
@@ -126,11 +126,11 @@ class Page:
     is_open: bool = False
     """No token is needed."""
     says_more: bool = False
-    """On an open page: `Asked.caller` is set if the request has a valid token."""
+    """On an open page: `AdminRequest.caller` is set if the request has a valid token."""
     may_miss: bool = False
     """The page may return 404 for a name in its query. For a name in its path that is always possible."""
 
 
-def answer(value: object, status: int = 200) -> Answer:
+def answer(value: object, status: int = 200) -> AdminResponse:
     """Encodes `value` as a JSON response."""
-    return Answer(_encode(value), status=status)
+    return AdminResponse(_encode(value), status=status)

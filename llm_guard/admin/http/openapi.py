@@ -14,41 +14,41 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import DataclassType, DictType, ListType, Metadata, StructType, UnionType
 
-from llm_guard.admin.http.endpoint import JSON, Answer, Asked, Change, OperatorHeaders, Page, answer
+from llm_guard.admin.http.endpoint import JSON, AdminRequest, AdminResponse, Change, Endpoint, OperatorHeaders, answer
 from llm_guard.admin.http.schema_docs import field_texts, type_text
 from llm_guard.version import __version__
 
 _REFS = "#/components/schemas/{name}"
 _MODULE = re.compile(r"(?<=_)llm_guard\.(?:[a-z_]+\.)+")
-_WHY = {
+_ERRORS = {
     400: "The path or the body cannot be read.",
-    401: "The token is missing, wrong, or no longer good. A wrong one is answered after a second.",
-    403: "Nobody may ask under this name or from another site's page; or the token is a viewer's, which only reads.",
-    404: "There is nothing of that name.",
-    409: "As things are, it cannot be done.",
+    401: "The token is missing, wrong, or no longer valid. The response to a wrong one is delayed by a second.",
+    403: "The host or the origin of the request is not allowed, or the token has the role viewer, which only reads.",
+    404: "The name is unknown.",
+    409: "The current state does not allow it.",
     413: "The body is too large.",
-    415: "The body must come as application/json.",
+    415: "The content type must be application/json.",
     422: "A value is out of range, unknown or missing.",
-    500: "The page failed; the log says why.",
-    503: "Not now.",
+    500: "Internal error; the log has the reason.",
+    503: "Temporarily unavailable.",
 }
 _OF_EVERY_ONE = (400, 401, 403, 422, 500, 503)
 _OF_A_BODY = (404, 409, 413, 415)
 
 
-class PageLine(Struct, frozen=True):
+class EndpointSummary(Struct, frozen=True):
     method: str
     path: str
     summary: str
 
 
-class PageList(Struct, frozen=True):
+class EndpointList(Struct, frozen=True):
     """Response of `GET /admin`."""
 
-    pages: list[PageLine]
+    pages: list[EndpointSummary]
 
 
-class Problem(Struct, frozen=True):
+class ErrorDetail(Struct, frozen=True):
     code: str
     message: str
 
@@ -56,27 +56,33 @@ class Problem(Struct, frozen=True):
 class Error(Struct, frozen=True):
     """Body of an error response."""
 
-    error: Problem
+    error: ErrorDetail
 
 
-def with_description(pages: Iterable[Page]) -> list[Page]:
+def with_description(pages: Iterable[Endpoint]) -> list[Endpoint]:
     """Adds the two endpoints that describe all of them."""
 
-    async def give_list(_asked: Asked) -> Answer:
-        return answer(PageList([PageLine(each.method, each.path, each.summary) for each in every]))
+    async def give_list(_asked: AdminRequest) -> AdminResponse:
+        return answer(EndpointList([EndpointSummary(each.method, each.path, each.summary) for each in every]))
 
-    async def give_description(_asked: Asked) -> Answer:
+    async def give_description(_asked: AdminRequest) -> AdminResponse:
         return answer(await asyncio.to_thread(described, every))  # reads source files
 
     every = [
         *pages,
-        Page("GET", "/admin", "All pages.", give_list, gives=PageList),
-        Page("GET", "/admin/openapi.json", "This description, OpenAPI 3.1.", give_description, gives=dict[str, Any]),
+        Endpoint("GET", "/admin", "Lists all endpoints.", give_list, gives=EndpointList),
+        Endpoint(
+            "GET",
+            "/admin/openapi.json",
+            "Returns this description (OpenAPI 3.1).",
+            give_description,
+            gives=dict[str, Any],
+        ),
     ]
     return every
 
 
-def described(pages: Iterable[Page]) -> dict[str, Any]:
+def described(pages: Iterable[Endpoint]) -> dict[str, Any]:
     """Returns the OpenAPI document (spec.openapis.org/oas/v3.1.0). Omits the dashboard, which is no API."""
     pages = [page for page in pages if not page.path.startswith("/dashboard")]
     kinds = dict.fromkeys(
@@ -92,7 +98,7 @@ def described(pages: Iterable[Page]) -> dict[str, Any]:
         paths.setdefault(page.path, {})[page.method.lower()] = _operation(page, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "llm-guard: the operator's side", "version": __version__},
+        "info": {"title": "llm-guard admin API", "version": __version__},
         "paths": paths,
         "components": {
             "schemas": components,
@@ -120,12 +126,12 @@ def _plain(name: str) -> str:
     return _MODULE.sub("", name)
 
 
-def _gives(page: Page) -> tuple[Any, ...]:
+def _gives(page: Endpoint) -> tuple[Any, ...]:
     """Returns the response types; several for an event stream, as msgspec can read a union only by its tags."""
     return get_args(page.gives) if page.live is not None and get_args(page.gives) else (page.gives,)
 
 
-def _operation(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _operation(page: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": "_".join(re.findall("[a-z]+", f"{page.method.lower()} {page.path}")),
         "summary": page.summary,
@@ -141,7 +147,7 @@ def _operation(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
     return operation
 
 
-def _responses(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _responses(page: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
     given = [{"type": "string"} if kind is None else schemas[kind] for kind in _gives(page)]
     schema = given[0] if len(given) == 1 else {"anyOf": given}
     media = page.media if page.live is None else "text/event-stream"
@@ -150,13 +156,13 @@ def _responses(page: Page, schemas: dict[Any, Any]) -> dict[str, Any]:
     refused |= set(_OF_A_BODY) if page.takes is not None else set()
     refused |= {404} if "{" in page.path or page.may_miss else set()
     error = {JSON: {"schema": schemas[Error]}}
-    errors = {str(status): {"description": _WHY[status], "content": error} for status in sorted(refused)}
+    errors = {str(status): {"description": _ERRORS[status], "content": error} for status in sorted(refused)}
     if page.path == "/readyz":
-        errors["503"] = {"description": "It is leaving.", "content": good["content"]}
+        errors["503"] = {"description": "The gateway is shutting down.", "content": good["content"]}
     return {"200": good, **errors}
 
 
-def _path_parameters(page: Page) -> Iterator[dict[str, Any]]:
+def _path_parameters(page: Endpoint) -> Iterator[dict[str, Any]]:
     for name in re.findall(r"\{(\w+)\}", page.path):
         # One segment, literal or percent-encoded: so it must not be `.` or `..`.
         yield {
@@ -167,7 +173,7 @@ def _path_parameters(page: Page) -> Iterator[dict[str, Any]]:
         }
 
 
-def _header_parameters(page: Page) -> Iterator[dict[str, Any]]:
+def _header_parameters(page: Endpoint) -> Iterator[dict[str, Any]]:
     yield from _parameters(page.heeds, "header")
     if page.takes is not None and issubclass(page.takes, Change):
         yield from _parameters(OperatorHeaders, "header")

@@ -16,7 +16,7 @@ from llm_guard.admin.http.credentials import needs_generated
 from llm_guard.clock import Clock
 from llm_guard.config import Ops
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.token_file import FILE, shared_token
 
@@ -70,28 +70,28 @@ class OperatorToken:
     async def prepare_within(self, seconds: float, rules: Ops, clock: Clock) -> None:
         """Does the same as `prepare`, but goes on without the file if the disk is too slow: calls do not need the
         token."""
-        thread = Worker("token")
+        thread = IoThread("token")
         try:
             with clock.limit() as limit:
                 limit.set(clock.now() + seconds, "token")
                 found = await asyncio.get_running_loop().run_in_executor(thread, self._look, rules)
         except TimeoutError:
-            found = self._without_file(f"the disk of ops.store has not answered in {seconds:g} s")
+            found = self._without_file(f"the disk of ops.store has not responded within {seconds:g} s")
         self._adopt(found)
         thread.shutdown()
 
     def _without_file(self, problem: str) -> Generated:
         """Keeps the current token, if there is one: a disk failure must not lock operators out."""
         if self.generated is not None:
-            _log.error("the file with the operator's token cannot be used; the token stays", problem=problem)
+            _log.error("the operator token file cannot be used; the current token stays valid", error=problem)
             return self.generated
-        remedy = "set ops.token: it is required where ops.store is read-only, and for replicas without a common one"
-        event = "the operator's token cannot be kept: away from a terminal nobody can log in"
-        _log.error(event, problem=problem, remedy=remedy)
+        remedy = "set ops.token: it is required where ops.store is read-only, and for replicas that do not share it"
+        event = "the operator token cannot be stored: login is possible at this terminal only"
+        _log.error(event, error=problem, remedy=remedy)
         return Generated(secrets.token_urlsafe(32), None, is_new=True)
 
 
 def _tell(found: Generated) -> None:
     if found.file is not None:
-        done = "was made" if found.is_new else "is read"
-        _log.info(f"the operator's token {done}", file=str(found.file), next="llm-guard login prints a link to log in")
+        done = "was generated" if found.is_new else "was read"
+        _log.info(f"the operator token {done}", file=str(found.file), next="llm-guard login prints a link to log in")

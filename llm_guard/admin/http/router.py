@@ -12,13 +12,13 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import structlog
 
-from llm_guard.admin.http.auth import Guard, WrongToken, check_json
-from llm_guard.admin.http.endpoint import Answer, Asked, Caller, Page, Refused
+from llm_guard.admin.http.auth import Authenticator, WrongToken, check_json
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Operator, Refused
 from llm_guard.admin.http.penalty import Penalty
 from llm_guard.admin.http.schema_docs import type_text
 from llm_guard.clock import Clock
 from llm_guard.proxy.http_server.request import Request, objection
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 
 _log = structlog.get_logger("llm_guard.admin.http.router")
@@ -44,20 +44,20 @@ def is_operators(path: str) -> bool:
     return not path.startswith("/v1/") and "/" + path[1:].partition("/")[0] in _ROOTS
 
 
-class Site:
+class Router:
     """All endpoints. `guard` may be replaced at any moment."""
 
-    def __init__(self, pages: Iterable[Page], guard: Guard, clock: Clock) -> None:
+    def __init__(self, pages: Iterable[Endpoint], guard: Authenticator, clock: Clock) -> None:
         self.guard = guard
         self._clock = clock
         self._penalty = Penalty(clock)
         self.pages = tuple(pages)
-        self._by_path: dict[str, dict[str, Page]] = {}
+        self._by_path: dict[str, dict[str, Endpoint]] = {}
         for page in self.pages:
             self._by_path.setdefault(page.path, {})[page.method] = page
         self._patterns = [path for path in self._by_path if "{" in path]
 
-    async def serve(self, request: Request, reply: Reply) -> None:
+    async def serve(self, request: Request, reply: ResponseWriter) -> None:
         """Responds to one request, with 404 for an unknown path."""
         try:
             answer = await self._answer(request, reply)
@@ -70,8 +70,8 @@ class Site:
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001  # an operator's request must not end without a response
-            _log.exception("a page failed", path=request.path)
-            answer = Refused(500, "internal_error", "the page failed; the log says why").answer()
+            _log.exception("admin request failed", path=request.path)
+            answer = Refused(500, "internal_error", "internal error; the log has the reason").answer()
         if answer is None:
             return
         if reply.has_begun:  # too late for an error response
@@ -81,7 +81,7 @@ class Site:
             reply.closes_connection = True
         await reply.send(answer.status, "", headers_of(answer), answer.body)
 
-    async def _answer(self, request: Request, reply: Reply) -> Answer | None:
+    async def _answer(self, request: Request, reply: ResponseWriter) -> AdminResponse | None:
         try:
             page, params = self._page_of(request, reply)
         except (Refused, BadRequest):
@@ -91,11 +91,13 @@ class Site:
         caller = await self._caller(page, request)
         pairs = _pairs(request.query)
         who = _who(caller, reply)
-        asked = Asked(request.method, request.path, request.names, dict(pairs), params=params, who=who, caller=caller)
+        asked = AdminRequest(
+            request.method, request.path, request.names, dict(pairs), params=params, who=who, caller=caller
+        )
         if page.query is not None:
             asked.wants = _wanted(pairs, page.query)
         elif pairs and page.live is None and not page.is_open:
-            raise Refused(422, "invalid_query", "this page takes no parameters")
+            raise Refused(422, "invalid_query", "this endpoint takes no parameters")
         if page.live is not None:
             await page.live(asked, request, reply)
             return None
@@ -104,12 +106,12 @@ class Site:
         assert page.give is not None  # noqa: S101  # one of the two is set
         return await page.give(asked)
 
-    async def _delayed(self, wrong: WrongToken, reply: Reply) -> Answer:
+    async def _delayed(self, wrong: WrongToken, reply: ResponseWriter) -> AdminResponse:
         if not await self._penalty.serve():
             reply.closes_connection = True  # the next guess needs a new connection
         return wrong.answer()
 
-    async def _caller(self, page: Page, request: Request) -> Caller | None:
+    async def _caller(self, page: Endpoint, request: Request) -> Operator | None:
         """Returns the caller, or None on an open page. Raises Refused where the page is not open to the request."""
         if not page.is_open:
             return self.guard.check(request.method, request.names, self._clock.wall())
@@ -120,7 +122,7 @@ class Site:
             check_json(request.names)
         return None
 
-    async def _caller_if_known(self, request: Request) -> Caller | None:
+    async def _caller_if_known(self, request: Request) -> Operator | None:
         try:
             return self.guard.check(request.method, request.names, self._clock.wall())
         except WrongToken:  # without the delay, tokens could be guessed here
@@ -129,7 +131,7 @@ class Site:
             pass
         return None
 
-    def _page_of(self, request: Request, reply: Reply) -> tuple[Page, dict[str, str]]:
+    def _page_of(self, request: Request, reply: ResponseWriter) -> tuple[Endpoint, dict[str, str]]:
         """Returns the page and the parameters of its path. Raises Refused and BadRequest."""
         if (bad := objection(request)) is not None:
             reply.closes_connection = True  # the framing of such a request may be wrong as well
@@ -138,7 +140,7 @@ class Site:
             raise bad
         return self._find(request)
 
-    def _find(self, request: Request) -> tuple[Page, dict[str, str]]:
+    def _find(self, request: Request) -> tuple[Endpoint, dict[str, str]]:
         methods, params = self._methods(request.path)
         page = methods.get("GET" if request.method == "HEAD" else request.method)
         if page is None:
@@ -146,13 +148,13 @@ class Site:
             raise Refused(405, "method_not_allowed", f"use {' or '.join(allowed[0][1].split(', '))}", allowed)
         return page, params
 
-    def _methods(self, path: str) -> tuple[dict[str, Page], dict[str, str]]:
+    def _methods(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str]]:
         if (methods := self._by_path.get(path)) is not None:
             return methods, {}
         for pattern in self._patterns:
             if (found := _match(pattern, path)) is not None:
                 return self._by_path[pattern], found
-        raise Refused(404, "unknown_path", "there is no such page; /admin lists them")
+        raise Refused(404, "unknown_path", "unknown path; /admin lists all paths")
 
     def _allowed(self, path: str) -> tuple[tuple[str, str]]:
         """Returns the Allow header that a 405 must have (RFC 9110, section 15.5.6)."""
@@ -177,31 +179,31 @@ def _pairs(query: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query, keep_blank_values=True, max_num_fields=64)
     except ValueError:
-        raise Refused(422, "invalid_query", "there are more than 64 parameters") from None
+        raise Refused(422, "invalid_query", "there are more than 64 query parameters") from None
 
 
 def _wanted(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> msgspec.Struct:
     """Parses the query. Raises Refused for what the page does not take."""
     query = dict(pairs)
     if len(pairs) > len(query):
-        raise Refused(422, "invalid_query", "a parameter is there twice")
+        raise Refused(422, "invalid_query", "a query parameter is given twice")
     try:
         return msgspec.convert(query, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid_query", _plainly(error, kind)) from None
 
 
-def _who(caller: Caller | None, reply: Reply) -> str:
+def _who(caller: Operator | None, reply: ResponseWriter) -> str:
     """Returns the caller's name for the audit trail: the token's name, and in brackets the operator's name that a
     request with a shared token claims."""
-    name = caller.name if caller is not None else "anybody"
+    name = caller.name if caller is not None else "anonymous"
     if caller is not None and caller.is_shared:
         claimed = re.sub(r"[()]", "", reply.request.names.get("x-llm-guard-operator", ""))[:_MAX_NAME_CHARS]
         name = f"{name} ({claimed})" if claimed else name
-    return f"{name} from {reply.peer or 'an unknown place'}"
+    return f"{name} from {reply.peer or 'an unknown address'}"
 
 
-async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> msgspec.Struct:
+async def _body(request: Request, reply: ResponseWriter, kind: type[msgspec.Struct]) -> msgspec.Struct:
     """Reads and parses the body. Raises Refused if it does not fit the type, BadRequest if it does not arrive."""
     if request.names.get("expect", "").lower() == "100-continue" and request.version != "1.0":
         reply.send_continue()
@@ -216,7 +218,7 @@ async def _body(request: Request, reply: Reply, kind: type[msgspec.Struct]) -> m
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid_body", _plainly(error, kind)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(400, "invalid_json", f"the body is no JSON: {error}") from None
+        raise Refused(400, "invalid_json", f"the body is not valid JSON: {error}") from None
 
 
 def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
@@ -224,10 +226,10 @@ def _plainly(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
     if (found := _NO_MATCH.fullmatch(str(error))) is None:
         return str(error)
     schema = msgspec.json.schema_components((kind,))[1][kind.__name__]["properties"][found[1]]
-    return f"`{found[1]}` does not fit. {type_text(schema)}"
+    return f"`{found[1]}` is invalid. {type_text(schema)}"
 
 
-def headers_of(answer: Answer) -> list[tuple[str, str]]:
+def headers_of(answer: AdminResponse) -> list[tuple[str, str]]:
     """Returns the headers, with the security headers of the admin API."""
     own = {name.lower() for name, _ in answer.headers}
     usual = [*_HEADERS, _NO_CONTENT_POLICY]

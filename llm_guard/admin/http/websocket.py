@@ -39,7 +39,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WebSocketMessage:
     """A complete message, or a control frame."""
 
     opcode: int
@@ -51,7 +51,9 @@ def accept(request: Request) -> str:
     headers = request.names
     tokens = {token.strip().lower() for token in headers.get("connection", "").split(",")}
     if not request.is_for_websocket or "upgrade" not in tokens:
-        raise Refused(400, "upgrade_needed", "this is a WebSocket: ask with Connection: Upgrade, Upgrade: websocket")
+        raise Refused(
+            400, "upgrade_needed", "this path is a WebSocket: send Connection: Upgrade and Upgrade: websocket"
+        )
     if headers.get("sec-websocket-version") != "13":
         raise Refused(400, "websocket_version", "send Sec-WebSocket-Version: 13")
     key = headers.get("sec-websocket-key", "")
@@ -81,7 +83,7 @@ def answer_to_close(payload: bytes) -> bytes:
         return frame(CLOSE)
     code = int.from_bytes(payload[:2], "big")
     if len(payload) == 1 or not (code in _CODES_ON_THE_WIRE or 3000 <= code < 5000):
-        raise ProtocolError(PROTOCOL_ERROR, "no such close code")
+        raise ProtocolError(PROTOCOL_ERROR, "an invalid close code")
     _check_text(payload[2:])
     return frame(CLOSE, payload[:2])
 
@@ -95,13 +97,13 @@ class ClientFrames:
         """Opcode of the fragmented message in progress."""
         self._fragments = b""
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[WebSocketMessage]:
         """Yields every message that is complete. Raises ProtocolError, after which the rest cannot be parsed."""
         self._unread += data
         while (taken := self._try_take()) is not None:
             is_last, opcode, payload = taken
             if opcode >= CLOSE:
-                yield Message(opcode, payload)
+                yield WebSocketMessage(opcode, payload)
             elif (message := self._join(is_last, opcode, payload)) is not None:
                 yield message
 
@@ -126,10 +128,12 @@ class ClientFrames:
         del unread[: at + 4 + size]
         return is_last, opcode, payload
 
-    def _join(self, is_last: bool, opcode: int, payload: bytes) -> Message | None:
+    def _join(self, is_last: bool, opcode: int, payload: bytes) -> WebSocketMessage | None:
         """Returns the message that this frame completes, None if more fragments follow."""
         if (opcode == _CONTINUATION) != (self._opcode is not None):
-            raise ProtocolError(PROTOCOL_ERROR, "a fragment of nothing, or a message within another")
+            raise ProtocolError(
+                PROTOCOL_ERROR, "a continuation frame without a message, or a new message before the end of the last"
+            )
         if self._opcode is None:
             self._opcode = opcode
         self._fragments += payload
@@ -137,7 +141,7 @@ class ClientFrames:
             raise ProtocolError(TOO_BIG, f"more than {MAX_BYTES} bytes")
         if not is_last:
             return None
-        message = Message(self._opcode, self._fragments)
+        message = WebSocketMessage(self._opcode, self._fragments)
         self._opcode, self._fragments = None, b""
         if message.opcode == TEXT:
             _check_text(message.payload)
@@ -158,7 +162,7 @@ def _check_head(first: int, second: int) -> None:
     if not second & _MASKED:
         raise ProtocolError(PROTOCOL_ERROR, "a client's frames must be masked")
     if opcode >= CLOSE and (not first & _FIN or second & ~_MASKED > _MAX_CONTROL_BYTES):
-        raise ProtocolError(PROTOCOL_ERROR, "a control frame that is too long, or in fragments")
+        raise ProtocolError(PROTOCOL_ERROR, "a control frame that is too long or fragmented")
 
 
 def _unmasked(payload: bytearray, mask: bytearray) -> bytes:
@@ -171,4 +175,4 @@ def _check_text(payload: bytes) -> None:
     try:
         payload.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(INVALID_TEXT, "text that is no UTF-8") from None
+        raise ProtocolError(INVALID_TEXT, "text that is not valid UTF-8") from None

@@ -21,11 +21,11 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
         _histogram(models, "call_duration", "A call, to its last byte.", "model"),
         _histogram(models, "time_to_first_token", "Streams: from receipt to the first useful event.", "model"),
         _histogram(models, "overhead", "A call's time that was neither upstream nor backoff.", "model"),
-        _counter(models, "refusals", "Calls answered by the gateway itself.", "model", "by"),
-        _counter(models, "cache", "Calls of models with a cache: what they got of it.", "model", "result"),
-        _counter(models, "promises", "Calls that are answered later: 202 in place of an answer.", "model"),
-        _counter(models, "lesser_answers", "Failed calls that got something all the same.", "model", "kind"),
-        _counter(models, "dead_letters", "Calls that nobody could answer, and that were kept.", "model"),
+        _counter(models, "refusals", "Calls that the gateway refused.", "model", "reason"),
+        _counter(models, "cache", "Calls to models with a response cache, by cache result.", "model", "result"),
+        _counter(models, "deferred_calls_accepted", "Calls answered with 202 and executed later.", "model"),
+        _counter(models, "fallback_responses", "Failed calls that got a fallback response.", "model", "kind"),
+        _counter(models, "dead_letters", "Failed calls that were stored as dead letters.", "model"),
         _histogram(deployments, "queue_wait", "Waits for a turn at a deployment.", "deployment"),
         _counter(deployments, "attempts", "Upstream exchanges: ok or the failure kind.", "deployment", "outcome"),
         _histogram(deployments, "upstream_duration", "One exchange.", "deployment"),
@@ -36,14 +36,14 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
         _counter(models, "hedges", "Attempts beside a slow one: won when they answered first.", "model", "outcome"),
         _counter(
             models,
-            "recoveries",
-            "Attempts that went on with a stream that had died: how they were asked, and ok or the failure kind.",
+            "stream_resumes",
+            "Attempts to resume an interrupted stream, by resume mode and result (ok or the failure kind).",
             "model",
-            "manner",
+            "mode",
             "outcome",
         ),
         _counter(models, "tokens", "Tokens as counted by the provider.", "model", "direction"),
-        _counter(models, "tokens_thrown_away", "Tokens of output that no client got, one per event.", "model"),
+        _counter(models, "wasted_tokens", "Output tokens that no client received, one per event.", "model"),
         _counter(clients, "client_calls", "Calls with a client key by how they ended.", "client", "outcome"),
         _counter(
             clients,
@@ -61,10 +61,10 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
     )
 
 
-Owners = Mapping[str, object]
+CountsByLabel = Mapping[str, object]
 
 
-def _counter(owners: Owners, name: str, text: str, *labels: str) -> Family:
+def _counter(owners: CountsByLabel, name: str, text: str, *labels: str) -> Family:
     """Returns a counter; `name` is also the attribute's."""
 
     def read() -> list[Row]:
@@ -77,11 +77,11 @@ def _counter(owners: Owners, name: str, text: str, *labels: str) -> Family:
     return Family(f"llm_guard_{name}", "counter", text, labels, read)
 
 
-def _histogram(owners: Owners, name: str, text: str, label: str) -> Histogram:
+def _histogram(owners: CountsByLabel, name: str, text: str, label: str) -> Histogram:
     return Histogram(f"llm_guard_{name}_seconds", text, label, partial(_of, owners, name))
 
 
-def _of(owners: Owners, name: str) -> Iterator[tuple[str, Any]]:
+def _of(owners: CountsByLabel, name: str) -> Iterator[tuple[str, Any]]:
     return ((label, getattr(owner, name)) for label, owner in owners.items())
 
 

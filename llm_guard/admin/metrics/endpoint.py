@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
-from llm_guard.admin.context import Running
-from llm_guard.admin.http.endpoint import TEXT, Answer, Asked, Page
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint
 from llm_guard.admin.metrics.call_metrics import call_metrics
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, Family, Format, Histogram, pieces, wanted
-from llm_guard.admin.metrics.state_metrics import Alerts, Health, StateMetrics
-from llm_guard.admin.monitor.monitor import Watch
+from llm_guard.admin.metrics.state_metrics import AlertCounts, HealthStates, StateMetrics
+from llm_guard.admin.monitor.monitor import Monitor
 
 _SHARE = 0.1
 """Largest share of the event loop's time for pages. The page is open to all."""
@@ -30,7 +30,12 @@ class Metrics:
     """All metrics, and the page that shows them."""
 
     def __init__(
-        self, running: Running, watch: Watch, health: Health, alerts: Alerts, others: Iterable[Family | Histogram] = ()
+        self,
+        running: AdminContext,
+        watch: Monitor,
+        health: HealthStates,
+        alerts: AlertCounts,
+        others: Iterable[Family | Histogram] = (),
     ) -> None:
         """`others`: metrics of other subsystems."""
         self.state = StateMetrics(running, watch, health, alerts)
@@ -45,13 +50,13 @@ class Metrics:
         """Last page of each format, with its number among those begun."""
         self._next_at = 0.0
 
-    def pages(self) -> list[Page]:
-        summary = "For Prometheus; as OpenMetrics if asked to."
-        return [Page("GET", "/metrics", summary, self._give, media=TEXT, is_open=True)]
+    def pages(self) -> list[Endpoint]:
+        summary = "Returns metrics for Prometheus, in OpenMetrics format if the client accepts it."
+        return [Endpoint("GET", "/metrics", summary, self._give, media=TEXT, is_open=True)]
 
-    async def _give(self, asked: Asked) -> Answer:
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
         form = wanted(asked.headers.get("accept", ""))
-        return Answer(await self._page(form), CONTENT_TYPES[form])
+        return AdminResponse(await self._page(form), CONTENT_TYPES[form])
 
     async def _page(self, form: Format) -> bytes:
         """Returns a page that was begun after this request. Concurrent requests share the next one."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from llm_guard.admin.api.health import WORST_FIRST
-from llm_guard.admin.context import Running
+from llm_guard.admin.context import AdminContext
 from llm_guard.admin.metrics.exposition import Family, Row
-from llm_guard.admin.monitor.monitor import Watch
+from llm_guard.admin.monitor.monitor import Monitor
 from llm_guard.log import direct_writer
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
 from llm_guard.routing.deployment import Deployment
 from llm_guard.version import __version__, is_compiled
 
-Health = Callable[[], Iterable[tuple[str, HealthState]]]
+HealthStates = Callable[[], Iterable[tuple[str, HealthState]]]
 """Yields the health of each `deployment` label, with pauses."""
-Alerts = Callable[[], Mapping[tuple[str, str], int]]
+AlertCounts = Callable[[], Mapping[tuple[str, str], int]]
 """Returns how often each alert was raised since the start, by name and severity, including zeros."""
 
 _STATES: tuple[BreakerState, ...] = get_args(BreakerState)
@@ -45,7 +45,7 @@ class _Seen:
 class StateMetrics:
     """Samples and metrics; `look` must be exhausted before the metrics are written."""
 
-    def __init__(self, running: Running, watch: Watch, health: Health, alerts: Alerts) -> None:
+    def __init__(self, running: AdminContext, watch: Monitor, health: HealthStates, alerts: AlertCounts) -> None:
         self._running = running
         self._gateway = running.gateway
         self._watch = watch
@@ -92,7 +92,9 @@ class StateMetrics:
                 ("upstream",),
                 self._dials,
             ),
-            gauge("benched_credentials", "Keys that were refused, and rest.", ("upstream",), self._benched),
+            gauge(
+                "credentials_in_cooldown", "Credentials in a cooldown.", ("upstream",), self._credentials_in_cooldown
+            ),
             gauge("breaker_state", "1 for the state a breaker is in.", ("deployment", "state"), self._states),
             counter("breaker_transitions", "Changes of a breaker's state.", ("deployment", "to"), self._entered),
             gauge("health_state", "1 for how a deployment is.", ("deployment", "state"), self._healths),
@@ -133,7 +135,7 @@ class StateMetrics:
         upstreams = self._gateway.table.upstreams
         return [((name,), self._running.dials(upstream.link)) for name, upstream in upstreams.items()]
 
-    def _benched(self) -> list[Row]:
+    def _credentials_in_cooldown(self) -> list[Row]:
         counts = dict.fromkeys(self._gateway.table.upstreams, 0)
         for kind, upstream, *_ in self._gateway.cooldowns.snapshot(self._running.clock.now()):
             if kind == "credential" and upstream in counts:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import get_args
 
 from llm_guard.admin.metrics.exposition import Family, Histogram, Row
-from llm_guard.deferred.counters import ErrandCounts
-from llm_guard.proxy.cache.response_cache import AnswerCache
-from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.deferred.counters import DeferredCounters
+from llm_guard.proxy.cache.response_cache import ResponseCache
+from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.resilience.health.engine_state import EngineState
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.prober import Prober
@@ -57,7 +57,7 @@ def probe_metrics(prober: Prober) -> tuple[Family | Histogram, ...]:
     )  # fmt: skip
 
 
-def cache_metrics(cache: AnswerCache) -> tuple[Family, ...]:
+def cache_metrics(cache: ResponseCache) -> tuple[Family, ...]:
     """Returns the metrics: entries and sizes by route, the others in total."""
 
     def entries() -> list[Row]:
@@ -67,37 +67,37 @@ def cache_metrics(cache: AnswerCache) -> tuple[Family, ...]:
         return [((route,), held.bytes) for route, held in cache.snapshot().routes.items()]
 
     return (
-        Family("llm_guard_cache_entries", "gauge", "Answers that are kept.", ("model",), entries),
-        Family("llm_guard_cache_bytes", "gauge", "What they take.", ("model",), sizes),
+        Family("llm_guard_cache_entries", "gauge", "Cached responses.", ("model",), entries),
+        Family("llm_guard_cache_bytes", "gauge", "Size of the cached responses in bytes.", ("model",), sizes),
         Family(
             "llm_guard_cache_evictions",
             "counter",
-            "Answers that made room for others.",
+            "Cached responses that were evicted to make room.",
             (),
             lambda: [((), cache.snapshot().evictions)],
         ),
         Family(
             "llm_guard_cache_store_failures",
             "counter",
-            "What the cache's file could not do, or not in time.",
-            ("what",),
-            lambda: [((what,), count) for what, count in cache.snapshot().failures.items()],
+            "Failed operations on the cache file, by reason.",
+            ("reason",),
+            lambda: [((reason,), count) for reason, count in cache.snapshot().failures.items()],
         ),
     )
 
 
-def degraded_metrics(degraded: Degraded) -> tuple[Family, ...]:
+def degraded_metrics(degraded: DegradedMode) -> tuple[Family, ...]:
     """Returns the metrics of models with degraded mode in their rules, and of the gateway."""
 
     def routes() -> Iterator[Row]:
         return (((alias,), int(mode.is_degraded)) for alias, mode in degraded.snapshot().routes.items())
 
     return (
-        Family("llm_guard_degraded", "gauge", "1 while lesser answers are given soon.", ("model",), routes),
+        Family("llm_guard_degraded", "gauge", "1 while the model is in degraded mode.", ("model",), routes),
         Family(
             "llm_guard_degraded_gateway",
             "gauge",
-            "1 while that is so for all models that have any.",
+            "1 while the gateway is in degraded mode: all models that have one are in it.",
             (),
             lambda: [((), int(degraded.snapshot().is_degraded))],
         ),
@@ -126,7 +126,7 @@ def engine_metrics(engines: Engines) -> tuple[Family, ...]:
     )  # fmt: skip
 
 
-def kept_metrics(counts: ErrandCounts) -> tuple[Family, ...]:
+def stored_call_metrics(counts: DeferredCounters) -> tuple[Family, ...]:
     """Returns the metrics. The stored calls are as of some seconds ago; if there never were any, there are no
     samples."""
 
@@ -142,20 +142,20 @@ def kept_metrics(counts: ErrandCounts) -> tuple[Family, ...]:
 
     return (
         Family(
-            "llm_guard_kept_calls", "gauge", "Calls kept beyond their clients: letters, and those answered later.",
+            "llm_guard_stored_calls", "gauge", "Stored calls: dead letters and deferred calls.",
             ("purpose", "state"), kept,
         ),
-        Family("llm_guard_kept_calls_bytes", "gauge", "What they take on the disk.", (), size),
+        Family("llm_guard_stored_calls_bytes", "gauge", "Size of the stored calls on the disk in bytes.", (), size),
         Family(
-            "llm_guard_dead_letters_lost", "counter", "Calls that should have been kept as letters, and were not.",
-            ("why",), lambda: [((why,), count) for why, count in counts.lost.items()],
+            "llm_guard_dead_letters_lost", "counter", "Dead letters that could not be stored.",
+            ("reason",), lambda: [((reason,), count) for reason, count in counts.lost.items()],
         ),
         Family(
-            "llm_guard_errands", "counter", "Kept calls asked for, by what came of it.", ("purpose", "outcome"),
+            "llm_guard_deferred_executions", "counter", "Executions of stored calls.", ("purpose", "outcome"),
             lambda: list(counts.rounds.items()),
         ),
         Family(
-            "llm_guard_completion_webhooks", "counter", "Webhooks told that a promised call is over.",
-            ("webhook", "outcome"), lambda: list(counts.told.items()),
+            "llm_guard_completion_webhooks", "counter", "Webhook requests that report a finished deferred call.",
+            ("webhook", "outcome"), lambda: list(counts.webhook_requests.items()),
         ),
     )  # fmt: skip

@@ -13,14 +13,14 @@ _log = structlog.get_logger("llm_guard.admin.monitor.monitor")
 PERIOD_S = 0.25
 _MINUTE_S = 60.0
 
-Look = Callable[[float], None]
+PeriodicCheck = Callable[[float], None]
 """Takes the monotonic time; must not block."""
 
 
-class Watch:
+class Monitor:
     """Runs until it is stopped. A function that fails does not stop the others."""
 
-    def __init__(self, looks: Iterable[Look], clock: Clock) -> None:
+    def __init__(self, looks: Iterable[PeriodicCheck], clock: Clock) -> None:
         self._looks = tuple(looks)
         self._clock = clock
         self._alarm: Alarm | None = None
@@ -59,7 +59,7 @@ class Watch:
             except Exception:  # noqa: BLE001  # a failure must not stop the others, or the next run
                 if now - self._complained_at >= _MINUTE_S:
                     self._complained_at = now
-                    _log.exception("a look failed")
+                    _log.exception("a periodic check failed")
         self._arm(self._clock.now())
 
     def _note_lag(self, lag_s: float, now: float) -> None:

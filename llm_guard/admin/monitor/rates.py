@@ -19,7 +19,7 @@ _OF_THE_CALL = frozenset(kind.label for kind in FailureKind if kind.scope is Sco
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class CallTally:
     """Counts of events, of one name or summed over several."""
 
     calls: int = 0
@@ -36,10 +36,10 @@ class Tally:
     refused: tuple[int, ...] = ()
     """Calls that the gateway refused, by `GATEWAYS_DOING`; empty: none."""
 
-    def plus(self, other: Tally) -> Tally:
+    def plus(self, other: CallTally) -> CallTally:
         return self._with(other, add)
 
-    def since(self, earlier: Tally) -> Tally:
+    def since(self, earlier: CallTally) -> CallTally:
         """Returns the difference to `earlier`."""
         return self._with(earlier, sub)
 
@@ -53,8 +53,8 @@ class Tally:
         """Share from 0 to 1; None: no outcome counts."""
         return share(self.ok, self.judged)
 
-    def _with(self, other: Tally, how: Callable[[int, int], int]) -> Tally:
-        return Tally(
+    def _with(self, other: CallTally, how: Callable[[int, int], int]) -> CallTally:
+        return CallTally(
             how(self.calls, other.calls),
             how(self.judged, other.judged),
             how(self.ok, other.ok),
@@ -67,15 +67,15 @@ class Tally:
         )
 
 
-NOTHING = Tally()
+NOTHING = CallTally()
 
 
-def of_model(counts: ModelCounts, before: Tally = NOTHING) -> Tally:
+def of_model(counts: ModelCounts, before: CallTally = NOTHING) -> CallTally:
     """Returns a snapshot; `before` itself, if nothing has happened since."""
     calls = sum(counts.calls.values())
     if calls == before.calls:
         return before
-    return Tally(
+    return CallTally(
         calls,
         counts.judged,
         counts.calls.get("ok", 0),
@@ -88,14 +88,14 @@ def of_model(counts: ModelCounts, before: Tally = NOTHING) -> Tally:
     )
 
 
-def of_deployment(counts: DeploymentCounts, before: Tally = NOTHING) -> Tally:
+def of_deployment(counts: DeploymentCounts, before: CallTally = NOTHING) -> CallTally:
     """Returns a snapshot; `before` itself, if nothing has happened since."""
     attempts = sum(counts.attempts.values())
     calls = attempts + counts.turned_away
     if calls == before.calls:
         return before
     of_the_call = sum(number for outcome, number in counts.attempts.items() if outcome in _OF_THE_CALL)
-    return Tally(
+    return CallTally(
         calls,
         attempts - of_the_call,
         counts.attempts.get("ok", 0),
@@ -107,7 +107,7 @@ def of_deployment(counts: DeploymentCounts, before: Tally = NOTHING) -> Tally:
     )
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
+def total(tallies: Iterable[CallTally]) -> CallTally:
     """Returns the sum."""
     whole = NOTHING
     for tally in tallies:

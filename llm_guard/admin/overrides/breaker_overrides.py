@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_guard.admin.audit.changes import Changes
-from llm_guard.admin.schemas.models import ForceView
+from llm_guard.admin.schemas.models import BreakerOverrideView
 from llm_guard.clock import Clock, iso
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
@@ -23,7 +23,7 @@ _SHUT = ("forced_open", "open", "half_open")
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class BreakerSelector:
     """Selects breakers: those with a deployment label, one of a model name under it, or the one of an upstream's
     host."""
 
@@ -45,10 +45,10 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Force:
+class BreakerOverride:
     """An operator's override of breakers."""
 
-    aim: Aim
+    aim: BreakerSelector
     state: ForcedState
     reason: str
     until: float | None
@@ -58,7 +58,7 @@ class Force:
     """Seconds since the epoch."""
 
 
-class Forces:
+class BreakerOverrides:
     """All overrides; the latest on a breaker applies.
 
     An override survives a reload, unless the new config sets another `state` for the breaker or drops the deployment.
@@ -68,17 +68,17 @@ class Forces:
         self._gateway = gateway
         self._changes = changes
         self._clock = clock
-        self._forces: dict[Aim, Force] = {}
-        self._taken: dict[Breaker, Force] = {}
+        self._forces: dict[BreakerSelector, BreakerOverride] = {}
+        self._taken: dict[Breaker, BreakerOverride] = {}
         """The override in effect on each breaker."""
 
-    def put(self, force: Force) -> None:
+    def put(self, force: BreakerOverride) -> None:
         """Adds an override, in place of the one with the same aim."""
         self._forces[force.aim] = force
         for _, breaker in self._meant(force.aim):
             self._take(breaker, force)
 
-    def reset(self, aim: Aim) -> list[Force]:
+    def reset(self, aim: BreakerSelector) -> list[BreakerOverride]:
         """Ends the overrides of an aim, including those on single names under a label, and returns them. The breakers
         start closed with no failures, or in the state that the config sets."""
         ended = [each for each in self._forces.values() if each.aim == aim or _covers(aim, each.aim)]
@@ -87,14 +87,14 @@ class Forces:
         self._release(self._meant(aim), "reset by an operator")
         return ended
 
-    def all(self) -> tuple[Force, ...]:
+    def all(self) -> tuple[BreakerOverride, ...]:
         return tuple(self._forces.values())
 
     def has_taken(self, breaker: Breaker) -> bool:
         """Returns whether an operator's override is in effect on the breaker."""
         return breaker in self._taken
 
-    def covering(self, aim: Aim) -> Force | None:
+    def covering(self, aim: BreakerSelector) -> BreakerOverride | None:
         """Returns the override of a whole label that would force a single name's breaker again after a reset of that
         name."""
         return next((each for each in self._forces.values() if _covers(each.aim, aim)), None)
@@ -112,23 +112,23 @@ class Forces:
         forced = (each.aim.upstream for each in self._forces.values() if each.state == "forced_open")
         return {name for name in forced if name is not None}
 
-    def forced(self, label: str) -> ForceView | None:
+    def forced(self, label: str) -> BreakerOverrideView | None:
         """Returns the override of a label, or else of a name under it."""
         meant = [each for each in self._forces.values() if each.aim.deployment == label]
         force = min(meant, key=lambda each: each.aim.model is not None, default=None)
         if force is None:
             return None
         until = None if force.until is None else iso(self._clock.wall() + force.until - self._clock.now())
-        return ForceView(force.reason, iso(force.since), until, force.who)
+        return BreakerOverrideView(force.reason, iso(force.since), until, force.who)
 
     def look(self, now: float) -> None:
         """Ends overrides that have expired, or that a reload has overruled."""
         if not self._forces:
             return
         for force in [each for each in self._forces.values() if each.until is not None and now >= each.until]:
-            self._end(force, "expiry", "its time was over")
+            self._end(force, "expiry", "the override expired")
         for force in {force for breaker, force in self._taken.items() if breaker.state != force.state}:
-            self._end(force, "reload", "the config says another state")
+            self._end(force, "reload", "the new config sets another state")
         self._forget_lost()
 
     def apply_overrides(self, deployment: Deployment) -> None:
@@ -142,14 +142,14 @@ class Forces:
         """Ends overrides of labels and upstreams that the new config no longer has."""
         for force in list(self._forces.values()):
             if force.aim.deployment not in labels and force.aim.upstream not in upstreams:
-                self._end(force, "reload", "the config has it no longer")
+                self._end(force, "reload", "the new config no longer has it")
 
-    def _meant(self, aim: Aim) -> list[tuple[Deployment, Breaker]]:
+    def _meant(self, aim: BreakerSelector) -> list[tuple[Deployment, Breaker]]:
         """Returns the selected deployments and breakers; deployments of one upstream share its breaker."""
         found = ((each, aim.breaker(each)) for each in self._gateway.deployments())
         return [(each, breaker) for each, breaker in found if breaker is not None]
 
-    def _take(self, breaker: Breaker, force: Force) -> None:
+    def _take(self, breaker: Breaker, force: BreakerOverride) -> None:
         breaker.force(force.state, self._clock.now())
         self._taken[breaker] = force
 
@@ -166,15 +166,15 @@ class Forces:
             self.apply_overrides(deployment)
         self._gateway.wake_waiters()
 
-    def _end(self, force: Force, who: str, why: str) -> None:
+    def _end(self, force: BreakerOverride, actor: str, reason: str) -> None:
         """Ends an override as a whole, even if a reload has overruled it for one of its breakers only."""
         if self._forces.get(force.aim) is force:
             del self._forces[force.aim]
         meant = [pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force]
-        self._release(meant, f"no longer forced: {why}")
+        self._release(meant, f"no longer forced: {reason}")
         self._taken = {breaker: taken for breaker, taken in self._taken.items() if taken is not force}
         details = {"was": force.state, "reason": force.reason}
-        self._changes.note(who, "breakers.reset", str(force.aim), why, details)
+        self._changes.note(actor, "breakers.reset", str(force.aim), reason, details)
 
     def _forget_lost(self) -> None:
         """Forgets breakers that no longer exist: patterns drop names, reloads drop deployments."""
@@ -183,6 +183,6 @@ class Forces:
         self._taken = {breaker: force for breaker, force in self._taken.items() if breaker in live}
 
 
-def _covers(wide: Aim, narrow: Aim) -> bool:
+def _covers(wide: BreakerSelector, narrow: BreakerSelector) -> bool:
     """Returns whether `wide` is a label, and `narrow` a single name under it."""
-    return wide.deployment is not None and wide == Aim(narrow.deployment) and narrow.model is not None
+    return wide.deployment is not None and wide == BreakerSelector(narrow.deployment) and narrow.model is not None

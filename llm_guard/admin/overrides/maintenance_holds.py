@@ -1,4 +1,4 @@
-"""Maintenance holds: deployments that an operator has drained, or benched for a time.
+"""Maintenance holds: deployments that an operator has drained, or cordoned for a time.
 
 Applies each hold to every deployment with its label, new ones included, and ends it. `proxy.attempts.admission`
 enforces it.
@@ -12,26 +12,26 @@ from llm_guard.admin.audit.changes import Changes
 from llm_guard.admin.schemas.models import HoldView
 from llm_guard.clock import Clock, iso
 from llm_guard.proxy.handler import Handler
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 
 
-class Holds:
+class MaintenanceHolds:
     """Holds by label. A reload keeps them, unless the label is gone."""
 
     def __init__(self, gateway: Handler, changes: Changes, clock: Clock) -> None:
         self._gateway = gateway
         self._changes = changes
         self._clock = clock
-        self._holds: dict[str, Hold] = {}
+        self._holds: dict[str, MaintenanceHold] = {}
 
-    def put(self, label: str, hold: Hold) -> None:
+    def put(self, label: str, hold: MaintenanceHold) -> None:
         """Adds a hold, in place of the previous one."""
         self._holds[label] = hold
         for each in self._gateway.deployments():
             if each.label == label:
                 each.hold = hold
 
-    def end(self, label: str) -> Hold | None:
+    def end(self, label: str) -> MaintenanceHold | None:
         """Ends a hold and returns it, None if there was none. Calls return gradually (slow start)."""
         hold = self._holds.pop(label, None)
         now = self._clock.now()
@@ -42,7 +42,7 @@ class Holds:
         self._gateway.wake_waiters()
         return hold
 
-    def all(self) -> tuple[tuple[str, Hold], ...]:
+    def all(self) -> tuple[tuple[str, MaintenanceHold], ...]:
         """Returns each hold with its label."""
         return tuple(self._holds.items())
 
@@ -61,7 +61,7 @@ class Holds:
         for label, hold in list(self._holds.items()):
             if hold.until is not None and now >= hold.until:
                 self.end(label)
-                self._note("expiry", label, hold, "its time was over")
+                self._note("expiry", label, hold, "the hold expired")
 
     def apply_overrides(self, deployment: Deployment) -> None:
         """Applies the hold to a deployment that is new, or has another label."""
@@ -71,7 +71,7 @@ class Holds:
         """Ends holds of labels that the new config no longer has."""
         for label in self._holds.keys() - labels:
             if (hold := self.end(label)) is not None:
-                self._note("reload", label, hold, "the config has it no longer")
+                self._note("reload", label, hold, "the new config no longer has the deployment")
 
-    def _note(self, who: str, label: str, hold: Hold, why: str) -> None:
-        self._changes.note(who, "deployments.return", label, why, {"was": hold.kind, "reason": hold.reason})
+    def _note(self, actor: str, label: str, hold: MaintenanceHold, reason: str) -> None:
+        self._changes.note(actor, "deployments.uncordon", label, reason, {"was": hold.kind, "reason": hold.reason})

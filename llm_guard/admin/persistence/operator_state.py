@@ -11,18 +11,18 @@ from typing import Any, Literal
 import structlog
 from msgspec import Struct
 
-from llm_guard.admin.alerting.alerts import Alerts, KeptAlert
-from llm_guard.admin.api.degraded import DegradedPages, Word
+from llm_guard.admin.alerting.alerts import Alerts, SavedAlert
+from llm_guard.admin.api.degraded import DegradedApi, ModeOverride
 from llm_guard.admin.api.deployments import DeploymentApi
-from llm_guard.admin.api.limits import LimitPages
+from llm_guard.admin.api.limits import LimitApi
 from llm_guard.admin.audit.changes import Changes
-from llm_guard.admin.overrides.breaker_overrides import Aim, Force, ForcedState
+from llm_guard.admin.overrides.breaker_overrides import BreakerOverride, BreakerSelector, ForcedState
 from llm_guard.clock import Clock
-from llm_guard.config_reloader import Reloads
+from llm_guard.config_reloader import ConfigReloader
 from llm_guard.log import LEVELS
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.alerts.silences import Silence
-from llm_guard.routing.deployment import Hold
+from llm_guard.routing.deployment import MaintenanceHold
 from llm_guard.upstreams.engines.registry import Engines
 
 _log = structlog.get_logger("llm_guard.admin.persistence.operator_state")
@@ -31,7 +31,7 @@ _STEP_S = 1.0
 _CLIENTS_EVERY_S = 5.0
 
 
-class KeptForce(Struct, frozen=True):
+class SavedBreakerOverride(Struct, frozen=True):
     """An override of breakers. Here and below, instants are in seconds since the epoch, and `until` null means no
     end."""
 
@@ -45,16 +45,16 @@ class KeptForce(Struct, frozen=True):
     until: float | None
 
 
-class KeptHold(Struct, frozen=True):
+class SavedHold(Struct, frozen=True):
     label: str
-    kind: Literal["drained", "benched"]
+    kind: Literal["drained", "cordoned"]
     reason: str
     who: str
     since: float
     until: float | None
 
 
-class KeptSilence(Struct, frozen=True):
+class SavedSilence(Struct, frozen=True):
     alert: str
     subject: str | None
     until: float
@@ -62,7 +62,7 @@ class KeptSilence(Struct, frozen=True):
     who: str
 
 
-class KeptMode(Struct, frozen=True):
+class SavedMode(Struct, frozen=True):
     model: str | None
     """Model in degraded mode; None: the whole gateway."""
     is_degraded: bool
@@ -72,12 +72,12 @@ class KeptMode(Struct, frozen=True):
     until: float | None
 
 
-class KeptLimits(Struct, frozen=True):
+class SavedLimits(Struct, frozen=True):
     label: str
     said: dict[str, Any]
 
 
-class KeptClient(Struct, frozen=True):
+class SavedClient(Struct, frozen=True):
     name: str
     day: int
     """Day in UTC, counted from the epoch."""
@@ -85,15 +85,15 @@ class KeptClient(Struct, frozen=True):
     """Tokens used on that day."""
 
 
-class Kept(Struct, frozen=True):
+class SavedState(Struct, frozen=True):
     """The whole state. One that equals a default instance need not be written."""
 
-    alerts: list[KeptAlert] = []
-    silences: list[KeptSilence] = []
-    forces: list[KeptForce] = []
-    holds: list[KeptHold] = []
-    limits: list[KeptLimits] = []
-    modes: list[KeptMode] = []
+    alerts: list[SavedAlert] = []
+    silences: list[SavedSilence] = []
+    forces: list[SavedBreakerOverride] = []
+    holds: list[SavedHold] = []
+    limits: list[SavedLimits] = []
+    modes: list[SavedMode] = []
     stopped: list[str] = []
     """Engines that an operator has stopped."""
     log_levels: list[str] = []
@@ -101,7 +101,7 @@ class Kept(Struct, frozen=True):
     config: str | None = None
     """Digest of the running config, set only where something depends on it."""
     is_rolled_back: bool = False
-    clients: list[KeptClient] = []
+    clients: list[SavedClient] = []
 
 
 class OperatorState:
@@ -111,10 +111,10 @@ class OperatorState:
         self,
         alerts: Alerts,
         controls: DeploymentApi,
-        limits: LimitPages,
-        degraded: DegradedPages,
+        limits: LimitApi,
+        degraded: DegradedApi,
         engines: Engines,
-        reloads: Reloads,
+        reloads: ConfigReloader,
         changes: Changes,
         gateway: Handler,
         clock: Clock,
@@ -128,32 +128,32 @@ class OperatorState:
         self._changes = changes
         self._gateway = gateway
         self._clock = clock
-        self._clients: list[KeptClient] = []
+        self._clients: list[SavedClient] = []
         self._clients_at = float("-inf")
         self._offset_s = clock.wall() - clock.now()
 
-    def snapshot(self) -> Kept:
+    def snapshot(self) -> SavedState:
         """Takes a snapshot. It equals the previous one unless something was set, sent, or has ended."""
-        offset_s, words, current = self._offset(), self._limits.words(), self._reloads.current
+        offset_s, limits, current = self._offset(), self._limits.overrides(), self._reloads.current
         is_rolled_back = self._reloads.is_rolled_back
-        return Kept(
+        return SavedState(
             alerts=self._alerts.kept(),
             silences=[
-                KeptSilence(each.alert, each.subject, offset_s + each.until, each.reason, each.who)
+                SavedSilence(each.alert, each.subject, offset_s + each.until, each.reason, each.who)
                 for each in self._alerts.silences()
             ],
             forces=[_kept_force(each, offset_s) for each in self._controls.forces.all()],
             holds=[_kept_hold(label, each, offset_s) for label, each in self._controls.holds.all()],
-            limits=[KeptLimits(label, said) for label, said in words.items()],
-            modes=[_kept_mode(model, each, offset_s) for model, each in self._degraded.words()],
+            limits=[SavedLimits(label, said) for label, said in limits.items()],
+            modes=[_kept_mode(model, each, offset_s) for model, each in self._degraded.overrides()],
             stopped=self._engines.stopped(),
             log_levels=sorted(LEVELS.overrides()),
-            config=current.digest if words or is_rolled_back else None,
+            config=current.digest if limits or is_rolled_back else None,
             is_rolled_back=is_rolled_back,
             clients=self._clients_lately(),
         )
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, kept: SavedState) -> None:
         """Restores a snapshot, before the first call. Overrides that have ended meanwhile are noted in the audit
         trail."""
         offset_s = self._offset()
@@ -170,31 +170,37 @@ class OperatorState:
         self._gateway.quotas.restore_days((each.name, each.day, each.tokens) for each in kept.clients)
         self._recall_config(kept)
         for name in kept.log_levels:
-            self._changes.note("start", "log-levels.reset", name or "all", "the process began anew", {})
-        _log.info("what was said before the restart", **_counts(kept))
+            self._changes.note("start", "log-levels.reset", name or "all", "the gateway was restarted", {})
+        _log.info("operator state restored", **_counts(kept))
 
-    def _clients_lately(self) -> list[KeptClient]:
+    def _clients_lately(self) -> list[SavedClient]:
         """Returns the usage of client keys as of a few seconds ago, so that not every call causes a write; up to date
         at the end."""
         now = self._clock.now()
         if now - self._clients_at >= _CLIENTS_EVERY_S or self._gateway.is_closed:
             self._clients_at = now
-            self._clients = [KeptClient(*each) for each in self._gateway.quotas.days()]
+            self._clients = [SavedClient(*each) for each in self._gateway.quotas.days()]
         return self._clients
 
-    def _recall_config(self, kept: Kept) -> None:
+    def _recall_config(self, kept: SavedState) -> None:
         """Restores changed limits, if the config is the same: a restart with another config ends them, as a reload
         does."""
         digest = self._reloads.current.digest
         is_same = kept.config == digest
         if kept.is_rolled_back and not is_same:
-            why, detail = "the process began anew, by the file", {"was": kept.config, "digest": digest}
+            why, detail = "the gateway was restarted with the config file", {"was": kept.config, "digest": digest}
             self._changes.note("start", "config.reload", str(self._reloads.path), why, detail)
         for each in kept.limits:
             if is_same:
                 self._limits.put(each.label, each.said)
             else:
-                self._changes.note("start", "limits.reset", each.label, "the config was read", {"was": each.said})
+                self._changes.note(
+                    "start",
+                    "limits.reset",
+                    each.label,
+                    "the gateway was restarted with another config",
+                    {"was": each.said},
+                )
 
     def _offset(self) -> float:
         """Returns the seconds from monotonic instants to the epoch. It changes only if the wall clock is set: otherwise
@@ -205,39 +211,41 @@ class OperatorState:
         return self._offset_s
 
 
-def _kept_force(force: Force, offset_s: float) -> KeptForce:
+def _kept_force(force: BreakerOverride, offset_s: float) -> SavedBreakerOverride:
     aim, until = force.aim, _moved(force.until, offset_s)
-    return KeptForce(
+    return SavedBreakerOverride(
         aim.deployment, aim.model, aim.upstream, force.state, force.reason, force.who, force.since, until
     )  # fmt: skip
 
 
-def _force(kept: KeptForce, offset_s: float) -> Force:
-    aim, until = Aim(kept.deployment, kept.model, kept.upstream), _moved(kept.until, -offset_s)
-    return Force(aim, kept.state, kept.reason, until, kept.who, kept.since)
+def _force(kept: SavedBreakerOverride, offset_s: float) -> BreakerOverride:
+    aim, until = BreakerSelector(kept.deployment, kept.model, kept.upstream), _moved(kept.until, -offset_s)
+    return BreakerOverride(aim, kept.state, kept.reason, until, kept.who, kept.since)
 
 
-def _kept_hold(label: str, hold: Hold, offset_s: float) -> KeptHold:
-    return KeptHold(label, hold.kind, hold.reason, hold.who, hold.since, _moved(hold.until, offset_s))
+def _kept_hold(label: str, hold: MaintenanceHold, offset_s: float) -> SavedHold:
+    return SavedHold(label, hold.kind, hold.reason, hold.who, hold.since, _moved(hold.until, offset_s))
 
 
-def _hold(kept: KeptHold, offset_s: float) -> tuple[str, Hold]:
-    return kept.label, Hold(kept.kind, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
+def _hold(kept: SavedHold, offset_s: float) -> tuple[str, MaintenanceHold]:
+    return kept.label, MaintenanceHold(kept.kind, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
 
 
-def _kept_mode(model: str | None, word: Word, offset_s: float) -> KeptMode:
-    return KeptMode(model, word.is_degraded, word.reason, word.who, word.since, _moved(word.until, offset_s))
+def _kept_mode(model: str | None, override: ModeOverride, offset_s: float) -> SavedMode:
+    return SavedMode(
+        model, override.is_degraded, override.reason, override.who, override.since, _moved(override.until, offset_s)
+    )
 
 
-def _mode(kept: KeptMode, offset_s: float) -> tuple[str | None, Word]:
-    return kept.model, Word(kept.is_degraded, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
+def _mode(kept: SavedMode, offset_s: float) -> tuple[str | None, ModeOverride]:
+    return kept.model, ModeOverride(kept.is_degraded, kept.reason, kept.who, kept.since, _moved(kept.until, -offset_s))
 
 
 def _moved(until: float | None, by_s: float) -> float | None:
     return None if until is None else until + by_s
 
 
-def _counts(kept: Kept) -> dict[str, int]:
+def _counts(kept: SavedState) -> dict[str, int]:
     return {
         "alerts": len(kept.alerts),
         "silences": len(kept.silences),

@@ -14,10 +14,10 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from llm_guard.admin.persistence.operator_state import Kept
+from llm_guard.admin.persistence.operator_state import SavedState
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import Worker
-from llm_guard.storage.snapshot_file import KeptFile, TakenOver
+from llm_guard.storage.io_thread import IoThread
+from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver
 
 _log = structlog.get_logger("llm_guard.admin.persistence.state_saver")
 
@@ -29,22 +29,22 @@ AGAIN_S = 30.0
 _REMEDY = "give each gateway a host name, or an ops.store, of its own"
 
 _Given = TypeVar("_Given")
-_read = msgspec.json.Decoder(Kept).decode
+_read = msgspec.json.Decoder(SavedState).decode
 _written = msgspec.json.encode
 
 
-class Keeping:
+class StateSaver:
     """Life cycle: `await recall()` before the first call, then `look` periodically; `await close()` at the end."""
 
     def __init__(
-        self, file: KeptFile, gather: Callable[[], Kept], recall: Callable[[Kept], None], clock: Clock
+        self, file: SnapshotFile, gather: Callable[[], SavedState], recall: Callable[[SavedState], None], clock: Clock
     ) -> None:  # fmt: skip
         self._file = file
         self._gather = gather
         self._recall = recall
         self._clock = clock
-        self._thread = Worker("kept")
-        self._last: Kept | None = Kept()
+        self._thread = IoThread("kept")
+        self._last: SavedState | None = SavedState()
         """The state on the disk; no file counts as an empty state. None: the next one is written in any case."""
         self._writing: asyncio.Future[None] | None = None
         self._next_at = float("-inf")
@@ -62,11 +62,11 @@ class Keeping:
             self._last = None  # this process owns the file from here on
             self._recall(_read(content))
         except TimeoutError:
-            _log.error("the disk of ops.store does not answer: nothing is known of before the restart")
+            _log.error("operator state not restored: the disk of ops.store does not respond")
         except (OSError, msgspec.DecodeError) as error:
-            _log.error("nothing is known of before the restart", problem=_said(error))
+            _log.error("operator state not restored", error=_said(error))
         except Exception:  # noqa: BLE001  # the file may have been edited by hand; the gateway must start
-            _log.exception("not all is known of before the restart")
+            _log.exception("the operator state is only restored in part")
 
     def look(self, now: float) -> None:
         """Writes the state if it has changed."""
@@ -90,26 +90,29 @@ class Keeping:
                 if self._writing is not None:
                     await asyncio.shield(self._writing)
         except Exception as error:  # noqa: BLE001  # the rest must be stopped as well
-            _log.error("what was new is lost", problem=_said(error) or "the disk does not answer")
+            _log.error(
+                "operator state not saved: the latest changes are lost",
+                error=_said(error) or "the disk does not respond",
+            )
         self._is_over = True
         self._thread.shutdown()
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, kept: SavedState) -> None:
         self._file.write(_written(kept))
 
-    def _settle(self, kept: Kept, writing: asyncio.Future[None]) -> None:
+    def _settle(self, kept: SavedState, writing: asyncio.Future[None]) -> None:
         self._writing = None
         error = None if writing.cancelled() else writing.exception()
         if error is None:
             self._last, self._is_failing = kept, False
         elif isinstance(error, TakenOver):
             self._is_over = True
-            _log.error("another gateway of this name keeps its own here: this one's is lost with it", remedy=_REMEDY)
+            _log.error("operator state not saved: another gateway with the same name uses the file", remedy=_REMEDY)
         else:
             self._next_at = self._clock.now() + AGAIN_S
             if not self._is_failing:
                 self._is_failing = True
-                _log.error("a restart would not know what fires, nor what operators said", problem=_said(error))
+                _log.error("operator state not saved: a restart would lose alerts and overrides", error=_said(error))
 
     def _on_thread(self, act: Callable[[], _Given]) -> asyncio.Future[_Given]:
         return asyncio.get_running_loop().run_in_executor(self._thread, act)

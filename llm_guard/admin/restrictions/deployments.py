@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.admin.api.caller_names import for_callers, of_callers_keys, of_key
-from llm_guard.admin.schemas.restrictions import Kind, Lift, LiftBody, Resettable, Restriction
+from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Resettable, Restriction, RestrictionKind
 from llm_guard.clock import iso
 from llm_guard.resilience.capacity.gate import GateSnapshot
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
-from llm_guard.resilience.circuit_breaker.cooldown import Benched, Key
+from llm_guard.resilience.circuit_breaker.cooldown import Cooldown, CooldownKey
 from llm_guard.resilience.throttling.adaptive_throttle import Phase
 from llm_guard.routing.deployment import Deployment
 
 RESET = "/admin/deployments/reset"
 
-_EVERY_MODEL = "It ends for every model of the credential, on all its deployments."
+_EVERY_MODEL = "Ends it for all models of the credential, on all its deployments."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,13 @@ class Moment:
 
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     """Yields its open breaker, and open breakers of single callers."""
-    lift = _reset(deployment, "breaker", "Its breaker closes, and forgets what it has seen; calls return gradually.")
-    found: list[tuple[Kind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
+    lift = _reset(
+        deployment, "breaker", "Closes its breaker and clears the failure statistics; calls return gradually."
+    )
+    found: list[tuple[RestrictionKind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
         who = caller or "unknown callers"
-        found.append(("caller_breaker", f"its breaker for {who}, whose calls alone fail,", suspect.breaker))
+        found.append(("caller_breaker", f"its breaker for {who}, the only caller with failures,", suspect.breaker))
     for kind, whose, breaker in found:
         if (seen := breaker.snapshot(moment.now)).state in ("open", "half_open"):
             yield _shut(seen, kind, whose, deployment, lift, moment)
@@ -52,8 +54,8 @@ def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     seen = deployment.host.snapshot(moment.now)
     if seen.state in ("open", "half_open"):
         name = deployment.upstream.name
-        effect = f"The breaker of the host closes, for all deployments of {name}; calls return gradually."
-        lift = Lift("POST", RESET, {"upstream": name, "what": ["host_breaker"]}, effect)
+        effect = f"Closes the breaker of the host, for all deployments of {name}; calls return gradually."
+        lift = Lift("POST", RESET, {"upstream": name, "kinds": ["host_breaker"]}, effect)
         yield _shut(seen, "host_breaker", f"the breaker of the host of {name}", deployment, lift, moment)
 
 
@@ -80,26 +82,26 @@ def of_gates(
 
 
 def of_cooldowns(
-    cooldowns: Mapping[Key, Benched], deployments: Iterable[Deployment], moment: Moment
+    cooldowns: Mapping[CooldownKey, Cooldown], deployments: Iterable[Deployment], moment: Moment
 ) -> Iterator[Restriction]:
     """Yields cooldowns of credentials and of models, one for each of an upstream's own keys, and one for all callers'
     keys together."""
-    groups: dict[tuple[str, str | None, str | None], list[Benched]] = {}
+    groups: dict[tuple[str, str | None, str | None], list[Cooldown]] = {}
     concerned = concerned_by(cooldowns, deployments)
     labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
     for key, found in concerned.items():
         upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
         groups.setdefault((upstream, model, _own_name(key, found[0])), []).append(cooldowns[key])
         labels[upstream, model] = {each.label: each for each in found}
-    for (upstream, model, own), benched in groups.items():
+    for (upstream, model, own), group in groups.items():
         if model is None:
-            yield _cooling_credential(upstream, benched, own, moment)
+            yield _cooling_credential(upstream, group, own, moment)
         else:
             for deployment in labels[upstream, model].values():
-                yield _cooling(deployment, benched, own, moment)
+                yield _cooling(deployment, group, own, moment)
 
 
-def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict[Key, list[Deployment]]:
+def concerned_by(keys: Iterable[CooldownKey], deployments: Iterable[Deployment]) -> dict[CooldownKey, list[Deployment]]:
     """Returns each cooldown with the deployments that it may affect, without those of keys that a reload has replaced.
 
     A key ends with upstream, base URL, digest of the credential and account, and with a model unless all are meant.
@@ -121,9 +123,9 @@ def concerned_by(keys: Iterable[Key], deployments: Iterable[Deployment]) -> dict
 
 
 _WHY: dict[Phase, str] = {
-    "trying": "many fail, and for a moment fewer are sent to find out whether fewer fail then",
-    "throttling": "more than that fail",
-    "releasing": "those that waited during a trial go now",
+    "trying": "many calls fail; a lower rate is tried to see whether fewer fail",
+    "throttling": "at higher rates more calls fail",
+    "releasing": "calls that waited during the trial are sent",
 }
 
 
@@ -133,7 +135,7 @@ def is_ramping(deployment: Deployment, limit: int | None) -> bool:
     return limit is not None and (own is None or (own != "adaptive" and limit < own))
 
 
-def _own_name(key: Key, deployment: Deployment) -> str | None:
+def _own_name(key: CooldownKey, deployment: Deployment) -> str | None:
     """Returns the name of the upstream's own key in a cooldown's key, "" where there is only one; None for a caller's
     key or account."""
     whose = key[-4:] if key[0] == "credential" else key[-5:-1]
@@ -141,7 +143,7 @@ def _own_name(key: Key, deployment: Deployment) -> str | None:
 
 
 def _shut(
-    seen: BreakerSnapshot, kind: Kind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
+    seen: BreakerSnapshot, kind: RestrictionKind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
 ) -> Restriction:
     opened = next((each for each in reversed(seen.latest) if each.after == "open"), None)
     is_host = kind == "host_breaker"
@@ -154,9 +156,9 @@ def _shut(
         f"{whose} is {'open' if is_open else 'half-open'}: {opened.why if opened is not None else 'calls failed'}",
         moment.iso(seen.outage_at),
         moment.iso(max(moment.now, seen.probe_at)) if is_open and seen.probe_at is not None else None,
-        "From then on one call is let through; the breaker closes if it succeeds."
+        "Then a trial call passes; the breaker closes if it succeeds."
         if is_open
-        else "One call is let through now; the breaker closes if it succeeds.",
+        else "A trial call passes now; the breaker closes if it succeeds.",
         0,
         False,
         lift,
@@ -167,25 +169,25 @@ def _shut(
 def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
     slowest = min(paced, key=lambda each: each.rate or inf)
     cause = (
-        "the headers of its answers say that its rate limit is nearly used up"
+        "its rate limit is nearly used up, by the headers of its responses"
         if slowest.rate_cause == "headers"
-        else "its provider answered 429 to more calls than that"
+        else "its provider responded 429 to a higher rate"
     )
-    probing = "; one call looks now whether it takes more" if slowest.is_probing else ""
+    probing = "; one call tests a higher rate now" if slowest.is_probing else ""
     since = min((each.rate_since for each in paced if each.rate_since is not None), default=None)
     return Restriction(
         "pace",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"at most {slowest.rate:.3g} calls a second are sent{_on_some(len(paced), of)}"
+        f"limited to {slowest.rate:.3g} calls per second{_on_some(len(paced), of)}"
         f"{for_callers(slowest.limited_callers)}: {cause}{probing}",
         moment.iso(since),
         None,
-        "It rises while calls wait for it and are accepted, and is forgotten when it restricts no call any more.",
+        "The limit rises while calls wait and are accepted, and ends when it delays no more calls.",
         _waiting(paced),
         False,
-        _reset(deployment, "pace", "The learned rate, and a wait that its provider has named, are forgotten."),
+        _reset(deployment, "pace", "Clears the learned rate and the provider's Retry-After."),
         None,
     )
 
@@ -197,13 +199,13 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"at most {slowest.rate:.3g} calls a second are sent{_on_some(len(throttled), of)}: {_WHY[slowest.phase]}",
+        f"limited to {slowest.rate:.3g} calls per second{_on_some(len(throttled), of)}: {_WHY[slowest.phase]}",
         moment.iso(min((each.throttle.since for each in throttled if each.throttle.since is not None), default=None)),
         None,
-        "It rises while calls wait for it and do not fail, and ends where sending less does not help.",
+        "The limit rises while calls wait and do not fail, and ends if a lower rate does not reduce failures.",
         _waiting(throttled),
         False,
-        _reset(deployment, "throttle", "Calls go as fast as they come, until failures are worth another trial."),
+        _reset(deployment, "throttle", "Ends the limit, until failures cause another trial."),
         None,
     )
 
@@ -211,20 +213,19 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
 def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
     since = min((each.held_since for each in held if each.held_since is not None), default=None)
     until = max(each.held_until or 0.0 for each in held)
-    probing = "; one call looks now whether it is over" if any(each.is_probing for each in held) else ""
+    probing = "; one call tests now whether it has ended" if any(each.is_probing for each in held) else ""
     return Restriction(
         "provider_pause",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"its provider has asked for a wait (Retry-After){_on_some(len(held), of)}"
-        f"{for_callers(held[0].limited_callers)}{probing}",
+        f"its provider sent a Retry-After{_on_some(len(held), of)}{for_callers(held[0].limited_callers)}{probing}",
         moment.iso(since),
         moment.iso(until),
-        "Calls are sent again then.",
+        "Calls are sent again at that time.",
         _waiting(held),
         False,
-        _reset(deployment, "pace", "The wait, and the learned rate, are forgotten."),
+        _reset(deployment, "pace", "Clears the provider's Retry-After and the learned rate."),
         None,
     )
 
@@ -238,13 +239,13 @@ def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Momen
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"it is back after an outage, and may have {full[0].limit} calls in flight for now (breaker.slow_start)",
+        f"slow start after an outage: {full[0].limit} concurrent calls for now (breaker.slow_start)",
         moment.iso(since),
         moment.iso(None if since is None else since + longest_s),
-        f"Each success lets one more in; all are let in after {longest_s:g} s.",
+        f"Each success admits one more; the limit ends after {longest_s:g} s.",
         _waiting(full),
         False,
-        _reset(deployment, "slow_start", "All its calls return at once."),
+        _reset(deployment, "slow_start", "Ends the slow start: all calls are admitted."),
         None,
     )
 
@@ -256,19 +257,19 @@ def _full(
     settings = deployment.gates.settings
     body: LiftBody = {"deployment": deployment.label}
     if is_limit_changed:
-        lift = Lift("POST", "/admin/limits/reset", body, "The limit is again the config's (capacity.concurrency).")
+        lift = Lift("POST", "/admin/limits/reset", body, "Resets the limit to the config's (capacity.concurrency).")
     else:
-        effect = "There is no limit until the next reload; write a number in place of null to raise it."
+        effect = "Removes the limit until the next reload. To raise it instead, send a number in place of null."
         lift = Lift("POST", "/admin/limits", {**body, "concurrency": None}, effect)
     return Restriction(
         "concurrency",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"{in_flight} of {limit} calls are in flight, and {_waiting(full)} of at most {settings.max_queue} wait",
+        f"{in_flight} of {limit} concurrent calls in flight, {_waiting(full)} waiting (at most {settings.max_queue})",
         since,
         None,
-        "A waiting call is let in whenever one of those in flight ends.",
+        "A waiting call is admitted whenever one in flight ends.",
         _waiting(full),
         False,
         lift,
@@ -276,48 +277,48 @@ def _full(
     )
 
 
-def _cooling(deployment: Deployment, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
-    last = max(benched, key=lambda each: each.until)
+def _cooling(deployment: Deployment, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
+    last = max(cooldowns, key=lambda each: each.until)
     return Restriction(
         "cooldown",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
-        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
-        moment.iso(min(each.since for each in benched)),
+        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
+        moment.iso(min(each.since for each in cooldowns)),
         moment.iso(last.until),
-        "Calls are sent again then.",
+        "Calls are sent again at that time.",
         0,
         own is None,
-        _reset(deployment, "cooldown", "The next call is sent to it, whatever its provider has said."),
+        _reset(deployment, "cooldown", "Ends the cooldown: the next call is sent."),
         None,
     )
 
 
-def _cooling_credential(upstream: str, benched: Sequence[Benched], own: str | None, moment: Moment) -> Restriction:
-    last = max(benched, key=lambda each: each.until)
-    whose = f"the credential of {upstream} cools down: " if own is not None else ""
+def _cooling_credential(upstream: str, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
+    last = max(cooldowns, key=lambda each: each.until)
+    whose = f"the credential of {upstream} is in cooldown: " if own is not None else ""
     return Restriction(
         "credential_cooldown",
         None,
         None,
         upstream,
-        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(benched), own)}",
-        moment.iso(min(each.since for each in benched)),
+        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
+        moment.iso(min(each.since for each in cooldowns)),
         moment.iso(last.until),
-        "Calls are sent again then.",
+        "Calls are sent again at that time.",
         0,
         own is None,
-        Lift("POST", RESET, {"upstream": upstream, "what": ["credential_cooldown"]}, _EVERY_MODEL),
+        Lift("POST", RESET, {"upstream": upstream, "kinds": ["credential_cooldown"]}, _EVERY_MODEL),
         None,
     )
 
 
-def _provider_said(benched: Benched) -> str:
-    failure = benched.failure
-    wait = "" if failure.retry_after_s is None else f", and asked for a wait of {failure.retry_after_s:.0f} s"
+def _provider_said(cooldown: Cooldown) -> str:
+    failure = cooldown.failure
+    wait = "" if failure.retry_after_s is None else f", with a Retry-After of {failure.retry_after_s:.0f} s"
     kind = failure.kind.category.replace("_", " ")
-    return f"its provider answered {kind}{wait}{for_callers(benched.callers)}: {failure.detail}"
+    return f"its provider responded {kind}{wait}{for_callers(cooldown.callers)}: {failure.detail}"
 
 
 def _model(deployment: Deployment) -> str | None:
@@ -332,5 +333,5 @@ def _on_some(count: int, of: int) -> str:
     return "" if count == of == 1 else f" on {count} of {of} accounts"
 
 
-def _reset(deployment: Deployment, what: Resettable, effect: str) -> Lift:
-    return Lift("POST", RESET, {**deployment.breaker_of(), "what": [what]}, effect)
+def _reset(deployment: Deployment, kind: Resettable, effect: str) -> Lift:
+    return Lift("POST", RESET, {**deployment.breaker_of(), "kinds": [kind]}, effect)

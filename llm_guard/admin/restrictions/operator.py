@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from llm_guard.admin.overrides.breaker_overrides import Force
+from llm_guard.admin.overrides.breaker_overrides import BreakerOverride
 from llm_guard.admin.restrictions.deployments import Moment
 from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Restriction
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView
 from llm_guard.clock import iso
 from llm_guard.resilience.client_keys.limits import LimitLeft, Refusing
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 
 _RELOAD = "/admin/config/reload"
 
 
-def of_force(force: Force, moment: Moment) -> Restriction:
+def of_force(force: BreakerOverride, moment: Moment) -> Restriction:
     """Describes breakers that an operator has forced open."""
     aim = force.aim
     body: LiftBody = {"upstream": aim.upstream} if aim.upstream is not None else {"deployment": aim.deployment}
@@ -33,10 +33,10 @@ def of_force(force: Force, moment: Moment) -> Restriction:
         f"forced open by {force.who}: {force.reason}",
         iso(force.since),
         moment.iso(force.until),
-        _by_word(force.until, "reset"),
+        _end_of_override(force.until, "reset"),
         0,
         False,
-        Lift("POST", "/admin/breakers/reset", body, "The breaker follows the evidence again, from closed."),
+        Lift("POST", "/admin/breakers/reset", body, "Removes the override; the breaker starts closed."),
         None,
     )
 
@@ -47,7 +47,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
         "POST",
         "/admin/breakers/force-closed",
         {**deployment.breaker_of()},
-        "The breaker lets every call through until it is reset; the config forces it open again then.",
+        "Forces the breaker closed until it is reset; then the config forces it open again.",
     )
     return Restriction(
         "forced_breaker",
@@ -57,7 +57,7 @@ def of_config_force(deployment: Deployment) -> Restriction:
         "the config forces its breaker open (breaker.state: forced_open)",
         None,
         None,
-        "It ends when the config says another state.",
+        "It ends when the config sets another state.",
         0,
         False,
         lift,
@@ -65,8 +65,8 @@ def of_config_force(deployment: Deployment) -> Restriction:
     )
 
 
-def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
-    """Describes a deployment that an operator has drained or benched."""
+def of_hold(label: str, hold: MaintenanceHold, moment: Moment) -> Restriction:
+    """Describes a deployment that an operator has drained or cordoned."""
     return Restriction(
         "hold",
         label,
@@ -75,10 +75,12 @@ def of_hold(label: str, hold: Hold, moment: Moment) -> Restriction:
         f"{hold.kind} by {hold.who}: {hold.reason}",
         iso(hold.since),
         moment.iso(hold.until),
-        _by_word(hold.until, "returned"),
+        _end_of_override(hold.until, "uncordoned"),
         0,
         False,
-        Lift("POST", "/admin/deployments/return", {"deployment": label}, "It gets calls again, gradually."),
+        Lift(
+            "POST", "/admin/deployments/uncordon", {"deployment": label}, "The deployment gets calls again, gradually."
+        ),
         None,
     )
 
@@ -94,9 +96,9 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
 
 def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Moment) -> Restriction:
     """Describes a client key that has used up one of its limits."""
-    end = "It ends when so much has flowed back that the call that was refused last would be let in."
+    end = "It ends when enough is available for the call that was refused last."
     if refusing.until == inf:
-        end = "It ends with the next call that is small enough: the one that was refused last is larger than the limit."
+        end = "It ends with the next call that fits: the one that was refused last is larger than the limit."
     return Restriction(
         "client_limit",
         None,
@@ -109,24 +111,24 @@ def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Mo
         end,
         0,
         True,
-        Lift("POST", "/admin/clients/reset", {"client": client}, "What the key has used is forgotten, of all limits."),
+        Lift("POST", "/admin/clients/reset", {"client": client}, "Resets the usage of the key, for all its limits."),
         None,
     )
 
 
 def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Moment) -> Restriction:
     """Describes the last minute's calls that ended at their deadline."""
-    effect = "Reads the config file, in which a longer timeout.total of the model must stand by then."
+    effect = "Reloads the config. Set a longer timeout.total for the model in the file first."
     return Restriction(
         "deadline",
         None,
         model,
         None,
-        f"{timed_out} of {calls} calls within a minute had no answer by their deadline: timeout.total, the "
-        "client's own timeout, or the wait of a degraded mode is too short for the answer",
+        f"{timed_out} of {calls} calls within a minute had no response by their deadline: timeout.total, the "
+        "client's own timeout, or the wait of a degraded mode is too short",
         moment.iso(since),
         None,
-        "Each call has its own deadline; this entry goes a minute after the last such call.",
+        "Each call has its own deadline; this entry disappears a minute after the last such call.",
         0,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -136,16 +138,16 @@ def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Mo
 
 def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Moment) -> Restriction:
     """Describes a full queue of deferred calls."""
-    effect = "Reads the config file, in which a larger store.deferred.max_pending must stand by then."
+    effect = "Reloads the config. Set a larger store.deferred.max_pending in the file first."
     return Restriction(
         "deferred_queue",
         None,
         None,
         None,
-        f"{waiting} calls wait to be answered later, of at most {most} (store.deferred.max_pending)",
+        f"{waiting} of {most} deferred calls are pending (store.deferred.max_pending)",
         moment.iso(since),
         None,
-        "One more is taken whenever one of them is answered or given up.",
+        "Another one is accepted whenever one of them ends.",
         waiting,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -155,17 +157,17 @@ def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Mome
 
 def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
     """Describes large bodies that found no room on the disk within the last minute."""
-    effect = "Reads the config file, in which a larger server.max_spool must stand by then."
+    effect = "Reloads the config. Set a larger server.max_spool in the file first."
     return Restriction(
         "spool",
         None,
         None,
         None,
-        f"large bodies were refused within a minute: {used} of {most} bytes are spooled (server.max_spool), or the "
-        "disk under TMPDIR is full",
+        f"large request bodies were refused within the last minute: {used} of {most} bytes are spooled "
+        "(server.max_spool), or the disk under TMPDIR is full",
         moment.iso(since),
         None,
-        "A body is taken again when there is room; this entry goes a minute after the last refusal.",
+        "Bodies are accepted again when there is room; this entry disappears a minute after the last refusal.",
         0,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -178,18 +180,18 @@ def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> 
 
     `is_shared`: operators use the same address, and may be refused as well.
     """
-    effect = "Reads the config file, in which a larger server.max_connections must stand by then."
-    also = "; operators share the address, and may be refused too (ops.port gives them one of their own)"
+    effect = "Reloads the config. Set a larger server.max_connections in the file first."
+    also = "; the admin API uses the same address, and may be refused too (ops.port gives it its own)"
     return Restriction(
         "connections",
         None,
         None,
         None,
-        f"new connections were refused within a minute: all {most} that may be open had a call "
+        f"new connections were refused within a minute: all {most} connections had a call "
         f"(server.max_connections, or the limit on open files){also if is_shared else ''}",
         moment.iso(since),
         None,
-        "A connection is taken again when another one ends or idles; this entry goes a minute after the last refusal.",
+        "Connections are accepted again when one ends or idles; this entry disappears a minute after the last refusal.",
         0,
         False,
         Lift("POST", _RELOAD, {}, effect),
@@ -209,10 +211,10 @@ def of_tls_handshakes(since: float, moment: Moment) -> Restriction:
         "reason at debug)",
         moment.iso(since),
         None,
-        "The next handshake is tried as any other; this entry goes a minute after the last failure.",
+        "No handshake is refused for it; this entry disappears a minute after the last failure.",
         0,
         False,
-        Lift("POST", _RELOAD, {}, "Reads the config file and the certificates, which must be mended by then."),
+        Lift("POST", _RELOAD, {}, "Reloads the config and the certificates. Correct these first."),
         None,
     )
 
@@ -224,34 +226,34 @@ def of_drain(since: float | None, moment: Moment) -> Restriction:
         None,
         None,
         None,
-        "this gateway was told to stop: it ends the calls in flight and takes no new ones",
+        "this gateway is shutting down: calls in flight finish, new ones are refused",
         moment.iso(since),
         None,
         "It ends with the process.",
         0,
         False,
         None,
-        "a shutdown cannot be taken back: start another gateway, and send calls there",
+        "a shutdown cannot be undone: start another gateway",
     )
 
 
 def _mode(mode: ModeView, model: str | None) -> Restriction:
-    is_word = mode.by == "operator"
+    is_override = mode.by == "operator"
     body: LiftBody = {} if model is None else {"model": model}
     lift = (
         Lift("POST", "/admin/degraded/auto", body, "The rule decides again.")
-        if is_word
-        else Lift("POST", "/admin/degraded/leave", body, "Real answers are waited for, whatever the rule finds.")
+        if is_override
+        else Lift("POST", "/admin/degraded/exit", body, "Exits degraded mode, regardless of the rule.")
     )
     return Restriction(
         "degraded_mode",
         None,
         model,
         None,
-        f"calls wait only for degraded.max_wait, then get a lesser answer: {mode.why or 'the rule says so'}",
+        f"calls wait for degraded.max_wait at most, then get a fallback response: {mode.reason or 'by its rule'}",
         mode.since,
         mode.until,
-        _by_word(mode.until, "left to the rule") if is_word else "It ends when calls are answered again.",
+        _end_of_override(mode.until, "removed") if is_override else "It ends when calls succeed again.",
         0,
         False,
         lift,
@@ -259,5 +261,5 @@ def _mode(mode: ModeView, model: str | None) -> Restriction:
     )
 
 
-def _by_word(until: object, done: str) -> str:
-    return "It ends by itself then." if until is not None else f"It lasts until it is {done}."
+def _end_of_override(until: object, done: str) -> str:
+    return "It ends by itself at that time." if until is not None else f"It lasts until it is {done}."

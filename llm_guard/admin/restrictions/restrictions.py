@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from llm_guard.admin.api.degraded import DegradedPages
+from llm_guard.admin.api.degraded import DegradedApi
 from llm_guard.admin.api.deployments import DeploymentApi
-from llm_guard.admin.api.history import History
-from llm_guard.admin.api.limits import LimitPages
-from llm_guard.admin.context import Running
-from llm_guard.admin.http.cooperative import Pauses
-from llm_guard.admin.overrides.breaker_overrides import Aim
+from llm_guard.admin.api.history import HistoryApi
+from llm_guard.admin.api.limits import LimitApi
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.http.cooperative import CooperativePauses
+from llm_guard.admin.overrides.breaker_overrides import BreakerSelector
 from llm_guard.admin.restrictions import deployments as of_deployments
 from llm_guard.admin.restrictions import operator as of_operators
 from llm_guard.admin.restrictions.deployments import Moment
@@ -54,11 +54,11 @@ class Restrictions:
     def __init__(
         self,
         config: Config,
-        running: Running,
-        history: History,
+        running: AdminContext,
+        history: HistoryApi,
         controls: DeploymentApi,
-        limits: LimitPages,
-        degraded: DegradedPages,
+        limits: LimitApi,
+        degraded: DegradedApi,
     ) -> None:
         self._running = running
         self._gateway = running.gateway
@@ -89,7 +89,7 @@ class Restrictions:
 
     async def all(self) -> list[Restriction]:
         """Returns those of the whole gateway first, then operators' overrides, then those of deployments."""
-        pauses = Pauses(self._clock)
+        pauses = CooperativePauses(self._clock)
         moment = self._moment()
         self.look(moment.now)
         found = [*self._common(moment), *self._said(moment)]
@@ -103,7 +103,7 @@ class Restrictions:
             await pauses.after(_LOOKS_OF_A_DEPLOYMENT)
         return found
 
-    def of(self, aim: Aim) -> list[Restriction]:
+    def of(self, aim: BreakerSelector) -> list[Restriction]:
         """Returns the restrictions of these deployments, or of this upstream."""
         moment = self._moment()
         deployments, latest = self._meant(aim), self._latest_attempts()
@@ -118,7 +118,7 @@ class Restrictions:
             or (each.deployment is None and each.upstream in upstreams)
         ]
 
-    def _meant(self, aim: Aim) -> list[Deployment]:
+    def _meant(self, aim: BreakerSelector) -> list[Deployment]:
         return [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
 
     def _moment(self) -> Moment:
@@ -178,7 +178,7 @@ class Restrictions:
         if breaker.state == "forced_open" and not self._controls.forces.has_taken(breaker):
             yield of_operators.of_config_force(deployment)
         yield from of_deployments.of_breaker(deployment, moment)
-        is_changed = "concurrency" in self._limits.words().get(deployment.label, {})
+        is_changed = "concurrency" in self._limits.overrides().get(deployment.label, {})
         yield from of_deployments.of_gates(
             deployment, moment, full_since=latest.get(deployment), is_limit_changed=is_changed
         )

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from llm_guard.clock import iso
-from llm_guard.storage.calls.store import KeptCall, Purpose, State
+from llm_guard.storage.calls.store import Purpose, State, StoredCall
 
 
 class LastFailureView(Struct, frozen=True):
@@ -17,7 +17,7 @@ class LastFailureView(Struct, frozen=True):
     status: int | None
 
 
-class LetterView(Struct, frozen=True):
+class DeadLetterView(Struct, frozen=True):
     """A dead letter or deferred call."""
 
     id: str
@@ -34,13 +34,14 @@ class LetterView(Struct, frozen=True):
     last_failed: str | None
     attempts: int
     """Attempts on upstreams in all."""
-    rounds: int
+    executions: int
     """How often it was executed since it was stored."""
     due: str | None
     """When it is executed next."""
     deadline: str | None
     last_failure: LastFailureView | None
     answered: str | None
+    """When it got its response."""
 
 
 class BodyView(Struct, frozen=True):
@@ -50,23 +51,23 @@ class BodyView(Struct, frozen=True):
     content: str
 
 
-class WholeLetter(Struct, frozen=True):
+class DeadLetterDetail(Struct, frozen=True):
     """Response of `GET /admin/dead-letters/{id}`."""
 
-    letter: LetterView
+    call: DeadLetterView
     request_headers: dict[str, str]
     is_readable: bool
     """False: the bodies were encrypted with a key that this gateway does not have."""
-    answer_status: int | None
+    response_status: int | None
     request_body: BodyView | None
     """null: not requested with ?body=true, or not stored."""
     failure_body: BodyView | None
-    answer_body: BodyView | None
+    response_body: BodyView | None
 
 
-def letter_view(kept: KeptCall) -> LetterView:
+def dead_letter_view(kept: StoredCall) -> DeadLetterView:
     request, ended = kept.request, kept.ended
-    return LetterView(
+    return DeadLetterView(
         kept.id,
         kept.request_id,
         kept.purpose,
@@ -88,10 +89,10 @@ def letter_view(kept: KeptCall) -> LetterView:
     )
 
 
-def whole_letter(kept: KeptCall, *, shows_bodies: bool) -> WholeLetter:
+def dead_letter_detail(kept: StoredCall, *, shows_bodies: bool) -> DeadLetterDetail:
     ended, answer = kept.ended, kept.answer
-    return WholeLetter(
-        letter_view(kept),
+    return DeadLetterDetail(
+        dead_letter_view(kept),
         dict(kept.request.headers),
         kept.is_readable,
         None if answer is None else answer.status,

@@ -12,21 +12,21 @@ from typing import Literal
 from msgspec import Struct
 
 from llm_guard.admin.api.clients import ClientView
-from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, KeptView, ProbedView
+from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
 
 __all__ = [
+    "BreakerOverrideView",
     "BreakerView",
     "BudgetView",
     "Counted",
     "DeploymentView",
-    "ForceView",
     "GateView",
     "HealthState",
     "HealthSummary",
     "Hello",
-    "History",
+    "HistoryView",
     "HoldView",
     "LabelledBreaker",
     "Missed",
@@ -86,7 +86,7 @@ class ModelView(Struct, frozen=True):
     """Calls since the start by how they ended: ok, refused, or the kind of failure."""
     health: HealthState
     """Health in the last minute: degraded if the gateway itself refused half of the calls, unhealthy if nearly all."""
-    why: list[str]
+    reasons: list[str]
     """Reasons why it is not healthy."""
 
 
@@ -103,7 +103,7 @@ class BreakerView(Struct, frozen=True):
     """When an operator forced it."""
     until: str | None
     """When the override ends by itself; null: when it is reset."""
-    who: str | None
+    operator: str | None
     """Name of the operator, as claimed."""
     failure_share: float
     """Share of the calls within its window that failed (`breaker.window`)."""
@@ -157,7 +157,7 @@ class DeploymentView(Struct, frozen=True):
     """Model name sent to the upstream; null: the one in the request, or several names."""
     health: HealthState
     """Current health."""
-    why: list[str]
+    reasons: list[str]
     """Reasons why it is not healthy, the worst first."""
     attempts: int
     """Attempts since the start."""
@@ -195,25 +195,25 @@ class DeploymentView(Struct, frozen=True):
 class HoldView(Struct, frozen=True):
     """A deployment that an operator took out of service."""
 
-    kind: Literal["drained", "benched"]
-    """drained: until it is returned. benched: for a time."""
+    kind: Literal["drained", "cordoned"]
+    """drained: until it is uncordoned, unless a duration was given. cordoned: for a limited time."""
     reason: str
     """Reason that the operator gave."""
     since: str
     """When it was taken out of service."""
     until: str | None
-    """When the hold ends; null: when it is returned."""
-    who: str
+    """When the hold ends; null: when it is uncordoned."""
+    operator: str
     """Name of the operator, as claimed."""
 
 
-class ForceView(Struct, frozen=True):
+class BreakerOverrideView(Struct, frozen=True):
     """An operator's override of breakers, as part of a `BreakerView`."""
 
     reason: str
     since: str
     until: str | None
-    who: str
+    operator: str
 
 
 class Snapshot(Struct, frozen=True):
@@ -229,7 +229,7 @@ class Snapshot(Struct, frozen=True):
     """The gateway is shutting down: new calls are refused."""
     health: HealthState
     """Current health of the gateway as a whole."""
-    why: list[str]
+    reasons: list[str]
     """Reasons why it is not healthy, the worst first."""
     total: Traffic
     """Sum over all models."""
@@ -245,9 +245,9 @@ class Snapshot(Struct, frozen=True):
     """Probed upstreams."""
     cache: CacheView | None
     """Response cache; null: no model uses it."""
-    kept: KeptView | None
+    stored_calls: StoredCallsView | None
     """Deferred calls and dead letters; null: no model stores calls by itself, and none is stored."""
-    credentials_benched: int
+    credentials_in_cooldown: int
     """Provider keys in cooldown, because the provider refused them."""
     connections: int
     """Open client connections."""
@@ -273,7 +273,7 @@ class HealthSummary(Struct, frozen=True):
 
     health: HealthState
     """Health of the gateway: unhealthy if a model in use has no deployment left, or no deployment in use is healthy."""
-    why: list[str]
+    reasons: list[str]
     """Reasons why it is not healthy, the worst first."""
     deployments: dict[HealthState, Counted]
     """Deployments by health."""
@@ -288,7 +288,7 @@ class HealthSummary(Struct, frozen=True):
 
 
 class Series(Struct, frozen=True):
-    """Time series of one name. All lists are as long as `History.at`, with null where nothing is known."""
+    """Time series of one name. All lists are as long as `HistoryView.at`, with null where nothing is known."""
 
     calls_per_second: list[float | None]
     """Calls per second in each step."""
@@ -304,7 +304,7 @@ class Series(Struct, frozen=True):
     """Seconds to the first token that 95 % of a step's streams did not exceed."""
 
 
-class History(Struct, frozen=True):
+class HistoryView(Struct, frozen=True):
     """Response of `GET /admin/history`: the last quarter of an hour."""
 
     step_s: float
@@ -333,5 +333,5 @@ class Missed(Struct, frozen=True, tag_field="kind", tag="missed"):
 
     after: str
     """The event that was requested."""
-    why: Literal["too long ago", "another process"]
-    """Why events are missing."""
+    reason: Literal["expired", "other_process"]
+    """expired: the events are no longer stored. other_process: the id is of an earlier process."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 Resettable = Literal["breaker", "host_breaker", "cooldown", "credential_cooldown", "pace", "throttle", "slow_start"]
 """Restrictions that the gateway sets by itself, and that POST /admin/deployments/reset lifts."""
 
-Kind = Literal[
+RestrictionKind = Literal[
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "pace", "provider_pause",
     "throttle", "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
     "client_limit", "spool", "connections", "caller_breaker", "tls_handshakes",
@@ -33,10 +33,10 @@ class Lift(Struct, frozen=True):
 class Restriction(Struct, frozen=True):
     """One entry of `GET /admin/restrictions`."""
 
-    kind: Kind
+    kind: RestrictionKind
     """pace: fewer calls per second, because of rate limits; throttle: fewer, because calls fail at a higher rate;
     provider_pause: the provider has named a wait for all calls; cooldown: of one model; credential_cooldown: of every
-    model of a credential; hold: drained or benched by an operator; drain: shutdown of the gateway; client_limit: calls
+    model of a credential; hold: drained or cordoned by an operator; drain: shutdown of the gateway; client_limit: calls
     of the client key that `cause` names; spool: large bodies that the disk has no room for; connections: new
     connections, because all that are allowed have a call; caller_breaker: calls of one caller, because only that
     caller's fail; tls_handshakes: connections with a failed TLS handshake."""
@@ -51,13 +51,13 @@ class Restriction(Struct, frozen=True):
     since: str | None
     """When it began; null: not known."""
     until: str | None
-    """When it ends by itself; null: no known instant, see `end`."""
-    end: str
-    """How it ends by itself."""
+    """When it ends by itself; null: no known instant, see `ends`."""
+    ends: str
+    """How it ends by itself, in a sentence."""
     waiting: int
     """Calls that wait for it now."""
-    is_callers: bool
-    """It concerns keys or accounts that callers bring, not the upstream's own key."""
+    is_caller_specific: bool
+    """It applies to keys or accounts of callers, not to the upstream's own key."""
     lift: Lift | None
-    """null: no request lifts it, see `why_no_lift`."""
-    why_no_lift: str | None
+    """null: no request lifts it, see `no_lift_reason`."""
+    no_lift_reason: str | None

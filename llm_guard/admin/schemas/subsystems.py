@@ -1,4 +1,4 @@
-"""Schemas of what outlives a call: probes, engines, degraded modes, the response cache, stored calls.
+"""Schemas of the subsystems: probes, engines, degraded modes, the response cache, stored calls.
 
 Durations in seconds, instants in ISO 8601; null where a value is not known or does not apply.
 """
@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from llm_guard.resilience.health.engine_state import EngineState, Order
-from llm_guard.resilience.health.probe_policy import Finding, ProbeKind, ProbeState
+from llm_guard.resilience.health.engine_state import EngineCommand, EngineState
+from llm_guard.resilience.health.probe_policy import ProbeKind, ProbeOutcome, ProbeState
 
 
 class ProbedView(Struct, frozen=True):
@@ -22,15 +22,18 @@ class ProbedView(Struct, frozen=True):
     kind: ProbeKind
     state: ProbeState
     """down: it is tried after all others."""
-    last: Finding | None
-    """Result of the last probe; null: there was none yet."""
-    why: str | None
+    last_result: ProbeOutcome | None
+    """Result of the last probe; null: there was none yet. answered: reachable, but the probe was rejected. unclear: the
+    probe could not be sent."""
+    reason: str | None
     """Problem that the last probe found."""
     failures: int
     """Failed probes in a row."""
     last_ok: str | None
-    looked: str | None
-    took_s: float | None
+    """When a probe last succeeded."""
+    last_probe: str | None
+    """When the last probe ended."""
+    duration_s: float | None
     """Duration of the last probe that got a response."""
     interval_s: float
     timeout_s: float
@@ -44,27 +47,28 @@ class EngineView(Struct, frozen=True):
 
     engine: str
     kind: Literal["command", "docker", "podman", "systemd"]
-    place: str
+    target: str
     """Command, container or unit that is started."""
     upstreams: list[str]
     """Upstreams that it serves."""
     state: EngineState
     since: str
-    why: str | None
+    reason: str | None
     """The last problem, until the engine runs again."""
-    doing: Order | None
+    operation: EngineCommand | None
     """Operation in progress; null: none."""
     attempts: int
     """Automatic restarts in a row."""
     max_attempts: int
     next_attempt_s: float | None
     """Seconds until the next attempt; null: none is planned."""
-    boot_left_s: float | None
-    """Seconds left for it to come up; null: it is not coming up."""
+    start_timeout_left_s: float | None
+    """Seconds left of its start timeout; null: it is not starting."""
     restarts_ok: int
     restarts_failed: int
     """Failed restarts since the start of the gateway; `restarts_ok` counts from then, too."""
-    is_spare: bool
+    is_standby: bool
+    """It is started only on request, see /admin/admit."""
     auto_provision: Literal["never", "on_post", "on_get"]
     """Which requests to /admin/admit start it."""
     output: list[str]
@@ -77,12 +81,12 @@ class ModeView(Struct, frozen=True):
     is_degraded: bool
     by: Literal["rule", "operator", "gateway"] | None
     """gateway: the whole gateway is degraded; null: not degraded, and no override."""
-    why: str | None
+    reason: str | None
     since: str | None
     until: str | None
     """When an operator's override ends by itself."""
-    who: str | None
-    """Name of the operator."""
+    operator: str | None
+    """Name of the operator, as claimed."""
 
 
 class RouteModeView(ModeView, frozen=True):
@@ -91,10 +95,10 @@ class RouteModeView(ModeView, frozen=True):
     model: str
     calls: int
     """Calls that count, within the rule's window and since the mode last changed."""
-    without_answer: int
-    """Those of them without a response."""
-    lesser_answers: dict[str, int]
-    """Fallback responses since the start, by kind: static, stale, promise."""
+    failed: int
+    """Those of them that failed."""
+    fallback_responses: dict[str, int]
+    """Fallback responses since the start, by kind: static, stale, deferred."""
 
 
 class DegradedView(Struct, frozen=True):
@@ -108,7 +112,7 @@ class RouteCache(Struct, frozen=True):
     """Cache of a route: a key of `models`, or `none` for calls that name no model."""
 
     route: str
-    is_on: bool
+    is_enabled: bool
     """The route has `cache` in its rules."""
     entries: int
     bytes: int
@@ -132,16 +136,16 @@ class CacheView(Struct, frozen=True):
     """Responses evicted since the start."""
     failures: dict[str, int]
     """Operations of the cache's file that failed or timed out since the start."""
-    flights: int
+    requests_in_flight: int
     """Upstream requests in progress for cached routes, each for one or more calls."""
     routes: list[RouteCache]
 
 
-class KeptView(Struct, frozen=True):
+class StoredCallsView(Struct, frozen=True):
     """Stored calls: dead letters and deferred calls."""
 
     count: dict[str, int]
-    """Number by purpose and state: `letter/dead`, ... This and the next two are as of some seconds ago."""
+    """Number by purpose and state: `dead_letter/dead`, ... This and the next two are as of some seconds ago."""
     bytes: int
     oldest: str | None
     """When the oldest stored call was received."""

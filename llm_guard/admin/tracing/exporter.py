@@ -127,5 +127,5 @@ class _Complaints(logging.Handler):
             self._untold += 1
             return
         self._said_at = now
-        _log.warning("traces are lost", why=text[:300], untold=self._untold)
+        _log.warning("spans lost", reason=text[:300], dropped=self._untold)
         self._untold = 0

@@ -112,9 +112,9 @@ def _call_facts(call: Call) -> dict[str, Value]:
         facts["llm_guard.route"] = call.route.alias
     facts["llm_guard.refused_by"] = call.refused_by
     if call.refusal is not None:
-        facts["llm_guard.why"] = call.refusal.message
+        facts["llm_guard.reason"] = call.refusal.message
     elif call.failure is not None:
-        facts["llm_guard.why"] = call.failure.detail
+        facts["llm_guard.reason"] = call.failure.detail
     return _known(facts)
 
 
@@ -150,9 +150,9 @@ def _attempt_facts(call: Call, attempt: Attempt) -> dict[str, Value]:
         "llm_guard.waited_s": attempt.waited_s or None,
         "llm_guard.waited_for": attempt.waited_for or None,
         "llm_guard.hedge": attempt.is_hedge or None,
-        "llm_guard.resumed_by": attempt.resume_mode,
-        "llm_guard.why": attempt.failure.detail if attempt.failure is not None else None,
-        "llm_guard.then": attempt.next_step or None,
+        "llm_guard.resume_mode": attempt.resume_mode,
+        "llm_guard.reason": attempt.failure.detail if attempt.failure is not None else None,
+        "llm_guard.next_step": attempt.next_step or None,
     }
     if attempt.is_stream and attempt.answered_at is not None:
         facts["gen_ai.response.time_to_first_chunk"] = attempt.answered_at - attempt.timed_from

@@ -14,9 +14,9 @@ from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from llm_guard.dialects.event_json import object_in
-from llm_guard.dialects.resume.text_join import Seam
+from llm_guard.dialects.resume.text_join import TextJoin
 from llm_guard.dialects.resume.transcript import MAX_TEXT, Splice, Transcript
-from llm_guard.dialects.sse import Event, Usage, events_in
+from llm_guard.dialects.sse import SseEvent, Usage, events_in
 
 _PLACES = 10_000
 """Bound for indices, more than any response has of choices, blocks, items or parts: code counts up to an index."""
@@ -25,7 +25,7 @@ Body = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Tally:
+class StreamTally:
     """Cost of one stream, and how much of it reached the client."""
 
     given_back: int = 0
@@ -67,7 +67,7 @@ class TalliedTranscript(Transcript):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tallies = [Tally()]
+        self.tallies = [StreamTally()]
         self._kept = 0
 
     @abstractmethod
@@ -79,7 +79,7 @@ class TalliedTranscript(Transcript):
         """The text of any kind (answer, reasoning, arguments) that this event adds."""
 
     @abstractmethod
-    def count(self, tally: Tally, body: Body) -> None:
+    def count(self, tally: StreamTally, body: Body) -> None:
         """Takes the provider's own count from an event of its stream."""
 
     @property
@@ -110,7 +110,7 @@ class TalliedTranscript(Transcript):
     def _can_be_kept(self) -> bool:
         return not self.has_ended and not self.is_strange and self._kept <= MAX_TEXT
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: SseEvent) -> None:
         body = _body_of(event)
         if body is None:
             return
@@ -135,7 +135,7 @@ class TalliedSplice(Splice, Generic[_T]):
     def __init__(self, told: _T, marker: Body, given_back: int) -> None:
         self._told = told
         self._marker: Body | None = marker
-        self._tally = Tally(given_back)
+        self._tally = StreamTally(given_back)
         self._is_over = False
         told.tallies.append(self._tally)
 
@@ -166,7 +166,7 @@ class TalliedSplice(Splice, Generic[_T]):
         self._tally.count(self._told.said(body), text)
         self.is_joined = self.is_joined or (self._is_settled and not self.has_diverged)
 
-    def _gone_on(self, seam: Seam, text: str | None) -> str:
+    def _gone_on(self, seam: TextJoin, text: str | None) -> str:
         """The new part of a text that continues; None ends the text."""
         new = seam.end() if text is None else seam.feed(text)
         self.has_diverged = seam.has_diverged
@@ -194,7 +194,7 @@ def count_of(value: Any) -> int:
     return int(value) if _is_number(value) else 0
 
 
-def _body_of(event: Event) -> Body | None:
+def _body_of(event: SseEvent) -> Body | None:
     """The event's data; None if it is not an object or has no type."""
     body = object_in(event)
     if body is None:

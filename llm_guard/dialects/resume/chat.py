@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from llm_guard.dialects.resume.base import Body, count_of, mapping, text_in
-from llm_guard.dialects.resume.chat_splice import Continued, Restarted
-from llm_guard.dialects.resume.chat_state import ANSWERS, REASONING, ChatTold, Path
+from llm_guard.dialects.resume.chat_splice import ChatContinuation, ChatRestart
+from llm_guard.dialects.resume.chat_state import ANSWERS, REASONING, ChatState, TextPath
 from llm_guard.dialects.resume.text_join import LEAST_ECHO, anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
-_CONTINUABLE: frozenset[Path] = frozenset({*ANSWERS, *((key,) for key in REASONING)})
+_CONTINUABLE: frozenset[TextPath] = frozenset({*ANSWERS, *((key,) for key in REASONING)})
 # Fields that set the form of a response: OpenAI's, then those of vLLM, SGLang and llama.cpp.
 _FORMS = (
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
@@ -26,7 +26,7 @@ _OPEN_ENDED: Body = {"continue_final_message": True, "add_generation_prompt": Fa
 """vLLM refuses one without the other."""
 
 
-class ChatTranscript(ChatTold):
+class ChatTranscript(ChatState):
     """One response, and how it can be resumed."""
 
     def __init__(self) -> None:
@@ -83,12 +83,12 @@ class ChatTranscript(ChatTold):
     def splice(self, resume_mode: ResumeMode, marker: Body) -> Splice:
         self._fold()
         if resume_mode == "restart":
-            return Restarted(self, marker)
+            return ChatRestart(self, marker)
         if resume_mode == "prefill" or not given_back(self.text):
             joint = seam("prefill", self._begun + self.text)
         else:
             joint = seam("instruction", self.text)
-        return Continued(self, marker, len(self._pieces), joint)
+        return ChatContinuation(self, marker, len(self._pieces), joint)
 
     @property
     def _pieces(self) -> list[str]:

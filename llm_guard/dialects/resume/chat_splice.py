@@ -15,28 +15,28 @@ from llm_guard.dialects.resume.chat_state import (
     ANSWERS,
     DETAILS,
     REASONING,
-    ChatTold,
-    Path,
+    ChatState,
+    TextPath,
     calls_in,
     choices_in,
     chunk_in,
     texts_in,
     usage_in,
 )
-from llm_guard.dialects.resume.text_join import Seam, seam
+from llm_guard.dialects.resume.text_join import TextJoin, seam
 from llm_guard.dialects.resume.transcript import MAX_KEPT_BYTES
-from llm_guard.dialects.sse import Event, events_in
+from llm_guard.dialects.sse import SseEvent, events_in
 
 _DONE = b"[DONE]"
 
 
-class _ChatSplice(TalliedSplice[ChatTold]):
+class _ChatSplice(TalliedSplice[ChatState]):
     """Passes chunks on under the first stream's id and model, and without a second role."""
 
     def feed(self, block: bytes) -> bytes:
         return b"".join(told for event in events_in(block) for told in self._told_of(event))
 
-    def _told_of(self, event: Event) -> Iterator[bytes]:
+    def _told_of(self, event: SseEvent) -> Iterator[bytes]:
         if event.data.strip() != _DONE:
             for body in self._take(chunk_in(event)):
                 yield f"data: {json.dumps(body, separators=(',', ':'))}\n\n".encode("ascii")
@@ -56,10 +56,10 @@ class _ChatSplice(TalliedSplice[ChatTold]):
         """The choice for the client; None if nothing of it is to be passed on."""
 
 
-class Continued(_ChatSplice):
+class ChatContinuation(_ChatSplice):
     """Continues the text. Drops reasoning, which leads to a text that the client has; tool calls are new."""
 
-    def __init__(self, told: ChatTold, marker: Body, pieces: int, joint: Seam) -> None:
+    def __init__(self, told: ChatState, marker: Body, pieces: int, joint: TextJoin) -> None:
         """The request contained `pieces` of the text; `joint` joins the text to what the client has."""
         super().__init__(told, marker, pieces)
         self._seam = joint
@@ -87,11 +87,11 @@ class Continued(_ChatSplice):
         return _choice_with(choice, {"content": text, **others}, text, is_cut=text != came)
 
 
-class Restarted(_ChatSplice):
+class ChatRestart(_ChatSplice):
     """Compares each text with what the client has, and keeps the client's ids; buffers everything new until all texts
     have come again."""
 
-    def __init__(self, told: ChatTold, marker: Body) -> None:
+    def __init__(self, told: ChatState, marker: Body) -> None:
         super().__init__(told, marker, 0)
         self._seams = {
             (index, path): seam("restart", "".join(pieces))
@@ -134,7 +134,7 @@ class Restarted(_ChatSplice):
         is_cut = answer != "".join(texts_in(choice).get(path, "") for path in ANSWERS)
         return _choice_with(choice, {**others, **self._delta_of(index, delta, texts)}, answer, is_cut=is_cut)
 
-    def _new_in(self, index: int, path: Path, text: str) -> str:
+    def _new_in(self, index: int, path: TextPath, text: str) -> str:
         known = self._seams.get((index, path))
         if known is None:
             return text
@@ -145,7 +145,7 @@ class Restarted(_ChatSplice):
     def _has_repeated(self, index: int) -> bool:
         return all(known.is_settled for (of, _), known in self._seams.items() if of == index)
 
-    def _delta_of(self, index: int, delta: Body, texts: dict[Path, str]) -> Body:
+    def _delta_of(self, index: int, delta: Body, texts: dict[TextPath, str]) -> Body:
         """The delta for the new texts. A tool call that the client knows keeps its id and is not named again."""
         told: Body = {str(path[0]): text for path, text in texts.items() if len(path) == 1}
         if function := _function_in(texts, ("function_call",)):
@@ -177,5 +177,5 @@ def _choice_with(choice: Body, delta: Body, text: str, *, is_cut: bool) -> Body 
     return told if told.get("delta") or told.get("text") or choice.get("finish_reason") else None
 
 
-def _function_in(texts: dict[Path, str], of: Path) -> Body:
+def _function_in(texts: dict[TextPath, str], of: TextPath) -> Body:
     return {str(path[-1]): text for path, text in texts.items() if len(path) > len(of) and path[: len(of)] == of}

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from llm_guard.dialects.event_json import object_in
-from llm_guard.dialects.resume.base import Body, TalliedTranscript, Tally, index_in, mapping, text_in
-from llm_guard.dialects.sse import Event
+from llm_guard.dialects.resume.base import Body, StreamTally, TalliedTranscript, index_in, mapping, text_in
+from llm_guard.dialects.sse import SseEvent
 
-Path = tuple[str | int, ...]
+TextPath = tuple[str | int, ...]
 """Location of a text in a choice, such as ("content",) or ("tool_calls", 0, "arguments")."""
 
 REASONING = ("reasoning_content", "reasoning")
 DETAILS = "reasoning_details"
 """OpenRouter's copy of the reasoning, with signatures."""
-ANSWERS: tuple[Path, ...] = (("content",), ("text",))
+ANSWERS: tuple[TextPath, ...] = (("content",), ("text",))
 
 _TEXTS = ("content", "refusal", *REASONING)
 _KNOWN = frozenset({"role", "tool_calls", "function_call", DETAILS, *_TEXTS})
@@ -33,12 +33,12 @@ _NAMES = {ours: name for name, ours in _COUNTS.items()}
 class Choice:
     """One choice as the client has it."""
 
-    texts: dict[Path, list[str]] = field(default_factory=dict)
+    texts: dict[TextPath, list[str]] = field(default_factory=dict)
     """Pieces of each text, as received."""
     is_finished: bool = False
 
 
-class ChatTold(TalliedTranscript):
+class ChatState(TalliedTranscript):
     """Records the texts of each choice."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ChatTold(TalliedTranscript):
     def said(self, body: Body) -> str:
         return "".join(text for choice in choices_in(body) for text in texts_in(choice).values())
 
-    def count(self, tally: Tally, body: Body) -> None:
+    def count(self, tally: StreamTally, body: Body) -> None:
         usage = usage_in(body)
         if usage:
             tally.usage = {_COUNTS.get(key, key): value for key, value in usage.items() if value is not None}
@@ -82,7 +82,7 @@ class ChatTold(TalliedTranscript):
                 told["usage"] = usage
         return told
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: SseEvent) -> None:
         body = chunk_in(event)
         if body is not None:
             text = self.said(body)
@@ -91,7 +91,7 @@ class ChatTold(TalliedTranscript):
             self.note(body)
 
 
-def chunk_in(event: Event) -> Body | None:
+def chunk_in(event: SseEvent) -> Body | None:
     """The event's chunk; None for `[DONE]`, and for what is not a chunk."""
     return object_in(event) if event.data else None
 
@@ -106,10 +106,10 @@ def usage_in(body: Body) -> Body:
     return mapping(body.get("usage")) or mapping(mapping(body.get("x_groq")).get("usage"))
 
 
-def texts_in(choice: Body) -> dict[Path, str]:
+def texts_in(choice: Body) -> dict[TextPath, str]:
     """Each text that a chunk adds to a choice, in logical order."""
     delta = mapping(choice.get("delta"))
-    texts: dict[Path, str] = {(key,): text_in(delta, key) for key in (*REASONING, "content", "refusal")}
+    texts: dict[TextPath, str] = {(key,): text_in(delta, key) for key in (*REASONING, "content", "refusal")}
     texts["text",] = text_in(choice, "text")
     for key in _OF_FUNCTION:
         texts["function_call", key] = text_in(mapping(delta.get("function_call")), key)

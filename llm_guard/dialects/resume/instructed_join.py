@@ -23,7 +23,7 @@ from llm_guard.dialects.resume.overlap import (
     is_telling,
     weight,
 )
-from llm_guard.dialects.resume.preamble import MOST_PREAMBLE, Lead, lead_of
+from llm_guard.dialects.resume.preamble import MOST_PREAMBLE, Preamble, lead_of
 from llm_guard.dialects.resume.wrapping import FENCE, Bare, Fenced, Quoted, Rest, closers_of
 
 MOST_HEAD = 600
@@ -58,7 +58,7 @@ class _Found:
     """A repetition that ends before the character `at` of the head."""
 
     at: int
-    lead: Lead
+    lead: Preamble
     words: str
     """The first of the repeated words, folded."""
 
@@ -69,12 +69,12 @@ class _Following:
 
     at: int
     """Position in the known text (folded) up to which it has come."""
-    lead: Lead
+    lead: Preamble
     words: str
 
 
-class Instructed:
-    """Implements `text_join.Seam` for a text that was requested by an instruction."""
+class InstructedJoin:
+    """Implements `text_join.TextJoin` for a text that was requested by an instruction."""
 
     def __init__(self, sent: str, given: str, anchor: str) -> None:
         """`given` is `sent` as the request contains it, `anchor` its end that the model is to repeat."""
@@ -174,7 +174,7 @@ class Instructed:
         is_new = self._known.find(half) == len(self._known) - len(half) and weight(end) >= _LEAST_PARTIAL_WEIGHT
         return (words >= self._anchor or is_new) and is_proof(self._known, words)
 
-    def _is_safe(self, lead: Lead, at: int, words: int) -> bool:
+    def _is_safe(self, lead: Preamble, at: int, words: int) -> bool:
         """True if a repetition after a preamble is trustworthy: the whole anchor must come, and the preamble must be
         one. A text that says other parts of what was sent, or in another order, restates it; one that begins with the
         last few words is a shorter repetition, after which the text itself may say the anchor once more; and verses may
@@ -188,7 +188,7 @@ class Instructed:
         is_whole = words >= self._anchor and weight(self._known[len(self._known) - words :]) >= LEAST_WEIGHT
         return is_whole and not any(window in self._known for window in windows)
 
-    def _lead(self, at: int, begin: int) -> Lead | None:
+    def _lead(self, at: int, begin: int) -> Preamble | None:
         """Lead of a repetition that begins at `at` in the received text, and at `begin` in the known text. A quotation
         mark or a fence at its beginning may be the model's, too: an anchor begins with a word."""
         start = self._starts[at]
@@ -283,7 +283,7 @@ def _may_break(sent: str, blank: str, text: str) -> bool:
     return not is_single or re.search(like_it + r"\r?\n(?!\r?\n)", sent[-_STYLE:]) is not None
 
 
-def _is_only_quoted(lead: Lead, after: str) -> bool:
+def _is_only_quoted(lead: Preamble, after: str) -> bool:
     """True if the quotation ends with the words: what follows is a remark on them, or may be one."""
     return bool(lead.quote) and after.lstrip(_PUNCTUATION).startswith(tuple(closers_of(lead.quote)))
 
@@ -308,7 +308,7 @@ def _is_over_soon(after: str) -> bool:
     return not any(map(str.isalnum, after)) or after.lstrip(_PUNCTUATION + " ").startswith("\n")
 
 
-def _rest_of(lead: Lead, sent: str) -> Rest:
+def _rest_of(lead: Preamble, sent: str) -> Rest:
     if lead.fence:
         return Fenced(sent, lead.fence)
     return Quoted(sent, lead.quote, is_own=lead.is_own_quote) if lead.quote else Bare()

@@ -13,9 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_guard.dialects.resume.base import Body, TalliedSplice, TalliedTranscript, Tally, index_in, mapping, text_in
+from llm_guard.dialects.resume.base import (
+    Body,
+    StreamTally,
+    TalliedSplice,
+    TalliedTranscript,
+    index_in,
+    mapping,
+    text_in,
+)
 from llm_guard.dialects.resume.requests import is_message_shaped, rest_of_message, thinks
-from llm_guard.dialects.resume.text_join import Seam, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.text_join import TextJoin, anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
 _THINKING = frozenset({"thinking", "redacted_thinking"})
@@ -96,7 +104,7 @@ class MessagesTranscript(TalliedTranscript):
         delta = mapping(body.get("delta"))
         return text_in(delta, _TEXT_OF_DELTA.get(text_in(delta, "type"), ""))
 
-    def count(self, tally: Tally, body: Body) -> None:
+    def count(self, tally: StreamTally, body: Body) -> None:
         usage = body.get("usage") if body["type"] == "message_delta" else mapping(body.get("message")).get("usage")
         tally.usage.update({key: value for key, value in mapping(usage).items() if value is not None})
         tally.is_final = tally.is_final or (_is_last(body) and "output_tokens" in mapping(usage))
@@ -147,7 +155,7 @@ class _Continued(TalliedSplice[MessagesTranscript]):
     def __init__(self, transcript: MessagesTranscript, resume_mode: ResumeMode, marker: Body) -> None:
         super().__init__(transcript, marker, transcript.text_pieces)
         text = transcript.text
-        self._seam: Seam = seam(resume_mode if given_back(text) else "prefill", text)
+        self._seam: TextJoin = seam(resume_mode if given_back(text) else "prefill", text)
         self._source: int | None = None
         """Index of the new stream's first text block."""
         self._target = next((at for at, block in transcript.blocks.items() if block.is_open), None)

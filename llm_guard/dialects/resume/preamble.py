@@ -30,7 +30,7 @@ _MARKUP = "*_#([\u00a1\u00bf" + QUOTES
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class Preamble:
     """The text before a repetition."""
 
     has_preamble: bool = False
@@ -44,7 +44,7 @@ class Lead:
     """True if only a new line ends the preamble, as it ends a verse."""
 
 
-def lead_of(text: str) -> Lead | None:
+def lead_of(text: str) -> Preamble | None:
     """Parses `text` as the lead of a repetition; None if it stops in the middle of a sentence, or in a mark that would
     have to be closed again."""
     core, dots = _without_dots(text)
@@ -56,13 +56,13 @@ def lead_of(text: str) -> Lead | None:
     if fence:
         core, dots = core[: core.rindex("\n") if "\n" in core else 0].rstrip(), "\n"
     if not core:
-        return Lead(quote=quote, fence=fence)
+        return Preamble(quote=quote, fence=fence)
     begin = core.lstrip()[0]
     ends = _ENDS_UNCASED if begin.isalpha() and begin.lower() == begin.upper() else _ENDS
     is_open = not (core.endswith(ends) or dots.strip())
     if (is_open and ("\n" not in dots or core[-1] in _GO_ON)) or not _is_preamble(core):
         return None
-    return Lead(True, quote, fence=fence, is_open=is_open)
+    return Preamble(True, quote, fence=fence, is_open=is_open)
 
 
 def _is_preamble(text: str) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from llm_guard.dialects.resume.base import Body
 from llm_guard.dialects.resume.requests import is_response_shaped, rest_of_response
-from llm_guard.dialects.resume.responses_splice import Continued, Restarted
-from llm_guard.dialects.resume.responses_state import Item, ResponsesTold
+from llm_guard.dialects.resume.responses_splice import ResponsesContinuation, ResponsesRestart
+from llm_guard.dialects.resume.responses_state import Item, ResponsesState
 from llm_guard.dialects.resume.text_join import anchor, given_back, instruction_text
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice
 
@@ -17,7 +17,7 @@ _REPEATABLE = frozenset({"message", "reasoning", "function_call", "custom_tool_c
 """Excludes what the server executes itself (search, code, MCP), which must not happen twice."""
 
 
-class ResponsesTranscript(ResponsesTold):
+class ResponsesTranscript(ResponsesState):
     """One response, and how it can be resumed."""
 
     def resume_modes(self, request: Body, prefill: Prefill) -> tuple[ResumeMode, ...]:
@@ -49,7 +49,11 @@ class ResponsesTranscript(ResponsesTold):
 
     def splice(self, resume_mode: ResumeMode, marker: Body) -> Splice:
         self._fold()
-        return Restarted(self, marker) if resume_mode == "restart" else Continued(self, resume_mode, marker)
+        return (
+            ResponsesRestart(self, marker)
+            if resume_mode == "restart"
+            else ResponsesContinuation(self, resume_mode, marker)
+        )
 
 
 def _has_refused(item: Item) -> bool:

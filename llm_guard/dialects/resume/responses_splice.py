@@ -13,17 +13,17 @@ from llm_guard.dialects.resume.responses_state import (
     ENDS,
     OPENINGS,
     Item,
-    Place,
-    ResponsesTold,
+    ResponsesState,
+    TextPosition,
     nature_of,
     part_place,
     text_place,
 )
-from llm_guard.dialects.resume.text_join import Seam, given_back, seam
+from llm_guard.dialects.resume.text_join import TextJoin, given_back, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
 
 
-class _ResponseSplice(TalliedSplice[ResponsesTold]):
+class _ResponseSplice(TalliedSplice[ResponsesState]):
     def _join(self, body: Body) -> Iterator[Body]:
         for event in self._tell(body):
             yield self._told.numbered(event)
@@ -33,14 +33,14 @@ class _ResponseSplice(TalliedSplice[ResponsesTold]):
         """Yields the client's events for this one, not yet numbered."""
 
 
-class Continued(_ResponseSplice):
+class ResponsesContinuation(_ResponseSplice):
     """Continues the text in the client's open message, or in a new one; drops reasoning.
 
     Also drops annotations of the continued text: they refer to positions in the new stream's text."""
 
-    def __init__(self, told: ResponsesTold, resume_mode: ResumeMode, marker: Body) -> None:
+    def __init__(self, told: ResponsesState, resume_mode: ResumeMode, marker: Body) -> None:
         super().__init__(told, marker, told.text_pieces)
-        self._seam: Seam = seam(resume_mode if given_back(told.text) else "prefill", told.text)
+        self._seam: TextJoin = seam(resume_mode if given_back(told.text) else "prefill", told.text)
         self._source: int | None = None
         """Index of the new stream's first message."""
         self._source_part: int | None = None
@@ -167,10 +167,10 @@ class Continued(_ResponseSplice):
         return {"item_id": self._id, "output_index": self._at, "content_index": part}
 
 
-class Restarted(_ResponseSplice):
+class ResponsesRestart(_ResponseSplice):
     """Compares the new response item by item with what was sent. The client keeps its ids."""
 
-    def __init__(self, told: ResponsesTold, marker: Body) -> None:
+    def __init__(self, told: ResponsesState, marker: Body) -> None:
         super().__init__(told, marker, 0)
         self._seams = {
             (at, place): seam("restart", text.whole)
@@ -217,7 +217,7 @@ class Restarted(_ResponseSplice):
         if item.is_open and all(known.is_settled for known in self._seams_of(at)):
             self._awaited.discard(at)
 
-    def _compare_text(self, at: int, place: Place, item: Item, own: Body) -> Iterator[Body]:
+    def _compare_text(self, at: int, place: TextPosition, item: Item, own: Body) -> Iterator[Body]:
         known, is_open = self._seams[at, place], item.texts[place].is_open
         if own["type"].endswith(".done"):
             known.end()
@@ -242,7 +242,7 @@ class Restarted(_ResponseSplice):
         if item.is_open and not self.has_diverged:
             yield {**body, "item": {**mapping(body.get("item")), **item.ids}}
 
-    def _seams_of(self, at: int) -> Iterator[Seam]:
+    def _seams_of(self, at: int) -> Iterator[TextJoin]:
         return (known for (index, _), known in self._seams.items() if index == at)
 
 

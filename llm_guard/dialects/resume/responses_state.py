@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from llm_guard.dialects.resume.base import Body, TalliedTranscript, Tally, count_of, index_in, mapping, text_in
+from llm_guard.dialects.resume.base import Body, StreamTally, TalliedTranscript, count_of, index_in, mapping, text_in
 
 OPENINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
 ENDS = frozenset({"response.completed", "response.incomplete"})
 _OF_THE_END = frozenset({"status", "error", "incomplete_details", "usage", "output", "completed_at"})
 """Fields of a response that its last stream sets; the others are those of the first stream."""
 
-Place = tuple[str, int]
+TextPosition = tuple[str, int]
 """A text within its item: its kind, as in `response.KIND.delta`, and the content part that contains it."""
 
 _TEXTS = {
@@ -31,7 +31,7 @@ _TEXTS = {
 _PARTS = {"content_part": "content_index", "reasoning_summary_part": "summary_index"}
 
 
-class ResponsesTold(TalliedTranscript):
+class ResponsesState(TalliedTranscript):
     """Records one response, item by item."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class ResponsesTold(TalliedTranscript):
         place = text_place(body)
         return text_in(body, "delta") if place is not None else ""
 
-    def count(self, tally: Tally, body: Body) -> None:
+    def count(self, tally: StreamTally, body: Body) -> None:
         if body["type"] in ENDS:
             tally.usage = mapping(mapping(body.get("response")).get("usage"))
             tally.is_final = "output_tokens" in tally.usage
@@ -95,7 +95,7 @@ class ResponsesTold(TalliedTranscript):
     def _note_inside(self, item: Item, body: Body) -> None:
         text, part = text_place(body), part_place(body)
         if text is not None:
-            self._note_text(item.texts.setdefault(text, Text()), text, body)
+            self._note_text(item.texts.setdefault(text, OutputText()), text, body)
         elif part is not None:
             item.parts[part] = mapping(body.get("part"))
             change = item.open_parts.add if body["type"].endswith(".added") else item.open_parts.discard
@@ -105,7 +105,7 @@ class ResponsesTold(TalliedTranscript):
         elif body["type"].endswith((".delta", ".annotation.added")):
             self.is_strange = True
 
-    def _note_text(self, text: Text, place: Place, body: Body) -> None:
+    def _note_text(self, text: OutputText, place: TextPosition, body: Body) -> None:
         if body["type"].endswith(".delta"):
             self._keep(text_in(body, "delta"), text.pieces)
             return
@@ -114,13 +114,13 @@ class ResponsesTold(TalliedTranscript):
             self._keep(whole_text(body, place), text.pieces)
 
     @property
-    def _texts(self) -> list[Text]:
+    def _texts(self) -> list[OutputText]:
         items = (item for _, item in sorted(self.items.items()) if item.kind == "message")
         return [text for item in items for (kind, _), text in sorted(item.texts.items()) if kind == "output_text"]
 
 
 @dataclass(slots=True)
-class Text:
+class OutputText:
     pieces: list[str] = field(default_factory=list)
     is_open: bool = True
 
@@ -134,10 +134,10 @@ class Item:
     """One item of the output."""
 
     start: Body
-    texts: dict[Place, Text] = field(default_factory=dict)
-    parts: dict[Place, Body] = field(default_factory=dict)
+    texts: dict[TextPosition, OutputText] = field(default_factory=dict)
+    parts: dict[TextPosition, Body] = field(default_factory=dict)
     """Latest state of each part: as it started, or as it ended."""
-    open_parts: set[Place] = field(default_factory=set)
+    open_parts: set[TextPosition] = field(default_factory=set)
     done: Body | None = None
 
     @property
@@ -204,7 +204,7 @@ def nature_of(start: Body) -> tuple[object, ...]:
     return start.get("type"), start.get("role"), start.get("name")
 
 
-def text_place(body: Body) -> Place | None:
+def text_place(body: Body) -> TextPosition | None:
     """The text that this `delta` or `done` event is about; None for other events."""
     kind, _, stage = body["type"].removeprefix("response.").rpartition(".")
     if kind not in _TEXTS or stage not in ("delta", "done"):
@@ -213,13 +213,13 @@ def text_place(body: Body) -> Place | None:
     return kind, index_in(body, counted_by) if counted_by else 0
 
 
-def part_place(body: Body) -> Place | None:
+def part_place(body: Body) -> TextPosition | None:
     """The part of a content or of a summary that this `added` or `done` event is about; None for other events."""
     kind, _, stage = body["type"].removeprefix("response.").rpartition(".")
     return (kind, index_in(body, _PARTS[kind])) if kind in _PARTS and stage in ("added", "done") else None
 
 
-def whole_text(body: Body, place: Place) -> str:
+def whole_text(body: Body, place: TextPosition) -> str:
     """The whole text in a `done` event."""
     return text_in(body, _TEXTS[place[0]][1])
 

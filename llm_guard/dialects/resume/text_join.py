@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from llm_guard.dialects.resume.instructed_join import Instructed
+from llm_guard.dialects.resume.instructed_join import InstructedJoin
 from llm_guard.dialects.resume.overlap import UNSPACED, folded, is_at_same_place, is_proof
 from llm_guard.dialects.resume.transcript import ResumeMode
 
@@ -19,7 +19,7 @@ _ANCHOR_MOST = 200
 _APOSTROPHES = "'\u2019"
 
 
-class Seam(Protocol):
+class TextJoin(Protocol):
     """Takes a new text piece by piece. The result does not depend on how it is cut into pieces."""
 
     has_diverged: bool
@@ -42,12 +42,12 @@ class Seam(Protocol):
         """Ends the text and returns the buffered part that is new."""
 
 
-def seam(resume_mode: ResumeMode, sent: str) -> Seam:
-    """Joins a text that was requested in this manner to the text that was sent."""
+def seam(resume_mode: ResumeMode, sent: str) -> TextJoin:
+    """Joins a text that was requested in this mode to the text that was sent."""
     if resume_mode == "restart":
         return _Repeated(sent)
     given = given_back(sent)
-    return _Prefilled(sent) if resume_mode == "prefill" or not given else Instructed(sent, given, anchor(sent))
+    return _Prefilled(sent) if resume_mode == "prefill" or not given else InstructedJoin(sent, given, anchor(sent))
 
 
 def given_back(sent: str) -> str:

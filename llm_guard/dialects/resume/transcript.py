@@ -11,7 +11,7 @@ import zlib
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
-from llm_guard.dialects.sse import Event, Usage, events_in
+from llm_guard.dialects.sse import SseEvent, Usage, events_in
 
 Prefill = Literal["none", "plain", "prefix", "partial", "continue_final_message"]
 """How a deployment accepts the beginning of a response: not at all; as a last message of the assistant, bare or with
@@ -88,7 +88,7 @@ class Transcript(ABC):
 
     @abstractmethod
     def splice(self, resume_mode: ResumeMode, marker: dict[str, Any]) -> Splice:
-        """Creates the splice for a new stream that was requested in this manner. Its first event that the client gets
+        """Creates the splice for a new stream that was requested in this mode. Its first event that the client gets
         carries `marker` in the field `llm_guard`."""
 
     @property
@@ -103,7 +103,7 @@ class Transcript(ABC):
         died. One per piece of text."""
 
     @abstractmethod
-    def _take(self, event: Event) -> None:
+    def _take(self, event: SseEvent) -> None:
         """Records one event that the client got."""
 
     def _fold(self) -> None:

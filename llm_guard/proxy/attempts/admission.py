@@ -18,10 +18,17 @@ from llm_guard.proxy.caller_identity import breaker_of, caller_of, share_of, sou
 from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.capacity.wait_queue import Slot, Ticket
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, Permit
-from llm_guard.resilience.circuit_breaker.cooldown import Benched, Cooldowns, Key, as_of, deployment_key, quota_key
+from llm_guard.resilience.circuit_breaker.cooldown import (
+    Cooldown,
+    CooldownKey,
+    Cooldowns,
+    as_of,
+    deployment_key,
+    quota_key,
+)
 from llm_guard.resilience.retry.key_selection import KeyState, choose
 from llm_guard.routing.api_keys import ApiKey
-from llm_guard.routing.deployment import Deployment, Hold
+from llm_guard.routing.deployment import Deployment, MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target
 
@@ -53,7 +60,7 @@ class AtCapacity:
 
     @property
     def why(self) -> str:
-        return "no room in time" if self.has_place else "no room to wait"
+        return "wait queue too slow" if self.has_place else "wait queue full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,18 +202,18 @@ class AdmissionControl:
     ) -> Lease | Unavailable | AtCapacity:
         deployment = target.deployment
         if deployment.hold is not None:
-            return shut_by(deployment.hold, deployment.breaker.settings.open_for, now)
+            return refusal_by_hold(deployment.hold, deployment.breaker.settings.open_for, now)
         rest = cooldown_of(self._cooldowns, call, target, key, hint_patience_s, now)
         if rest is not None:
             self._cooldowns.note_stopped(cooldown_keys(call, target, key))
             breaker = breaker_of(call, deployment, now)
             refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
             if rest.until - now >= refused_s:
-                return Unavailable("benched", rest.until - now, as_of(rest, now))
-            return Unavailable("benched", refused_s)
+                return Unavailable("in cooldown", rest.until - now, as_of(rest, now))
+            return Unavailable("in cooldown", refused_s)
         host = deployment.host.try_acquire(now)
         if host is None:
-            return Unavailable("its host fails", deployment.host.retry_after_s(now))
+            return Unavailable("host breaker open", deployment.host.retry_after_s(now))
         caller = caller_of(call, deployment, now)
         suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
         breaker = deployment.judge_of(suspect)
@@ -236,9 +243,11 @@ class AdmissionControl:
 def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
     """Returns a permit to probe a breaker that other callers' failures opened, if `resilience.circuit_breaker.callers`
     allows it."""
-    if breaker is not deployment.breaker or not deployment.callers.try_look(caller, now):
+    if breaker is not deployment.breaker or not deployment.callers.try_probe(caller, now):
         return None
-    return breaker.try_acquire(now) if breaker.end_opening(now, "another caller asks") is not None else None
+    return (
+        breaker.try_acquire(now) if breaker.end_opening(now, "another caller's call is the probe") is not None else None
+    )
 
 
 def key_for(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> ApiKey | None:
@@ -268,7 +277,7 @@ def key_states(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> 
     return states
 
 
-def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, Key, Key]:
+def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[CooldownKey, CooldownKey, CooldownKey]:
     """Returns the keys of the cooldowns that can stop a call: of the credential, the model's quota and the deployment's
     hint."""
     credential, model = credential_of(call, target, key), target.model or ""
@@ -277,7 +286,7 @@ def cooldown_keys(call: Call, target: Target, key: ApiKey | None) -> tuple[Key, 
 
 def cooldown_of(
     cooldowns: Cooldowns, call: Call, target: Target, key: ApiKey | None, hint_patience_s: float, now: float
-) -> Benched | None:
+) -> Cooldown | None:
     """Returns the cooldown that stops a call, if any; see `AdmissionControl.try_enter`."""
     if now >= cooldowns.quiet_from or target.model is None:
         return None  # files and the like cost nothing, and have permissions of their own
@@ -294,9 +303,9 @@ def wait_s_at(gate: Gate, call: Call, deployment: Deployment, now: float) -> flo
     return gate.wait_s(now, call.priority, share_of(call), source_of(call, deployment))
 
 
-def shut_by(hold: Hold, guess_s: float, now: float) -> Unavailable:
+def refusal_by_hold(hold: MaintenanceHold, guess_s: float, now: float) -> Unavailable:
     """Returns the refusal of a held deployment. `guess_s`: seconds until a retry where the hold has no known end."""
-    why = "drained by an operator" if hold.kind == "drained" else "benched by an operator"
+    why = "drained by an operator" if hold.kind == "drained" else "cordoned by an operator"
     return Unavailable(why, guess_s if hold.until is None else max(0.0, hold.until - now), is_held=True)
 
 
@@ -321,7 +330,7 @@ def account_of(key: ApiKey, account_digest: str) -> str:
     return f" {account_digest}" if account_digest else OUR_OWN
 
 
-def credential_of(call: Call, target: Target, key: ApiKey | None) -> Key:
+def credential_of(call: Call, target: Target, key: ApiKey | None) -> CooldownKey:
     """Returns the credential and account that the target is tried with: the upstream's own key, or the caller's. `key`:
     the one of the upstream's pool; None where it has none."""
     deployment = target.deployment

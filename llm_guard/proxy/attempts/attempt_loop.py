@@ -54,7 +54,7 @@ class AttemptLoop:
             route.budget.deposit(selector.tried_since)
             if route.hedging is not None:
                 route.hedging.budget.deposit()
-        return self._ask(selector, None, "nobody could be asked")
+        return self._ask(selector, None, "no deployment available")
 
     async def _ask(self, selector: CandidateSelector, last: Failure | None, why: str) -> Delivered | Exhausted:
         call = selector.call
@@ -109,7 +109,7 @@ class AttemptLoop:
         delay_s = self._hedge_delay_s(hedging, call, attempt) if hedging is not None else None
         if delay_s is None:
             return self._runner.ask(call, attempt, lease)
-        return self._runner.ask_hedged(call, attempt, lease, delay_s, lambda: self._beside(selector, candidate))
+        return self._runner.run_hedged(call, attempt, lease, delay_s, lambda: self._beside(selector, candidate))
 
     def _new(self, selector: CandidateSelector, candidate: Candidate, lease: Lease) -> Attempt:
         """Returns an attempt that begins now, with its limits."""
@@ -167,15 +167,15 @@ class AttemptLoop:
             case Retry():
                 try_spend_all(selector.budgets(candidate), self._clock.now())
                 selector.candidates.retry(candidate, step, self._clock.now())
-                return "it could not be asked again"
+                return "the deployment could not be retried"
             case ChangeKey():
                 if step.is_paid:
                     try_spend_all(selector.budgets(candidate), self._clock.now())
                 selector.candidates.ask_again(candidate)
-                return "it could not be asked with another key"
+                return "no other key available"
             case FallBack():
                 selector.candidates.fall_back(candidate, step, self._clock.now())
-                return "no other could be asked"
+                return "no fallback available"
 
     def _put_back(self, selector: CandidateSelector, candidate: Candidate, raced: list[Attempt]) -> None:
         """Decides for deployments that failed as a hedge of this attempt: they may be tried again after all others."""
@@ -195,7 +195,7 @@ class AttemptLoop:
         others, preferred = selector.candidates.others(candidate), selector.preferred(candidate)
         budgets = selector.budgets(candidate)
         step = (
-            _other_manner(call, failure)
+            _other_mode(call, failure)
             or self._other_key(selector, candidate, failure)
             or next_step(
                 failure,
@@ -283,7 +283,7 @@ def _has_timed_out_again(call: Call, failure: Failure) -> bool:
     return len(ended) > 1 and not any(each.target.timeouts.is_configured(failure.limit) for each in ended)
 
 
-def _other_manner(call: Call, failure: Failure) -> Retry | None:
+def _other_mode(call: Call, failure: Failure) -> Retry | None:
     """Returns an immediate retry if only this way of resuming the stream was refused, and another is left."""
     attempt = _attempt_of(call, failure)
     if attempt is None or call.recovery is None or not call.recovery.is_refused(attempt, failure):
@@ -312,11 +312,11 @@ def _said(step: Step) -> str:
         case Retry(after_s):
             return f"retry after {after_s:.3g} s"
         case ChangeKey():
-            return "ask with another key"
+            return "retry with another key"
         case FallBack(_, None):
             return "fall back"
         case FallBack(_, back_after_s):
-            return f"fall back, and come back after {back_after_s:.3g} s"
+            return f"fall back, and retry here after {back_after_s:.3g} s"
         case GiveUp(why):
             return f"give up: {why}"
 
@@ -330,17 +330,17 @@ def _nobody_asked(selector: CandidateSelector) -> Exhausted:
     """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
     soonest = min(selector.rejected, key=lambda each: each.wait_s)
     if isinstance(soonest, Unavailable) and soonest.rest is not None:
-        return Exhausted(soonest.rest, None, "benched", is_cooldown=True)
+        return Exhausted(soonest.rest, None, "in cooldown", is_cooldown=True)
     names = ", ".join(each.deployment for each in selector.call.skipped)
     if isinstance(soonest, AtCapacity):
-        message = f"{names}: too many calls wait already; there may be room in {_for_people(soonest.wait_s)}"
+        message = f"{names}: at capacity, too many calls are waiting; retry in {_for_people(soonest.wait_s)}"
         refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)
-        return Exhausted(None, refusal, "no room")
+        return Exhausted(None, refusal, "at capacity")
     if soonest.is_held:
         message = f"{names}: taken out of service by an operator"
         refusal = Refusal(503, "deployment_held", message, by="hold", retry_after_s=soonest.wait_s)
-        return Exhausted(None, refusal, "held by an operator")
-    message = f"{names}: failing, and left alone for {_for_people(soonest.wait_s)} more"
+        return Exhausted(None, refusal, "out of service (operator)")
+    message = f"{names}: failing, circuit breaker open; retry in {_for_people(soonest.wait_s)}"
     refusal = Refusal(503, "breaker_open", message, by="breaker", retry_after_s=soonest.wait_s)
     return Exhausted(None, refusal, "breakers open")
 

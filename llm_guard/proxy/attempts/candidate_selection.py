@@ -19,7 +19,7 @@ from llm_guard.resilience.retry.candidates import Candidate, Candidates, WaitedF
 from llm_guard.resilience.retry.deadline import can_finish
 from llm_guard.resilience.routing.load_balancing import LoadCandidate, arranged, failing_last
 from llm_guard.resilience.throttling.release_spreading import WORTH_SPREADING_S
-from llm_guard.routing.deployment import Down
+from llm_guard.routing.deployment import FailingDeployments
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Route, Target
 
@@ -156,7 +156,7 @@ class CandidateSelector:
     def _try(self, candidate: Candidate) -> Lease | _Wait | None:
         """Returns a lease, or the wait before the next try; None if the deployment is dropped."""
         if self.call.recovery is not None and self.call.recovery.resume_mode(self.target(candidate)) is None:
-            self._drop(candidate, "cannot go on with the stream")
+            self._drop(candidate, "cannot resume the stream")
             return None
         if self.call.attempts:  # the first attempt is always made
             now = self._clock.now()
@@ -246,7 +246,7 @@ class CandidateSelector:
         """Records deployments that were at capacity when another had room; they stay candidates."""
         for wait in waits:
             if wait.is_for_turn:
-                self.call.skipped.append(Skipped(self.target(wait.candidate).deployment.label, "no room now"))
+                self.call.skipped.append(Skipped(self.target(wait.candidate).deployment.label, "at capacity"))
 
     def _reject(self, candidate: Candidate, why: Unavailable | AtCapacity) -> None:
         self.rejected.append(why)
@@ -285,7 +285,9 @@ def order_of(
     return _down_last(order, targets, route.down) if route.down.keys else order
 
 
-def _down_last(order: tuple[int, ...] | range, targets: tuple[Target, ...], down: Down) -> tuple[int, ...]:
+def _down_last(
+    order: tuple[int, ...] | range, targets: tuple[Target, ...], down: FailingDeployments
+) -> tuple[int, ...]:
     """Moves deployments that are down to the end; apart from that the order stays."""
     first = [place for place in order if not down.has(targets[place].deployment)]
     return (*first, *[place for place in order if down.has(targets[place].deployment)])

@@ -11,17 +11,17 @@ from typing import Protocol
 
 from llm_guard.clock import Clock
 from llm_guard.dialects import DIALECTS
-from llm_guard.dialects.response_schemas import Shape
+from llm_guard.dialects.response_schemas import ResponseSchema
 from llm_guard.dialects.sse import StreamObserver
-from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.response.content_decoding import unreadable
 from llm_guard.proxy.response.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
-from llm_guard.proxy.streams.decoder import StreamView, view_of
+from llm_guard.proxy.streams.decoder import PlainStreamDecoder, view_of
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
-from llm_guard.resilience.capacity.response_memory import AnswerMemory
+from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.classification.classify import classify_answer, classify_event
 from llm_guard.resilience.streams.settings import why_cut
 from llm_guard.routing.deployment import Upstream
@@ -38,7 +38,7 @@ _MAX_FILLER_BYTES = 16 << 20
 """More than this before the first token cannot be keep-alives. It takes no memory: keep-alives are dropped as read."""
 
 
-class Limits(Protocol):
+class ResponseTimeLimits(Protocol):
     """The attempt's time limit, which depends on the kind of response."""
 
     clock: Clock
@@ -49,7 +49,7 @@ class Limits(Protocol):
 
 
 async def read_to_commit(
-    call: Call, attempt: Attempt, exchange: Exchange, limits: Limits, memory: AnswerMemory
+    call: Call, attempt: Attempt, exchange: Exchange, limits: ResponseTimeLimits, memory: ResponseMemory
 ) -> Opened | Failure:
     """Reads as much of the response as decides whether it is good. Raises UpstreamError."""
     upstream, wall = attempt.target.deployment.upstream, limits.clock.wall
@@ -57,13 +57,13 @@ async def read_to_commit(
         return await _error_answer(call, upstream, exchange, limits)
     if exchange.status == 101:
         if not call.is_upgrade:
-            raise UpstreamError(FailureKind.MALFORMED, "it switched protocols unasked")
+            raise UpstreamError(FailureKind.MALFORMED, "switched protocols without a request for it")
         return _opened(exchange, b"", exchange)
     reader = reader_of(call, attempt)
     shape = reader.shape if reader is not None else None
     if exchange.status >= 300 and (call.model is not None or shape is not None):
         # A redirect is not passed on: the client would follow it and send its key there.
-        raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, which sends calls elsewhere")
+        raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, a redirect, which is not followed")
     headers = header_rules.lower_names(exchange.headers)
     is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
     if not is_event_stream and may_be_stream(call, shape):
@@ -87,13 +87,13 @@ async def read_to_commit(
     return opened if isinstance(opened, Opened) else _in_band_failure(upstream, exchange, opened, wall())
 
 
-async def _error_answer(call: Call, upstream: Upstream, exchange: Exchange, limits: Limits) -> Failure:
+async def _error_answer(call: Call, upstream: Upstream, exchange: Exchange, limits: ResponseTimeLimits) -> Failure:
     body, is_whole = await _error_body(exchange)
     headers = header_rules.lower_names(exchange.headers)
     verdict = classify_answer(
         exchange.status, headers, _legible(body, headers), limits.clock.wall(), upstream.family, upstream.errors
     )
-    answer = Answer(exchange.status, exchange.reason, exchange.headers, body) if is_whole else None
+    answer = UpstreamErrorResponse(exchange.status, exchange.reason, exchange.headers, body) if is_whole else None
     detail = f"answered {exchange.status} ({verdict.why})"
     kind = verdict.kind
     if exchange.status == 404 and kind in _NOT_HERE and _is_unknown_path(call, kind, body):
@@ -121,7 +121,12 @@ async def _error_body(exchange: Exchange) -> tuple[bytes, bool]:
 
 
 async def _first_event(
-    call: Call, attempt: Attempt, exchange: Exchange, shape: Shape | None, encoding: str, limits: Limits
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    shape: ResponseSchema | None,
+    encoding: str,
+    limits: ResponseTimeLimits,
 ) -> Opened | bytes:
     """Holds a stream back until its first useful event, or longer if its route has `prebuffer`. Returns the error if
     the stream turns out to be one in that time."""
@@ -154,7 +159,9 @@ async def _first_event(
 class _Beginning:
     """The beginning of a stream, held until commit."""
 
-    def __init__(self, view: StreamView, exchange: Exchange, upstream: str, shape: Shape | None) -> None:
+    def __init__(
+        self, view: PlainStreamDecoder, exchange: Exchange, upstream: str, shape: ResponseSchema | None
+    ) -> None:
         self._upstream = upstream
         self._shape = shape
         self._view = view
@@ -179,7 +186,7 @@ class _Beginning:
             if view.failure is not None:
                 raise UpstreamError(view.failure.kind, view.failure.detail)
             if view.watch.malformed:
-                why = "the stream began with no event of this endpoint"
+                why = "the stream does not begin with an event of this endpoint"
                 raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=view.watch.is_foreign)
             if view.is_closed:
                 return self._end()
@@ -228,7 +235,9 @@ def _in_band_failure(upstream: Upstream, exchange: Exchange, error: bytes, wall:
     verdict = classify_event(error, wall, upstream.family, upstream.errors)
     is_529 = upstream.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
-    answer = Answer(529 if is_529 else verdict.status, "", (*kept, ("Content-Type", "application/json")), error)
+    answer = UpstreamErrorResponse(
+        529 if is_529 else verdict.status, "", (*kept, ("Content-Type", "application/json")), error
+    )
     detail = f"sent an error under {exchange.status} ({verdict.why})"
     return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer, is_after_head=True)
 
@@ -238,7 +247,7 @@ def _opened(
     held: bytes,
     rest: Exchange | None,
     *,
-    view: StreamView | None = None,
+    view: PlainStreamDecoder | None = None,
 ) -> Opened:
     return Opened(exchange.status, exchange.reason, exchange.headers, held, rest, view)
 

@@ -19,9 +19,9 @@ from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.routing.lease import Lease
 
 HedgeCandidate = tuple[Attempt, Lease]
-_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+_LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 _HEALTHY = Signal.HEALTHY
-_SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+_SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 _TURNS_TO_READ = 2
 """Event-loop turns before a hedge begins: after a busy spell the loop runs timers before it reads from sockets, and the
 first attempt's response may already be there."""
@@ -58,7 +58,7 @@ class AttemptRunner:
         self._answer(call, attempt, lease, outcome)
         return Delivered(outcome, attempt, lease)
 
-    async def ask_hedged(
+    async def run_hedged(
         self, call: Call, attempt: Attempt, lease: Lease, delay_s: float, beside: Callable[[], HedgeCandidate | None]
     ) -> Delivered | Failure:
         """Returns the first good response of this attempt and of a hedge, which starts after `delay_s` if `beside`
@@ -86,7 +86,7 @@ class AttemptRunner:
         finally:
             await self._end(hedge, first, winner)
 
-    async def ask_beside(self, call: Call, hedge: _Hedge) -> Delivered | Failure | None:
+    async def run_hedge(self, call: Call, hedge: _Hedge) -> Delivered | Failure | None:
         """Makes the hedge's exchange; returns None if no deployment is available for it."""
         for _ in range(_TURNS_TO_READ):
             await self._clock.sleep(0)
@@ -98,7 +98,7 @@ class AttemptRunner:
         try:
             await hedge.end(is_superseded=winner is not None)
         except asyncio.CancelledError:
-            winner = None  # the client left while the hedge was being ended: no response can be delivered
+            winner = None  # the client disconnected while the hedge was being ended: no response can be delivered
             raise
         finally:
             for outcome in (first, hedge.outcome):
@@ -185,7 +185,7 @@ class _Hedge:
 
     def start(self) -> None:
         """Starts the hedge: the first attempt is slow."""
-        self.task = asyncio.get_running_loop().create_task(self._runner.ask_beside(self._call, self))
+        self.task = asyncio.get_running_loop().create_task(self._runner.run_hedge(self._call, self))
         self.task.add_done_callback(self._overtake)
 
     def try_enter(self) -> HedgeCandidate | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from llm_guard.clock import Clock
+from llm_guard.log import BREAKER_LOGGER
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt
@@ -13,7 +14,7 @@ from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.circuit_breaker.history import Transition
 from llm_guard.routing.lease import Lease
 
-_log = structlog.get_logger("llm_guard.proxy.attempts.release")
+_log = structlog.get_logger(BREAKER_LOGGER)
 
 _CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
 """Outcomes that cut an exchange off: it would have taken longer."""
@@ -99,7 +100,7 @@ def _note_caller(attempt: Attempt, lease: Lease, signal: Signal, now: float) -> 
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY:
         if deployment.note_failure(lease.caller, now):
-            _log.warning("caller fails alone", **deployment.breaker_of(), caller=lease.caller)
+            _log.warning("calls of a single caller fail", **deployment.breaker_of(), caller=lease.caller)
     elif signal is _HEALTHY and not lease.is_begun:
         deployment.callers.note_ok(lease.caller, attempt.started_at, now, lease.own_key)
 
@@ -161,5 +162,5 @@ def _note_rate_limit(attempt: Attempt, lease: Lease, clock: Clock) -> None:
 
 
 def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:
-    said = {"before": transition.before, "after": transition.after, "why": transition.why}
+    said = {"before": transition.before, "after": transition.after, "reason": transition.why}
     _log.warning("breaker", **whose, **said, request_id=attempt.call_id)

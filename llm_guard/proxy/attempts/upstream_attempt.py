@@ -14,13 +14,13 @@ from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.first_response import read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
-from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.request_body import model_field
-from llm_guard.proxy.request_body.forwarding import Sending
+from llm_guard.proxy.request_body.forwarding import ForwardedBody
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.telemetry.trace_propagation import pass_on
-from llm_guard.resilience.capacity.response_memory import AnswerMemory
+from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.retry.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier, first_token_s
 
 _CLIENT_SLOW_S = 5.0
@@ -31,10 +31,10 @@ cause than a slow client."""
 class Upstreams:
     """Opens attempts over the connections to all upstreams."""
 
-    def __init__(self, connections: Connections, clock: Clock) -> None:
+    def __init__(self, connections: ConnectionPool, clock: Clock) -> None:
         self._connections = connections
         self._clock = clock
-        self.memory = AnswerMemory()
+        self.memory = ResponseMemory()
         """Memory budget of all unary responses that are read whole."""
 
     async def open(self, call: Call, attempt: Attempt) -> Opened | Failure:
@@ -77,7 +77,7 @@ class Upstreams:
         target = _target(call, attempt)
         body: bytes | FileBody = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
         if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
-            body = limits.sending = Sending(body, limits)
+            body = limits.sending = ForwardedBody(body, limits)
         headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.resume_mode is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
@@ -113,7 +113,7 @@ class _Limits:
         self._latest_name: Limit = "connect"
         self._awaited_from = inf
         """The instant since which the provider waits for more of the body; infinite while it does not."""
-        self.sending: Sending | None = None
+        self.sending: ForwardedBody | None = None
         """The transfer of a body that is still arriving; None if the body was complete."""
         self.is_sending_over = False
         """True once sending the rest of the body no longer changes the limit."""
@@ -148,13 +148,13 @@ class _Limits:
             self._limit_unary()
 
     def on_block(self) -> None:
-        """Implements `forwarding.Limits`."""
+        """Implements `forwarding.SendTimeLimits`."""
         if not self.is_sending_over:
             self._awaited_from = inf
             self._begin_again()
 
     def on_client_awaited(self) -> None:
-        """Implements `forwarding.Limits`."""
+        """Implements `forwarding.SendTimeLimits`."""
         if not self.is_sending_over:
             self._awaited_from = self.clock.now()
             self._set(inf, self._latest_name)
@@ -185,7 +185,7 @@ class _Limits:
         if not self._is_early:
             return failure
         took_s = self.clock.now() - self._attempt.started_at
-        detail = f"no answer within {took_s:.2g} s, when time was left for one more attempt"
+        detail = f"no response within {took_s:.2g} s; ended early to leave time for one more attempt"
         return replace(failure, detail=detail, is_early=True)
 
     def _begin_again(self) -> None:
@@ -265,8 +265,8 @@ def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: 
         "first_token": f"no first token within {timeouts.first_token or FIRST_TOKEN_S:g} s",
         "idle": f"silent for {timeouts.idle:g} s in the middle of the stream",
         "stall": f"nothing but keep-alives for {timeouts.stall:g} s in the middle of the stream",
-        "attempt": f"no complete answer within {timeouts.attempt or ATTEMPT_S:g} s",
-        "total": "the time of the whole call, or the client's patience, is used up",
+        "attempt": f"no complete response within {timeouts.attempt or ATTEMPT_S:g} s",
+        "total": "the call's total timeout, or the client's own, has passed",
     }
     limit: Limit = name  # type: ignore[assignment]  # TimeLimit returns the name it was given
     kind = FailureKind.CONNECT_TIMEOUT if name == "connect" else FailureKind.TIMEOUT

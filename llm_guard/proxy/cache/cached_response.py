@@ -12,10 +12,10 @@ from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call, Headers
 from llm_guard.proxy.http_server.error_responses import DRAINED
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.storage.cache.response_store import CachedAnswer
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.storage.cache.response_store import CachedResponse
 
-CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
 _TRUE_AGAIN = (
     "content-encoding", "content-language", "content-type", "openai-model", "openai-version", "x-accel-buffering",
@@ -29,7 +29,7 @@ def shareable_headers(headers: Headers) -> Headers:
     return tuple(pair for pair in headers if pair[0].lower() in _TRUE_AGAIN)
 
 
-async def replay(call: Call, answer: CachedAnswer, reply: Reply, clock: Clock) -> None:
+async def replay(call: Call, answer: CachedResponse, reply: ResponseWriter, clock: Clock) -> None:
     """Sends a cached response, as a stream if it was one. Leaves `call.failure` unchanged, unless the client leaves."""
     headers = [*answer.headers, *header_rules.ours(call, answer.deployment or None)]
     call.sent_status = call.sent_status or answer.status
@@ -52,7 +52,7 @@ async def replay(call: Call, answer: CachedAnswer, reply: Reply, clock: Clock) -
         raise
 
 
-async def write(call: Call, piece: bytes, reply: Reply, clock: Clock) -> None:
+async def write(call: Call, piece: bytes, reply: ResponseWriter, clock: Clock) -> None:
     """Writes a piece of the body. Raises TimeoutError if the client reads nothing for the route's `idle` timeout."""
     if reply.push(piece):
         return

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from llm_guard.proxy.call import Headers, Inbox
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 MOST_BYTES = 64 * 1024**2
 """Default limit of a collected body; a larger response is broken off."""
 
 
-class Recording:
-    """Implements `response_writer.Connection` by collecting what is written to the reply that `reply()` returns."""
+class ResponseBuffer:
+    """Implements `response_writer.ResponseConnection` by collecting what is written to its `reply()`."""
 
     def __init__(self, on_news: Callable[[], None] = lambda: None, most_bytes: int = MOST_BYTES) -> None:
         """`on_news` is called when something was written, or the response was broken off."""
@@ -30,13 +30,13 @@ class Recording:
         self._on_news = on_news
         self._most_bytes = most_bytes
 
-    def reply(self, method: str = "POST") -> Reply:
+    def reply(self, method: str = "POST") -> ResponseWriter:
         """Returns the reply to write to, once. It speaks HTTP/1.0, so that the body has no chunk framing."""
         request = Request(method, "/", "1.0", RequestFields((), {}))
         request.complete()
-        return Reply(request, self)
+        return ResponseWriter(request, self)
 
-    # the interface of `response_writer.Connection`
+    # the interface of `response_writer.ResponseConnection`
 
     @property
     def is_stuck(self) -> bool:
@@ -49,14 +49,14 @@ class Recording:
         self.body += data
         self._on_news()
         if len(self.body) > self._most_bytes:
-            raise ConnectionResetError("the answer is too large to be kept")
+            raise ConnectionResetError("the response is too large to be stored")
         return True
 
     async def wait_room(self) -> None:
         """Returns at once: there is always room."""
 
     def take_over(self, inbox: Inbox) -> None:  # noqa: ARG002  # part of the interface
-        raise ConnectionResetError("a recording cannot be upgraded")
+        raise ConnectionResetError("a buffered response cannot be upgraded")
 
     def close(self) -> None:
         self.is_broken = True

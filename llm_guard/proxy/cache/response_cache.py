@@ -16,23 +16,23 @@ from llm_guard.outcome import Disposition
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.cache.cached_response import replay, shareable_headers
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.coalescing.single_flight import Flight
+from llm_guard.proxy.coalescing.single_flight import SingleFlight
 from llm_guard.proxy.gc_pause import uncollected
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.model_field import kind_of
 from llm_guard.resilience.caching.cacheability import ANSWERS, forbids_keeping, is_filtered, may_be_asked_of_cache
 from llm_guard.resilience.caching.freshness import (
-    Age,
     CacheControl,
     CacheSettings,
+    Freshness,
     judge,
     lasts_s,
-    may_stand_in,
+    may_serve_stale,
     parse_cache_control,
 )
-from llm_guard.resilience.caching.key import Question, canonical, key_of, media_type, telling
+from llm_guard.resilience.caching.key import CacheKeyFields, canonical, key_of, media_type, relevant_headers
 from llm_guard.routing.route_table import Route
-from llm_guard.storage.cache.response_store import AnswerStore, CachedAnswer, CacheSnapshot, Found
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, ResponseStore
 
 
 class _Asks(msgspec.Struct):
@@ -61,14 +61,14 @@ class Lookup:
     cache_control: CacheControl
     purges: int
     """Number of purges before the lookup: a response requested before a purge is not stored after it."""
-    found: Found | None = None
-    result: Age = "miss"
+    found: CacheHit | None = None
+    result: Freshness = "miss"
 
 
-class AnswerCache:
+class ResponseCache:
     """Looks up, serves and stores responses."""
 
-    def __init__(self, store: AnswerStore, clock: Clock) -> None:
+    def __init__(self, store: ResponseStore, clock: Clock) -> None:
         self.store = store
         self._clock = clock
         self._purges = 0
@@ -83,32 +83,32 @@ class AnswerCache:
         if key is None:
             return None
         found = None if cache_control.no_cache else await self.store.get(key)
-        age: Age = "miss" if found is None else judge(found.age_s, rules, cache_control)
+        age: Freshness = "miss" if found is None else judge(found.age_s, rules, cache_control)
         disposition = call.disposition = call.disposition or Disposition()
         disposition.cache_key = b"" if cache_control.no_cache else key
         return Lookup(key, rules, cache_control, self._purges, found, age)
 
-    async def give(self, call: Call, lookup: Lookup, reply: Reply) -> None:
+    async def give(self, call: Call, lookup: Lookup, reply: ResponseWriter) -> None:
         """Sends the client the response that was found."""
         assert lookup.found is not None and lookup.result != "miss" and call.disposition is not None  # noqa: S101, PT018
         call.disposition.cache, call.disposition.age_s = lookup.result, lookup.found.age_s
         await replay(call, lookup.found.answer, reply, self._clock)
 
-    async def find_stand_in(self, call: Call) -> Found | None:
+    async def find_stale(self, call: Call) -> CacheHit | None:
         """Returns the stale response that the route allows after a failure, if there is one."""
         rules = call.route.lasting.cache if call.route is not None else None
         if rules is None or call.disposition is None or not call.disposition.cache_key:
             return None
         found = await self.store.get(call.disposition.cache_key)
-        return found if found is not None and may_stand_in(found.age_s, rules) else None
+        return found if found is not None and may_serve_stale(found.age_s, rules) else None
 
-    async def stand_in(self, call: Call, found: Found, reply: Reply) -> None:
+    async def serve_stale(self, call: Call, found: CacheHit, reply: ResponseWriter) -> None:
         """Sends the client a stale response. The call's outcome stays a failure."""
         assert call.disposition is not None  # noqa: S101  # else nothing was found
         call.disposition.cache, call.disposition.age_s = "stale_if_error", found.age_s
         await replay(call, found.answer, reply, self._clock)
 
-    async def keep(self, lookup: Lookup, flight: Flight) -> None:
+    async def keep(self, lookup: Lookup, flight: SingleFlight) -> None:
         """Stores the response of a flight, if it may be stored and the cache has not been purged since the lookup."""
         answer = _answer_of(flight, lookup.rules)
         if answer is not None and lookup.purges == self._purges:
@@ -128,9 +128,9 @@ class AnswerCache:
         return self.store.snapshot()
 
 
-def may_stand_in_later(lookup: Lookup) -> bool:
+def may_serve_stale_later(lookup: Lookup) -> bool:
     """Returns whether the response that was found may be served if the call fails."""
-    return lookup.found is not None and may_stand_in(lookup.found.age_s, lookup.rules)
+    return lookup.found is not None and may_serve_stale(lookup.found.age_s, lookup.rules)
 
 
 # requests
@@ -157,7 +157,7 @@ def _key(call: Call, rules: CacheSettings) -> bytes | None:
     if body is None:
         return None
     return key_of(
-        Question(
+        CacheKeyFields(
             dialect=call.dialect,
             method=call.method,
             path=call.path,
@@ -168,7 +168,7 @@ def _key(call: Call, rules: CacheSettings) -> bytes | None:
             model=call.model or "",
             is_stream=call.is_stream,
             media_type=media_type(call.content_type),
-            headers=telling(header_rules.of_request(call.headers)),
+            headers=relevant_headers(header_rules.of_request(call.headers)),
             body=body,
             caller=() if rules.shared else _caller(call),
         )
@@ -190,7 +190,7 @@ def _caller(call: Call) -> tuple[str, ...]:
 # responses
 
 
-def _answer_of(flight: Flight, rules: CacheSettings) -> CachedAnswer | None:
+def _answer_of(flight: SingleFlight, rules: CacheSettings) -> CachedResponse | None:
     """Returns the response of a flight if it is a complete and valid success, else None."""
     call, tape = flight.call, flight.tape
     if flight.gave_up is not None or call.failure is not None or not tape.is_whole:
@@ -205,7 +205,7 @@ def _answer_of(flight: Flight, rules: CacheSettings) -> CachedAnswer | None:
     body = bytes(tape.body)
     if is_filtered(body) or not (flight.has_said_all if is_stream else _is_answer(body, ANSWERS[call.path])):
         return None
-    return CachedAnswer(
+    return CachedResponse(
         route=call.route.alias if call.route is not None else "",
         status=tape.status,
         reason=tape.reason,

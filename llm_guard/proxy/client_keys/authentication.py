@@ -12,15 +12,15 @@ from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.client_keys.digests import digest
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.resilience.client_keys.scope import Scope, Sent, model_in_path
+from llm_guard.resilience.client_keys.scope import KeyScope, ModelLocation, model_in_path
 from llm_guard.resilience.routing.client_hints import PRIORITIES, priority
 from llm_guard.routing.route_table import RouteTable
 
-_TWICE = Refusal(400, "invalid_model", "the query must name the model once", by="request", param="model")
+_TWICE = Refusal(400, "invalid_model", "the query must contain `model` exactly once", by="request", param="model")
 _INVALID_PRIORITY = Refusal(
     400, "invalid_priority", f"x-llm-guard-priority must be one of {', '.join(PRIORITIES)}", by="request"
 )
-_UNKNOWN = Refusal(401, "invalid_api_key", "this gateway does not know the API key that was sent", by="auth")
+_UNKNOWN = Refusal(401, "invalid_api_key", "invalid API key: this gateway does not know it", by="auth")
 
 
 class Clients:
@@ -29,7 +29,7 @@ class Clients:
     def __init__(self, config: Config) -> None:
         keys = config.server.client_keys
         self._known = {digest(each.key): each for each in keys}
-        self._scopes = {each.name: Scope(each.allow.models, each.allow.paths) for each in keys}
+        self._scopes = {each.name: KeyScope(each.allow.models, each.allow.paths) for each in keys}
 
     def admit(self, call: Call, fields: RequestFields) -> Refusal | None:
         """Sets the call's client key and priority. Refuses an unknown key, and a path that the key does not allow.
@@ -63,7 +63,7 @@ class Clients:
             return None
         if scope.allows_path(call.method, call.path) and not (call.query and "_method" in _names_in(call.query)):
             return None
-        return _denied(f"this API key may not call {call.method} {call.path}; an operator allows paths for it")
+        return _denied(f"this API key may not call {call.method} {call.path}; an operator can allow the path")
 
 
 def check_model(call: Call, table: RouteTable) -> Refusal | None:
@@ -79,14 +79,12 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
     model = call.model or model_in_path(call.path)
     if model is None:
         if scope.needs_model(call.method, call.path, is_upstream_named=call.upstream_name is not None):
-            return _denied("this API key may ask for certain models only: name one in `model`", "model")
+            return _denied("this API key may only use certain models: set `model`", "model")
         return None
     if may_use(call, table, model):
         return None
     where = f" at the upstream {call.upstream_name}" if call.upstream_name is not None else ""
-    return _denied(
-        f"this API key may not ask for the model {model!r}{where}; an operator allows models for it", "model"
-    )
+    return _denied(f"this API key may not use the model {model!r}{where}; an operator can allow it", "model")
 
 
 def may_use(call: Call, table: RouteTable, model: str) -> bool:
@@ -99,7 +97,7 @@ def may_use(call: Call, table: RouteTable, model: str) -> bool:
     return scope.allows_model(model, None)
 
 
-def _sent_to(table: RouteTable, model: str, upstream: str | None) -> Sent:
+def _sent_to(table: RouteTable, model: str, upstream: str | None) -> ModelLocation:
     """Returns where the config sends a model under this very name; `upstream` None: any upstream counts."""
     route = table.preview(model)
     if route is None:

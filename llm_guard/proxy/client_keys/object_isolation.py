@@ -20,15 +20,15 @@ from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
 from llm_guard.proxy.client_keys.response_tap import EventReader, ResponseTap
 from llm_guard.proxy.request_body.content_encoding import inflate, is_coded
 from llm_guard.proxy.request_body.fields import BadRequest
-from llm_guard.proxy.request_body.model_field import Kind, kind_of, may_be_json
+from llm_guard.proxy.request_body.model_field import BodyKind, kind_of, may_be_json
 from llm_guard.proxy.request_body.size_limit import is_upload
 from llm_guard.proxy.response.json_rewrite import ask_for_plain, object_in, unreadable, with_object
 from llm_guard.resilience.client_keys.object_owners import ObjectKey
 from llm_guard.resilience.client_keys.provider_objects import (
     OVERLAP_BYTES,
     RESPONSES,
+    ObjectPath,
     Pairs,
-    Place,
     filtered,
     fold,
     known_by,
@@ -51,21 +51,21 @@ _MOST_PAGES = 20
 """Most pages of a list that are searched for an entry of the caller's own."""
 _PAGE = "100"
 
-Run = Callable[[Call, Route], Awaitable[Delivered | Exhausted]]
+RunAttempts = Callable[[Call, Route], Awaitable[Delivered | Exhausted]]
 
 _TOO_LARGE = Refusal(
-    413, "body_too_large", f"a body that refers to objects may have {MOST_BYTES} bytes at most", by="scope"
+    413, "body_too_large", f"a body that refers to objects must not be larger than {MOST_BYTES} bytes", by="scope"
 )
 _UNREADABLE = Refusal(
-    400, "invalid_body", "this body cannot be checked for the ids in it: send JSON, or a form without ids", by="scope"
+    400, "invalid_body", "the ids in this body cannot be checked: send JSON, or a form without ids", by="scope"
 )
 _TOO_LONG = Refusal(
-    502, "list_too_long", f"the first {_MOST_PAGES} pages of the upstream's list have no entry of this API key's, and "
-    "there are more: ask for an object by its id", by=None,
+    502, "list_too_long", f"the first {_MOST_PAGES} pages of the upstream's list have no entry of this API key, and "
+    "there are more: request objects by their ids", by=None,
 )  # fmt: skip
 
 
-class Isolation:
+class ObjectIsolation:
     """Isolates the objects of client keys from each other, for all calls of one gateway."""
 
     def __init__(self, objects: OwnedObjects, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class Isolation:
         no such object."""
         place = _place(call)
         if place is None and not is_inference(call.method, call.path):
-            return _missing(f"there is nothing at {call.path} for this API key")
+            return _missing(f"{call.path} is not available to this API key")
         if place is not None:
             ask_for_plain(call)
             if place.object_id and not self._is_own(call, place.object_id):
@@ -123,7 +123,7 @@ class Isolation:
             return _UNREADABLE
         return self._check_all(call, found)
 
-    async def _may_refer(self, call: Call, kind: Kind) -> bool:
+    async def _may_refer(self, call: Call, kind: BodyKind) -> bool:
         """Returns whether a body that is not in memory may refer to objects."""
         assert not isinstance(call.body, bytes)  # noqa: S101  # checked by the caller
         before = b""
@@ -153,7 +153,7 @@ class Isolation:
 
     # responses
 
-    async def screen(self, call: Call, served: Delivered, run: Run) -> Delivered | Exhausted:
+    async def screen(self, call: Call, served: Delivered, run: RunAttempts) -> Delivered | Exhausted:
         """Returns the response as the call's key may see it, and records the objects in it. `run` fetches more of a
         list."""
         place, opened = _place(call), served.opened
@@ -174,7 +174,7 @@ class Isolation:
         for object_id, is_answer in known:
             self._objects.note(upstream, object_id, call.client_key or "", is_answer=is_answer)
 
-    async def _screen_list(self, call: Call, served: Delivered, run: Run) -> Delivered | Exhausted:
+    async def _screen_list(self, call: Call, served: Delivered, run: RunAttempts) -> Delivered | Exhausted:
         """Pages through the provider's list to the first page with an entry of the caller's own: SDKs continue from the
         last entry of a page, and stop at an empty page."""
         asked, size, pages = call.query, None, 0
@@ -189,7 +189,7 @@ class Isolation:
             if not kept and query is not None and pages == _MOST_PAGES:
                 if self._objects.owners.has_objects(call.client_key or ""):
                     # An empty list would say that the key has none: others could hide its objects behind their own.
-                    return Exhausted(None, _TOO_LONG, "the list was too long to be filtered")
+                    return Exhausted(None, _TOO_LONG, "the upstream's list was too long to be filtered")
                 query = None
             if kept or query is None:
                 return self._shown(call, served, answer, kept, size)
@@ -204,7 +204,7 @@ class Isolation:
         """Returns a page of the caller's own entries, no longer than the provider's first page."""
         upstream = served.attempt.target.deployment.upstream.name
         for each in kept[:size]:
-            self._note(call, upstream, known_by(Place("", "use"), each))
+            self._note(call, upstream, known_by(ObjectPath("", "use"), each))
         if "has_more" in answer:
             answer["has_more"] = len(kept) > size or (answer["has_more"] is True and bool(kept))
         return with_object(served, filtered(answer, kept[:size]))
@@ -214,7 +214,7 @@ class Isolation:
         return isinstance(object_id, str) and self._is_own(call, object_id)
 
 
-def _place(call: Call) -> Place | None:
+def _place(call: Call) -> ObjectPath | None:
     if call.path != RESPONSES and is_inference(call.method, call.path):
         return None
     return place_of(call.method, call.path)
@@ -235,7 +235,7 @@ def _next_query(call: Call, asked: str, entries: list[Any]) -> str | None:
     return urlencode({**query, cursor: last, "limit": _PAGE})
 
 
-async def _ask_again(call: Call, query: str, run: Run) -> Delivered | Exhausted:
+async def _ask_again(call: Call, query: str, run: RunAttempts) -> Delivered | Exhausted:
     """Executes the same call with another query."""
     assert call.route is not None  # noqa: S101  # a call with a response has one
     asked, call.query = call.query, query

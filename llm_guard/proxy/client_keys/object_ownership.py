@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.resilience.client_keys.object_owners import ObjectKey, Owners, Ownership
+from llm_guard.resilience.client_keys.object_owners import ObjectKey, ObjectOwners, Ownership
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.object_owners import OwnersFile
 
 _log = structlog.get_logger("llm_guard.proxy.client_keys.object_ownership")
@@ -33,10 +33,10 @@ class OwnedObjects:
 
     def __init__(self, folder: Callable[[], Path], clock: Clock) -> None:
         """`folder` returns the directory of the file; it may raise OSError."""
-        self.owners = Owners()
+        self.owners = ObjectOwners()
         self._file = OwnersFile(folder)
         self._clock = clock
-        self._worker = Worker("owners")
+        self._worker = IoThread("owners")
         self._unsaved: list[Ownership] = []
         self._read_up_to = 0
         self._is_failing = False
@@ -105,5 +105,5 @@ class OwnedObjects:
 
     def _note_failure(self, error: StoreError) -> None:
         if not self._is_failing:
-            _log.warning("the index of objects is not saved; it is kept in memory and tried again", problem=str(error))
+            _log.warning("the index of object owners could not be saved; retrying", error=str(error))
         self._is_failing = True

@@ -21,7 +21,7 @@ _END = re.compile(rb"\r?\n\r?\n")
 OnEvent = Callable[[Mapping[str, Any]], None]
 
 
-class Reader(Protocol):
+class TapObserver(Protocol):
     """An observer of a stream."""
 
     def feed(self, chunk: bytes) -> None:
@@ -31,7 +31,7 @@ class Reader(Protocol):
 class ResponseTap:
     """An exchange that shows its stream to an observer; implements `proxy.call.Exchange`."""
 
-    def __init__(self, exchange: Exchange, reader: Reader) -> None:
+    def __init__(self, exchange: Exchange, reader: TapObserver) -> None:
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
         self._exchange = exchange
         self._reader = reader
@@ -59,7 +59,7 @@ class EventReader:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> None:
-        """Implements `Reader`."""
+        """Implements `TapObserver`."""
         *events, self._rest = _END.split(self._rest + chunk)
         if len(self._rest) > _MOST_BYTES:
             self._rest = self._rest[-4:]  # the event's end may begin here

@@ -10,7 +10,7 @@ from llm_guard.config import Config
 from llm_guard.outcome import Exhausted, Refusal
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.model_list import filter_models, is_filtered
-from llm_guard.proxy.client_keys.object_isolation import Isolation, Run
+from llm_guard.proxy.client_keys.object_isolation import ObjectIsolation, RunAttempts
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
 from llm_guard.proxy.response.json_rewrite import ask_for_plain
 from llm_guard.routing.route_table import RouteTable
@@ -21,7 +21,7 @@ class Screening:
 
     def __init__(self, objects: OwnedObjects, table: Callable[[], RouteTable], clock: Clock) -> None:
         self._objects = objects
-        self._isolation = Isolation(objects, clock)
+        self._isolation = ObjectIsolation(objects, clock)
         self._table = table
         self._clock = clock
 
@@ -54,7 +54,7 @@ class Screening:
             ask_for_plain(call)
         return await self._isolation.check(call) if self._isolation.applies_to(call) else None
 
-    async def screen(self, call: Call, result: Delivered | Exhausted, run: Run) -> Delivered | Exhausted:
+    async def screen(self, call: Call, result: Delivered | Exhausted, run: RunAttempts) -> Delivered | Exhausted:
         """Returns the response as the call's key may see it. `run` fetches further pages of a list."""
         if not isinstance(result, Delivered):
             return result

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 
 WINDOW_BYTES = 1 << 20
 """The most between the slowest reader and the end, once a response is too large to be held as a whole."""
 _PIECE_BYTES = 1 << 16
 
 
-class Reader:
+class BroadcastReader:
     """A reader's position in a tape."""
 
     __slots__ = ("_tape", "_waiter", "is_left_behind", "place")
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: BroadcastBuffer) -> None:
         self._tape = tape
         self._waiter: asyncio.Future[None] | None = None
         self.place = 0
@@ -67,7 +67,7 @@ class Reader:
             self._waiter = None
 
 
-class Tape(Recording):
+class BroadcastBuffer(ResponseBuffer):
     """Buffers a response for several readers.
 
     Up to `whole_bytes` all of it is held, and neither writer nor readers wait for each other. Of a larger one a window
@@ -78,7 +78,7 @@ class Tape(Recording):
         """Once `has_failed` returns True, what is written goes to `last_words`: it is the error that ends a
         response."""
         super().__init__()
-        self.readers: list[Reader] = []
+        self.readers: list[BroadcastReader] = []
         self.last_words = bytearray()
         self.is_over = False
         """True once nothing more will be written."""
@@ -106,13 +106,13 @@ class Tape(Recording):
         self.is_over = True
         self._wake()
 
-    def join(self) -> Reader:
+    def join(self) -> BroadcastReader:
         """Adds a reader at the beginning; allowed only while `is_whole`."""
-        reader = Reader(self)
+        reader = BroadcastReader(self)
         self.readers.append(reader)
         return reader
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: BroadcastReader) -> None:
         self.readers.remove(reader)
         self.note_read()
 
@@ -121,7 +121,7 @@ class Tape(Recording):
         if self._room is not None and not self._room.done() and not self._is_full():
             self._room.set_result(None)
 
-    # the interface of `response_writer.Connection`
+    # the interface of `response_writer.ResponseConnection`
 
     def push(self, data: bytes) -> bool:
         if not self.status:

@@ -12,46 +12,48 @@ from typing import Protocol
 
 from llm_guard.clock import Clock
 from llm_guard.outcome import Disposition, Exhausted, Refusal
-from llm_guard.proxy.cache.response_cache import AnswerCache, Lookup, may_stand_in_later
+from llm_guard.proxy.cache.response_cache import Lookup, ResponseCache, may_serve_stale_later
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.coalescing.single_flight import Flight, call_for_all, errand_for
-from llm_guard.proxy.coalescing.waiter import Following
-from llm_guard.proxy.degraded_mode import Degraded
-from llm_guard.proxy.http_server.error_responses import give_promise, refuse
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.coalescing.single_flight import SingleFlight, call_for_all, refresh_call
+from llm_guard.proxy.coalescing.waiter import WaiterResponder
+from llm_guard.proxy.degraded_mode import DegradedMode
+from llm_guard.proxy.http_server.error_responses import refuse, send_accepted
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
 from llm_guard.proxy.telemetry.recorder import Recorder
 
 _INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
-_NOT_CACHED = Refusal(504, "not_cached", "there is no answer from before, and no other was wanted", by="request")
+_NOT_CACHED = Refusal(504, "not_cached", "no cached response, and the request has only-if-cached", by="request")
 
 
-class Executor(Protocol):
+class CallExecutor(Protocol):
     """The part of `handler.Handler` that this module uses."""
 
     recorder: Recorder
     is_leaving: bool
 
-    async def execute_background(self, call: Call, reply: Reply) -> Exhausted | None: ...
-    async def execute(self, call: Call, reply: Reply) -> Exhausted | None: ...
+    async def execute_background(self, call: Call, reply: ResponseWriter) -> Exhausted | None: ...
+    async def execute(self, call: Call, reply: ResponseWriter) -> Exhausted | None: ...
 
 
 class CacheStage:
     """The stage before the attempts, for calls of routes with a cache, and for calls that may be deferred."""
 
-    def __init__(self, executor: Executor, fallback: FallbackResponder, degraded: Degraded, clock: Clock) -> None:
+    def __init__(
+        self, executor: CallExecutor, fallback: FallbackResponder, degraded: DegradedMode, clock: Clock
+    ) -> None:
         self.deferred_store: DeferredStore | None = None
-        self.cache: AnswerCache | None = None
+        self.cache: ResponseCache | None = None
         self._executor = executor
         self._degraded = degraded
         self._clock = clock
-        self._following = Following(fallback, clock, lambda: executor.is_leaving)
-        self._flights: dict[bytes, Flight] = {}
+        self._following = WaiterResponder(fallback, clock, lambda: executor.is_leaving)
+        self._flights: dict[bytes, SingleFlight] = {}
 
-    async def try_respond(self, call: Call, reply: Reply) -> bool:
+    async def try_respond(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the client has its response; if not, the call goes on to the attempts."""
-        return await self._has_promised(call, reply) or await self._has_cached(call, reply)
+        return await self._has_deferred(call, reply) or await self._has_cached(call, reply)
 
     @property
     def flights(self) -> int:
@@ -60,7 +62,7 @@ class CacheStage:
 
     # deferred calls
 
-    async def _has_promised(self, call: Call, reply: Reply) -> bool:
+    async def _has_deferred(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred or refused."""
         assert call.route is not None  # noqa: S101  # set before this stage
         said = reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
@@ -70,16 +72,16 @@ class CacheStage:
         is_wanted = call.route.lasting.later.is_at_once(is_asked_for=said == "true")
         if not is_wanted or self.deferred_store is None or call.method != "POST":
             return False
-        promised = await self.deferred_store.promise(call, is_at_once=True)
-        if isinstance(promised, Refusal):
-            await refuse(call, promised, reply)
+        deferred_id = await self.deferred_store.defer(call, is_at_once=True)
+        if isinstance(deferred_id, Refusal):
+            await refuse(call, deferred_id, reply)
         else:
-            await give_promise(call, promised, reply)
+            await send_accepted(call, deferred_id, reply)
         return True
 
     # cached responses and single flights
 
-    async def _has_cached(self, call: Call, reply: Reply) -> bool:
+    async def _has_cached(self, call: Call, reply: ResponseWriter) -> bool:
         lookup = await self.cache.look_up(call) if self.cache is not None else None
         if self.cache is None or lookup is None:
             return False
@@ -94,10 +96,10 @@ class CacheStage:
             await self._fly(call, lookup, reply)
         return True
 
-    async def _fly(self, call: Call, lookup: Lookup, reply: Reply) -> None:
+    async def _fly(self, call: Call, lookup: Lookup, reply: ResponseWriter) -> None:
         """Joins a flight that already fetches this response, or starts one."""
         call.disposition = call.disposition or Disposition()
-        self._degraded.hurry(call, has_stale=may_stand_in_later(lookup))
+        self._degraded.limit_wait(call, has_stale=may_serve_stale_later(lookup))
         flight = self._flights.get(lookup.key)
         is_found = flight is not None and flight.can_be_joined and flight.is_fit_for(call)
         if flight is not None and is_found and not lookup.cache_control.no_cache:
@@ -105,34 +107,34 @@ class CacheStage:
             await self._following.follow(flight, call, reply, is_own=False)
             return
         call.disposition.cache = "miss"
-        flight = Flight(call_for_all(call), lookup.rules.max_answer)
+        flight = SingleFlight(call_for_all(call), lookup.rules.max_answer)
         self._begin(flight, lookup)
         await self._following.follow(flight, call, reply, is_own=True)
 
     def _refresh(self, call: Call, lookup: Lookup) -> None:
         """Refreshes a stale response in the background, at most once at a time."""
         if lookup.key not in self._flights and not self._executor.is_leaving:
-            errand = errand_for(call, self._clock.now())
-            self._begin(Flight(errand, lookup.rules.max_answer, is_errand=True), lookup)
+            background_call = refresh_call(call, self._clock.now())
+            self._begin(SingleFlight(background_call, lookup.rules.max_answer, is_background=True), lookup)
 
-    def _begin(self, flight: Flight, lookup: Lookup) -> None:
+    def _begin(self, flight: SingleFlight, lookup: Lookup) -> None:
         self._flights[lookup.key] = flight
         flight.begin(
-            self._executor.execute_background if flight.is_errand else self._executor.execute,
+            self._executor.execute_background if flight.is_background else self._executor.execute,
             partial(self._keep, lookup),
         )
         flight.task.add_done_callback(lambda _: self._forget(flight, lookup.key))
 
-    async def _keep(self, lookup: Lookup, flight: Flight) -> None:
+    async def _keep(self, lookup: Lookup, flight: SingleFlight) -> None:
         """Stores the response. Until then the flight can be joined, also by a call that looked it up before it was
         stored."""
         if self.cache is not None:
             await self.cache.keep(lookup, flight)
 
-    def _forget(self, flight: Flight, key: bytes) -> None:
+    def _forget(self, flight: SingleFlight, key: bytes) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
-        if flight.is_errand:
+        if flight.is_background:
             call, gave_up = flight.call, flight.gave_up
             if gave_up is not None:
                 call.give_up(gave_up)

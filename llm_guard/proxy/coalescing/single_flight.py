@@ -14,46 +14,46 @@ import structlog
 
 from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Source
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.coalescing.broadcast_buffer import Reader, Tape
+from llm_guard.proxy.coalescing.broadcast_buffer import BroadcastBuffer, BroadcastReader
 from llm_guard.proxy.http_server.error_responses import DRAINED
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.telemetry.access_log import log_ids
 
 _log = structlog.get_logger("llm_guard.proxy.coalescing.single_flight")
 
-Fetch = Callable[[Call, Reply], Awaitable[Exhausted | None]]
+Fetch = Callable[[Call, ResponseWriter], Awaitable[Exhausted | None]]
 """Executes a call from its route on (`Handler.execute`, `Handler.execute_background`)."""
 
 
 @dataclass(slots=True, eq=False)
-class Follower:
+class Waiter:
     """A call that waits for the response of a flight."""
 
     call: Call
-    reader: Reader
+    reader: BroadcastReader
 
 
-class Flight:
+class SingleFlight:
     """One shared request: `begin` it, then `follow` and `await leave` for each call. It is cancelled as soon as its
     last follower has left, unless it is a background refresh."""
 
-    def __init__(self, call: Call, whole_bytes: int, *, is_errand: bool = False) -> None:
+    def __init__(self, call: Call, whole_bytes: int, *, is_background: bool = False) -> None:
         """`call` is the flight's own. A response of up to `whole_bytes` is buffered as a whole."""
         self.call = call
-        self.tape = Tape(whole_bytes, self._is_breaking_off)
+        self.tape = BroadcastBuffer(whole_bytes, self._is_breaking_off)
         self.gave_up: Exhausted | None = None
         """Why the request failed; None: it has not."""
         self._bad: BadRequest | None = None
-        self.is_errand = is_errand
+        self.is_background = is_background
         """True for a background refresh, which needs no follower."""
-        self._followers: list[Follower] = []
-        self._owner: Follower | None = None
+        self._followers: list[Waiter] = []
+        self._owner: Waiter | None = None
         """The follower that has the attempts in its record; a refresh has its own record."""
         self.task: asyncio.Task[None]
         """Done once the response has been stored, too."""
 
-    def begin(self, fetch: Fetch, on_over: Callable[[Flight], Awaitable[None]]) -> None:
+    def begin(self, fetch: Fetch, on_over: Callable[[SingleFlight], Awaitable[None]]) -> None:
         """Starts the request. `on_over` is awaited when the response is complete or has failed, but not after a
         cancellation."""
         self.task = asyncio.get_running_loop().create_task(self._run(fetch, on_over))
@@ -78,9 +78,9 @@ class Flight:
         watches = (each.watch for each in self.call.attempts if each.watch is not None)
         return any(watch.has_ended and watch.error is None for watch in watches)
 
-    def follow(self, call: Call, *, is_own: bool) -> Follower:
+    def follow(self, call: Call, *, is_own: bool) -> Waiter:
         """Adds a call that waits for the response. `is_own`: the request was started for this call."""
-        follower = Follower(call, self.tape.join())
+        follower = Waiter(call, self.tape.join())
         self._followers.append(follower)
         self.call.priority = min(self.call.priority, call.priority)
         self.wait_for(call)
@@ -100,7 +100,7 @@ class Flight:
         if (bad := self._bad) is not None:
             raise BadRequest(bad.status, bad.code, bad.message, bad.param, should_retry=bad.should_retry)
 
-    async def leave(self, follower: Follower) -> None:
+    async def leave(self, follower: Waiter) -> None:
         """Detaches a follower. If it owned the request, ownership passes to the next follower, unless there is none or
         the request is over."""
         is_owner = self._owner is follower
@@ -112,7 +112,7 @@ class Flight:
             self.tape.leave(follower.reader)
             if is_owner:
                 self._settle_up(follower.call)
-        if not (self.tape.is_over or self._followers or self.is_errand or self.has_said_all):
+        if not (self.tape.is_over or self._followers or self.is_background or self.has_said_all):
             self.call.is_draining = follower.call.is_draining
             self.task.cancel()
             await asyncio.wait((self.task,))
@@ -125,27 +125,29 @@ class Flight:
         else:
             owner.usage, owner.wasted_tokens = self.call.usage, self.call.wasted_tokens
 
-    def _hand_to(self, follower: Follower) -> None:
+    def _hand_to(self, follower: Waiter) -> None:
         """Makes this call the owner: from now on its record shares the request's lists of attempts."""
         self._owner = follower
         follower.call.attempts, follower.call.skipped = self.call.attempts, self.call.skipped
 
-    async def _run(self, fetch: Fetch, on_over: Callable[[Flight], Awaitable[None]]) -> None:
+    async def _run(self, fetch: Fetch, on_over: Callable[[SingleFlight], Awaitable[None]]) -> None:
         try:
             self.gave_up = await fetch(self.call, self.tape.reply())
         except BadRequest as bad:
             self._bad = bad
         except Exception as error:  # noqa: BLE001  # a bug of ours must not look like a provider's failure
-            _log.exception("a request for several calls broke the gateway", **log_ids(self.call))
-            self.gave_up = Exhausted(Failure(FailureKind.INTERNAL, type(error).__name__), None, "the gateway failed")
+            _log.exception("unexpected error in a coalesced request", **log_ids(self.call))
+            self.gave_up = Exhausted(
+                Failure(FailureKind.INTERNAL, type(error).__name__), None, "internal error of the gateway"
+            )
         self.tape.end()
         await on_over(self)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("an answer could not be kept", **log_ids(self.call), exc_info=error)
+            _log.error("a response could not be cached", **log_ids(self.call), exc_info=error)
         if not self.tape.is_over:  # only a drain cancels the task while calls still follow it
-            self.gave_up = Exhausted(None, DRAINED, "the gateway is going away")
+            self.gave_up = Exhausted(None, DRAINED, "the gateway is shutting down")
             self.tape.is_broken = True
             self.tape.end()
 
@@ -168,15 +170,15 @@ def call_for_all(call: Call) -> Call:
     )
 
 
-def errand_for(call: Call, now: float) -> Call:
+def refresh_call(call: Call, now: float) -> Call:
     """Returns a copy of an answered call that refreshes the cached response in the background."""
     assert call.route is not None  # noqa: S101  # it has an answer
-    errand = call_for_all(call)
-    errand.id = f"{call.id}-refresh"
-    errand.started_at = now
-    errand.client_deadline, errand.deadline_at = float("inf"), now + call.route.timeouts.total
-    errand.priority, errand.client_retries = 2, 0
-    errand.trace, errand.trace_id = None, 0  # the call's, which is over
-    errand.reservation = None
-    errand.disposition = Disposition(background_purpose="refresh")
-    return errand
+    background_call = call_for_all(call)
+    background_call.id = f"{call.id}-refresh"
+    background_call.started_at = now
+    background_call.client_deadline, background_call.deadline_at = float("inf"), now + call.route.timeouts.total
+    background_call.priority, background_call.client_retries = 2, 0
+    background_call.trace, background_call.trace_id = None, 0  # the call's, which is over
+    background_call.reservation = None
+    background_call.disposition = Disposition(background_purpose="refresh")
+    return background_call

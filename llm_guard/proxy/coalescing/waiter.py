@@ -17,21 +17,21 @@ from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.upstream_attempt import timeout_failure
 from llm_guard.proxy.cache.cached_response import CLIENT_DISCONNECTED, CLIENT_STALLED, shareable_headers, write
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.coalescing.single_flight import Flight, Follower
+from llm_guard.proxy.coalescing.single_flight import SingleFlight, Waiter
 from llm_guard.proxy.http_server.error_responses import DRAINED
-from llm_guard.proxy.http_server.response_writer import Reply, uncancel
+from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.proxy.response.keepalive import KeepAlive
 
 _GRACE_S = 0.05
 """Added to the call's own limits: the request has the same ones, and its error says more."""
-_LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly to stay with the others")
+_LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly for a shared stream")
 _INCOMPATIBLE_RESPONSE = Failure(
-    FailureKind.MALFORMED, "sent what cannot follow on what the client has: no stream, or a compressed answer"
+    FailureKind.MALFORMED, "cannot continue the client's stream: no stream, or a compressed one"
 )
 
 
-class Following:
+class WaiterResponder:
     """Answers the waiting calls of one gateway."""
 
     def __init__(self, fallback: FallbackResponder, clock: Clock, is_leaving: Callable[[], bool]) -> None:
@@ -39,7 +39,7 @@ class Following:
         self._clock = clock
         self._is_leaving = is_leaving
 
-    async def follow(self, flight: Flight, call: Call, reply: Reply, *, is_own: bool) -> None:
+    async def follow(self, flight: SingleFlight, call: Call, reply: ResponseWriter, *, is_own: bool) -> None:
         """Answers a call from a flight, with the response or what stands in for it. `is_own`: the flight was started
         for this call. Raises BadRequest, and ConnectionError if the client leaves before its response has begun."""
         follower, since = flight.follow(call, is_own=is_own), self._clock.now()
@@ -55,7 +55,7 @@ class Following:
         if gave_up is not None:
             await self._give_up(flight, call, gave_up, reply)
 
-    async def _give_up(self, flight: Flight, call: Call, gave_up: Exhausted, reply: Reply) -> None:
+    async def _give_up(self, flight: SingleFlight, call: Call, gave_up: Exhausted, reply: ResponseWriter) -> None:
         own, call.attempts = call.attempts, flight.call.attempts  # the error response reports them
         try:
             await self._fallback.respond(call, gave_up, reply)
@@ -64,7 +64,7 @@ class Following:
 
     # until the response begins
 
-    async def _wait(self, flight: Flight, follower: Follower, reply: Reply) -> Exhausted | None:
+    async def _wait(self, flight: SingleFlight, follower: Waiter, reply: ResponseWriter) -> Exhausted | None:
         """Returns None once a response has begun, else why there is none."""
         call = follower.call
         assert call.route is not None  # noqa: S101  # the request has one
@@ -75,7 +75,7 @@ class Following:
         flight.raise_bad()
         return flight.gave_up
 
-    async def _has_news(self, follower: Follower) -> bool:
+    async def _has_news(self, follower: Waiter) -> bool:
         try:
             with self._clock.limit() as limit:
                 limit.set(follower.call.commit_by + _GRACE_S, "total")
@@ -86,7 +86,7 @@ class Following:
 
     # until the response ends
 
-    async def _pass_on(self, flight: Flight, follower: Follower, reply: Reply, *, is_own: bool) -> None:
+    async def _pass_on(self, flight: SingleFlight, follower: Waiter, reply: ResponseWriter, *, is_own: bool) -> None:
         call = follower.call
         call.failure = CLIENT_DISCONNECTED  # until the client has stayed to the end
         try:
@@ -110,7 +110,7 @@ class Following:
         else:
             await self._break_off(flight, follower, call.failure, reply)
 
-    def _begin(self, flight: Flight, call: Call, reply: Reply, *, is_own: bool) -> None:
+    def _begin(self, flight: SingleFlight, call: Call, reply: ResponseWriter, *, is_own: bool) -> None:
         tape = flight.tape
         headers = header_rules.to_client(tape.headers) if is_own else list(shareable_headers(tape.headers))
         headers += header_rules.ours(call, header_rules.value_of(tape.headers, "x-llm-guard-deployment") or None)
@@ -121,7 +121,7 @@ class Following:
             call.first_token_at = self._clock.now()
         call.client_deadline = float("inf")
 
-    async def _copy(self, flight: Flight, follower: Follower, reply: Reply) -> Failure | None:
+    async def _copy(self, flight: SingleFlight, follower: Waiter, reply: ResponseWriter) -> Failure | None:
         """Copies the response to the client. Returns a failure if it did not end well."""
         call, reader = follower.call, follower.reader
         assert call.route is not None  # noqa: S101  # the request has one
@@ -136,7 +136,7 @@ class Following:
             return timeout_failure("total", call.route.timeouts) if is_late else CLIENT_STALLED
         return _LEFT_BEHIND if reader.is_left_behind else flight.call.failure
 
-    async def _break_off(self, flight: Flight, follower: Follower, failure: Failure, reply: Reply) -> None:
+    async def _break_off(self, flight: SingleFlight, follower: Waiter, failure: Failure, reply: ResponseWriter) -> None:
         """Ends a response that has failed, like `relay`."""
         call, tape = follower.call, flight.tape
         await self._fallback.dead_letter(call, reply)
@@ -149,7 +149,7 @@ class Following:
             await reply.end()
 
 
-def _is_out_of_place(call: Call, flight: Flight, reply: Reply) -> bool:
+def _is_out_of_place(call: Call, flight: SingleFlight, reply: ResponseWriter) -> bool:
     """Returns whether the response does not fit an early head: a unary response cannot follow one for a stream (or a
     stream one for JSON), and a compressed one cannot follow any."""
     if not reply.is_early:
@@ -160,7 +160,7 @@ def _is_out_of_place(call: Call, flight: Flight, reply: Reply) -> bool:
     return is_compressed or is_stream != call.is_stream
 
 
-def _of_who_left(flight: Flight, follower: Follower) -> Failure | None:
+def _of_who_left(flight: SingleFlight, follower: Waiter) -> Failure | None:
     """Returns the failure of a call that its client has left; None: SDKs leave at the terminal event, before the body's
     end."""
     if flight.has_said_all and follower.reader.is_at_end:
@@ -168,7 +168,7 @@ def _of_who_left(flight: Flight, follower: Follower) -> Failure | None:
     return Failure(FailureKind.INTERNAL, DRAINED.message) if follower.call.is_draining else CLIENT_DISCONNECTED
 
 
-def _last_words(call: Call, failure: Failure, reply: Reply) -> bytes:
+def _last_words(call: Call, failure: Failure, reply: ResponseWriter) -> bytes:
     """Returns the error text for a failure of this call alone."""
     dialect = DIALECTS[call.dialect]
     status = 504 if failure.kind.category == "timeout" else 502

@@ -16,7 +16,7 @@ import httptools
 from llm_guard.proxy.call import Inbox
 from llm_guard.proxy.http_client.errors import UpstreamError, disconnected, malformed, retired, truncated, unsendable
 from llm_guard.proxy.http_client.exchange import UpstreamExchange
-from llm_guard.proxy.http_client.response_parser import AnswerReader
+from llm_guard.proxy.http_client.response_parser import ResponseParser
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
 
 _SMALL_BODY_BYTES = 1 << 16
@@ -29,7 +29,7 @@ _LAST_BYTES_S = 1.0
 """Seconds an upgraded connection may take to flush what was written to it."""
 
 
-class Keeper(Protocol):
+class ConnectionOwner(Protocol):
     """The pool that a connection belongs to."""
 
     def add(self, connection: UpstreamConnection) -> None:
@@ -55,7 +55,7 @@ class UpstreamConnection(asyncio.Protocol):
         "tls", "transport", "unread",
     )  # fmt: skip
 
-    def __init__(self, keeper: Keeper, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, keeper: ConnectionOwner, tls: ssl.SSLContext | None = None) -> None:
         self._keeper = keeper
         self.tls = tls
         """TLS context that it was made with; None for plain TCP."""
@@ -65,7 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
         """True if it was ever connected."""
         self.expires_at = 0.0
         """Loop time until which it may stay idle."""
-        self._reader = AnswerReader()
+        self._reader = ResponseParser()
         self.pieces = self._reader.pieces
         """Unread pieces of a body, or of what follows an upgrade."""
         self.unread = 0
@@ -143,7 +143,7 @@ class UpstreamConnection(asyncio.Protocol):
     async def write(self, data: bytes) -> None:
         """Writes; waits while the upstream's buffer is full. Raises ConnectionResetError if the upstream is gone."""
         if self.transport.is_closing():
-            raise ConnectionResetError("the upstream is gone")
+            raise ConnectionResetError("the upstream has closed the connection")
         self.transport.write(data)
         if self._is_full:
             self._drained = self._loop.create_future()
@@ -344,4 +344,4 @@ def _measured(blocks: Iterator[Block], size: int) -> Iterator[Block]:
                 break
         yield block
     if left:
-        raise OSError("the body's file has changed")
+        raise OSError("the spooled body's file has changed")

@@ -18,13 +18,13 @@ from llm_guard.proxy.http_client.origin_pool import Origin
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.tls import system_context
 
-__all__ = ["Connections", "UpstreamError"]
+__all__ = ["ConnectionPool", "UpstreamError"]
 
 
 _GONE_WITHIN_S = 1.0
 
 
-class Connections:
+class ConnectionPool:
     """Connections to all upstreams, without a limit on their number."""
 
     def __init__(self) -> None:

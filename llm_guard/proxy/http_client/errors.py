@@ -33,9 +33,11 @@ def connecting_failed(error: Exception) -> UpstreamError:
         case ssl.SSLError():
             return UpstreamError(classify_network("tls", str(error)).kind, f"TLS failed: {error}")
         case socket.gaierror():
-            return UpstreamError(FailureKind.NETWORK, "its host name was not found")
+            return UpstreamError(FailureKind.NETWORK, "host name not found")
         case OSError() if error.errno in _OURS:
-            return UpstreamError(FailureKind.OWN_RESOURCES, f"this machine is out of resources: {error.strerror}")
+            return UpstreamError(
+                FailureKind.OWN_RESOURCES, f"the gateway's machine is out of resources: {error.strerror}"
+            )
         case OSError():
             return UpstreamError(FailureKind.NETWORK, f"connecting failed: {error.strerror or error}")
         case _:
@@ -45,24 +47,24 @@ def connecting_failed(error: Exception) -> UpstreamError:
 def disconnected(error: Exception | None) -> UpstreamError:
     """Returns the error of a connection that ended before a response head; `error` is None after a clean close."""
     if error is None:
-        return UpstreamError(FailureKind.NETWORK, "closed the connection without an answer")
+        return UpstreamError(FailureKind.NETWORK, "closed the connection without a response")
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return UpstreamError(FailureKind.NETWORK, f"the connection broke: {words}")
 
 
 def retired() -> UpstreamError:
     """Returns the error of a kept-alive connection that ended so soon that the request was most likely never read."""
-    return UpstreamError(FailureKind.RETIRED, "it had closed the kept-alive connection")
+    return UpstreamError(FailureKind.RETIRED, "had closed the idle keep-alive connection")
 
 
-def malformed(why: str = "its answer is not valid HTTP") -> UpstreamError:
+def malformed(why: str = "the response is not valid HTTP") -> UpstreamError:
     """Returns the error of a response that is not valid."""
     return UpstreamError(FailureKind.MALFORMED, why)
 
 
 def truncated() -> UpstreamError:
     """Returns the error of a response that began and was cut off."""
-    return UpstreamError(FailureKind.TRUNCATED, "the answer was cut")
+    return UpstreamError(FailureKind.TRUNCATED, "the response was cut off")
 
 
 def unsendable(why: str) -> UpstreamError:

@@ -69,7 +69,7 @@ class ProxiedOrigin:
         *,
         is_repeatable: bool,
     ) -> Exchange:
-        """See `Connections.send`."""
+        """See `ConnectionPool.send`."""
         size = len(body) if isinstance(body, bytes) else body.size
         request_head(method, target, "", headers, size)  # rejects what aiohttp would accept
         session = self._pooled if is_repeatable else self._unpooled
@@ -189,7 +189,7 @@ class _Wire:
 
     async def write(self, data: bytes) -> None:
         if self.transport.is_closing():
-            raise ConnectionResetError("the upstream is gone")
+            raise ConnectionResetError("the upstream has closed the connection")
         self.transport.write(data)
         await self._protocol._drain_helper()  # noqa: SLF001  # as aiohttp's own websocket writer does
 

@@ -26,7 +26,7 @@ _names: dict[bytes, str] = {}
 """Header names as they were written, except those that `_note` must handle. Bounded, because upstreams choose them."""
 
 
-class AnswerReader:
+class ResponseParser:
     """The state of the response to one request, and whether another may follow. The parser calls the `on_...` methods,
     and raises their exceptions as an HttpParserError."""
 
@@ -88,7 +88,7 @@ class AnswerReader:
 
     def on_message_begin(self) -> None:
         if self.is_complete:
-            raise ValueError("bytes after the answer")
+            raise ValueError("bytes after the response")
         self._fields = []
         self._reason = b""
         self._codings = 0
@@ -102,11 +102,11 @@ class AnswerReader:
     def on_headers_complete(self) -> None:
         status, version = self.parser.get_status_code(), self.parser.get_http_version()
         if not 100 <= status <= 599 or version not in _VERSIONS or (self._codings and version != "1.1"):
-            raise ValueError("a status or a version that is none")
+            raise ValueError("an invalid status or HTTP version")
         if self.head_bytes > _MAX_FIELD_BYTES or len(self._fields) > _MAX_FIELDS:
             self._check_size()
         if status == 101 and not (self._is_upgrade and self.parser.should_upgrade()):
-            raise ValueError("it switched protocols unasked")
+            raise ValueError("switched protocols without a request for it")
         if status < 200 and status != 101:
             return
         self.is_kept = version == "1.1" and self.parser.should_keep_alive()
@@ -116,7 +116,7 @@ class AnswerReader:
         self.status = status
         if self._is_head:
             self.is_complete = True
-            raise ValueError("the end, which the parser would not see: nobody can tell it that no body follows")
+            raise ValueError("the end of the response, which the parser cannot detect: it has no body")
 
     def on_message_complete(self) -> None:
         if self.status >= 200:
@@ -125,7 +125,7 @@ class AnswerReader:
             self._interims += 1
             self.has_interim = True
             if self._interims > _MAX_INTERIM:
-                raise ValueError("interim answers without end")
+                raise ValueError("too many interim responses")
 
     def _note(self, raw: bytes, value: bytes) -> str:
         """Returns a header name as it is written, and handles the headers that affect the connection."""

@@ -73,7 +73,7 @@ def _max_connections(rules: Server) -> int:
     allowed = max(_FEWEST_CONNECTIONS, descriptors)
     if rules.max_connections > allowed:
         remedy = "raise the process's limit on open files (ulimit -n), or lower server.max_connections"
-        _log.warning("server.max_connections is more than the open files allow", used=allowed, remedy=remedy)
+        _log.warning("server.max_connections is more than the open files allow", limit=allowed, remedy=remedy)
     return min(rules.max_connections, allowed)
 
 

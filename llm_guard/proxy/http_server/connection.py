@@ -15,7 +15,7 @@ import structlog
 from llm_guard.proxy.call import Inbox
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_parser import RequestParser
-from llm_guard.proxy.http_server.response_writer import Reply, bare_answer
+from llm_guard.proxy.http_server.response_writer import ResponseWriter, bare_answer
 from llm_guard.proxy.request_body.fields import BadRequest
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _STALL_S = 60.0
 """A client that accepts none of the written bytes for this long is gone."""
 
 _NEVER = float("inf")
-_FULL = BadRequest(503, "too_many_connections", "the gateway has no room for another connection")
+_FULL = BadRequest(503, "too_many_connections", "the gateway has too many open connections")
 
 
 class ClientConnection(asyncio.Protocol):
@@ -148,7 +148,7 @@ class ClientConnection(asyncio.Protocol):
     def push(self, data: bytes) -> bool:
         """Writes, and returns whether there is room for more. Raises ConnectionResetError when the client is gone."""
         if self.transport.is_closing():
-            raise ConnectionResetError("the client is gone")
+            raise ConnectionResetError("the client disconnected")
         self.transport.write(data)
         return not self._is_full
 
@@ -162,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
             finally:
                 self._waiters.remove(waiter)
         if self.transport.is_closing():
-            raise ConnectionResetError("the client is gone")
+            raise ConnectionResetError("the client disconnected")
 
     def take_over(self, inbox: Inbox) -> None:
         """Passes all further bytes to `inbox`, after an upgrade."""
@@ -217,18 +217,18 @@ class ClientConnection(asyncio.Protocol):
         self.task = asyncio.get_running_loop().create_task(self._serve(request))
 
     async def _serve(self, request: Request) -> None:
-        reply = Reply(request, self)
+        reply = ResponseWriter(request, self)
         try:
             await self._listener.serve(request, reply)
         except ConnectionError:
             self.abort()  # the client left
         except Exception:  # noqa: BLE001  # any error must end the client's wait
-            _log.exception("the listener failed")
+            _log.exception("unexpected error on a client connection")
             self.abort()
         finally:
             self._finish(request, reply)
 
-    def _finish(self, request: Request, reply: Reply) -> None:
+    def _finish(self, request: Request, reply: ResponseWriter) -> None:
         self._running = self.task = None
         if self._is_closing:
             return

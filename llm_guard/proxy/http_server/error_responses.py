@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 
 from llm_guard.dialects import DIALECTS
-from llm_guard.outcome import Answer, Failure, Refusal
+from llm_guard.outcome import Failure, Refusal, UpstreamErrorResponse
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.request import METHODS
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.routing.route_table import RouteTable
 
@@ -24,14 +24,14 @@ _ON_RETRYING = ("x-should-retry", "retry-after", "retry-after-ms")
 _OURS_ALWAYS = ("x-should-retry",)
 
 
-async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
+async def refuse(call: Call, refusal: Refusal, reply: ResponseWriter) -> None:
     """Sends a refusal in the client's dialect. After an early head it is sent as an event, and the response is
     aborted."""
     if call.failure is None:
         call.refusal = refusal
     body = json.dumps(DIALECTS[call.dialect].refusal_body(refusal, call.id)).encode()
     if reply.has_begun:  # too late for a status: the response can only be aborted
-        await reply.break_off(last_words(call, body) if reply.is_early else b"")
+        await reply.break_off(closing_error(call, body) if reply.is_early else b"")
         return
     call.sent_status = refusal.status
     headers = [("Content-Type", "application/json"), *header_rules.ours(call, None)]
@@ -46,12 +46,14 @@ async def refuse(call: Call, refusal: Refusal, reply: Reply) -> None:
     await reply.send(refusal.status, "", headers, body)
 
 
-async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | None, reply: Reply) -> None:
+async def pass_on(
+    call: Call, failure: Failure, answer: UpstreamErrorResponse, wait_s: float | None, reply: ResponseWriter
+) -> None:
     """Passes on the upstream's own error, unmodified but for the retry headers, since the gateway has retried already.
     `wait_s`: the Retry-After, if one is known. A 4xx keeps a retry-after that the gateway could not interpret. If a
     cooldown refused this call, the error is the one that began the cooldown."""
     if reply.is_early:
-        await reply.break_off(last_words(call, answer.body))
+        await reply.break_off(closing_error(call, answer.body))
         return
     call.sent_status = answer.status
     is_wait_ours = failure.retry_after_s is not None or answer.status >= 500
@@ -66,7 +68,7 @@ async def pass_on(call: Call, failure: Failure, answer: Answer, wait_s: float | 
     await reply.send(answer.status, answer.reason, kept, answer.body)
 
 
-async def give_promise(call: Call, kept_id: str, reply: Reply) -> None:
+async def send_accepted(call: Call, kept_id: str, reply: ResponseWriter) -> None:
     """Sends 202 for a deferred call: its id, and the URL at which its response can be fetched."""
     url = KEPT_CALLS + kept_id
     call.sent_status = 202
@@ -76,13 +78,13 @@ async def give_promise(call: Call, kept_id: str, reply: Reply) -> None:
 
 
 DRAINED = Refusal(
-    503, "gateway_draining", "this gateway is going away", by="drain", retry_after_s=1.0, should_retry=True
+    503, "gateway_draining", "this gateway is shutting down", by="drain", retry_after_s=1.0, should_retry=True
 )
 
 
-def own_words(call: Call, failure: Failure) -> Refusal:
+def refusal_for(call: Call, failure: Failure) -> Refusal:
     """Returns the error response for a failure without an upstream's response that could be passed on."""
-    asked = call.attempts[-1].target.deployment.label if call.attempts else "benched"
+    asked = call.attempts[-1].target.deployment.label if call.attempts else "in cooldown"
     tried = f"{asked}: {failure.detail}"
     if len(call.attempts) > 1:
         tried += f" ({len(call.attempts)} attempts)"
@@ -106,7 +108,7 @@ def refusal_of(bad: BadRequest) -> Refusal:
 
 def unknown_model(table: RouteTable, model: str) -> Refusal:
     near = table.near(model)
-    hint = f"; near it are {', '.join(near)}" if near else ""
+    hint = f"; similar names: {', '.join(near)}" if near else ""
     return Refusal(404, "model_not_found", f"no route for the model {model!r}{hint}", by="route", param="model")
 
 
@@ -126,7 +128,7 @@ def wrong_dialect(call: Call) -> Refusal | None:
     )
 
 
-def last_words(call: Call, body: bytes) -> bytes:
+def closing_error(call: Call, body: bytes) -> bytes:
     """Returns an error body for a client that already has an early head: as an event in a stream, else unchanged."""
     if not call.is_stream:
         return body
@@ -136,5 +138,5 @@ def last_words(call: Call, body: bytes) -> bytes:
         said = None
     if isinstance(said, dict) and said.get("error"):
         return b"event: error\ndata: " + json.dumps(said).encode() + b"\n\n"
-    message = "the upstream failed, in words that cannot stand in a stream"
+    message = "the upstream failed with an error that does not fit into a stream"
     return DIALECTS[call.dialect].error_event(Refusal(502, "upstream_error", message, by=None), call.id)

@@ -15,10 +15,10 @@ from typing import Protocol
 from llm_guard.clock import Alarm, Clock
 from llm_guard.proxy.http_server.connection import ClientConnection
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.http_server.tls_handshake import TlsHandshake
 
-Serve = Callable[[Request, Reply], Awaitable[None]]
+Serve = Callable[[Request, ResponseWriter], Awaitable[None]]
 
 _SWEEP_S = 0.5
 _POLL_S = 0.01
@@ -37,7 +37,7 @@ class ListenerSettings:
     """How long a connection may be idle between requests."""
 
 
-class Connection(Protocol):
+class AcceptedConnection(Protocol):
     """A client's connection, before or after its TLS handshake."""
 
     due_at: float
@@ -67,7 +67,7 @@ class Listener:
         gateway was too busy to accept or to read is not late."""
         self.tls: ssl.SSLContext | None = None
         """TLS context of new connections; None: plain HTTP."""
-        self.idle: dict[Connection, None] = {}
+        self.idle: dict[AcceptedConnection, None] = {}
         """Connections without a call, the longest idle first."""
         self.failed_handshakes = 0
         """Number of failed TLS handshakes."""
@@ -75,7 +75,7 @@ class Listener:
         """Number of connections that found no room."""
         self._clock = clock
         self._swept_at = self.now
-        self._connections: set[Connection] = set()
+        self._connections: set[AcceptedConnection] = set()
         self._sweeper: Alarm | None = None
         self.adopt(settings)
 
@@ -93,7 +93,7 @@ class Listener:
         shortest_s = min(settings.head_timeout, settings.body_timeout, settings.keep_alive)
         self._sweep_s = min(_SWEEP_S, shortest_s / 4)
 
-    def add(self, connection: Connection) -> bool:
+    def add(self, connection: AcceptedConnection) -> bool:
         """Adds a new connection, if need be in place of the one that has been idle longest. Returns whether there is
         room."""
         if self._sweeper is None:
@@ -109,7 +109,7 @@ class Listener:
         self.idle[connection] = None
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: AcceptedConnection) -> None:
         """Removes a connection that is gone."""
         self._connections.discard(connection)
         self.idle.pop(connection, None)

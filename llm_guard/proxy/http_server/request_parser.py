@@ -20,7 +20,7 @@ _FRAMING_PER_BYTE = 8
 """Bytes of chunk framing allowed per byte of body: a chunk of a single byte needs six."""
 
 
-class Taker(Protocol):
+class ParserCallbacks(Protocol):
     """Callbacks of the parser."""
 
     def on_begun(self) -> None:
@@ -44,7 +44,7 @@ class RequestParser:
         "is_in_head", "reading",
     )  # fmt: skip
 
-    def __init__(self, taker: Taker) -> None:
+    def __init__(self, taker: ParserCallbacks) -> None:
         self._taker = taker
         self._parser = httptools.HttpRequestParser(self)
         self.is_in_head = False
@@ -181,7 +181,7 @@ class RequestParser:
 
 
 def _not_framed() -> BadRequest:
-    return BadRequest(400, "invalid_body", "the body is not framed as its headers say")
+    return BadRequest(400, "invalid_body", "the body's framing does not match its headers")
 
 
 def _not_http() -> BadRequest:

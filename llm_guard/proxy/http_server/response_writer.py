@@ -46,7 +46,7 @@ def pieces_of(body: bytes) -> Iterator[bytes]:
         yield body[begin : begin + _PIECE_BYTES]
 
 
-class Connection(Protocol):
+class ResponseConnection(Protocol):
     """The part of a client's connection that a reply uses."""
 
     transport: asyncio.Transport
@@ -60,7 +60,7 @@ class Connection(Protocol):
     def abort(self) -> None: ...
 
 
-class Reply:
+class ResponseWriter:
     """The response to one request."""
 
     __slots__ = (
@@ -68,7 +68,7 @@ class Reply:
         "request",
     )  # fmt: skip
 
-    def __init__(self, request: Request, connection: Connection) -> None:
+    def __init__(self, request: Request, connection: ResponseConnection) -> None:
         self.request = request
         self.connection = connection
         self.closes_connection = not request.is_keep_alive

@@ -101,7 +101,7 @@ class TlsHandshake(asyncio.Protocol):
         try:
             transport = await upgrading
         except (OSError, RuntimeError) as error:  # RuntimeError: the connection was closed meanwhile
-            _log.debug("a TLS handshake failed", why=getattr(error, "reason", None) or type(error).__name__)
+            _log.debug("a TLS handshake failed", reason=getattr(error, "reason", None) or type(error).__name__)
             self._listener.failed_handshakes += 1
             self._transport.abort()
             self.connection_lost(None)

@@ -40,7 +40,7 @@ class Inflater:
             if self.size > self._max_bytes:
                 raise BadRequest(413, "body_too_large", f"the body inflates to more than {self._max_bytes} bytes")
             if self._inflater.unused_data:  # a second stream, which only some servers would read
-                raise BadRequest(400, "invalid_body", f"the {self._encoding} body goes on behind its end")
+                raise BadRequest(400, "invalid_body", f"the {self._encoding} body has data after its end")
             if plain:
                 yield plain
             piece = self._inflater.unconsumed_tail
@@ -50,7 +50,7 @@ class Inflater:
     def end(self) -> None:
         """Ends the body. Raises BadRequest if the compressed data is incomplete."""
         if not self._inflater.eof:
-            raise BadRequest(400, "invalid_body", f"the {self._encoding} body ends too early")
+            raise BadRequest(400, "invalid_body", f"the {self._encoding} body is truncated")
 
 
 def is_coded(content_encoding: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 from llm_guard.resilience.memo import Memo
 
 _NAMES = frozenset({"model", "models", "fallbacks"})
@@ -27,7 +27,7 @@ _FOLDED = ("\u017f".encode(), "\u212a".encode())
 _LONGEST = max(map(len, _NAMES))
 
 
-def check_single_model(call: Call, asked: Asked) -> None:
+def check_single_model(call: Call, asked: BodyFields) -> None:
     """Raises BadRequest for a call that names more than one model."""
     body = call.body
     is_doubled = asked.is_model_doubled
@@ -37,7 +37,7 @@ def check_single_model(call: Call, asked: Asked) -> None:
         is_plain = asked.model is not None and body.count(_PLAIN) == 1 and not has_escape
         is_doubled = is_doubled or (not is_plain and names_more_models(body))
     if is_doubled:
-        message = "this API key may name one model only: write `model` once, and neither `models` nor `fallbacks`"
+        message = "this API key may use only one model per call: set `model` once, without `models` and `fallbacks`"
         raise BadRequest(400, "invalid_model", message, "model")
 
 

@@ -41,7 +41,7 @@ class BadRequest(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class BodyFields(msgspec.Struct, frozen=True, gc=False):
     """The fields of a request body that the gateway uses."""
 
     model: str | None = None
@@ -69,7 +69,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """Size of a compressed body once it is inflated; 0 for any other body."""
 
 
-NOTHING = Asked()
+NOTHING = BodyFields()
 
 
 def token_limit(fields: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
 
 
-class Limits(Protocol):
+class SendTimeLimits(Protocol):
     """The time limits of the attempt."""
 
     def on_block(self) -> None:
@@ -23,10 +23,10 @@ class Limits(Protocol):
         """Called when the provider has all that has arrived: from then on the client is waited for."""
 
 
-class Sending:
+class ForwardedBody:
     """A body on its way in one attempt; implements `proxy.request_body.interfaces.FileBody`."""
 
-    def __init__(self, body: FileBody, limits: Limits) -> None:
+    def __init__(self, body: FileBody, limits: SendTimeLimits) -> None:
         self.size = body.size
         """Size that frames the request: fixed when the attempt begins, even if the body is complete soon after."""
         self.is_complete = False

@@ -15,9 +15,9 @@ from typing import Self
 from llm_guard.clock import Clock
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES
-from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 from llm_guard.proxy.request_body.model_field import inspect
 from llm_guard.proxy.request_body.reader import ArrivingBody, begin
 from llm_guard.proxy.request_body.size_limit import BodyLimit, is_upload
@@ -26,7 +26,7 @@ from llm_guard.proxy.response.fallback_response import may_be_kept
 from llm_guard.resilience.retry.deadline import deadline_at
 
 
-def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
+def check_announced(reply: ResponseWriter, limit: BodyLimit, spool: Spool) -> None:
     """Checks the size of the body as far as it is known, and what the head announces. Sends the 100 (Continue) that a
     client may wait for before it sends the body. Raises BadRequest."""
     request = reply.request
@@ -37,11 +37,11 @@ def check_announced(reply: Reply, limit: BodyLimit, spool: Spool) -> None:
         return
     if request.names["expect"].lower() != "100-continue":
         reply.closes_connection = True  # unknown whether the body follows
-        raise BadRequest(417, "expectation_failed", "the only expectation is 100-continue")
+        raise BadRequest(417, "expectation_failed", "the only supported Expect value is 100-continue")
     reply.send_continue()
 
 
-async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Spool, clock: Clock) -> Asked:
+async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Spool, clock: Clock) -> BodyFields:
     """Receives the body of a call, and returns the fields read from it.
 
     Leaves an ArrivingBody in `call.body` if the rest of the body cannot change the route. Raises BadRequest.
@@ -61,14 +61,14 @@ async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Sp
     return asked
 
 
-def _is_route_known(call: Call, body: ArrivingBody, asked: Asked) -> bool:
+def _is_route_known(call: Call, body: ArrivingBody, asked: BodyFields) -> bool:
     """Returns whether no field that is still to arrive can change the route."""
     if call.upstream_name is not None and call.scope is None:
         return True
     return asked.model is not None or is_upload(call.path) or not body.is_form
 
 
-def needs_whole_body(call: Call, reply: Reply) -> bool:
+def needs_whole_body(call: Call, reply: ResponseWriter) -> bool:
     """Returns whether the call needs its complete body first: the gateway answers it itself, or its route or its client
     wants hedging, degraded mode, a deferred call or a dead letter."""
     route = call.route
@@ -77,14 +77,14 @@ def needs_whole_body(call: Call, reply: Reply) -> bool:
     return route.lasting.degraded is not None or may_be_kept(call, reply)
 
 
-class Arrival:
-    """`async with Arrival(...)`: receives the rest of a body while the calling task executes the call.
+class BodyReception:
+    """`async with BodyReception(...)`: receives the rest of a body while the calling task executes the call.
 
     If the body fails (its client is too slow, it is too large, it cannot be read), the calling task is cancelled
     without blaming a provider, and the body's error is raised from the `async with` block.
     """
 
-    def __init__(self, call: Call, body: ArrivingBody, note: Callable[[Asked], None], clock: Clock) -> None:
+    def __init__(self, call: Call, body: ArrivingBody, note: Callable[[BodyFields], None], clock: Clock) -> None:
         """`note` is called with the fields of the complete body."""
         self._call = call
         self._body = body
@@ -116,7 +116,7 @@ class Arrival:
             self._error = error
             self._task.cancel()
 
-    def _complete(self, asked: Asked) -> None:
+    def _complete(self, asked: BodyFields) -> None:
         """Starts the call's own time limits."""
         call = self._call
         assert call.route is not None  # noqa: S101  # without one it would not have been sent on

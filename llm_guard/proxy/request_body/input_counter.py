@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llm_guard.proxy.request_body.fields import Asked, inputs_in_list
+from llm_guard.proxy.request_body.fields import BodyFields, inputs_in_list
 
 _NAMES = ("input", "prompt")
 _IN_LIST = 2
@@ -48,7 +48,7 @@ class InputCount:
         self._last_name = last_name or self._last_name
         self._has_input = self._has_input or "input" in part
 
-    def corrected(self, asked: Asked) -> Asked:
+    def corrected(self, asked: BodyFields) -> BodyFields:
         """Returns `asked`, which knows only the first part of each list, with the lengths of complete lists."""
         counts = {name: inputs_in_list(first, self._lengths[name]) for name, first in self._firsts.items()}
         prompts = counts.get("prompt", asked.prompts)

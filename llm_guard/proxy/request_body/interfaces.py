@@ -24,7 +24,7 @@ class FileBody(Protocol):
         """Yields the body from its beginning, at each call. Raises OSError."""
 
 
-class StoredBody(FileBody, Protocol):
+class BufferedBody(FileBody, Protocol):
     """A body that the gateway has received: see `proxy.request_body.spooled_body`."""
 
     async def renamed(self, model: str) -> FileBody:

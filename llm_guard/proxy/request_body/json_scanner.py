@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from llm_guard.proxy.gc_pause import uncollected
 from llm_guard.proxy.request_body.duplicate_models import is_naming, names_more_models
-from llm_guard.proxy.request_body.fields import FIELDS, Asked
+from llm_guard.proxy.request_body.fields import FIELDS, BodyFields
 from llm_guard.proxy.request_body.input_counter import InputCount
-from llm_guard.proxy.request_body.model_field import asked_of, invalid_json, read_json, span_of_model
+from llm_guard.proxy.request_body.model_field import body_fields, invalid_json, read_json, span_of_model
 
 _READ_BYTES = 1 << 14
 """Bytes that must have arrived before the next part is read, so that little is read twice."""
@@ -36,7 +36,7 @@ _ESCAPED_BYTES = 12
 """The longest escape sequence: a surrogate pair."""
 
 
-class JsonScan:
+class JsonScanner:
     """Scans one document in pieces of 32 KiB at most. Each is read in a few milliseconds, also a hostile one."""
 
     def __init__(self) -> None:
@@ -64,11 +64,11 @@ class JsonScan:
             self._unread = 0
             uncollected(self._read_on)
 
-    def end(self) -> Asked:
+    def end(self) -> BodyFields:
         """Ends the document, and returns its fields. Raises BadRequest."""
         self._inputs.begin_part(len(self._open), is_new=self._is_new)
         uncollected(self._read, self._before_part(), self._rest, b"")
-        asked = self._inputs.corrected(asked_of(self._fields))
+        asked = self._inputs.corrected(body_fields(self._fields))
         return replace(asked, is_model_doubled=True) if self._is_model_doubled else asked
 
     def span_of_model(self) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class JsonScan:
         if len(parts) % 2 == 0:
             self._shorten(plain[cut:])
         if len(self._rest) > _MAX_GAP_BYTES:
-            raise invalid_json(f"there is no comma or bracket for {_MAX_GAP_BYTES} bytes")
+            raise invalid_json(f"no comma or bracket within {_MAX_GAP_BYTES} bytes")
 
     def _read(self, before: bytes, part: bytes, behind: bytes) -> None:
         """Reads a part as a document."""
@@ -154,7 +154,7 @@ def _last_cut(parts: list[bytes], end: int) -> int:
             if at >= 0:
                 return begin + at + (parts[index][at] != ord(","))
         elif len(parts) - index > 2 * _MAX_STRINGS:
-            raise invalid_json("a string follows on a string")
+            raise invalid_json("a string directly follows another string")
         end = begin - 1
     return 0
 

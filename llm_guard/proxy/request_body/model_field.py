@@ -21,17 +21,17 @@ from llm_guard.proxy.request_body.fields import (
     MAX_MODEL_CHARS,
     NOTHING,
     RARE,
-    Asked,
     BadRequest,
+    BodyFields,
     checked_model,
     inputs_in,
     token_limit,
 )
-from llm_guard.proxy.request_body.multipart_scanner import FormScan, boundary
+from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner, boundary
 from llm_guard.resilience.memo import Memo
 
 __all__ = [
-    "MAX_MODEL_CHARS", "Asked", "BadRequest", "inflate", "inspect", "model_in_query", "rename", "rename_in_query",
+    "MAX_MODEL_CHARS", "BadRequest", "BodyFields", "inflate", "inspect", "model_in_query", "rename", "rename_in_query",
 ]  # fmt: skip
 
 _POSITION = re.compile(r"\(byte (\d+)\)")
@@ -48,7 +48,7 @@ _MAX_MODEL_FIELDS = 3000
 _MAX_FORMAT_BYTES = 64
 _FEW_BYTES = 1 << 13
 
-Kind = Literal["json", "form", "other"]
+BodyKind = Literal["json", "form", "other"]
 
 
 class _Head(msgspec.Struct):
@@ -68,7 +68,7 @@ _read_head = msgspec.json.Decoder(_Head).decode
 _read_raw_head = msgspec.json.Decoder(_RawHead).decode
 
 
-def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: int) -> Asked:
+def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: int) -> BodyFields:
     """Returns the fields of `body`; raises BadRequest. A body of another kind, or an empty one, has none.
 
     Costs 1.5 us for a chat request of 1.5 kB (CPython 3.11), and up to 18 ms a MiB.
@@ -82,9 +82,9 @@ def inspect(body: bytes, content_type: str, content_encoding: str, max_bytes: in
     if content_encoding:
         body = inflate(body, content_encoding, max_bytes)
     if kind == "form":
-        scan = FormScan(boundary(content_type))
+        scan = MultipartScanner(boundary(content_type))
         scan.feed(body)
-        return asked_of_form(scan)
+        return form_fields(scan)
     if len(body) <= _FEW_BYTES:
         return _inspect_json(body, kind)
     return uncollected(_inspect_json, body, kind)
@@ -98,7 +98,7 @@ def rename(body: bytes, content_type: str, content_encoding: str, model: str) ->
     is_packed = content_encoding != "" and is_coded(content_encoding)
     plain = inflate(body, content_encoding, max_bytes=1 << 62) if is_packed else body
     if kind_of(content_type) == "form":
-        scan = FormScan(boundary(content_type))
+        scan = MultipartScanner(boundary(content_type))
         scan.feed(plain)
         # From the end, so that earlier positions stay valid.
         for start, end in reversed(scan.spans):
@@ -112,7 +112,7 @@ def rename(body: bytes, content_type: str, content_encoding: str, model: str) ->
     return packer.compress(plain) + packer.flush()
 
 
-def kind_of(content_type: str) -> Kind:
+def kind_of(content_type: str) -> BodyKind:
     """Returns how a body of this type is read; `other` is read as JSON if it begins like an object."""
     return _kind_of[content_type]
 
@@ -137,14 +137,14 @@ def rename_in_query(query: str, model: str) -> str:
     )
 
 
-def _kind(content_type: str) -> Kind:
+def _kind(content_type: str) -> BodyKind:
     media = content_type.partition(";")[0].strip().lower()
     if media == "multipart/form-data":
         return "form"
     return "json" if media == "application/json" or media.endswith("+json") else "other"
 
 
-_kind_of: Memo[str, Kind] = Memo(_kind)
+_kind_of: Memo[str, BodyKind] = Memo(_kind)
 
 
 # JSON
@@ -168,7 +168,7 @@ def read_json(document: bytes, begins_at: int = 0) -> Any:
     return _read_halves(document, begins_at)
 
 
-def asked_of(fields: Mapping[str, Any]) -> Asked:
+def body_fields(fields: Mapping[str, Any]) -> BodyFields:
     """Returns the fields of a JSON object. Raises BadRequest if its model is not a valid name."""
     model = fields.get("model")
     if type(model) is dict:
@@ -185,11 +185,11 @@ def asked_of(fields: Mapping[str, Any]) -> Asked:
     may_stream = type(stream) in (int, float, str) and bool(stream)
     max_tokens = token_limit(fields)
     if RARE.isdisjoint(fields):
-        return Asked(model, is_stream, 1, 1, False, "", may_stream, max_tokens, False, names_several(fields))
+        return BodyFields(model, is_stream, 1, 1, False, "", may_stream, max_tokens, False, names_several(fields))
     n = fields.get("n")
     is_bound = _says(fields, "previous_response_id") or _says(fields, "conversation")
     prompt = fields.get("prompt")
-    return Asked(
+    return BodyFields(
         model,
         is_stream=is_stream,
         choices=n if type(n) is int and 0 < n < 1000 else 1,
@@ -237,7 +237,7 @@ def _span_in_object(document: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _inspect_json(body: bytes, kind: Kind) -> Asked:
+def _inspect_json(body: bytes, kind: BodyKind) -> BodyFields:
     try:
         document = read_json(body)
     except BadRequest as bad:
@@ -245,7 +245,7 @@ def _inspect_json(body: bytes, kind: Kind) -> Asked:
             return NOTHING
         raise
     # A list or a scalar is valid JSON without a model: the upstream decides about it.
-    return asked_of(document) if type(document) is dict else NOTHING
+    return body_fields(document) if type(document) is dict else NOTHING
 
 
 def invalid_json(reason: str) -> BadRequest:
@@ -327,7 +327,7 @@ _TRUE_IN_FORMS = frozenset({b"true", b"1", b"on", b"t", b"y", b"yes"})
 """Values, in any case, that FastAPI and so vLLM and others read as `true` in a form."""
 
 
-def asked_of_form(scan: FormScan) -> Asked:
+def form_fields(scan: MultipartScanner) -> BodyFields:
     """Returns the fields of a form. Raises BadRequest if its model is not a valid name, or the form cannot be read."""
     if scan.fault:
         raise BadRequest(400, "invalid_body", f"the form cannot be read: {scan.fault}")
@@ -339,6 +339,6 @@ def asked_of_form(scan: FormScan) -> Asked:
     is_doubled = len(scan.spans) > 1
     try:
         model = checked_model(raw.decode()) if raw is not None else None
-        return Asked(model, is_stream, 1, 1, False, response_format, may_stream, is_model_doubled=is_doubled)
+        return BodyFields(model, is_stream, 1, 1, False, response_format, may_stream, is_model_doubled=is_doubled)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None

@@ -25,7 +25,7 @@ _MAX_PARTS = 1024
 _MAX_BOUNDARY_BYTES = 70  # RFC 2046, section 5.1.1
 
 
-class FormScan:
+class MultipartScanner:
     """Scans the pieces of one body. A part counts once the delimiter after it has arrived."""
 
     def __init__(self, boundary: bytes) -> None:

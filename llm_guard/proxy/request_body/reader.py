@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from llm_guard.clock import Clock
 from llm_guard.proxy.request_body.body_buffer import BodyStore, file_of
 from llm_guard.proxy.request_body.content_encoding import Inflater, is_coded
-from llm_guard.proxy.request_body.fields import NOTHING, Asked, BadRequest
+from llm_guard.proxy.request_body.fields import NOTHING, BadRequest, BodyFields
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
-from llm_guard.proxy.request_body.json_scanner import JsonScan
-from llm_guard.proxy.request_body.model_field import asked_of_form, inspect, kind_of, may_be_json
-from llm_guard.proxy.request_body.multipart_scanner import FormScan, boundary
+from llm_guard.proxy.request_body.json_scanner import JsonScanner
+from llm_guard.proxy.request_body.model_field import form_fields, inspect, kind_of, may_be_json
+from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner, boundary
 from llm_guard.proxy.request_body.size_limit import BodyLimit
 from llm_guard.proxy.request_body.spool import Spool
-from llm_guard.proxy.request_body.spooled_body import Patch, Renamed, StoredBody, Turns
+from llm_guard.proxy.request_body.spooled_body import CooperativeYield, Patch, PatchedBody, SpooledBody
 
 _AT_ONCE_BYTES = 1 << 17
 """A larger body is scanned piece by piece: the costliest JSON takes 18 ms a MiB."""
@@ -35,10 +35,10 @@ async def receive(
     limit: BodyLimit,
     spool: Spool,
     clock: Clock,
-) -> tuple[bytes | StoredBody, Asked]:
+) -> tuple[bytes | SpooledBody, BodyFields]:
     """Receives a body from `read`, which returns b"" at its end. Returns the body and its fields.
 
-    The body is bytes up to `MEMORY_BYTES`, else a StoredBody, which the caller closes. Raises BadRequest, and what
+    The body is bytes up to `MEMORY_BYTES`, else a SpooledBody, which the caller closes. Raises BadRequest, and what
     `read` raises; after an error or a cancellation there is nothing to close. For a complete body of at most 128 KiB
     without a content encoding, `inspect` gives the same fields.
     """
@@ -88,7 +88,7 @@ async def begin(
 
 class ArrivingBody:
     """A body after its first part: either `receive_whole`, or `follow` and `receive_rest`, so that attempts can send it
-    while it arrives. Implements `proxy.request_body.interfaces.StoredBody`.
+    while it arrives. Implements `proxy.request_body.interfaces.BufferedBody`.
 
     Each attempt has an offset of its own and begins with the first byte.
     """
@@ -110,14 +110,14 @@ class ArrivingBody:
         self._limit = limit
         self._spool = spool
         self._clock = clock
-        self._turns = Turns(clock)
+        self._turns = CooperativeYield(clock)
         self._is_over = False
         self._store = BodyStore(spool)
         self._is_followed = False
         self._models: int | None = None
         """The most model fields that the body may have once attempts send it; None: any number."""
 
-    async def receive_whole(self) -> tuple[bytes | StoredBody, Asked]:
+    async def receive_whole(self) -> tuple[bytes | SpooledBody, BodyFields]:
         """Receives all of it, and returns the same as `receive`. Raises BadRequest, and what `read` raises."""
         try:
             asked = await self.receive_rest()
@@ -129,15 +129,15 @@ class ArrivingBody:
             asked = replace(asked, inflated_bytes=inflated_bytes)
         if isinstance(content, bytes) and inflated_bytes <= _AT_ONCE_BYTES:
             return content, asked
-        # A body that inflates to more than 128 KiB stays a StoredBody: renaming its model inflates it again.
-        stored = StoredBody(
+        # A body that inflates to more than 128 KiB stays a SpooledBody: renaming its model inflates it again.
+        stored = SpooledBody(
             file_of(content), self._store.size, self._content_encoding, self._look.patches, self._spool, self._clock
         )
         return stored, asked
 
     # while it arrives
 
-    def asks_so_far(self) -> Asked | None:
+    def asks_so_far(self) -> BodyFields | None:
         """Returns the fields that have arrived so far. None: the body is complete, or cannot be read in part. Raises
         BadRequest."""
         if self._is_over or is_coded(self._content_encoding):
@@ -155,7 +155,7 @@ class ArrivingBody:
         self._is_followed = True
         self._models = self._look.models if is_routed_by_model else None
 
-    async def receive_rest(self) -> Asked:
+    async def receive_rest(self) -> BodyFields:
         """Receives the rest of the body, and returns its fields. Raises BadRequest, and what `read` raises."""
         while not self._is_over:
             await self.take(await self._read())
@@ -191,7 +191,7 @@ class ArrivingBody:
 
     async def renamed(self, model: str) -> FileBody:
         """Returns the body with `model` as its model and every other byte unchanged. Raises BadRequest."""
-        return Renamed(self, self._look.patches(model))
+        return PatchedBody(self, self._look.patches(model))
 
     def close(self) -> None:
         """Releases the body. Idempotent."""
@@ -204,13 +204,13 @@ class _Look:
     def __init__(self, begin: bytes, content_type: str, content_encoding: str, max_bytes: int) -> None:
         kind = kind_of(content_type)
         self._is_sure = kind != "other"
-        self._scan: JsonScan | FormScan | None = None
+        self._scan: JsonScanner | MultipartScanner | None = None
         self._inflater: Inflater | None = None
         if not self._is_sure and not may_be_json(begin):
             return
         if is_coded(content_encoding):
             self._inflater = Inflater(content_encoding, max_bytes)
-        self._scan = FormScan(boundary(content_type)) if kind == "form" else JsonScan()
+        self._scan = MultipartScanner(boundary(content_type)) if kind == "form" else JsonScanner()
 
     @property
     def inflated_bytes(self) -> int:
@@ -228,43 +228,43 @@ class _Look:
                 self._doubt(bad)
             yield
 
-    def end(self) -> Asked:
+    def end(self) -> BodyFields:
         if self._scan is not None and self._inflater is not None:
             self._inflater.end()
         try:
-            if isinstance(self._scan, FormScan):
-                return asked_of_form(self._scan)
+            if isinstance(self._scan, MultipartScanner):
+                return form_fields(self._scan)
             return self._scan.end() if self._scan is not None else NOTHING
         except BadRequest as bad:
             self._doubt(bad)
             return NOTHING
 
-    def asks_so_far(self) -> Asked | None:
+    def asks_so_far(self) -> BodyFields | None:
         """Returns the fields so far; None if the body can only be read as a whole. Raises BadRequest."""
-        if isinstance(self._scan, FormScan):
-            return asked_of_form(self._scan)
+        if isinstance(self._scan, MultipartScanner):
+            return form_fields(self._scan)
         return NOTHING if self._scan is None else None
 
     @property
     def is_form(self) -> bool:
-        return isinstance(self._scan, FormScan)
+        return isinstance(self._scan, MultipartScanner)
 
     @property
     def models(self) -> int:
         """Number of model fields that the form has so far."""
-        return len(self._scan.spans) if isinstance(self._scan, FormScan) else 0
+        return len(self._scan.spans) if isinstance(self._scan, MultipartScanner) else 0
 
     def check(self, most_models: int | None) -> None:
         """Raises BadRequest for a form that cannot be read, or has more than `most_models` model fields."""
-        if isinstance(self._scan, FormScan):
-            asked_of_form(self._scan)
+        if isinstance(self._scan, MultipartScanner):
+            form_fields(self._scan)
             if most_models is not None and len(self._scan.spans) > most_models:
                 message = "`model` must come before the file, and only once, in a form of this size"
                 raise BadRequest(400, "invalid_model", message, "model")
 
     def patches(self, model: str) -> list[Patch]:
         """Returns the patches that put another model into the body. Raises BadRequest."""
-        if isinstance(self._scan, FormScan):
+        if isinstance(self._scan, MultipartScanner):
             return [(start, end, model.encode()) for start, end in self._scan.spans]
         assert self._scan is not None  # noqa: S101  # a model was found
         return [(*self._scan.span_of_model(), encode(model))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llm_guard.config import Config
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.resilience.routing.client_hints import is_local
 
@@ -45,7 +45,7 @@ class BodyLimits:
         self._usual = BodyLimit(server.max_body)
         self._upload = BodyLimit(max(server.max_body, server.max_upload), "server.max_upload")
 
-    def of(self, call: Call, reply: Reply) -> BodyLimit:
+    def of(self, call: Call, reply: ResponseWriter) -> BodyLimit:
         """Returns the limit for a call. Files may be larger than other bodies, except from unknown callers, because
         they take disk space."""
         if not is_upload(call.path):

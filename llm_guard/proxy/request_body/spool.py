@@ -63,7 +63,7 @@ class Spool:
             message = f"the body is larger than {self.max_bytes} bytes (server.max_spool)"
             raise BadRequest(413, "body_too_large", message)
         if self.used_bytes - spooled + size > self.max_bytes:
-            raise self.refusal("other large bodies take all of server.max_spool")
+            raise self.refusal("other large bodies fill server.max_spool")
 
     def refusal(self, reason: str | None) -> BadRequest:
         """Counts a body for which there is no room, and returns its error."""

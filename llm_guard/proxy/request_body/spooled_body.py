@@ -31,8 +31,8 @@ class BodyFile(Protocol):
     def close(self) -> None: ...
 
 
-class StoredBody:
-    """A complete body; implements `proxy.request_body.interfaces.StoredBody`."""
+class SpooledBody:
+    """A complete body; implements `proxy.request_body.interfaces.BufferedBody`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class StoredBody:
         again. The result is closed with this body. Raises BadRequest."""
         patches = self._patches(model)
         if not is_coded(self._content_encoding):
-            return Renamed(self, patches)
+            return PatchedBody(self, patches)
         if model not in self._recoded:
             recoded = await _recode(self._file, self._content_encoding, patches, self._spool, self._clock)
             if self._recoded.setdefault(model, recoded) is not recoded:  # another attempt was faster
@@ -77,7 +77,7 @@ class StoredBody:
             recoded.close()
 
 
-class Turns:
+class CooperativeYield:
     """Yields to the event loop whenever work has taken a millisecond."""
 
     def __init__(self, clock: Clock) -> None:
@@ -118,7 +118,7 @@ def patched(blocks: Iterable[Block], patches: Iterable[Patch]) -> Iterator[Block
             yield new_block
 
 
-class Renamed:
+class PatchedBody:
     """A body with patches, as a view of the original."""
 
     def __init__(self, body: FileBody, patches: list[Patch]) -> None:
@@ -146,7 +146,11 @@ class _Recoded:
 
 
 async def _recode(file: BodyFile, content_encoding: str, patches: list[Patch], spool: Spool, clock: Clock) -> _Recoded:
-    inflater, packer, turns = Inflater(content_encoding, max_bytes=1 << 62), deflater(content_encoding), Turns(clock)
+    inflater, packer, turns = (
+        Inflater(content_encoding, max_bytes=1 << 62),
+        deflater(content_encoding),
+        CooperativeYield(clock),
+    )
     plain = (block for coded in _blocks(file, _CODED_BLOCK_BYTES) for block in inflater.feed(coded))
     new = spool.new_file()
     try:

@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 
 from llm_guard.clock import Clock
-from llm_guard.dialects.static_answer import FIELDS, Occasion, canned, has_form
+from llm_guard.dialects.static_answer import FIELDS, StaticAnswerRequest, has_form, static_response_body
 from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.error_responses import give_promise, own_words, pass_on, refuse
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.error_responses import pass_on, refusal_for, refuse, send_accepted
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
-from llm_guard.proxy.telemetry.recorder import is_clients_doing
+from llm_guard.proxy.telemetry.recorder import is_caused_by_client
 
 ASYNC_HEADER = "x-llm-guard-async"
 LETTER_HEADER = "x-llm-guard-dead-letter"
@@ -41,57 +41,57 @@ class FallbackResponder:
 
     def __init__(self, clock: Clock) -> None:
         self.deferred_store: DeferredStore | None = None
-        self.cache: AnswerCache | None = None
+        self.cache: ResponseCache | None = None
         self._clock = clock
 
-    async def respond(self, call: Call, result: Exhausted, reply: Reply) -> None:
+    async def respond(self, call: Call, result: Exhausted, reply: ResponseWriter) -> None:
         """Sends the client a fallback response, or the error."""
         call.give_up(result)
         if not _is_worth_it(call):
             await _say(call, result, reply, self._clock.now())
             return
         _note_hurry(call, result)
-        old = await self.cache.find_stand_in(call) if self.cache is not None else None
-        if old is None and await self._has_promised(call, reply):
+        old = await self.cache.find_stale(call) if self.cache is not None else None
+        if old is None and await self._has_deferred(call, reply):
             return
         await self.dead_letter(call, reply)
         if old is not None and self.cache is not None:
-            await self.cache.stand_in(call, old, reply)
+            await self.cache.serve_stale(call, old, reply)
         elif (static := static_body(call, self._clock.wall())) is not None:
             await _give_static(call, static, reply)
         else:
             await _say(call, result, reply, self._clock.now())
 
-    async def dead_letter(self, call: Call, reply: Reply) -> None:
+    async def dead_letter(self, call: Call, reply: ResponseWriter) -> None:
         """Keeps a failed call as a dead letter, where its route or its client wants that."""
         if self.deferred_store is not None and _wants_letter(call, reply) and _is_worth_it(call):
-            await self.deferred_store.bury(call)
+            await self.deferred_store.dead_letter(call)
 
-    async def _has_promised(self, call: Call, reply: Reply) -> bool:
+    async def _has_deferred(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred. That is not possible after an early head, which has sent status
         200."""
         assert call.route is not None  # noqa: S101  # only calls with a route get here
         is_wanted = call.route.lasting.later.mode == "on_failure" and call.method == "POST" and not call.is_upgrade
         if self.deferred_store is None or not is_wanted or reply.has_begun:
             return False
-        promised = await self.deferred_store.promise(call, is_at_once=False)
-        if isinstance(promised, Refusal):
+        deferred_id = await self.deferred_store.defer(call, is_at_once=False)
+        if isinstance(deferred_id, Refusal):
             return False
-        await give_promise(call, promised, reply)
+        await send_accepted(call, deferred_id, reply)
         return True
 
 
-def may_be_kept(call: Call, reply: Reply) -> bool:
+def may_be_kept(call: Call, reply: ResponseWriter) -> bool:
     """Returns whether the call may be kept with its body after its client has gone: deferred, or as a dead letter."""
     assert call.route is not None  # noqa: S101  # it was identified
-    is_promised = call.route.lasting.later.mode in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
-    return call.method == "POST" and (is_promised or _wants_letter(call, reply))
+    is_deferrable = call.route.lasting.later.mode in ("on_failure", "always") or ASYNC_HEADER in reply.request.names
+    return call.method == "POST" and (is_deferrable or _wants_letter(call, reply))
 
 
 def _is_worth_it(call: Call) -> bool:
     """Returns whether a fallback response is due: the failure is not the client's doing. A refusal by the gateway
     counts as well, even where an operator holds the last deployment: the client could not have avoided it."""
-    return call.failure is None or not is_clients_doing(call)
+    return call.failure is None or not is_caused_by_client(call)
 
 
 def _note_hurry(call: Call, result: Exhausted) -> None:
@@ -101,27 +101,27 @@ def _note_hurry(call: Call, result: Exhausted) -> None:
         disposition.was_cut_short = failure.is_early or failure.limit == "total"
 
 
-async def _give_static(call: Call, body: bytes, reply: Reply) -> None:
-    _beyond(call).fallback = "static"
+async def _give_static(call: Call, body: bytes, reply: ResponseWriter) -> None:
+    _disposition(call).fallback = "static"
     call.sent_status = 200
     headers = [*_CONTENT_TYPES[call.is_stream], *header_rules.ours(call, None)]
     await reply.send(200, "", headers, body)
 
 
-def _wants_letter(call: Call, reply: Reply) -> bool:
+def _wants_letter(call: Call, reply: ResponseWriter) -> bool:
     rule = call.route.lasting.letters if call.route is not None else "off"
     if call.method != "POST" or call.is_upgrade or rule == "off":
         return False
     return rule == "always" or reply.request.names.get(LETTER_HEADER, "").strip().lower() == "true"
 
 
-def _beyond(call: Call) -> Disposition:
+def _disposition(call: Call) -> Disposition:
     if call.disposition is None:
         call.disposition = Disposition()
     return call.disposition
 
 
-async def _say(call: Call, result: Exhausted, reply: Reply, now: float) -> None:
+async def _say(call: Call, result: Exhausted, reply: ResponseWriter, now: float) -> None:
     """Sends the failure itself, with a Retry-After for when the breaker of its deployment takes calls again."""
     if result.refusal is not None:
         await refuse(call, result.refusal, reply)
@@ -133,7 +133,7 @@ async def _say(call: Call, result: Exhausted, reply: Reply, now: float) -> None:
     if result.failure.answer is not None:
         await pass_on(call, result.failure, result.failure.answer, wait_s, reply)
         return
-    refusal = own_words(call, result.failure)
+    refusal = refusal_for(call, result.failure)
     await refuse(call, replace(refusal, retry_after_s=wait_s) if refusal.retry_after_s is None else refusal, reply)
 
 
@@ -165,8 +165,10 @@ def static_body(call: Call, at: float) -> bytes | None:
         return None
     assert call.route is not None and call.route.lasting.degraded is not None  # noqa: S101, PT018  # it has one
     text = call.route.lasting.degraded.static_response or ""
-    occasion = Occasion(call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call))
-    return canned(text, occasion)
+    occasion = StaticAnswerRequest(
+        call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call)
+    )
+    return static_response_body(text, occasion)
 
 
 def wants(call: Call) -> dict[str, Any]:

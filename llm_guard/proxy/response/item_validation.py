@@ -26,7 +26,7 @@ class Object(msgspec.Struct):
     """Any JSON object; none of its members is kept."""
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     """A chat message, as far as is needed to recognise one: Gemini returns only the role when reasoning has used up all
     tokens, and other servers leave the role out."""
 

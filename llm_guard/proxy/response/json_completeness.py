@@ -34,7 +34,7 @@ class CheckedExchange:
     have all of it by then.
     """
 
-    def __init__(self, exchange: Exchange, held: bytes, last: bytes, end: JsonEnd, clock: Clock) -> None:
+    def __init__(self, exchange: Exchange, held: bytes, last: bytes, end: JsonCompleteness, clock: Clock) -> None:
         """`held` was read of the body and is passed on before the rest is read; `last` is the byte after it."""
         self.status, self.reason, self.headers = exchange.status, exchange.reason, exchange.headers
         self._exchange = exchange
@@ -59,9 +59,9 @@ class CheckedExchange:
             self._last = chunk[-1:]
             return last + chunk[:-1]
         if not self._end.is_whole:
-            raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the answer was cut")
+            raise UpstreamError(FailureKind.TRUNCATED, "the JSON of the response was cut off")
         if missing := self._end.missing:
-            why = f"the JSON of the answer has no {missing}"
+            why = f"the JSON of the response has no {missing}"
             raise UpstreamError(FailureKind.MALFORMED, why, is_shape_only=True)
         self._last = b""
         return last
@@ -75,7 +75,7 @@ class CheckedExchange:
         return self._exchange.take_over(inbox)
 
 
-class JsonEnd:
+class JsonCompleteness:
     """Follows the JSON of one response as it arrives."""
 
     def __init__(self, encoding: str, names: Iterable[str] = ()) -> None:

@@ -21,7 +21,7 @@ from llm_guard.proxy.request_body.fields import BadRequest
 _MOST_BYTES = 16 << 20
 _DESCRIBES_BODY = ("content-encoding", "content-digest", "content-md5", "digest", "etag", "repr-digest")
 _UNREADABLE = Refusal(
-    502, "unreadable_list", "the upstream's list is too large or no JSON list, so it cannot be filtered", by=None
+    502, "unreadable_list", "the upstream's list cannot be filtered: it is too large or not a JSON list", by=None
 )
 
 
@@ -56,4 +56,4 @@ def unreadable(served: Delivered, clock: Clock) -> Exhausted:
     if served.opened.exchange is not None:
         served.opened.exchange.abort()
         settle(served.attempt, served.lease, Signal.NO_EVIDENCE, clock)
-    return Exhausted(None, _UNREADABLE, "the list could not be filtered")
+    return Exhausted(None, _UNREADABLE, "the upstream's list could not be filtered")

@@ -12,8 +12,8 @@ from typing import Protocol, Self
 from llm_guard.clock import Alarm, Clock
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.response_writer import Reply
-from llm_guard.resilience.streams.settings import WaitingSettings
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.resilience.streams.settings import KeepAliveSettings
 
 _LOOK_AGAIN_S = 1.0
 """Seconds until the next check, while no keep-alive may be sent yet."""
@@ -35,7 +35,12 @@ class KeepAlive:
     """
 
     def __init__(
-        self, call: Call, reply: Reply, settings: WaitingSettings | None, clock: Clock, shared: Shared | None = None
+        self,
+        call: Call,
+        reply: ResponseWriter,
+        settings: KeepAliveSettings | None,
+        clock: Clock,
+        shared: Shared | None = None,
     ) -> None:
         """`shared` is the request that the call waits for, if another call makes it."""
         self._call = call
@@ -73,7 +78,7 @@ class KeepAlive:
             self._task = asyncio.get_running_loop().create_task(self._speak(self._settings.interval))
             self._task.add_done_callback(_forget)
 
-    def _may_speak(self, settings: WaitingSettings) -> bool:
+    def _may_speak(self, settings: KeepAliveSettings) -> bool:
         """Returns True if the head may be sent now: after that a failure cannot have its own status."""
         call = self._call
         if self._reply.has_begun:

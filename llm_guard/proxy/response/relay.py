@@ -1,7 +1,5 @@
-"""Copies a committed response to the client, whole or streamed, and reports a stream that dies.
-
-Never retries. If the route allows it, the attempt loop provides another stream (`proxy.streams.resume`).
-"""
+"""Copies a committed response to the client, whole or streamed, and reports a stream that dies. Never retries: if the
+route allows it, the attempt loop provides another stream (`proxy.streams.resume`)."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.attempts.upstream_attempt import timeout_failure
-from llm_guard.proxy.call import Attempt, Call, Delivered, Opened, StreamView
+from llm_guard.proxy.call import Attempt, Call, Delivered, Opened, StreamDecoder
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.http_server.error_responses import DRAINED
-from llm_guard.proxy.http_server.response_writer import Reply, pieces_of, uncancel
+from llm_guard.proxy.http_server.response_writer import ResponseWriter, pieces_of, uncancel
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.proxy.response.keepalive import KeepAlive
 from llm_guard.proxy.response.websocket_tunnel import tunnel
-from llm_guard.proxy.streams.resume import Recovery, recovery_of
+from llm_guard.proxy.streams.resume import TranscriptResumer, recovery_of
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.resilience.classification.classify import classify_event
 from llm_guard.resilience.retry.deadline import earlier
@@ -34,14 +32,14 @@ from llm_guard.resilience.streams.settings import ENDING_S, why_cut
 
 _log = structlog.get_logger("llm_guard.proxy.response.relay")
 
-CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 _CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
 _DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
-_INCOMPATIBLE_RESPONSE = "sent what cannot follow on what the client has: no stream, or a compressed answer"
+_INCOMPATIBLE_RESPONSE = "cannot continue the client's stream: no stream, or a compressed one"
 
 
 def relay(
-    call: Call, served: Delivered, reply: Reply, clock: Clock, fallback: FallbackResponder | None = None
+    call: Call, served: Delivered, reply: ResponseWriter, clock: Clock, fallback: FallbackResponder | None = None
 ) -> Awaitable[None]:
     """Sends the client what an attempt has opened; sets `call.failure` if it breaks off. `fallback` may store a
     failed call, before the connection is closed: closing it cancels the task that serves the call."""
@@ -50,7 +48,9 @@ def relay(
     return _relay(call, served, reply, clock, fallback)
 
 
-async def _relay(call: Call, served: Delivered, reply: Reply, clock: Clock, fallback: FallbackResponder | None) -> None:
+async def _relay(
+    call: Call, served: Delivered, reply: ResponseWriter, clock: Clock, fallback: FallbackResponder | None
+) -> None:
     """Relays a response that is still arriving."""
     recovery = call.recovery = _recovery_of(call, served, clock)
     try:
@@ -62,7 +62,7 @@ async def _relay(call: Call, served: Delivered, reply: Reply, clock: Clock, fall
             served = resumed
             failure = await _follow(call, served, reply, clock)
     except ConnectionError:
-        pass  # the client left
+        pass  # the client disconnected
     except asyncio.CancelledError:
         if not call.is_draining:
             raise
@@ -75,11 +75,11 @@ async def _relay(call: Call, served: Delivered, reply: Reply, clock: Clock, fall
             await fallback.dead_letter(call, reply)
         await _break_off(call, served, call.failure, reply)
     elif not reply.is_over:
-        with contextlib.suppress(ConnectionError):  # the client left at the terminal event
+        with contextlib.suppress(ConnectionError):  # the client disconnected at the terminal event
             await reply.end()
 
 
-async def _send(call: Call, served: Delivered, reply: Reply, fallback: FallbackResponder | None) -> None:
+async def _send(call: Call, served: Delivered, reply: ResponseWriter, fallback: FallbackResponder | None) -> None:
     """Sends a response that has been read completely."""
     opened = served.opened
     if reply.is_early and _is_out_of_place(call, served):
@@ -127,7 +127,7 @@ def _is_encoded(opened: Opened) -> bool:
 # one exchange
 
 
-async def _follow(call: Call, served: Delivered, reply: Reply, clock: Clock) -> Failure | None:
+async def _follow(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Failure | None:
     """Copies one exchange to its end, then releases the attempt's lease. Returns why it broke off, or None."""
     opened = served.opened
     assert opened.exchange is not None  # noqa: S101  # else it was sent as a whole
@@ -162,7 +162,7 @@ def _has_ended(opened: Opened) -> bool:
     return watch is not None and watch.has_ended and watch.error is None
 
 
-def _begin(call: Call, served: Delivered, reply: Reply) -> None:
+def _begin(call: Call, served: Delivered, reply: ResponseWriter) -> None:
     opened = served.opened
     if reply.is_early and _is_out_of_place(call, served):
         raise UpstreamError(FailureKind.MALFORMED, _INCOMPATIBLE_RESPONSE)
@@ -171,7 +171,7 @@ def _begin(call: Call, served: Delivered, reply: Reply) -> None:
     call.extend_client_deadline()
 
 
-async def _copy(call: Call, served: Delivered, reply: Reply, clock: Clock) -> Failure | None:
+async def _copy(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Failure | None:
     opened, limit = served.opened, clock.limit()
     view, exchange = opened.view, opened.exchange
     assert exchange is not None  # noqa: S101  # the caller has it
@@ -228,7 +228,7 @@ def _set_limit(limit: TimeLimit, call: Call, served: Delivered) -> None:
         limit.set_stall(timeouts.stall)
 
 
-def _feed_seeking(view: StreamView, chunk: bytes, limit: TimeLimit) -> bytes:
+def _feed_seeking(view: StreamDecoder, chunk: bytes, limit: TimeLimit) -> bytes:
     """Returns what may be passed on of a chunk, and postpones the stall limit if the chunk shows progress."""
     view.watch.seeks_progress = True
     passed = view.feed(chunk)
@@ -242,7 +242,7 @@ def _out_of_time(limit: TimeLimit, served: Delivered) -> Failure | None:
     return None if limit.name == "ending" else timeout_failure(limit.name, served.attempt.target.timeouts)
 
 
-def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failure | None:
+def _judge(view: StreamDecoder, broken: Failure | None, attempt: Attempt) -> Failure | None:
     """Returns the failure that the stream's own events show, which outweighs how the connection ended."""
     watch, upstream = view.watch, attempt.target.deployment.upstream
     if view.failure is not None:
@@ -262,7 +262,7 @@ def _judge(view: StreamView, broken: Failure | None, attempt: Attempt) -> Failur
 # continuing a stream that died
 
 
-def _recovery_of(call: Call, served: Delivered, clock: Clock) -> Recovery | None:
+def _recovery_of(call: Call, served: Delivered, clock: Clock) -> TranscriptResumer | None:
     try:
         return recovery_of(call, served, clock)
     except Exception as error:  # noqa: BLE001  # a bug in the gateway must not cost the stream or its slot
@@ -271,7 +271,7 @@ def _recovery_of(call: Call, served: Delivered, clock: Clock) -> Recovery | None
 
 
 async def _resume(
-    call: Call, served: Delivered, failure: Failure, recovery: Recovery, reply: Reply, clock: Clock
+    call: Call, served: Delivered, failure: Failure, recovery: TranscriptResumer, reply: ResponseWriter, clock: Clock
 ) -> Delivered | None:
     """Returns another stream that continues this one; if there is none, sets `call.failure` and returns None."""
     assert served.resume is not None and call.route is not None  # noqa: S101, PT018  # the loop has served it
@@ -284,11 +284,11 @@ async def _resume(
     if isinstance(result, Delivered):
         return result
     call.gave_up = result.why
-    call.failure = replace(failure, detail=f"{failure.detail}, and was not gone on with ({call.gave_up})")
+    call.failure = replace(failure, detail=f"{failure.detail}, and the stream was not resumed ({call.gave_up})")
     return None
 
 
-def _is_adopted(call: Call, recovery: Recovery, served: Delivered, clock: Clock) -> bool:
+def _is_adopted(call: Call, recovery: TranscriptResumer, served: Delivered, clock: Clock) -> bool:
     """Returns True if this response continues what the client has; otherwise closes it and marks it failed."""
     try:
         if recovery.adopt(served):
@@ -303,11 +303,11 @@ def _is_adopted(call: Call, recovery: Recovery, served: Delivered, clock: Clock)
 
 
 def _internal(error: Exception, call: Call) -> Failure:
-    _log.exception("a stream broke the gateway", **log_ids(call))
+    _log.exception("unexpected error while relaying a stream", **log_ids(call))
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 
-def _note_tokens(call: Call, served: Delivered, recovery: Recovery | None) -> None:
+def _note_tokens(call: Call, served: Delivered, recovery: TranscriptResumer | None) -> None:
     """Records the tokens that were paid for, and how many of them the client did not get."""
     if recovery is not None and served.attempt.resume_mode is not None:
         call.usage, call.wasted_tokens = recovery.transcript.usage, recovery.transcript.wasted_tokens
@@ -317,7 +317,7 @@ def _note_tokens(call: Call, served: Delivered, recovery: Recovery | None) -> No
         call.usage = served.opened.usage or call.usage
 
 
-async def _break_off(call: Call, served: Delivered, failure: Failure, reply: Reply) -> None:
+async def _break_off(call: Call, served: Delivered, failure: Failure, reply: ResponseWriter) -> None:
     """Ends a broken response so that it cannot be taken for a complete one: sends an error event where the client can
     read one, then closes the connection in the middle of the body."""
     view = served.opened.view

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
 
-from llm_guard.dialects.response_schemas import Items, Member, Shape, has_ended_badly, is_error_answer, reports
-from llm_guard.proxy.response.item_validation import NULL, ItemCheck, Message, Object
+from llm_guard.dialects.response_schemas import Items, Member, ResponseSchema, has_ended_badly, is_error_answer, reports
+from llm_guard.proxy.response.item_validation import NULL, ChatMessage, ItemCheck, Object
 
-Fault = Literal["cut", "empty", "shape", "text"]
+SchemaFault = Literal["cut", "empty", "shape", "text"]
 
 
 class Fields(msgspec.Struct, kw_only=True):
@@ -28,10 +28,10 @@ class Fields(msgspec.Struct, kw_only=True):
     type: Any = None
 
 
-class Reader:
+class ResponseValidator:
     """Reads responses with one schema; None: JSON with no known schema."""
 
-    def __init__(self, shape: Shape | None) -> None:
+    def __init__(self, shape: ResponseSchema | None) -> None:
         self.shape = shape
         self.is_json = shape is not None and shape.is_json
         members = {} if shape is None else shape.members
@@ -41,10 +41,12 @@ class Reader:
         self._breaking = [name for name, items in lists if items.may_break_off]
         self._is_resource = shape is None or shape.carries_error
         self._decode = msgspec.json.Decoder(Fields if shape is None else _struct_of(shape)).decode
-        self._otherwise = Reader(replace(shape, members=shape.otherwise, otherwise={})) if _has_other(shape) else None
+        self._otherwise = (
+            ResponseValidator(replace(shape, members=shape.otherwise, otherwise={})) if _has_other(shape) else None
+        )
         self._bare_list = b'{"%b":%%b}' % shape.list_of.encode() if shape is not None and shape.list_of else b""
 
-    def read(self, body: bytes, inputs: int = 0) -> Fields | Fault:
+    def read(self, body: bytes, inputs: int = 0) -> Fields | SchemaFault:
         """Returns the fields of a response with this schema, whether a result or an error, or what is wrong with it.
 
         `inputs`: number of inputs of the request, each with a result of its own; 0: unknown.
@@ -72,7 +74,7 @@ class Reader:
                     return True
         return False
 
-    def _read_odd(self, body: bytes, inputs: int) -> Fields | Fault:
+    def _read_odd(self, body: bytes, inputs: int) -> Fields | SchemaFault:
         """Reads JSON that msgspec does not accept, or that does not match the schema, and text that is not JSON."""
         if not body.strip():
             return "empty"
@@ -86,7 +88,7 @@ class Reader:
             return "cut" if _is_cut(body) else "text"
         return self._checked(fields, inputs)
 
-    def _checked(self, fields: Fields, inputs: int) -> Fields | Fault:
+    def _checked(self, fields: Fields, inputs: int) -> Fields | SchemaFault:
         """Returns the fields, or "shape" if items are missing or malformed. An error response may lack items."""
         for name, check in self._checks:
             if not check.holds(getattr(fields, name), inputs):
@@ -101,18 +103,18 @@ def value_of(body: bytes) -> Any:
     return json.loads(text, parse_int=_small_int, parse_float=_small_float, parse_constant=lambda _: 0)
 
 
-def _has_other(shape: Shape | None) -> TypeGuard[Shape]:
+def _has_other(shape: ResponseSchema | None) -> TypeGuard[ResponseSchema]:
     return shape is not None and bool(shape.otherwise)
 
 
-def _struct_of(shape: Shape) -> Any:
+def _struct_of(shape: ResponseSchema) -> Any:
     members = [(name, _type_of(member)) for name, member in shape.members.items()]
     return msgspec.defstruct("Answer", members, bases=(Fields,), kw_only=True)
 
 
 def _type_of(member: Member | Items) -> Any:
     if not isinstance(member, Items):
-        return {"count": int, "message": Message, "object": Object, "text": str, "vector": msgspec.Raw}[member]
+        return {"count": int, "message": ChatMessage, "object": Object, "text": str, "vector": msgspec.Raw}[member]
     named: list[Any] = [(name, _type_of(kind)) for name, kind in member.members.items()]
     named += [(name, msgspec.Raw, NULL) for name in {*member.one_of, *member.needed.values()}]
     if member.per_input == "each":

@@ -10,7 +10,7 @@ import json
 
 from llm_guard.clock import Clock
 from llm_guard.dialects import DIALECTS
-from llm_guard.dialects.response_schemas import Shape
+from llm_guard.dialects.response_schemas import ResponseSchema
 from llm_guard.dialects.resume.base import mapping
 from llm_guard.dialects.sse import Usage
 from llm_guard.dialects.synthetic_stream import stream_of
@@ -20,13 +20,19 @@ from llm_guard.proxy.headers import value_of as value_of_header
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.response.content_decoding import decoded, head_of, unreadable
 from llm_guard.proxy.response.fallback_response import wants
-from llm_guard.proxy.response.json_completeness import CheckedExchange, JsonEnd
+from llm_guard.proxy.response.json_completeness import CheckedExchange, JsonCompleteness
 from llm_guard.proxy.response.media_signatures import may_be_audio
-from llm_guard.proxy.response.schema_validation import Fields, Reader, value_of
+from llm_guard.proxy.response.schema_validation import Fields, ResponseValidator, value_of
 from llm_guard.proxy.streams.decoder import view_of
-from llm_guard.resilience.capacity.response_memory import UNCOUNTED_BYTES, AnswerMemory, MemoryLease
+from llm_guard.resilience.capacity.response_memory import UNCOUNTED_BYTES, MemoryLease, ResponseMemory
 from llm_guard.resilience.classification.in_band_errors import error_in
-from llm_guard.resilience.classification.invalid_response import Fault, Seen, media_type, page_in, wrong_answer
+from llm_guard.resilience.classification.invalid_response import (
+    InvalidReason,
+    ObservedResponse,
+    media_type,
+    page_in,
+    wrong_answer,
+)
 
 _HEAD_BYTES = 4096
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -36,26 +42,28 @@ _FILES = ("/content", "/results")
 """Ends of paths that return callers' own files, which may have any content."""
 
 _READERS = {
-    (name, *place): Reader(shape) for name, dialect in DIALECTS.items() for place, shape in dialect.ANSWERS.items()
+    (name, *place): ResponseValidator(shape)
+    for name, dialect in DIALECTS.items()
+    for place, shape in dialect.ANSWERS.items()
 }
-_UNKNOWN = Reader(None)
+_UNKNOWN = ResponseValidator(None)
 
 
-def reader_of(call: Call, attempt: Attempt) -> Reader | None:
+def reader_of(call: Call, attempt: Attempt) -> ResponseValidator | None:
     """Returns the reader that validates the response; None if its shape is not checked."""
     if not attempt.target.deployment.upstream.judges_answers:
         return None
     return _READERS.get((call.dialect, call.method, call.path))
 
 
-def may_be_stream(call: Call, shape: Shape | None) -> bool:
+def may_be_stream(call: Call, shape: ResponseSchema | None) -> bool:
     """Returns True if an endpoint of this shape can respond with an event stream; False if its shape is not known."""
     if shape is None or shape.streaming == "never":
         return False
     return shape.streaming == "any" or call.is_stream or call.may_stream
 
 
-def wrong_form(call: Call, exchange: Exchange, shape: Shape | None) -> Failure | None:
+def wrong_form(call: Call, exchange: Exchange, shape: ResponseSchema | None) -> Failure | None:
     """Returns the failure of an event stream from an endpoint that sends none, or only on request; else None."""
     if shape is None or may_be_stream(call, shape):
         return None
@@ -67,8 +75,8 @@ async def read_unary(
     attempt: Attempt,
     exchange: Exchange,
     headers: dict[str, str],
-    reader: Reader | None,
-    memory: AnswerMemory,
+    reader: ResponseValidator | None,
+    memory: ResponseMemory,
     clock: Clock,
 ) -> Opened | Failure | bytes:
     """Returns the response, its failure, or the body of an error that was sent in its place. Raises UpstreamError."""
@@ -91,7 +99,7 @@ async def read_unary(
 
 
 def _relayed(
-    call: Call, exchange: Exchange, body: bytes, headers: dict[str, str], shape: Shape | None, clock: Clock
+    call: Call, exchange: Exchange, body: bytes, headers: dict[str, str], shape: ResponseSchema | None, clock: Clock
 ) -> Opened | Failure:
     """Opens JSON that is too large to be read whole: it is validated by its beginning and by its end."""
     encoding = headers.get("content-encoding", "")
@@ -104,7 +112,7 @@ def _relayed(
         return _wrong(exchange, body, b"", shape, "unary")
     if unreadable(encoding):
         return _opened(exchange, body, exchange)
-    end = JsonEnd(encoding, shape.always if shape is not None else ())
+    end = JsonCompleteness(encoding, shape.always if shape is not None else ())
     held = body[:-1]
     return _opened(exchange, held, CheckedExchange(exchange, held, body[-1:], end, clock))
 
@@ -119,7 +127,7 @@ async def _begin(call: Call, attempt: Attempt, exchange: Exchange, headers: dict
 
 
 async def _begin_media(
-    call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str], reader: Reader
+    call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str], reader: ResponseValidator
 ) -> Opened | Failure | bytes:
     """Opens audio, which is relayed as soon as its first bytes rule out text and other formats."""
     body, content_type = bytearray(), headers.get("content-type", "")
@@ -148,7 +156,7 @@ def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
     return (call.model is not None or "json" in accepted) and "html" not in accepted
 
 
-async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: AnswerMemory) -> tuple[bytes, bool]:
+async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: ResponseMemory) -> tuple[bytes, bool]:
     """Returns the body and whether it is complete: reading stops at `most_bytes`, or when the memory budget is full."""
     first = await exchange.read()
     chunk = await exchange.read() if first else b""
@@ -173,7 +181,7 @@ def _judge(
     exchange: Exchange,
     body: bytes,
     headers: dict[str, str],
-    reader: Reader,
+    reader: ResponseValidator,
 ) -> Opened | Failure | bytes | None:
     """Validates a complete body; returns None if it decompresses to more than `max_buffered_answer`."""
     shape = reader.shape
@@ -199,7 +207,13 @@ def _judge(
 
 
 def _judge_fields(
-    call: Call, attempt: Attempt, exchange: Exchange, body: bytes, plain: bytes, fields: Fields, reader: Reader
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    body: bytes,
+    plain: bytes,
+    fields: Fields,
+    reader: ResponseValidator,
 ) -> Opened | Failure | bytes:
     """Validates complete JSON that has the endpoint's shape, if that is known."""
     shape = reader.shape
@@ -213,7 +227,7 @@ def _judge_fields(
     return Opened(exchange.status, exchange.reason, exchange.headers, body, None, None, usage)
 
 
-def _is_stream_required(call: Call, shape: Shape | None) -> bool:
+def _is_stream_required(call: Call, shape: ResponseSchema | None) -> bool:
     return call.is_stream and shape is not None and shape.streaming == "required"
 
 
@@ -240,13 +254,13 @@ def _as_stream(call: Call, attempt: Attempt, exchange: Exchange, plain: bytes, u
     return Opened(exchange.status, exchange.reason, headers, passed, None, view)
 
 
-def _may_be_text(call: Call, shape: Shape) -> bool:
+def _may_be_text(call: Call, shape: ResponseSchema) -> bool:
     """Returns True if plain text may be what the request wants: only a form shows its response format."""
     is_form = media_type(call.content_type) == "multipart/form-data"
     return bool(shape.text_formats) and (not is_form or call.response_format in shape.text_formats)
 
 
-def _is_any_text(plain: bytes, fault: Fault, headers: dict[str, str]) -> bool:
+def _is_any_text(plain: bytes, fault: InvalidReason, headers: dict[str, str]) -> bool:
     """Returns True if a body that is no JSON object is a valid text: a transcript of silence is empty, and one of a
     single word or number may also be a JSON value."""
     if fault == "empty":
@@ -254,7 +268,7 @@ def _is_any_text(plain: bytes, fault: Fault, headers: dict[str, str]) -> bool:
     return fault == "text" or (fault == "shape" and plain.lstrip()[:1] not in (b"{", b"["))
 
 
-def no_stream(exchange: Exchange, body: bytes, shape: Shape | None) -> UpstreamError:
+def no_stream(exchange: Exchange, body: bytes, shape: ResponseSchema | None) -> UpstreamError:
     """Returns the failure of a declared event stream that ended without any meaningful event."""
     if not body.removeprefix(_BOM).lstrip().startswith((b"<", b"{", b"[")):
         return UpstreamError(FailureKind.TRUNCATED, "the stream ended before its first token")
@@ -270,12 +284,14 @@ def has_error(plain: bytes) -> bool:
         return False
 
 
-def _wrong(exchange: Exchange, body: bytes, plain: bytes, shape: Shape | None, fault: Fault) -> Failure:
+def _wrong(
+    exchange: Exchange, body: bytes, plain: bytes, shape: ResponseSchema | None, fault: InvalidReason
+) -> Failure:
     return wrong_answer(_seen(exchange, body, plain), "JSON" if shape is None else shape.name, fault)
 
 
-def _seen(exchange: Exchange, body: bytes, plain: bytes) -> Seen:
-    return Seen(exchange.status, _content_type(exchange.headers), len(body), plain[:_HEAD_BYTES])
+def _seen(exchange: Exchange, body: bytes, plain: bytes) -> ObservedResponse:
+    return ObservedResponse(exchange.status, _content_type(exchange.headers), len(body), plain[:_HEAD_BYTES])
 
 
 def _content_type(headers: Headers) -> str:
@@ -293,12 +309,12 @@ def _opened(exchange: Exchange, held: bytes, rest: Exchange | None) -> Opened:
 # streams sent under another content type
 
 
-async def peek(exchange: Exchange) -> Peeked:
+async def peek(exchange: Exchange) -> PeekedExchange:
     """Returns the exchange with the beginning of its body already read. Raises UpstreamError."""
-    return Peeked(exchange, await exchange.read())
+    return PeekedExchange(exchange, await exchange.read())
 
 
-class Peeked:
+class PeekedExchange:
     """An exchange with its first bytes inspected; `read` returns them again."""
 
     def __init__(self, exchange: Exchange, first: bytes) -> None:

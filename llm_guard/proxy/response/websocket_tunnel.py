@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from llm_guard.proxy.call import Exchange
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 _HIGH_WATER_BYTES = 1 << 18
 
 
-async def tunnel(reply: Reply, exchange: Exchange) -> None:
+async def tunnel(reply: ResponseWriter, exchange: Exchange) -> None:
     """Relays until either side has closed and all that it sent is passed on. The caller closes the exchange."""
     client = reply.connection
     from_client = _Inbox(client.transport)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 
-from llm_guard.dialects.sse import Reader, StreamObserver
+from llm_guard.dialects.sse import StreamObserver, StreamReader
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.response.content_decoding import PieceInflater, is_packed
 
@@ -16,11 +16,11 @@ MAX_INFLATED_BYTES = 16 << 20
 """The most that one chunk may inflate to: far more than events need, far less than a decompression bomb, which inflates
 to a thousand times its size."""
 
-_BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is broken")
-_BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates beyond all measure")
+_BROKEN = Failure(FailureKind.MALFORMED, "its compressed data is invalid")
+_BOMB = Failure(FailureKind.MALFORMED, "its compressed data inflates too much")
 
 
-class StreamView:
+class PlainStreamDecoder:
     """The view of a plain stream, which is passed on event by event."""
 
     suppressed = b""
@@ -31,7 +31,7 @@ class StreamView:
     """True if the stream is passed on compressed, so that nothing can be left out of it."""
     _is_broken = False
 
-    def __init__(self, reader: Reader, enough: int = 1) -> None:
+    def __init__(self, reader: StreamReader, enough: int = 1) -> None:
         self.watch = StreamObserver(reader, enough)
 
     @property
@@ -58,12 +58,12 @@ class StreamView:
         return self.watch.missing_end or self.watch.held
 
 
-class InflatedView(StreamView):
+class CompressedStreamDecoder(PlainStreamDecoder):
     """The view of a gzip or deflate stream that is passed on unchanged."""
 
     is_compressed = True
 
-    def __init__(self, reader: Reader, enough: int = 1) -> None:
+    def __init__(self, reader: StreamReader, enough: int = 1) -> None:
         super().__init__(reader, enough)
         self._inflater = PieceInflater()
 
@@ -97,10 +97,10 @@ class InflatedView(StreamView):
             self.failure, self._is_broken = failure, True
 
 
-class InflatingView(StreamView):
+class InflatingStreamDecoder(PlainStreamDecoder):
     """The view of a gzip or deflate stream that is passed on inflated, event by event."""
 
-    def __init__(self, reader: Reader, enough: int = 1) -> None:
+    def __init__(self, reader: StreamReader, enough: int = 1) -> None:
         super().__init__(reader, enough)
         self._inflater = PieceInflater()
 
@@ -126,12 +126,14 @@ class InflatingView(StreamView):
             self.failure = failure
 
 
-def view_of(reader: Reader, encoding: str, enough: int = 1, *, is_plain_wanted: bool = False) -> StreamView:
+def view_of(
+    reader: StreamReader, encoding: str, enough: int = 1, *, is_plain_wanted: bool = False
+) -> PlainStreamDecoder:
     """Returns the view of a stream with this content-encoding ("" for none), which must not be `unreadable`.
 
     `enough` is the number of tokens for `StreamObserver.has_enough`. With `is_plain_wanted` a compressed stream is
     passed on inflated, without its content-encoding, because the gateway may have to write into it.
     """
     if not is_packed(encoding):
-        return StreamView(reader, enough)
-    return InflatingView(reader, enough) if is_plain_wanted else InflatedView(reader, enough)
+        return PlainStreamDecoder(reader, enough)
+    return InflatingStreamDecoder(reader, enough) if is_plain_wanted else CompressedStreamDecoder(reader, enough)

@@ -14,21 +14,21 @@ from llm_guard.dialects import transcript_of
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice, Transcript
 from llm_guard.dialects.sse import StreamObserver, split_before
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.proxy.call import Attempt, Call, Delivered, StreamView
+from llm_guard.proxy.call import Attempt, Call, Delivered, StreamDecoder
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
-from llm_guard.resilience.streams.settings import JOIN_S, Recover, may_recover
+from llm_guard.resilience.streams.settings import JOIN_S, ResumePolicy, may_recover
 from llm_guard.routing.route_table import Target
 
-_DIVERGED = Failure(FailureKind.DIVERGED, "began anew, and its answer is not the one that was cut")
-_NOT_JOINED = Failure(FailureKind.DIVERGED, "does not repeat the end of the answer that was cut: cannot be joined")
+_DIVERGED = Failure(FailureKind.DIVERGED, "restarted, but the response is not the one that was cut off")
+_NOT_JOINED = Failure(FailureKind.DIVERGED, "does not repeat the end of the text that was cut off: cannot be joined")
 _REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED})
 _MAX_BODY_BYTES = 64 << 20
 
 
-class Recovery:
+class TranscriptResumer:
     """The transcript of one call's streams, and the requests that continue it."""
 
-    def __init__(self, call: Call, mode: Recover, transcript: Transcript, clock: Clock) -> None:
+    def __init__(self, call: Call, mode: ResumePolicy, transcript: Transcript, clock: Clock) -> None:
         self._call = call
         self._mode = mode
         self._clock = clock
@@ -99,10 +99,10 @@ class Recovery:
 
 class _Recoverable:
     """A view of a stream that another stream may continue, or that continues another; implements
-    `proxy.call.StreamView`."""
+    `proxy.call.StreamDecoder`."""
 
     def __init__(
-        self, view: StreamView, transcript: Transcript, splice: Splice | None, diverged: Failure, clock: Clock
+        self, view: StreamDecoder, transcript: Transcript, splice: Splice | None, diverged: Failure, clock: Clock
     ) -> None:  # fmt: skip
         self._view = view
         self._transcript = transcript
@@ -166,11 +166,11 @@ class _Recoverable:
         return now >= self._join_by
 
 
-def recovery_of(call: Call, served: Delivered, clock: Clock) -> Recovery | None:
+def recovery_of(call: Call, served: Delivered, clock: Clock) -> TranscriptResumer | None:
     """Returns the recovery of this call's stream; None if it cannot be resumed."""
     mode = call.route.stream.recover if call.route is not None else "off"
     if mode == "off" or not call.is_repeatable or call.model is None:
         return None
     transcript = transcript_of(call.dialect, call.path)
-    recovery = Recovery(call, mode, transcript, clock) if transcript is not None else None
+    recovery = TranscriptResumer(call, mode, transcript, clock) if transcript is not None else None
     return recovery if recovery is not None and recovery.adopt(served) else None

@@ -30,9 +30,9 @@ class AttemptLine(Struct):
     hedge: bool | UnsetType = UNSET
     key: str | UnsetType = UNSET
     """Name of the upstream's key, where it has several or reads it from a file."""
-    resumed_by: str | UnsetType = UNSET
-    why: str | UnsetType = UNSET
-    then: str | UnsetType = UNSET
+    resume_mode: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    next_step: str | UnsetType = UNSET
     budget_left: float | UnsetType | None = UNSET
 
 
@@ -40,7 +40,7 @@ class SkippedLine(Struct):
     """A deployment that was not tried."""
 
     deployment: str
-    why: str
+    reason: str
 
 
 class CallLine(Struct):
@@ -65,14 +65,14 @@ class CallLine(Struct):
     client: str | UnsetType = UNSET
     tokens: dict[str, int] | UnsetType = UNSET
     refused_by: str | UnsetType | None = UNSET
-    why: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
     gave_up: str | UnsetType | None = UNSET
     cache: str | UnsetType = UNSET
     age_s: float | UnsetType = UNSET
-    lesser: str | UnsetType = UNSET
-    letter: str | UnsetType = UNSET
-    promise: str | UnsetType = UNSET
-    errand: str | UnsetType = UNSET
+    fallback_response: str | UnsetType = UNSET
+    dead_letter_id: str | UnsetType = UNSET
+    deferred_id: str | UnsetType = UNSET
+    background_purpose: str | UnsetType = UNSET
     event: str | UnsetType = UNSET
     level: str | UnsetType = UNSET
     timestamp: str | UnsetType = UNSET
@@ -104,14 +104,14 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
         line.tokens = tokens or UNSET
     if call.refusal is not None:
         line.refused_by = call.refusal.by
-        line.why = call.refusal.message
+        line.reason = call.refusal.message
     elif call.failure is not None:
-        line.why = call.failure.detail
+        line.reason = call.failure.detail
         line.gave_up = call.gave_up
         if call.failed_by is not None:
             line.refused_by = call.failed_by
     if call.disposition is not None:
-        _add_beyond(line, call.disposition)
+        _add_disposition(line, call.disposition)
     return line
 
 
@@ -149,19 +149,19 @@ def wasted_by(attempt: Attempt) -> int:
     return attempt.watch.tokens if attempt.watch is not None else 0
 
 
-def _add_beyond(line: CallLine, disposition: Disposition) -> None:
+def _add_disposition(line: CallLine, disposition: Disposition) -> None:
     if disposition.cache:
         line.cache = disposition.cache
     if disposition.age_s is not None:
         line.age_s = _rounded(disposition.age_s)
     if disposition.fallback:
-        line.lesser = disposition.fallback
+        line.fallback_response = disposition.fallback
     if disposition.dead_letter_id:
-        line.letter = disposition.dead_letter_id
+        line.dead_letter_id = disposition.dead_letter_id
     if disposition.deferred_id:
-        line.promise = disposition.deferred_id
+        line.deferred_id = disposition.deferred_id
     if disposition.background_purpose:
-        line.errand = disposition.background_purpose
+        line.background_purpose = disposition.background_purpose
 
 
 def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLine:
@@ -184,11 +184,11 @@ def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLi
     if attempt.key is not None:
         line.key = attempt.key.name
     if attempt.resume_mode is not None:
-        line.resumed_by = attempt.resume_mode
+        line.resume_mode = attempt.resume_mode
     if attempt.failure is not None:
-        line.why = attempt.failure.detail
+        line.reason = attempt.failure.detail
     if attempt.next_step:
-        line.then = attempt.next_step
+        line.next_step = attempt.next_step
         line.budget_left = attempt.budget_left
     return line
 

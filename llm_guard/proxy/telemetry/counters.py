@@ -61,10 +61,31 @@ class ModelCounts:
     """Counts of the calls with one `model` label."""
 
     __slots__ = (
-        "answered", "answered_s", "attempts_made", "begun", "cache", "call_duration", "calls", "cut_short",
-        "dead_letters", "ended", "fallbacks", "hedges", "judged", "lesser_answers", "limits_hit", "overhead",
-        "promises", "recent", "recoveries", "refusals", "retries_made", "time_to_first_token", "tokens",
-        "tokens_thrown_away", "unasked",
+        "answered",
+        "answered_s",
+        "attempts_made",
+        "begun",
+        "cache",
+        "call_duration",
+        "calls",
+        "cut_short",
+        "dead_letters",
+        "deferred_calls_accepted",
+        "ended",
+        "fallback_responses",
+        "fallbacks",
+        "hedges",
+        "judged",
+        "limits_hit",
+        "overhead",
+        "recent",
+        "refusals",
+        "retries_made",
+        "stream_resumes",
+        "time_to_first_token",
+        "tokens",
+        "unasked",
+        "wasted_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -89,12 +110,12 @@ class ModelCounts:
         self.refusals: dict[str, int] = defaultdict(int)
         self.tokens: dict[str, int] = defaultdict(int)
         self.hedges: dict[str, int] = defaultdict(int)
-        self.recoveries: dict[tuple[str, str], int] = defaultdict(int)
-        self.tokens_thrown_away: dict[tuple[()], int] = defaultdict(int)
+        self.stream_resumes: dict[tuple[str, str], int] = defaultdict(int)
+        self.wasted_tokens: dict[tuple[()], int] = defaultdict(int)
         self.dead_letters: dict[tuple[()], int] = defaultdict(int)
-        self.promises: dict[tuple[()], int] = defaultdict(int)
+        self.deferred_calls_accepted: dict[tuple[()], int] = defaultdict(int)
         self.cache: dict[str, int] = defaultdict(int)
-        self.lesser_answers: dict[str, int] = defaultdict(int)
+        self.fallback_responses: dict[str, int] = defaultdict(int)
         self.call_duration = Distribution(_DURATION_S)
         self.time_to_first_token = Distribution(_FIRST_TOKEN_S)
         self.overhead = Distribution(_OVERHEAD_S)

@@ -10,31 +10,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-Fate = Literal["well", "failed", "turned_away", "own_doing"]
+CallFate = Literal["well", "failed", "turned_away", "own_doing"]
 """Class of a finished call. turned_away: it failed without an attempt, as when a breaker is open: in an outage these
 are many, and operators look for the failures before them. own_doing: neither the gateway nor an upstream could have
 served it."""
 
-_SHARES: dict[Fate, float] = {"well": 0.25, "failed": 0.375, "turned_away": 0.125, "own_doing": 0.25}
-_FAILED: tuple[Fate, ...] = ("failed", "turned_away")
+_SHARES: dict[CallFate, float] = {"well": 0.25, "failed": 0.375, "turned_away": 0.125, "own_doing": 0.25}
+_FAILED: tuple[CallFate, ...] = ("failed", "turned_away")
 _BESIDE_BYTES = 120
 """Memory per line beyond its text: CPython 3.11, 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class BufferSize:
     """The number of lines, and how many of them are of failed calls."""
 
     calls: int
     failed: int
 
 
-class Timelines:
+class RecentCalls:
     """Keeps a ring buffer for each fate, so that a flood of refused calls displaces only other refused calls."""
 
     def __init__(self, calls: int = 1000, memory: int = 1 << 24) -> None:
         """Keeps at most `calls` lines of each fate; `memory` is in bytes, for all lines together."""
-        self._rings: dict[Fate, _Ring] = {fate: _Ring() for fate in _SHARES}
+        self._rings: dict[CallFate, _Ring] = {fate: _Ring() for fate in _SHARES}
         self.limit(calls, memory)
 
     def limit(self, calls: int, memory: int) -> None:
@@ -43,7 +43,7 @@ class Timelines:
             ring.most, ring.most_bytes = calls, int(memory * _SHARES[fate])
             ring.shrink()
 
-    def keep(self, line: bytes, ended_at: float, fate: Fate) -> None:
+    def keep(self, line: bytes, ended_at: float, fate: CallFate) -> None:
         """Adds the line of a finished call; `ended_at` must not decrease."""
         ring = self._rings[fate]
         ring.lines.append((ended_at, line))
@@ -67,9 +67,9 @@ class Timelines:
                     return line
         return None
 
-    def snapshot(self) -> Kept:
+    def snapshot(self) -> BufferSize:
         failed = sum(len(self._rings[fate].lines) for fate in _FAILED)
-        return Kept(sum(len(ring.lines) for ring in self._rings.values()), failed)
+        return BufferSize(sum(len(ring.lines) for ring in self._rings.values()), failed)
 
 
 class _Ring:

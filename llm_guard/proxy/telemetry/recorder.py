@@ -12,16 +12,15 @@ import msgspec
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.log import LEVELS, direct_writer, to_line
+from llm_guard.log import ACCESS_LOGGER, LEVELS, direct_writer, to_line
 from llm_guard.outcome import GATEWAYS_DOING, Category, Disposition, RefusedBy, Scope
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
 from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts
-from llm_guard.proxy.telemetry.recent_calls import Fate, Timelines
+from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
 
-_NAME = "llm_guard.proxy.telemetry.recorder"
-_log = structlog.get_logger(_NAME)
+_log = structlog.get_logger(ACCESS_LOGGER)
 _INFO = 20
 _NO_TOKENS: dict[str, int] = {}
 """Tokens of a call without a client key: its log line does not have them."""
@@ -49,9 +48,9 @@ class Recorder:
         self.adopt_clients = counters.adopt_clients
         self._recent = counters.recent
         self._writer = direct_writer()
-        self._threshold = LEVELS.threshold(_NAME)
+        self._threshold = LEVELS.threshold(ACCESS_LOGGER)
         self._timestamps = Timestamps()
-        self.timelines = Timelines()
+        self.timelines = RecentCalls()
         self.on_end: Callable[[Call, float], None] | None = None
         """Called with each finished call and the current instant; must not raise."""
 
@@ -86,12 +85,12 @@ class Recorder:
 
     def _count(self, call: Call, outcome: str, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
         if call.disposition is not None:
-            _count_beyond(call, call.disposition, model)
+            _count_disposition(call, call.disposition, model)
             if call.disposition.background_purpose:
-                self._count_errand(call, model, now)
+                self._count_background_call(call, model, now)
                 return
         model.calls[outcome] += 1
-        if outcome == "ok" or not (is_clients_doing(call) or _fails_alone(call, now)):
+        if outcome == "ok" or not (is_caused_by_client(call) or _fails_alone(call, now)):
             model.judged += 1
             model.recent.append(outcome == "ok")
             self._recent.append(outcome == "ok")
@@ -105,7 +104,7 @@ class Recorder:
         if call.usage.output:
             model.tokens["output"] += call.usage.output
         if call.wasted_tokens:
-            model.tokens_thrown_away[()] += call.wasted_tokens
+            model.wasted_tokens[()] += call.wasted_tokens
         if call.first_token_at is not None:
             model.time_to_first_token.note_call(call.first_token_at - call.started_at, call.id, trace_id, wall)
         elif outcome == "ok" and call.attempts and not (call.is_stream or call.is_upgrade):
@@ -116,7 +115,7 @@ class Recorder:
         for attempt in call.attempts:
             self._count_attempt(attempt, call, model, now)
 
-    def _count_errand(self, call: Call, model: ModelCounts, now: float) -> None:
+    def _count_background_call(self, call: Call, model: ModelCounts, now: float) -> None:
         """Counts the tokens and attempts of a call that is not a client's call."""
         if prompt := call.usage.prompt:
             model.tokens["input"] += prompt
@@ -144,7 +143,7 @@ class Recorder:
         deployment.upstream_duration.note((attempt.ended_at or now) - attempt.timed_from)
         if attempt.failure is not None:
             if wasted := wasted_by(attempt):
-                model.tokens_thrown_away[()] += wasted
+                model.wasted_tokens[()] += wasted
             if attempt.failure.limit is not None:
                 deployment.timeouts[attempt.failure.limit] += 1
                 model.limits_hit += 1
@@ -160,7 +159,7 @@ class Recorder:
         if attempt.waited_for == "queue":
             deployment.queue_wait.note(attempt.waited_s)
         if attempt.resume_mode is not None:
-            model.recoveries[attempt.resume_mode, attempt.outcome] += 1
+            model.stream_resumes[attempt.resume_mode, attempt.outcome] += 1
         if attempt.watch is not None and attempt.watch.garbled:
             deployment.malformed_events[()] += attempt.watch.garbled
 
@@ -196,7 +195,7 @@ def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
 
 
-def _count_beyond(call: Call, disposition: Disposition, model: ModelCounts) -> None:
+def _count_disposition(call: Call, disposition: Disposition, model: ModelCounts) -> None:
     if disposition.background_purpose:
         return
     if disposition.cache:
@@ -204,20 +203,20 @@ def _count_beyond(call: Call, disposition: Disposition, model: ModelCounts) -> N
     if disposition.dead_letter_id:
         model.dead_letters[()] += 1
     if disposition.deferred_id:
-        model.promises[()] += 1
+        model.deferred_calls_accepted[()] += 1
     if call.outcome == "ok":
         model.unasked += disposition.cache in _FROM_BEFORE or bool(disposition.deferred_id)
         return
     model.cut_short += disposition.was_cut_short
-    if lesser := _lesser(disposition):
-        model.lesser_answers[lesser] += 1
+    if kind := _fallback_response(disposition):
+        model.fallback_responses[kind] += 1
 
 
-def _lesser(disposition: Disposition) -> str:
+def _fallback_response(disposition: Disposition) -> str:
     """Returns the kind of fallback response that a failed call got; "" if it got none."""
     if disposition.cache == "stale_if_error":
         return "stale"
-    return "promise" if disposition.deferred_id else disposition.fallback
+    return "deferred" if disposition.deferred_id else disposition.fallback
 
 
 def _fails_alone(call: Call, now: float) -> bool:
@@ -226,7 +225,7 @@ def _fails_alone(call: Call, now: float) -> bool:
     return any(suspect_of(call, target.deployment, now) is not None for target in targets)
 
 
-def is_clients_doing(call: Call) -> bool:
+def is_caused_by_client(call: Call) -> bool:
     """Returns True if neither the gateway nor an upstream could have served the call, or if the gateway was draining,
     which is announced. A maintenance hold does not count: to the caller it is an outage."""
     if call.failure is None:
@@ -245,9 +244,9 @@ def _is_callers_key(call: Call) -> bool:
     return bool(targets) and not any(each.deployment.upstream.has_own_key for each in targets)
 
 
-def _fate(call: Call) -> Fate:
+def _fate(call: Call) -> CallFate:
     """Returns the class under which a call that did not succeed is kept among the recent calls."""
-    if is_clients_doing(call):
+    if is_caused_by_client(call):
         return "own_doing"
     return "failed" if call.attempts else "turned_away"
 

@@ -15,25 +15,26 @@ from llm_guard.proxy.telemetry.access_log import AttemptLine, CallLine
 
 _LONGEST_NAME = 40
 _LEAST_BAR = 10
+_NAME_WIDTH = 13
 _WHY_CHARS = 60
 _FROM_CACHE = {
-    "hit": "an answer from before",
-    "stale": "an answer from before, while a new one was asked for",
-    "stale_if_error": "an answer from before, as nobody gave one",
-    "miss": "none; it was asked for",
-    "coalesced": "what another call was asking for already",
+    "hit": "hit",
+    "stale": "stale, revalidated in the background",
+    "stale_if_error": "stale, because the provider failed",
+    "miss": "miss",
+    "coalesced": "shared the response of an identical call",
 }
-_INSTEAD = {"static": "the static answer of its route"}
-_ERRANDS = {
-    "refresh": "the gateway's own, behind an answer from before",
-    "later": "the gateway's own, for what was promised",
-    "requeue": "the gateway's own, for a letter that is asked for again",
-    "fetch": "a client that looks for what it was promised",
+_FALLBACKS = {"static": "static response"}
+_BACKGROUND = {
+    "refresh": "background revalidation of a cached response",
+    "deferred": "execution of a deferred call",
+    "requeue": "execution of a requeued dead letter",
+    "fetch": "a client fetches the result of a deferred call",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Strokes:
+class BarCharacters:
     """Characters that bars are drawn with."""
 
     waited: str
@@ -44,11 +45,11 @@ class Strokes:
     """For what is too short to be seen."""
 
 
-UNICODE = Strokes("░", "▓", "█", "▏")
-PLAIN = Strokes(".", "=", "#", "|")
+UNICODE = BarCharacters("░", "▓", "█", "▏")
+PLAIN = BarCharacters(".", "=", "#", "|")
 
 
-def waterfall(call: CallLine, strokes: Strokes, width: int) -> str:
+def waterfall(call: CallLine, strokes: BarCharacters, width: int) -> str:
     """Returns the drawing. `width` in characters, which long names may exceed."""
     attempts = call.attempts
     total_s = max([call.duration_s, *(each.started_s + each.duration_s for each in attempts)])
@@ -59,16 +60,16 @@ def waterfall(call: CallLine, strokes: Strokes, width: int) -> str:
     ]
     room = max(_LEAST_BAR, width - _widest(places) - len(" 999 ms"))
     drawn = [_drawn(place, each, total_s, strokes, room) for place, each in zip(places, attempts, strict=True)]
-    legend = f"{strokes.waited} waited  {strokes.asked} until its first token or its end  {strokes.answered} streamed"
+    legend = f"{strokes.waited} waiting  {strokes.asked} until the first token or the end  {strokes.answered} streaming"
     picture = ["", *drawn, *_skipped(call), "", legend] if drawn else _skipped(call)
     return "\n".join([*_head(call), *picture])
 
 
 def table(calls: Iterable[CallLine]) -> str:
     """Returns a table with a line for each call; empty for none."""
-    rows = [("when", "id", "model", "outcome", "status", "took", "tries", "why")]
+    rows = [("time", "id", "model", "outcome", "status", "duration", "attempts", "reason")]
     for call in calls:
-        why = "" if call.why is UNSET else _shortened(call.why, _WHY_CHARS)
+        why = "" if call.reason is UNSET else _shortened(call.reason, _WHY_CHARS)
         model = _shortened(call.model or "-", _LONGEST_NAME)
         rows.append(
             (_when(call.timestamp)[11:19], printable(call.request_id), model, printable(call.outcome),
@@ -93,40 +94,45 @@ def took(seconds: float) -> str:
 
 def _head(call: CallLine) -> Iterator[str]:
     yield f"{printable(call.request_id)}  {_when(call.timestamp)}  {call.method} {_shortened(call.path, 200)}".rstrip()
-    via = f" by the route {printable(call.route)}" if call.route not in (None, call.model) else ""
+    via = f" via route {printable(call.route)}" if call.route not in (None, call.model) else ""
     status = f", status {call.status}" if call.status is not None else ""
     first = f", first token after {took(call.ttft_s)}" if call.ttft_s is not UNSET else ""
     after = "for" if call.outcome == "running" else "after"
     said = f"{printable(call.outcome)}{status} {after} {took(call.duration_s)}{first}"
-    own = f"of which the gateway's own {took(call.overhead_s)}"
+    own = f"gateway overhead {took(call.overhead_s)}"
     yield f"{_shortened(call.model or 'no model', 200)}{via}: {said}, {own}"
     by = f"by {call.refused_by}: " if call.refused_by not in (UNSET, None) else ""
-    for name, text in (("client", call.client), ("trace", call.trace_id), ("why", call.why), ("gave up", call.gave_up)):
+    for name, text in (
+        ("client", call.client),
+        ("trace", call.trace_id),
+        ("reason", call.reason),
+        ("stopped", call.gave_up),
+    ):
         if not isinstance(text, UnsetType) and text is not None:
-            yield f"{name:9}{by if name == 'why' else ''}{printable(text)}"
-    yield from _beyond(call)
+            yield f"{name:{_NAME_WIDTH}}{by if name == 'reason' else ''}{printable(text)}"
+    yield from _disposition(call)
 
 
-def _beyond(call: CallLine) -> Iterator[str]:
+def _disposition(call: CallLine) -> Iterator[str]:
     """Yields lines about cache, fallback response, dead letter and deferral."""
     age = f", {took(call.age_s)} old" if call.age_s is not UNSET else ""
     for name, text, words, more in (
         ("cache", call.cache, _FROM_CACHE, age),
-        ("got", call.lesser, _INSTEAD, ""),
-        ("letter", call.letter, {}, ": kept, to be asked for again"),
-        ("promise", call.promise, {}, ": its client fetches the answer under this id"),
-        ("errand", call.errand, _ERRANDS, ""),
+        ("fallback", call.fallback_response, _FALLBACKS, ""),
+        ("dead letter", call.dead_letter_id, {}, ", can be requeued"),
+        ("deferred", call.deferred_id, {}, ", the id under which the client fetches the response"),
+        ("origin", call.background_purpose, _BACKGROUND, ""),
     ):
         if text is not UNSET:
-            yield f"{name:9}{words.get(text, printable(text))}{more}"
+            yield f"{name:{_NAME_WIDTH}}{words.get(text, printable(text))}{more}"
 
 
-def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:
+def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: BarCharacters, room: int) -> str:
     bar = _bar(attempt, total_s, strokes, room)
     return "\n".join([f"{printable(place)}{bar:{room}} {took(attempt.duration_s)}", *_notes(attempt)])
 
 
-def _bar(attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> str:
+def _bar(attempt: AttemptLine, total_s: float, strokes: BarCharacters, room: int) -> str:
     def cells(until_s: float) -> int:
         return round(max(0.0, min(1.0, until_s / total_s)) * room) if total_s > 0 else 0
 
@@ -142,24 +148,24 @@ def _bar(attempt: AttemptLine, total_s: float, strokes: Strokes, room: int) -> s
 
 def _notes(attempt: AttemptLine) -> Iterator[str]:
     about = [
-        "beside the one before" if attempt.hedge is True else "",
+        "hedge" if attempt.hedge is True else "",
         f"with key {attempt.key}" if attempt.key is not UNSET else "",
-        f"asked to go on by {attempt.resumed_by}" if attempt.resumed_by is not UNSET else "",
+        f"resumes a broken stream ({attempt.resume_mode})" if attempt.resume_mode is not UNSET else "",
         f"waited {took(attempt.waited_s)} ({attempt.waited_for})" if attempt.waited_for is not UNSET else "",
         f"its breaker was {attempt.breaker}" if attempt.breaker is not UNSET else "",
-        attempt.why if attempt.why is not UNSET else "",
+        attempt.reason if attempt.reason is not UNSET else "",
     ]
     if any(about):
         yield f"   {printable('; '.join(each for each in about if each))}"
-    if attempt.then is not UNSET:
+    if attempt.next_step is not UNSET:
         is_told = isinstance(attempt.budget_left, float | int)
-        left = f"; {attempt.budget_left:g} more retries could have been made" if is_told else ""
-        yield f"   -> {printable(attempt.then)}{left}"
+        left = f"; {attempt.budget_left:g} left in the retry budget" if is_told else ""
+        yield f"   -> {printable(attempt.next_step)}{left}"
 
 
 def _skipped(call: CallLine) -> Iterator[str]:
     for each in call.skipped or ():
-        yield f"not asked: {printable(each.deployment)}: {printable(each.why)}"
+        yield f"skipped: {printable(each.deployment)}: {printable(each.reason)}"
 
 
 def _when(timestamp: str | UnsetType) -> str:

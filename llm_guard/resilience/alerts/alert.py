@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from llm_guard.resilience.units import Pause
 
 Severity = Literal["critical", "warning", "info"]
-Verdict = Literal["bad", "between", "good"]
+RuleVerdict = Literal["bad", "between", "good"]
 """`between`: no longer bad enough to fire, not yet good enough to resolve."""
 
 QUIET_S = 600.0
@@ -37,10 +37,10 @@ class RuleSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     """Result of evaluating a rule for one subject."""
 
-    verdict: Verdict
+    verdict: RuleVerdict
     value: float
     threshold: float
     """The value that `value` is compared with."""
@@ -53,7 +53,7 @@ class AlertSnapshot:
     is_firing: bool
     lasts_s: float | None
     """Seconds since it fired, or was first bad; None: it is not bad."""
-    finding: Finding | None
+    finding: RuleFinding | None
     """The last finding."""
 
 
@@ -67,7 +67,7 @@ class Alert:
         self._fired_at: float | None = None
         self._good_since: float | None = None
         self._heard_at = 0.0
-        self.finding: Finding | None = None
+        self.finding: RuleFinding | None = None
 
     @property
     def is_firing(self) -> bool:
@@ -78,7 +78,9 @@ class Alert:
         """True if it neither fires nor is about to, and so may be dropped."""
         return self._bad_since is None
 
-    def note(self, finding: Finding | None, settings: RuleSettings, now: float) -> Literal["fired", "resolved"] | None:
+    def note(
+        self, finding: RuleFinding | None, settings: RuleSettings, now: float
+    ) -> Literal["fired", "resolved"] | None:
         """Takes a finding, or None if there is none; returns the change that follows.
 
         The last finding stands for ten minutes. Then the alert ends: whether a model without calls works is unknown.
@@ -98,7 +100,7 @@ class Alert:
             self._good_since = now
         return self.end() if now - self._good_since >= settings.resolve_after else None
 
-    def resume(self, finding: Finding, now: float) -> None:
+    def resume(self, finding: RuleFinding, now: float) -> None:
         """Restores an alert that fired before this process began."""
         self.finding = finding
         self._heard_at = self._bad_since = self._fired_at = now
@@ -113,7 +115,7 @@ class Alert:
         since = self._bad_since if self._fired_at is None else self._fired_at
         return AlertSnapshot(self.is_firing, None if since is None else now - since, self.finding)
 
-    def _wait(self, verdict: Verdict, settings: RuleSettings, now: float) -> Literal["fired"] | None:
+    def _wait(self, verdict: RuleVerdict, settings: RuleSettings, now: float) -> Literal["fired"] | None:
         if verdict != "bad":
             self._bad_since = None
             return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from llm_guard.resilience.alerts.alert import Finding, RuleSettings, Severity, Verdict
+from llm_guard.resilience.alerts.alert import RuleFinding, RuleSettings, RuleVerdict, Severity
 from llm_guard.resilience.alerts.baseline import Mean
 from llm_guard.resilience.units import Count, Factor, Pause, Rate, Ratio, Seconds
 
@@ -95,7 +95,7 @@ class BudgetExhaustedSettings(RuleSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class CredentialBenchedSettings(RuleSettings):
+class CredentialCooldownSettings(RuleSettings):
     resolve_after: Pause = 300.0
     """Longer than a cooldown: if another one follows right after, that is the same alert."""
 
@@ -117,7 +117,7 @@ class LoopLagSettings(RuleSettings):
     """Seconds for which the event loop was blocked."""
 
 
-def evaluate_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSettings) -> Finding | None:
+def evaluate_success(model: str, outcomes: Sequence[bool], settings: SuccessRateSettings) -> RuleFinding | None:
     """Evaluates `outcomes`: whether each of the last calls succeeded. It resolves a fifth of the way from the threshold
     to 1."""
     if len(outcomes) < settings.min_calls:
@@ -125,11 +125,11 @@ def evaluate_success(model: str, outcomes: Sequence[bool], settings: SuccessRate
     below = settings.models.get(model, settings.below)
     share = sum(outcomes) / len(outcomes)
     verdict = _verdict(share < below, share >= below + (1 - below) / 5)
-    summary = f"{model}: {percent(share)} of the last {len(outcomes)} calls succeeded (alarming below {percent(below)})"
-    return Finding(verdict, share, below, summary)
+    summary = f"{model}: {percent(share)} of the last {len(outcomes)} calls succeeded (threshold {percent(below)})"
+    return RuleFinding(verdict, share, below, summary)
 
 
-def evaluate_latency(model: str, what: str, recent: Mean, usual: Mean, settings: LatencySettings) -> Finding | None:
+def evaluate_latency(model: str, what: str, recent: Mean, usual: Mean, settings: LatencySettings) -> RuleFinding | None:
     """Compares means in seconds; it resolves halfway back to the usual. `what`: name of the measured duration."""
     if min(recent.weight, usual.weight) < settings.min_calls or usual.value <= 0:
         return None
@@ -138,14 +138,14 @@ def evaluate_latency(model: str, what: str, recent: Mean, usual: Mean, settings:
     verdict = _verdict(recent.value > threshold, recent.value <= usual.value * (1 + rise / 2))
     summary = (
         f"{model}: {what} takes {seconds(recent.value)} on average over {seconds(settings.over)}, "
-        f"usually {seconds(usual.value)} (alarming above {seconds(threshold)})"
+        f"usually {seconds(usual.value)} (threshold {seconds(threshold)})"
     )
-    return Finding(verdict, recent.value, threshold, summary)
+    return RuleFinding(verdict, recent.value, threshold, summary)
 
 
 def evaluate_refusals(
     model: str, calls: int, refused: Mapping[str, int], settings: CallsRefusedSettings, over_s: float
-) -> Finding:
+) -> RuleFinding:
     """Evaluates refused calls. `calls`: all that ended within `over_s`; `refused`: those of them that the gateway
     refused, by cause. It resolves at half of the share; a model without calls has none refused."""
     count = sum(refused.values())
@@ -155,12 +155,12 @@ def evaluate_refusals(
     by = ", ".join(f"{number} by {name}" for name, number in most_first if number)
     summary = (
         f"{model}: the gateway refused {count} of {calls} calls within {seconds(over_s)}"
-        f"{f': {by}' if by else ''} (alarming from {percent(settings.share)})"
+        f"{f': {by}' if by else ''} (threshold {percent(settings.share)})"
     )
-    return Finding(verdict, found, settings.share, summary)
+    return RuleFinding(verdict, found, settings.share, summary)
 
 
-def evaluate_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> Finding:
+def evaluate_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> RuleFinding:
     """Evaluates breakers. `has_opened`: one did since the last evaluation, though it may be closed again."""
     if open_count:
         are = "is" if open_count == 1 else "are"
@@ -169,10 +169,10 @@ def evaluate_breaker(subject: str, open_count: int, count: int, has_opened: bool
         state = "its breaker opened and closed again"
     else:
         state = "its breaker is closed" if count == 1 else f"its {count} breakers are closed"
-    return Finding(_verdict(open_count > 0 or has_opened, True), open_count, 1.0, f"{subject}: {state}")
+    return RuleFinding(_verdict(open_count > 0 or has_opened, True), open_count, 1.0, f"{subject}: {state}")
 
 
-def evaluate_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpikeSettings) -> Finding:
+def evaluate_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpikeSettings) -> RuleFinding:
     """Compares failures a second with the usual; it resolves at half of the threshold."""
     usual_rate = usual.total / max(usual.weight, _SETTLED_S)
     threshold = max(settings.factor * usual_rate, settings.min_failures / SPIKE_S)
@@ -180,48 +180,50 @@ def evaluate_failures(subject: str, recent: Mean, usual: Mean, settings: Failure
     verdict = _verdict(rate >= threshold, rate <= threshold / 2)
     summary = (
         f"{subject}: {rate:.3g} failures per second in the last minute, usually {usual_rate:.3g} "
-        f"(alarming from {threshold:.3g})"
+        f"(threshold {threshold:.3g})"
     )
-    return Finding(verdict, rate, threshold, summary)
+    return RuleFinding(verdict, rate, threshold, summary)
 
 
-def evaluate_budget(subject: str, tokens: float, failure_share: float) -> Finding:
+def evaluate_budget(subject: str, tokens: float, failure_share: float) -> RuleFinding:
     """Evaluates a retry budget: it is exhausted if no retry is left while attempts fail. `failure_share` decays without
     attempts."""
     is_out = tokens < 1 and failure_share >= FAILING
-    state = "no retry is left" if is_out else "retries are left, or not wanted"
+    state = "no retry is left" if is_out else "retries are available, or not needed"
     summary = f"{subject}: {state}, {percent(failure_share)} of the recent attempts failed"
-    return Finding(_verdict(is_out, True), tokens, 1.0, summary)
+    return RuleFinding(_verdict(is_out, True), tokens, 1.0, summary)
 
 
-def evaluate_credential(upstream: str, rest_s: float, category: str, key: str = "") -> Finding:
+def evaluate_credential(upstream: str, rest_s: float, category: str, key: str = "") -> RuleFinding:
     """Evaluates a credential. `rest_s`: seconds left of its cooldown, 0: none; `category`: of the refusal; `key`: name
     of the key, if the upstream has several."""
     name = f"key {key}" if key else "key"
-    state = f"its {name} was refused ({category}) and is left alone" if rest_s > 0 else "its key is in use"
-    return Finding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
+    state = f"its {name} was refused ({category}) and is in cooldown" if rest_s > 0 else "its key is in use"
+    return RuleFinding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
 
 
-def evaluate_engine(engine: str, has_given_up: bool) -> Finding:
-    state = "could not be brought back, and is no longer tried" if has_given_up else "is tried again"
-    return Finding(_verdict(has_given_up, True), float(has_given_up), 1.0, f"{engine} {state}")
+def evaluate_engine(engine: str, has_given_up: bool) -> RuleFinding:
+    state = "could not be restarted, and was given up" if has_given_up else "is no longer given up"
+    return RuleFinding(_verdict(has_given_up, True), float(has_given_up), 1.0, f"{engine} {state}")
 
 
-def evaluate_reload(is_good: bool) -> Finding:
-    state = "the file was taken when it was read last" if is_good else "the file is refused, the config before it stays"
-    return Finding(_verdict(not is_good, True), float(not is_good), 1.0, state)
+def evaluate_reload(is_good: bool) -> RuleFinding:
+    state = (
+        "the config file was applied" if is_good else "the config file was rejected; the previous config stays in use"
+    )
+    return RuleFinding(_verdict(not is_good, True), float(not is_good), 1.0, state)
 
 
-def evaluate_file(what: str, problem: str | None) -> Finding:
+def evaluate_file(what: str, problem: str | None) -> RuleFinding:
     """Evaluates a file with a key or certificates that the config names; `problem` None: its content is in use."""
-    state = "its files are in use" if problem is None else f"{problem}; what was good before stays in use"
-    return Finding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
+    state = "its files are in use" if problem is None else f"{problem}; the last valid version stays in use"
+    return RuleFinding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{what}: {state}")
 
 
-def evaluate_lag(lag_s: float, settings: LoopLagSettings) -> Finding:
+def evaluate_lag(lag_s: float, settings: LoopLagSettings) -> RuleFinding:
     """Evaluates the event loop's lag; it resolves below half of the threshold."""
-    summary = f"the event loop kept everybody waiting for {seconds(lag_s)} (alarming above {seconds(settings.above)})"
-    return Finding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
+    summary = f"the event loop was blocked for {seconds(lag_s)} (threshold {seconds(settings.above)})"
+    return RuleFinding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
 
 
 def percent(share: float) -> str:
@@ -236,7 +238,7 @@ def seconds(duration_s: float) -> str:
     return f"{duration_s:.3g} s" if duration_s < 120 else f"{duration_s / 60:.3g} min"
 
 
-def _verdict(is_bad: bool, is_good: bool) -> Verdict:
+def _verdict(is_bad: bool, is_good: bool) -> RuleVerdict:
     """Returns the verdict; `is_bad` takes precedence."""
     if is_bad:
         return "bad"

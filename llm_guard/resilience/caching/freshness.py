@@ -11,7 +11,7 @@ from typing import Literal
 
 from llm_guard.resilience.units import Pause, Seconds, Size
 
-Age = Literal["hit", "stale", "miss"]
+Freshness = Literal["hit", "stale", "miss"]
 """stale: it is served, and a new one is requested. miss: it is not served."""
 
 
@@ -67,7 +67,7 @@ def parse_cache_control(cache_control: str) -> CacheControl:
     )
 
 
-def judge(age_s: float, rules: CacheSettings, cache_control: CacheControl = USUAL) -> Age:
+def judge(age_s: float, rules: CacheSettings, cache_control: CacheControl = USUAL) -> Freshness:
     """Returns the state of a response of this age for a request. One that limits the age never gets a stale one."""
     if cache_control.no_cache or (cache_control.max_age is not None and age_s > cache_control.max_age):
         return "miss"
@@ -77,7 +77,7 @@ def judge(age_s: float, rules: CacheSettings, cache_control: CacheControl = USUA
     return "stale" if age_s <= rules.ttl + rules.stale_while_revalidate and not is_choosy else "miss"
 
 
-def may_stand_in(age_s: float, rules: CacheSettings) -> bool:
+def may_serve_stale(age_s: float, rules: CacheSettings) -> bool:
     """Returns whether a response of this age is served when the call has failed otherwise."""
     return rules.stale_if_error > 0 and age_s <= rules.ttl + rules.stale_if_error
 

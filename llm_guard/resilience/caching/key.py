@@ -22,13 +22,13 @@ _SILENT = frozenset({
     "x-amzn-trace-id", "x-api-key", "api-key", "x-client-request-id", "x-cloud-trace-context", "x-correlation-id",
     "x-request-id", "x-requested-with",
 })  # fmt: skip
-"""Headers that do not affect the response, and those with a field of their own in `Question`: credentials, account,
-media type. All others count, including unknown ones: a provider may distinguish users by a header of its own."""
+"""Headers that do not affect the response, and those with a field of their own in `CacheKeyFields`: credentials,
+account, media type. All others count, including unknown ones: a provider may distinguish users by its own header."""
 _SILENT_KINDS = ("x-stainless-", "x-datadog-", "x-b3-", "x-llm-guard-", "sec-")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CacheKeyFields:
     """Everything that a response depends on."""
 
     dialect: str
@@ -45,14 +45,14 @@ class Question:
     is_stream: bool
     media_type: str
     headers: tuple[tuple[str, str], ...]
-    """Result of `telling`."""
+    """Result of `relevant_headers`."""
     body: bytes
     """Result of `canonical`."""
     caller: tuple[str, ...]
     """The caller's identity; empty: shared by all callers."""
 
 
-def key_of(question: Question) -> bytes:
+def key_of(question: CacheKeyFields) -> bytes:
     """Returns the SHA-256 over all fields. Each field is prefixed by its length and each list by its number of fields,
     so that no byte of one can be taken for part of the next."""
     digest = hashlib.sha256()
@@ -62,7 +62,7 @@ def key_of(question: Question) -> bytes:
     return digest.digest()
 
 
-def telling(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def relevant_headers(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Returns the headers that may affect a response, sorted by name; repeated ones keep their order. Expects
     lower-case names."""
     kept = [(name, value.strip()) for name, value in headers if not _is_silent(name)]
@@ -92,7 +92,7 @@ def canonical(body: bytes) -> bytes | None:
         return None
 
 
-def _fields(question: Question) -> Iterator[bytes]:
+def _fields(question: CacheKeyFields) -> Iterator[bytes]:
     yield b"1"  # version of this format: another one must not find what is on disk
     for text in (
         question.dialect, question.method, question.path, question.query, question.upstream, question.route,
@@ -123,16 +123,16 @@ def _is_silent(name: str) -> bool:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return found
 
 
 def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if number in (float("inf"), float("-inf")):
-        raise ValueError("a number beyond all measure")
+        raise ValueError("a number out of range")
     return number

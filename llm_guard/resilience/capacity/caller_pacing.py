@@ -15,8 +15,8 @@ from collections import OrderedDict
 
 from llm_guard.resilience.capacity.pacing import Pace
 from llm_guard.resilience.capacity.settings import CapacitySettings
-from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, Apart
-from llm_guard.resilience.capacity.wait_queue import Only
+from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, ThrottledCallers
+from llm_guard.resilience.capacity.wait_queue import SourceFilter
 
 
 class Paces:
@@ -27,7 +27,7 @@ class Paces:
     def __init__(self, now: float) -> None:
         self.free = Pace(now)
         """The pace of all callers that are not apart."""
-        self.apart: Apart | None = None
+        self.apart: ThrottledCallers | None = None
         self._refused: OrderedDict[str, None] = OrderedDict()
         """Callers at `free` that were refused and not accepted since; once a limit has begun, all that were refused."""
 
@@ -120,14 +120,14 @@ class Paces:
             return self.free, None
         return self.apart.pace, None if self.apart.has_all else self.apart.callers
 
-    def only(self, *, is_apart: bool) -> Only:
+    def only(self, *, is_apart: bool) -> SourceFilter:
         """Selects the waiting calls of one pace."""
         apart = self.apart
         if apart is not None and apart.has_all:
-            return Only((), is_among=not is_apart)
-        return Only(() if apart is None else apart.callers, is_among=is_apart)
+            return SourceFilter((), is_among=not is_apart)
+        return SourceFilter(() if apart is None else apart.callers, is_among=is_apart)
 
-    def beside(self, caller: str) -> Only | None:
+    def beside(self, caller: str) -> SourceFilter | None:
         """Selects the waiting calls that keep to the same pace as this caller's; None: all do."""
         apart = self.apart
         return None if apart is None else self.only(is_apart=apart.has(caller))
@@ -136,7 +136,7 @@ class Paces:
         refused = list(self._refused)
         self._refused.clear()
         if self.apart is None:
-            self.apart = Apart(self.free, refused, now)
+            self.apart = ThrottledCallers(self.free, refused, now)
         else:
             self.apart.join(refused)
         self.free = Pace(now)

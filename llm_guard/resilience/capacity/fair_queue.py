@@ -35,7 +35,7 @@ ANONYMOUS = Caller()
 
 
 @dataclass(frozen=True, slots=True)
-class Only:
+class SourceFilter:
     """Selects the calls of some sources, or of all others."""
 
     sources: Collection[str]
@@ -147,7 +147,7 @@ class FairQueue:
 
     def take_selected(
         self,
-        only: Only,
+        only: SourceFilter,
         slots: float | None = None,
         held: Mapping[str, float] = _NONE_HELD,
         *,
@@ -164,11 +164,11 @@ class FairQueue:
             turn = below[0] if below else turn
         return self._take_at(bisect_left(self._turns, turn), newest_first=newest_first)
 
-    def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
+    def has_selected(self, only: SourceFilter, *, newest_first: bool = False) -> bool:
         """Returns whether a caller's next call is selected."""
         return any(self._is_selected(flow, only, newest_first) for flow in self._flows.values())
 
-    def _is_selected(self, flow: _Flow, only: Only, newest_first: bool) -> bool:
+    def _is_selected(self, flow: _Flow, only: SourceFilter, newest_first: bool) -> bool:
         return only.selects(next(reversed(flow.tickets) if newest_first else iter(flow.tickets)))
 
     def _take_at(self, at: int, *, newest_first: bool) -> Ticket:
@@ -195,13 +195,13 @@ class FairQueue:
             return True
         return bool(self._turns) and self._next_tag(caller) < self._turns[-1][0]
 
-    def count(self, only: Only | None = None, *, newest_first: bool = False) -> int:
+    def count(self, only: SourceFilter | None = None, *, newest_first: bool = False) -> int:
         """Returns the number of waiting calls of callers with a selected next call, or of all callers."""
         if only is None:
             return len(self._turns)
         return sum(len(flow.turns) for flow in self._flows.values() if self._is_selected(flow, only, newest_first))
 
-    def count_ahead(self, caller: Caller, only: Only | None = None, *, newest_first: bool = False) -> int:
+    def count_ahead(self, caller: Caller, only: SourceFilter | None = None, *, newest_first: bool = False) -> int:
         """Returns how many waiting calls are served before a new call of this caller. With `only`, counts the calls of
         the callers with a selected next call."""
         if not self._turns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.throttling.gcra import LOWEST_RATE
 
 _NEARLY_EMPTY_SHARE = 0.05
@@ -87,7 +87,9 @@ class HeaderRate:
             self.since = now
         self.rate = rate
 
-    def _window_rate(self, window: Window, wanted: int, in_flight: int, accepted: int, now: float) -> float | None:
+    def _window_rate(
+        self, window: RateLimitWindow, wanted: int, in_flight: int, accepted: int, now: float
+    ) -> float | None:
         state = self._state(window, accepted, now)
         tokens_per_call = state.note(window, accepted, now) if window.is_tokens else 1.0
         state.note_reset(window, now)
@@ -115,7 +117,7 @@ class HeaderRate:
             self._expires_at, self._rate_after_reset = reset_at, rate_after
         return max(LOWEST_RATE, spare / min(_SPEND_S, reset_s))
 
-    def _state(self, window: Window, accepted: int, now: float) -> _WindowState:
+    def _state(self, window: RateLimitWindow, accepted: int, now: float) -> _WindowState:
         state = self._windows.get(window.name)
         if state is None:
             if len(self._windows) >= _MOST_WINDOWS:
@@ -145,7 +147,7 @@ class _WindowState:
     accepted_then: int = 0
     """Calls accepted until then, plus those in flight, which may be counted already, plus those left."""
 
-    def note(self, window: Window, accepted: int, now: float) -> float | None:
+    def note(self, window: RateLimitWindow, accepted: int, now: float) -> float | None:
         """Returns the tokens per call of this window."""
         calls = accepted - self.accepted
         if calls >= _CALLS_PER_SAMPLE:
@@ -154,7 +156,7 @@ class _WindowState:
             self.at, self.accepted, self.remaining = now, accepted, window.remaining
         return self.tokens_per_call
 
-    def note_reset(self, window: Window, now: float) -> None:
+    def note_reset(self, window: RateLimitWindow, now: float) -> None:
         """Finds out whether the reset stays at its time while calls are taken."""
         if window.reset_s is None:
             return
@@ -169,7 +171,7 @@ class _WindowState:
             self._begin(reset_at, window.remaining)
 
     def is_refuted(
-        self, window: Window, calls_left: float, refill: float, in_flight: int, accepted: int, now: float
+        self, window: RateLimitWindow, calls_left: float, refill: float, in_flight: int, accepted: int, now: float
     ) -> bool:
         """Returns True if more calls were accepted since it became empty than it can hold. `refill`: calls a second."""
         if calls_left >= 2:

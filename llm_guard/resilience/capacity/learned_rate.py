@@ -17,7 +17,7 @@ from llm_guard.resilience.capacity.rate_reduction import CutEpoch
 from llm_guard.resilience.capacity.throttle_statistics import Accepted
 from llm_guard.resilience.throttling.gcra import LOWEST_RATE, Bucket
 
-Opening = Literal["after_stop", "confirmed"]
+SlowStartReason = Literal["after_stop", "confirmed"]
 """The occasion of a slow start: nothing had been accepted, or a guessed rate is confirmed by a response."""
 _Phase = Literal["steady", "quota", "stopped", "opening"]
 
@@ -175,7 +175,7 @@ class LearnedRate:
         elif not self._epoch.covers(entered_at):
             self._cut_if_too_fast(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> Opening | None:
+    def note_accepted(self, entered_at: float, now: float) -> SlowStartReason | None:
         """Notes any other response than a 429 to the call that went at `entered_at`. Returns the slow start that this
         begins, or None."""
         self._accepted.note(now)
@@ -186,7 +186,7 @@ class LearnedRate:
             return None
         self._answers += 1
         if self._phase == "stopped" or (self._phase == "steady" and self._is_unconfirmed):
-            opening: Opening = "after_stop" if self.is_stopped else "confirmed"
+            opening: SlowStartReason = "after_stop" if self.is_stopped else "confirmed"
             self._open(now, self.rate)
             return opening
         if self._phase == "quota":

@@ -13,7 +13,7 @@ from math import inf
 from llm_guard.resilience.capacity.arrival_rate import DeniedCalls
 from llm_guard.resilience.capacity.pacer import Pacer, PacerSnapshot
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
-from llm_guard.resilience.capacity.retry_after_hold import Hold, RetryAfterEvidence
+from llm_guard.resilience.capacity.retry_after_hold import RetryAfterEvidence, RetryAfterHold
 from llm_guard.resilience.capacity.settings import CapacitySettings
 
 # Up to this many waiting calls may all go at once after a hold.
@@ -43,7 +43,7 @@ class Pace:
 
     def __init__(self, now: float) -> None:
         self._pacer = Pacer(now)
-        self._hold = Hold()
+        self._hold = RetryAfterHold()
         self._denied = DeniedCalls(now)
         self._retry_after = RetryAfterEvidence()
 

@@ -20,7 +20,7 @@ _PARAMETER = re.compile(r"\b(limit|remaining|reset|q|r|t)=(\d{1,15})\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RateLimitWindow:
     """One limit of a provider, in calls or in tokens."""
 
     name: str
@@ -37,7 +37,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class RateHint:
-    windows: tuple[Window, ...]
+    windows: tuple[RateLimitWindow, ...]
 
 
 def rate_hint(headers: Mapping[str, str], wall: float) -> RateHint | None:
@@ -61,7 +61,7 @@ def rate_hint(headers: Mapping[str, str], wall: float) -> RateHint | None:
     return RateHint(windows) if windows else None
 
 
-def _window(headers: Mapping[str, str], name: str, now: float) -> Window | None:
+def _window(headers: Mapping[str, str], name: str, now: float) -> RateLimitWindow | None:
     limit = plain_number(headers.get(name.replace("remaining", "limit"), "").partition(",")[0])
     remaining = plain_number(headers[name])
     if limit is None or remaining is None:
@@ -71,7 +71,7 @@ def _window(headers: Mapping[str, str], name: str, now: float) -> Window | None:
     return _checked(name, limit, remaining, wait_s)
 
 
-def _checked(name: str, limit: float, remaining: float, wait_s: float | None) -> Window | None:
+def _checked(name: str, limit: float, remaining: float, wait_s: float | None) -> RateLimitWindow | None:
     """Returns a valid window or None. OpenAI and Anthropic define the reset as the time when it is full again."""
     if not 0 <= remaining <= limit or limit == 0:
         return None
@@ -83,10 +83,10 @@ def _checked(name: str, limit: float, remaining: float, wait_s: float | None) ->
         refill_per_s = limit / _SPANS[span]
     else:
         return None
-    return Window(name, any(word in name for word in _TOKENS), limit, remaining, refill_per_s, wait_s or None)
+    return RateLimitWindow(name, any(word in name for word in _TOKENS), limit, remaining, refill_per_s, wait_s or None)
 
 
-def _draft(headers: Mapping[str, str]) -> Window | None:
+def _draft(headers: Mapping[str, str]) -> RateLimitWindow | None:
     """Reads the first of several policies: senders list the most important one first."""
     said: dict[str, float] = {}
     for text in (headers["ratelimit"], headers.get("ratelimit-policy", "")):

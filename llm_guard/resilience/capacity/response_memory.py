@@ -9,7 +9,7 @@ UNCOUNTED_BYTES = 1 << 16
 """Smaller responses are always read whole, and not counted."""
 
 
-class AnswerMemory:
+class ResponseMemory:
     """The bound for all responses together; `limit_bytes` may be replaced at any moment."""
 
     __slots__ = ("limit_bytes", "taken_bytes")
@@ -24,7 +24,7 @@ class MemoryLease:
 
     __slots__ = ("_bytes", "_memory")
 
-    def __init__(self, memory: AnswerMemory) -> None:
+    def __init__(self, memory: ResponseMemory) -> None:
         self._memory = memory
         self._bytes = 0
 

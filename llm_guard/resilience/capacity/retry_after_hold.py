@@ -19,7 +19,7 @@ _ROW_OF_CONTRADICTED = 6
 _CONTRADICTED_S = 60.0
 
 
-class Hold:
+class RetryAfterHold:
     """No call enters before `until`. Then one call enters as a probe, and the rest wait for its result:
 
     - any response but a 429: the gate opens;

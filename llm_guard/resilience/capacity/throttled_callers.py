@@ -31,7 +31,7 @@ _REFUSED_TOO = log(0.5 / 0.05)
 _ACCEPTED_BESIDE = log(0.5 / 0.95)
 
 
-class Apart:
+class ThrottledCallers:
     """The callers that keep to `pace`, and the evidence for which of them does not belong to the others."""
 
     __slots__ = ("_latest_at", "_refused", "_refused_at", "_scores", "_shared_score", "has_all", "pace")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from llm_guard.resilience.capacity.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Only, Slot, Ticket
+from llm_guard.resilience.capacity.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Slot, SourceFilter, Ticket
 from llm_guard.resilience.capacity.slot_usage import SlotTime
 
-__all__ = ["ANONYMOUS", "Caller", "Holder", "Only", "Slot", "Ticket", "WaitQueue"]
+__all__ = ["ANONYMOUS", "Caller", "Holder", "Slot", "SourceFilter", "Ticket", "WaitQueue"]
 
 MOST_PASSED = 3
 """After so many turns of other priorities in a row the next is of a priority that waits. So each gets at least a
@@ -71,7 +71,7 @@ class WaitQueue:
         return ticket
 
     def take_selected(
-        self, only: Only, slots: int | None = None, *, newest_first: bool = False, now: float = 0.0
+        self, only: SourceFilter, slots: int | None = None, *, newest_first: bool = False, now: float = 0.0
     ) -> Ticket:  # fmt: skip
         """Like `take`, but passes over calls that are not selected. Raises ValueError if none is."""
         ready = [of for of, queue in self._queues.items() if queue.has_selected(only, newest_first=newest_first)]
@@ -83,7 +83,7 @@ class WaitQueue:
         self.note_turn(priority)
         return ticket
 
-    def has_selected(self, only: Only, *, newest_first: bool = False) -> bool:
+    def has_selected(self, only: SourceFilter, *, newest_first: bool = False) -> bool:
         """Returns whether a selected call may be taken."""
         return any(queue.has_selected(only, newest_first=newest_first) for queue in self._queues.values())
 
@@ -116,7 +116,7 @@ class WaitQueue:
         passed[priority] = 0
 
     def count_ahead(
-        self, priority: int, caller: Caller = ANONYMOUS, only: Only | None = None, *, newest_first: bool = False
+        self, priority: int, caller: Caller = ANONYMOUS, only: SourceFilter | None = None, *, newest_first: bool = False
     ) -> int:  # fmt: skip
         """Returns the number of selected waiting calls that are served before a new one."""
         if not self.length:

@@ -18,9 +18,20 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.outcome import Signal
-from llm_guard.resilience.circuit_breaker.failure_statistics import Run, Window, is_run_evidence, is_share_significant
-from llm_guard.resilience.circuit_breaker.history import BreakerMode, BreakerSnapshot, BreakerState, History, Transition
-from llm_guard.resilience.circuit_breaker.open_duration import Opening
+from llm_guard.resilience.circuit_breaker.failure_statistics import (
+    ConsecutiveFailures,
+    SlidingWindow,
+    is_run_evidence,
+    is_share_significant,
+)
+from llm_guard.resilience.circuit_breaker.history import (
+    BreakerHistory,
+    BreakerMode,
+    BreakerSnapshot,
+    BreakerState,
+    Transition,
+)
+from llm_guard.resilience.circuit_breaker.open_duration import OpenDuration
 from llm_guard.resilience.circuit_breaker.settings import BreakerSettings, Sensitivity
 
 __all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivity"]
@@ -64,10 +75,10 @@ class Breaker:
     Every change of state begins a new generation. Reports for permits of an earlier generation are ignored, except a
     success of a call that was sent during the outage.
 
-    A probe holds a lease of 1 s to 2.1 s (`Opening.lease_s`). One that is never settled frees its place when the lease
-    ends (a real router stayed half-open for six days because of one lost probe). A probe that outlives its lease can
-    still close the circuit, so slow responses can. Its failure counts only if no newer probe is in flight: it may have
-    been sent long before the provider recovered.
+    A probe holds a lease of 1 s to 2.1 s (`OpenDuration.lease_s`). One that is never settled frees its place when the
+    lease ends (a real router stayed half-open for six days because of one lost probe). A probe that outlives its lease
+    can still close the circuit, so slow responses can. Its failure counts only if no newer probe is in flight: it may
+    have been sent long before the provider recovered.
     """
 
     __slots__ = (
@@ -84,10 +95,10 @@ class Breaker:
         """When the first call was sent of the outage that a run of failures has shown; inf: no such outage."""
         self._sent = 0
         """Calls that were let through, except those that ended without evidence."""
-        self.history = History()
-        self._window = Window()
-        self._run = Run()
-        self._opening = Opening(phase)
+        self.history = BreakerHistory()
+        self._window = SlidingWindow()
+        self._run = ConsecutiveFailures()
+        self._opening = OpenDuration(phase)
         self._leases: dict[Permit, float] = {}
         self._successes = 0
         self._ok_takes_s = 0.0
@@ -123,7 +134,7 @@ class Breaker:
             if now < self._opening.probe_at():
                 self._opening.refused += 1
                 return None
-            self._change("half_open", now, "it is time to ask again")
+            self._change("half_open", now, "the open duration has elapsed")
         self._leases = {permit: ends_at for permit, ends_at in self._leases.items() if ends_at > now}
         if len(self._leases) >= self._settings.half_open_calls:
             self._opening.refused += 1
@@ -135,10 +146,8 @@ class Breaker:
     def settle(
         self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None
     ) -> Transition | None:  # fmt: skip
-        """Returns the permit and counts the outcome; a second time for the same permit does nothing.
-
-        `duration_s` is how long the call took, for the slow-call rate; None: unknown, and then not slow.
-        """
+        """Returns the permit and counts the outcome; a second time for the same permit does nothing. `duration_s` is
+        how long the call took, for the slow-call rate; None: unknown, and then not slow."""
         if permit.is_settled:
             return None
         permit.is_settled = True
@@ -168,15 +177,13 @@ class Breaker:
         return self._conclude(now) if is_worth_a_look else None
 
     def revise_to_failure(self, permit: Permit, now: float) -> Transition | None:
-        """Turns a success into a failure, once per permit: a stream that began well broke off later.
-
-        Streams last long, and failures are quick: if a stream were counted only when it ends, a deployment that has
-        just recovered would show nothing but failures.
-        """
+        """Turns a success into a failure, once per permit: a stream that began well broke off later. Streams
+        last long, and failures are quick: if a stream were counted only when it ends, a deployment that has just
+        recovered would show nothing but failures."""
         if permit.end == 0 or permit.generation != self._generation:
             return None
         if permit.is_probe:
-            return self._change("open", now, "a probe died")
+            return self._change("open", now, "a probe ended without a result")
         self._window.take_back(permit.settled_at, now, self._settings.window, self._settings.window_calls)
         self._run.take_back(permit.end, now, permit.sent_at, permit.place)
         permit.end = 0
@@ -185,7 +192,7 @@ class Breaker:
     def note_probe(self, is_ok: bool, now: float) -> Transition | None:
         """Notes the result of a light health probe, which runs beside the calls. A success ends the open period early;
         a failure changes nothing, nor does either in another state than open."""
-        return self.end_opening(now, "a light probe succeeded") if is_ok else None
+        return self.end_opening(now, "a health probe succeeded") if is_ok else None
 
     def end_opening(self, now: float, why: str) -> Transition | None:
         """Ends the open period early, so that the next call is a probe. Does nothing in any other state than open."""
@@ -204,10 +211,7 @@ class Breaker:
 
     def retry_after_s(self, now: float) -> float:
         """Returns the seconds until `try_acquire` may grant a permit, if no other call takes it first; 0 if it would
-        now.
-
-        Forced open has no known end: `open_for` stands in as a guess.
-        """
+        now. Forced open has no known end: `open_for` stands in as a guess."""
         if self._state in _PASSING:
             return 0.0
         if self._state == "forced_open":
@@ -259,7 +263,7 @@ class Breaker:
         another call ends the open period."""
         if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or is_slow:
             return None
-        transition = self.end_opening(now, "a call of the outage was answered")
+        transition = self.end_opening(now, "a call from before the outage succeeded")
         return self._judge_probe(permit, signal, False, now) if permit.is_probe else transition
 
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
@@ -338,8 +342,8 @@ class Breaker:
         self._successes = 0
         if state not in ("open", "half_open"):
             # An outage may end as a brownout: otherwise the next five failures in a row would count as another outage.
-            self._run = Run(_AFTER_OUTAGE if self._opening.outage_at is not None else 0.0)
-            self._window = Window()
+            self._run = ConsecutiveFailures(_AFTER_OUTAGE if self._opening.outage_at is not None else 0.0)
+            self._window = SlidingWindow()
             self._outage_from = inf
             self._opening.end()
             self._why = None

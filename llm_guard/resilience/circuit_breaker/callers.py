@@ -191,7 +191,7 @@ class Callers:
         self._together.calls = max(0.0, self._together.calls - record.tally.calls)
         self._together.failures = max(0.0, self._together.failures - record.tally.failures)
 
-    def try_look(self, caller: str, now: float) -> bool:
+    def try_probe(self, caller: str, now: float) -> bool:
         """Returns whether a call may be sent as an extra probe while the breaker is open. Otherwise callers that
         always fail would take every probe, and keep the breaker open for all.
 

@@ -24,7 +24,7 @@ from math import inf
 
 from llm_guard.outcome import Failure
 
-Key = tuple[str, ...]
+CooldownKey = tuple[str, ...]
 
 CREDENTIAL_S = 6.0
 """Cooldown of a refused key or a spent quota. A call refused for either costs nothing, so one call in six seconds
@@ -51,7 +51,7 @@ _HEADERS_OF_THE_BODY = ("content-type", "content-encoding")
 
 
 @dataclass(frozen=True, slots=True)
-class Benched:
+class Cooldown:
     """A cooldown until the monotonic instant `until`, because of `failure`."""
 
     until: float
@@ -75,7 +75,7 @@ class _Entry:
     """Spent quotas in a row, by model."""
     spent_last: str | None = None
     """The model that reported a spent quota last; None: none since the last success of any model."""
-    benched: Benched | None = None
+    active: Cooldown | None = None
     probed_at: float = -inf
     """When a call was last let through although the cooldown was not over."""
 
@@ -84,13 +84,13 @@ class Cooldowns:
     """Cooldowns by key. Bounded: the one unused for longest is dropped first."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[CooldownKey, _Entry] = OrderedDict()
         self._newest: _Entry | None = None
         """The one used last."""
         self.quiet_from = -inf
         """From this instant on there is surely no cooldown, so no key need be built for `find`."""
 
-    def find(self, credential: Key, model: str, now: float, caller: str = "") -> Benched | None:
+    def find(self, credential: CooldownKey, model: str, now: float, caller: str = "") -> Cooldown | None:
         """Returns the cooldown, if any, that stops a caller's call for `model` with this credential. Its `until` is >
         `now`."""
         stops = [
@@ -99,30 +99,30 @@ class Cooldowns:
         ]
         return max((stop for stop in stops if stop is not None), key=lambda stop: stop.until, default=None)
 
-    def find_hint(self, deployment: Key, now: float, caller: str = "") -> Benched | None:
+    def find_hint(self, deployment: CooldownKey, now: float, caller: str = "") -> Cooldown | None:
         """Returns the cooldown, if any, that a provider's hint put on a deployment. Its `until` is > `now`."""
         return self._stop(deployment, now, caller)
 
-    def note_sent(self, keys: Iterable[Key], now: float, caller: str = "") -> None:
+    def note_sent(self, keys: Iterable[CooldownKey], now: float, caller: str = "") -> None:
         """Notes that a caller's call with these keys was let through. At the end of a cooldown it is the call that goes
         first; a later one shows that the first was not refused."""
         for key in keys:
             entry = self._entries.get(key)
-            if entry is None or entry.benched is None or not entry.benched.stops(caller):
+            if entry is None or entry.active is None or not entry.active.stops(caller):
                 continue
-            if entry.probed_at < entry.benched.until:
+            if entry.probed_at < entry.active.until:
                 entry.probed_at = now
                 self.quiet_from = max(self.quiet_from, now + PROBE_S)
             else:
-                entry.benched = None
+                entry.active = None
 
-    def note_stopped(self, keys: Iterable[Key]) -> None:
+    def note_stopped(self, keys: Iterable[CooldownKey]) -> None:
         """Notes that a call with these keys was stopped: a key in use is kept, however many others come."""
         for key in keys:
             if key in self._entries:
                 self._entry(key)
 
-    def note_refusal(self, credential: Key, model: str, failure: Failure, now: float, caller: str = "") -> None:
+    def note_refusal(self, credential: CooldownKey, model: str, failure: Failure, now: float, caller: str = "") -> None:
         """Notes that the provider refused a credential (`Scope.CREDENTIAL`) in a caller's call for `model`."""
         category = failure.kind.category
         if category not in (_REFUSED_KEY, _SPENT):
@@ -136,7 +136,7 @@ class Cooldowns:
         else:
             self._note_spent(credential, model, failure, now)
 
-    def note_refused_alone(self, credential: Key, model: str, failure: Failure, now: float) -> None:
+    def note_refused_alone(self, credential: CooldownKey, model: str, failure: Failure, now: float) -> None:
         """Notes that a call for which this credential was refused has been served with another one: no second refusal
         is needed to know that the credential is at fault, or for a spent quota the credential with this model."""
         category = failure.kind.category
@@ -145,13 +145,15 @@ class Cooldowns:
         elif category == _SPENT:
             self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now)
 
-    def note_wait(self, deployment: Key, failure: Failure, cap_s: float, now: float, caller: str = "") -> None:
+    def note_wait(self, deployment: CooldownKey, failure: Failure, cap_s: float, now: float, caller: str = "") -> None:
         """Notes that a deployment sent a caller a hint, `failure.retry_after_s`, longer than the call could wait. It is
         obeyed for at most `cap_s`."""
         if failure.retry_after_s is not None:
             self._put(self._entry(deployment), now + min(cap_s, failure.retry_after_s), failure, now, {caller})
 
-    def note_success(self, credential: Key, model: str, started_at: float, now: float, caller: str = "") -> None:
+    def note_success(
+        self, credential: CooldownKey, model: str, started_at: float, now: float, caller: str = ""
+    ) -> None:
         """Notes that the provider served a caller's call for `model` that was sent at `started_at`: cooldowns that
         began before that are over for this caller."""
         entry = self._entry(credential)
@@ -165,33 +167,33 @@ class Cooldowns:
             for key in (credential, quota_key(credential, model), deployment_key(credential, model)):
                 self._end(key, started_at, caller)
 
-    def lift(self, keys: Iterable[Key], now: float) -> list[Key]:
+    def lift(self, keys: Iterable[CooldownKey], now: float) -> list[CooldownKey]:
         """Ends the cooldowns of these keys and forgets their refusals; returns the keys that had one that stopped
         calls."""
         entries = {key: entry for key in keys if (entry := self._entries.get(key)) is not None}
         stopping = [key for key, entry in entries.items() if self._current(entry, now) is not None]
         for entry in entries.values():
-            entry.benched = entry.spent = entry.spent_last = entry.refused = None
+            entry.active = entry.spent = entry.spent_last = entry.refused = None
             entry.refusals = 0
         return stopping
 
-    def expire(self, keys: Iterable[Key], now: float) -> None:
+    def expire(self, keys: Iterable[CooldownKey], now: float) -> None:
         """Brings the cooldowns of these keys to their end: from now on one call may go first."""
         for key in keys:
             entry = self._entries.get(key)
-            if entry is not None and entry.benched is not None and entry.benched.until > now:
-                entry.benched = replace(entry.benched, until=now)
+            if entry is not None and entry.active is not None and entry.active.until > now:
+                entry.active = replace(entry.active, until=now)
 
-    def hints(self, upstream: str, model: str | None) -> list[Key]:
+    def hints(self, upstream: str, model: str | None) -> list[CooldownKey]:
         """Returns the keys of the cooldowns that an upstream's hints put on its deployments; `model` None: on all of
         them."""
         return [
             key
             for key, entry in self._entries.items()
-            if entry.benched is not None and key[0] == "deployment" and key[2] == upstream and model in (None, key[-1])
+            if entry.active is not None and key[0] == "deployment" and key[2] == upstream and model in (None, key[-1])
         ]
 
-    def snapshot(self, now: float) -> dict[Key, Benched]:
+    def snapshot(self, now: float) -> dict[CooldownKey, Cooldown]:
         """Returns the cooldowns that stop calls now."""
         if now >= self.quiet_from:
             return {}
@@ -200,7 +202,7 @@ class Cooldowns:
 
     # The end of a cooldown
 
-    def _stop(self, key: Key, now: float, caller: str, *, may_probe: bool = False) -> Benched | None:
+    def _stop(self, key: CooldownKey, now: float, caller: str, *, may_probe: bool = False) -> Cooldown | None:
         entry = self._entries.get(key)
         if entry is None or (stop := self._current(entry, now)) is None or not stop.stops(caller):
             return None
@@ -209,31 +211,31 @@ class Cooldowns:
         return stop
 
     @staticmethod
-    def _current(entry: _Entry, now: float) -> Benched | None:
+    def _current(entry: _Entry, now: float) -> Cooldown | None:
         """Returns the cooldown as it is now: past its end it lasts for the others while one call goes first."""
-        benched = entry.benched
-        if benched is None or now < benched.until:
-            return benched
+        cooldown = entry.active
+        if cooldown is None or now < cooldown.until:
+            return cooldown
         ends_at = entry.probed_at + PROBE_S
-        is_probed = benched.until <= entry.probed_at < benched.until + _FORGOTTEN_S
-        return replace(benched, until=ends_at) if is_probed and now < ends_at else None
+        is_probed = cooldown.until <= entry.probed_at < cooldown.until + _FORGOTTEN_S
+        return replace(cooldown, until=ends_at) if is_probed and now < ends_at else None
 
-    def _is_unspent(self, credential: Key, model: str) -> bool:
+    def _is_unspent(self, credential: CooldownKey, model: str) -> bool:
         """Returns whether a cooldown of the whole credential is for a spent quota that `model` has not reported: that
         model may have quota left, and only a call can show it."""
         entry = self._entries.get(credential)
-        if entry is None or entry.benched is None or entry.benched.failure.kind.category != _SPENT:
+        if entry is None or entry.active is None or entry.active.failure.kind.category != _SPENT:
             return False
         return model not in (entry.spent or ())
 
-    def _end(self, key: Key, before: float, caller: str) -> bool:
+    def _end(self, key: CooldownKey, before: float, caller: str) -> bool:
         """Ends a cooldown that stops this caller and began at or before that instant."""
         entry = self._entries.get(key)
-        if entry is None or entry.benched is None or entry.benched.since > before:
+        if entry is None or entry.active is None or entry.active.since > before:
             return False
-        if not entry.benched.stops(caller):
+        if not entry.active.stops(caller):
             return False
-        entry.benched = None
+        entry.active = None
         return True
 
     # The beginning of a cooldown
@@ -245,7 +247,7 @@ class Cooldowns:
         if entry.refusals >= _REFUSALS_IN_A_ROW:
             self._put(entry, now + CREDENTIAL_S, failure, now, entry.refused)
 
-    def _note_spent(self, credential: Key, model: str, failure: Failure, now: float) -> None:
+    def _note_spent(self, credential: CooldownKey, model: str, failure: Failure, now: float) -> None:
         entry = self._entry(credential)
         is_second_model = entry.spent_last not in (None, model)
         entry.spent_last = model
@@ -262,17 +264,17 @@ class Cooldowns:
         self, entry: _Entry, until: float, failure: Failure, now: float, refused: AbstractSet[str] | None = None
     ) -> None:  # fmt: skip
         """Begins or prolongs a cooldown of the callers that were refused; None: of all callers."""
-        benched = entry.benched
-        callers = _joined(benched, refused, now)
+        cooldown = entry.active
+        callers = _joined(cooldown, refused, now)
         # A shorter cooldown must not cut a longer one short (litellm issue 40130).
-        if benched is None or until > benched.until:
-            entry.benched = Benched(until, _for_others(failure), now, callers)
+        if cooldown is None or until > cooldown.until:
+            entry.active = Cooldown(until, _for_others(failure), now, callers)
             entry.probed_at = -inf
             self.quiet_from = max(self.quiet_from, until + _FORGOTTEN_S)
-        elif callers != benched.callers:
-            entry.benched = replace(benched, callers=callers)
+        elif callers != cooldown.callers:
+            entry.active = replace(cooldown, callers=callers)
 
-    def _entry(self, key: Key) -> _Entry:
+    def _entry(self, key: CooldownKey) -> _Entry:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry()
@@ -284,30 +286,30 @@ class Cooldowns:
         return entry
 
 
-def quota_key(credential: Key, model: str) -> Key:
+def quota_key(credential: CooldownKey, model: str) -> CooldownKey:
     """Returns the key of one model with a credential: providers count quotas by model and account."""
     return ("quota", *credential[1:], model)
 
 
-def deployment_key(credential: Key, model: str) -> Key:
+def deployment_key(credential: CooldownKey, model: str) -> CooldownKey:
     """Returns the key of a model with one credential, to which a provider's hint applies."""
     return ("deployment", *credential, model)
 
 
-def as_of(benched: Benched, now: float) -> Failure:
+def as_of(cooldown: Cooldown, now: float) -> Failure:
     """Returns the failure for a call that a cooldown stops, with the remaining wait."""
-    return replace(benched.failure, retry_after_s=benched.until - now)
+    return replace(cooldown.failure, retry_after_s=cooldown.until - now)
 
 
-def _joined(benched: Benched | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
+def _joined(cooldown: Cooldown | None, refused: AbstractSet[str] | None, now: float) -> frozenset[str] | None:
     """Returns the callers that are stopped once more callers were refused; None: all callers."""
     if refused is None:
         return None
     callers = frozenset(refused)
-    if benched is not None and now < benched.until:
-        if benched.callers is None:
+    if cooldown is not None and now < cooldown.until:
+        if cooldown.callers is None:
             return None
-        callers |= benched.callers
+        callers |= cooldown.callers
     return callers if len(callers) <= _MOST_REFUSED_CALLERS else None
 
 

@@ -51,7 +51,7 @@ class _Slot:
     slow_calls: int = 0
 
 
-class Window:
+class SlidingWindow:
     """Counts of the calls of the last `window_s` seconds, and of these only the last `most_calls` if that is set.
 
     By time alone, calls are counted in slots of a tenth of the window, and the oldest slot leaves as a whole when a new
@@ -113,7 +113,7 @@ class Window:
         self.slow_calls -= slot.slow_calls
 
 
-class Run:
+class ConsecutiveFailures:
     """Failures since the last success, and the recent share of failures before them.
 
     Does not age: a deployment that gets one call a day fails as surely as a busy one.
@@ -230,7 +230,7 @@ class Run:
 
 
 def is_run_evidence(
-    run: Run, threshold: int, window: Window, now: float, ok_takes_s: float = 0.0
+    run: ConsecutiveFailures, threshold: int, window: SlidingWindow, now: float, ok_takes_s: float = 0.0
 ) -> bool:  # fmt: skip
     """Returns whether `threshold` or more failures in a row are an outage, and not chance at the rate observed
     otherwise.
@@ -277,7 +277,7 @@ def is_run_evidence(
     return expected_runs <= _PRIOR_CALLS * _PRIOR_RATE**threshold * (1 + 1e-9)
 
 
-def _is_survived(run: Run, now: float, ok_takes_s: float) -> bool:
+def _is_survived(run: ConsecutiveFailures, now: float, ok_takes_s: float) -> bool:
     hang_s = _HANG_TIMES * ok_takes_s if ok_takes_s > 0 else _HANG_S
     return now - run.began_at < hang_s and run.is_survived(now)
 

@@ -26,7 +26,7 @@ class Transition:
     """A phrase for the log line."""
 
 
-class History:
+class BreakerHistory:
     """Counts how often each state was entered, and keeps the last sixteen transitions."""
 
     __slots__ = ("_entered", "_latest", "changes")

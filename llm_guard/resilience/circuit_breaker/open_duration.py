@@ -30,7 +30,7 @@ _SHARE_OF_OUTAGE = 1 / 8
 _GOLDEN = (sqrt(5) - 1) / 2
 
 
-class Opening:
+class OpenDuration:
     """The open periods of one breaker, on monotonic time. An outage is a sequence of them; `end` ends it.
 
     Each open period is followed by a probe; a probe that fails begins the next one.

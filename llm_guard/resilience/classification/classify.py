@@ -17,8 +17,8 @@ from typing import NamedTuple
 from llm_guard.outcome import FailureKind, Signal, Source
 from llm_guard.resilience.classification.error_body import (
     MAX_BODY_BYTES,
+    ErrorBody,
     Layer,
-    Said,
     read_body,
     read_value,
     sentence_of,
@@ -27,7 +27,7 @@ from llm_guard.resilience.classification.error_codes import plain_code
 from llm_guard.resilience.classification.in_band_errors import error_in, error_in_answer, error_in_events
 from llm_guard.resilience.classification.phrase_match import words_of
 from llm_guard.resilience.classification.retry_after import hint_s, retry_after
-from llm_guard.resilience.classification.rules import Rule, RuleBook, UserRule
+from llm_guard.resilience.classification.rules import ClassificationRule, RuleBook, UserRule
 from llm_guard.resilience.classification.unsatisfiable_limit import is_over_limit
 from llm_guard.resilience.classification.vocabulary import RULES
 from llm_guard.resilience.classification.vocabulary.engines import MARKS, SELF_HOSTED
@@ -38,8 +38,8 @@ from llm_guard.resilience.classification.vocabulary.transport import RULES as NE
 
 __all__ = [
     "MAX_BODY_BYTES",
+    "Classification",
     "Evidence",
-    "Verdict",
     "classify",
     "classify_answer",
     "classify_event",
@@ -78,7 +78,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Classification:
     """The meaning of an upstream's error, with the evidence for it."""
 
     kind: FailureKind
@@ -106,7 +106,7 @@ class Verdict:
 
 def classify(
     evidence: Evidence, wall: float, rules: Sequence[UserRule] = (), book: RuleBook = RULES
-) -> Verdict | None:  # fmt: skip
+) -> Classification | None:  # fmt: skip
     """Classifies an exchange; None: nothing in it is an error. `wall` in epoch seconds; `book` differs from the
     built-in one only when the classifier is measured. Never raises."""
     if evidence.network_kind is not None:
@@ -117,20 +117,20 @@ def classify(
     elif status < 300:
         found = error_in_answer(evidence.body, status, family=evidence.family)
     elif status < 400:
-        return Verdict(FailureKind.MISROUTED, None, f"status {status}", status)
+        return Classification(FailureKind.MISROUTED, None, f"status {status}", status)
     else:
         return _verdict(evidence, read_body(evidence.body), wall, rules, book)
     if found is None:
         return None
     if found.kind is not None:
-        return Verdict(found.kind, None, found.why, STATUS_OF.get(found.kind, 500))
+        return Classification(found.kind, None, found.why, STATUS_OF.get(found.kind, 500))
     if found.is_transport:
         return _network_verdict(Evidence(body=str(found.payload)))
     said = read_body(found.payload) if isinstance(found.payload, str) else read_value(found.payload)
     return _verdict(evidence, said, wall, rules, book)
 
 
-def classify_network(network_kind: str, message: str) -> Verdict:
+def classify_network(network_kind: str, message: str) -> Classification:
     """Classifies an exchange without a response, by what broke (a key of `transport.OF_KIND`, or "") and by the HTTP
     client's message. Never raises."""
     return _network_verdict(Evidence(body=message, network_kind=network_kind))
@@ -143,12 +143,12 @@ def classify_answer(
     wall: float,
     family: str = "",
     rules: Sequence[UserRule] = (),
-) -> Verdict:
+) -> Classification:
     """Classifies an HTTP error response (status >= 400). `headers` with lower-case names; `wall` in epoch seconds."""
     return _verdict(Evidence(status, headers, body, family=family), read_body(body), wall, rules)
 
 
-def classify_event(data: bytes, wall: float = 0.0, family: str = "", rules: Sequence[UserRule] = ()) -> Verdict:
+def classify_event(data: bytes, wall: float = 0.0, family: str = "", rules: Sequence[UserRule] = ()) -> Classification:
     """Classifies a known error inside a stream, or of a 200 body. Never raises."""
     text = data[: MAX_BODY_BYTES * 4].decode("utf-8", "replace")
     evidence = Evidence(200, body=text, family=family)
@@ -157,14 +157,14 @@ def classify_event(data: bytes, wall: float = 0.0, family: str = "", rules: Sequ
     except (ValueError, RecursionError):
         found = None
     if found is not None and found.kind is not None:
-        return Verdict(found.kind, None, found.why, STATUS_OF.get(found.kind, 500))
+        return Classification(found.kind, None, found.why, STATUS_OF.get(found.kind, 500))
     said = read_body(text) if found is None else read_value(found.payload)
     return _verdict(evidence, said, wall, rules)
 
 
 def _verdict(
-    evidence: Evidence, said: Said, wall: float, rules: Sequence[UserRule], book: RuleBook = RULES
-) -> Verdict:  # fmt: skip
+    evidence: Evidence, said: ErrorBody, wall: float, rules: Sequence[UserRule], book: RuleBook = RULES
+) -> Classification:  # fmt: skip
     headers = evidence.headers
     status = _status(evidence.status or 200, said)
     family = _family(evidence, said)
@@ -188,7 +188,9 @@ def _verdict(
     says = headers.get("x-should-retry", "").strip().lower()
     if says == "true" and reading.is_weak and not kind.is_retriable:
         kind, why = FailureKind.TRANSIENT, f"x-should-retry: true, against {why}"
-    return Verdict(kind, wait_s, why, _status_to_say(evidence.status, status, kind), says == "false", said.message)
+    return Classification(
+        kind, wait_s, why, _status_to_say(evidence.status, status, kind), says == "false", said.message
+    )
 
 
 def _status_to_say(answered: int | None, named: int | None, kind: FailureKind) -> int:
@@ -210,7 +212,7 @@ class _Reading(NamedTuple):
     """The kind to use instead if the wait turns out to be short."""
 
 
-_UNKNOWN = _Reading(FailureKind.SERVER_ERROR, "an error without a word that is known", is_weak=True)
+_UNKNOWN = _Reading(FailureKind.SERVER_ERROR, "an unknown error", is_weak=True)
 
 
 def _by_rule(
@@ -223,18 +225,18 @@ def _by_rule(
     for user_rule in rules:
         for layer, words in layers or ((Layer(), ""),):
             if user_rule.fits(layer, words, status):
-                return _Reading(user_rule.kind, "a rule of the config")
+                return _Reading(user_rule.kind, "a rule in upstreams.X.errors")
     rule = book.find(layers, status, family)
     return None if rule is None else _Reading(rule.kind, _why(rule), rule.is_weak, rule.soon)
 
 
-def _by_status(status: int | None, family: str, said: Said, headers: Mapping[str, str]) -> _Reading | None:
+def _by_status(status: int | None, family: str, said: ErrorBody, headers: Mapping[str, str]) -> _Reading | None:
     if status is None:
         return None
     return _Reading(_kind_of_status(status, family, said, headers), f"status {status}", is_weak=True)
 
 
-def _status(answered: int, said: Said) -> int | None:
+def _status(answered: int, said: ErrorBody) -> int | None:
     """Returns the status that counts: the response's own, or under a wrapper's or a success the one named inside."""
     if answered < 400:
         return said.quoted_status or said.status
@@ -245,7 +247,7 @@ def _status(answered: int, said: Said) -> int | None:
     return answered
 
 
-def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, str]) -> FailureKind:
+def _kind_of_status(status: int, family: str, said: ErrorBody, headers: Mapping[str, str]) -> FailureKind:
     is_from_edge = said.shape != "json"
     if status == 404 and is_from_edge and said.shape != "empty":
         return FailureKind.WRONG_PATH
@@ -263,7 +265,7 @@ def _kind_of_status(status: int, family: str, said: Said, headers: Mapping[str, 
     return OF_STATUS.get(status, default)
 
 
-def _add_header_codes(headers: Mapping[str, str], said: Said) -> None:
+def _add_header_codes(headers: Mapping[str, str], said: ErrorBody) -> None:
     """Adds codewords from headers to the outermost layer."""
     codes = set()
     if error_type := headers.get("x-amzn-errortype"):
@@ -280,7 +282,7 @@ def _add_header_codes(headers: Mapping[str, str], said: Said) -> None:
     said.layers[0].codes |= codes
 
 
-def _family(evidence: Evidence, said: Said) -> str:
+def _family(evidence: Evidence, said: ErrorBody) -> str:
     if evidence.family in ("", "local", "edge"):
         for layer in said.layers:
             for mark, family in MARKS.items():
@@ -289,7 +291,7 @@ def _family(evidence: Evidence, said: Said) -> str:
     return evidence.family or family_of_headers(evidence.headers)
 
 
-def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: Said, wall: float) -> float | None:
+def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: ErrorBody, wall: float) -> float | None:
     is_limit = kind in _LIMITS
     if not (kind.is_retriable or is_limit):
         return None
@@ -297,28 +299,28 @@ def _wait_s(kind: FailureKind, headers: Mapping[str, str], said: Said, wall: flo
     return (round(wait_s, 6) or None) if wait_s else None
 
 
-def _why(rule: Rule) -> str:
+def _why(rule: ClassificationRule) -> str:
     if rule.sense is not None:
-        return f"what it is about ({rule.source.partition(': ')[2] or rule.source})"
+        return f"its topic ({rule.source.partition(': ')[2] or rule.source})"
     words = f"code {rule.code}" if rule.code else ""
-    phrase = f'the words "{rule.message.strip("* ")}"' if rule.message else ""
+    phrase = f'the phrase "{rule.message.strip("* ")}"' if rule.message else ""
     return " and ".join(filter(None, (words, phrase)))
 
 
 # No response
 
 
-def _network_verdict(evidence: Evidence) -> Verdict:
+def _network_verdict(evidence: Evidence) -> Classification:
     body = evidence.body
     message = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     known = KIND_OF_NETWORK.get(evidence.network_kind or "")
     layer = Layer(message=message[:2000])
     rule = NETWORK_RULES.find([(layer, words_of(message))], None, evidence.network_kind or "")
     kind = known or (rule.kind if rule else FailureKind.NETWORK)
-    why = f"network: {evidence.network_kind}" if evidence.network_kind else "no answer"
+    why = f"network: {evidence.network_kind}" if evidence.network_kind else "no response"
     if rule is not None and _refines(rule.kind, kind):
         kind, why = rule.kind, _why(rule)
-    return Verdict(kind, None, why, STATUS_OF.get(kind, 502), message=message[:300])
+    return Classification(kind, None, why, STATUS_OF.get(kind, 502), message=message[:300])
 
 
 def _refines(said: FailureKind, known: FailureKind) -> bool:

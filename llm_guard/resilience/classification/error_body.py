@@ -63,7 +63,7 @@ _TITLE = re.compile(r"<title[^<>]{0,100}>([^<]{0,300})", re.IGNORECASE)
 _HEADING = re.compile(r"<h[12][^<>]{0,100}>(.{0,200})", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]{0,200}>")
 
-Shape = Literal["json", "html", "text", "empty"]
+BodyFormat = Literal["json", "html", "text", "empty"]
 
 
 @dataclass(slots=True)
@@ -83,10 +83,10 @@ class Layer:
 
 
 @dataclass(slots=True)
-class Said:
+class ErrorBody:
     """Content of an error body. `layers` from the outermost to the innermost."""
 
-    shape: Shape
+    shape: BodyFormat
     layers: list[Layer] = field(default_factory=list)
     waits: list[object] = field(default_factory=list)
     """Values of fields that name a wait, as written; milliseconds converted to seconds."""
@@ -106,13 +106,13 @@ class Said:
         return next((layer.message for layer in reversed(self.layers) if layer.message), "")
 
 
-def read_body(body: bytes | str) -> Said:
+def read_body(body: bytes | str) -> ErrorBody:
     """Reads a body, up to MAX_BODY_BYTES. Never raises."""
     raw = body[: MAX_BODY_BYTES + 4]
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     text = text[:MAX_BODY_BYTES].strip().lstrip("\ufeff")
     if not text:
-        return Said("empty")
+        return ErrorBody("empty")
     if text[0] == "<":
         return _read_html(text)
     if _LIKE_JSON.match(text):
@@ -120,29 +120,29 @@ def read_body(body: bytes | str) -> Said:
             return read_value(loads(text))
         except ValueError:
             pass
-    said = Said("text")
+    said = ErrorBody("text")
     _open(said, text, 0)
     return said
 
 
-def read_value(value: object) -> Said:
+def read_value(value: object) -> ErrorBody:
     """Reads a body that has been parsed."""
-    said = Said("json")
+    said = ErrorBody("json")
     _open(said, value, 0)
     return said
 
 
-def _read_html(text: str) -> Said:
+def _read_html(text: str) -> ErrorBody:
     found = [*_TITLE.findall(text), *_HEADING.findall(text)[:2]]
     message = html.unescape(" | ".join(" ".join(_TAG.sub(" ", part).split()) for part in found))
-    said = Said("html")
+    said = ErrorBody("html")
     code = CLOUDFLARE.search(message)
     codes = frozenset({f"cloudflare{code[1]}"} if code else ())
     said.layers.append(Layer(message=message, status=status_first(message), codes=codes))
     return said
 
 
-def _open(said: Said, value: object, depth: int) -> None:
+def _open(said: ErrorBody, value: object, depth: int) -> None:
     if depth > _DEEPEST or len(said.layers) >= _MAX_LAYERS:
         return
     if isinstance(value, dict):
@@ -154,7 +154,7 @@ def _open(said: Said, value: object, depth: int) -> None:
         _open_text(said, value, depth)
 
 
-def _open_text(said: Said, value: str, depth: int) -> None:
+def _open_text(said: ErrorBody, value: str, depth: int) -> None:
     text = value.strip()
     if _LIKE_JSON.match(text):
         try:
@@ -188,7 +188,7 @@ def _text_layer(text: str) -> Layer:
     return Layer(message=text, status=status_first(text), codes=frozenset(codes_in(text)))
 
 
-def _open_object(said: Said, value: dict[str, Any], depth: int) -> None:
+def _open_object(said: ErrorBody, value: dict[str, Any], depth: int) -> None:
     said.waits += _waits_in(value)
     if isinstance(value.get("headers"), dict):
         said.headers.update({str(k).lower(): str(v) for k, v in list(value["headers"].items())[:50]})
@@ -220,7 +220,7 @@ def _present(value: dict[str, Any], fields: dict[str, int]) -> list[str]:
     return found
 
 
-def _open_nested(said: Said, name: str, nested: object, depth: int) -> None:
+def _open_nested(said: ErrorBody, name: str, nested: object, depth: int) -> None:
     if isinstance(nested, str) and name in ("data", "output", "response", "metadata", "details", "status_details"):
         return
     if name == "raw" and isinstance(nested, str):

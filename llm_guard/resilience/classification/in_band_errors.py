@@ -45,7 +45,7 @@ _CUT = "<EOF>"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InBandError:
     """An error: its payload, to be read as an error body, or its kind if nothing else is known."""
 
     payload: object = None
@@ -55,7 +55,7 @@ class Found:
     """True if the payload is the HTTP client's message about a broken connection."""
 
 
-def error_in(value: object) -> Found | None:
+def error_in(value: object) -> InBandError | None:
     """Returns the error in one parsed event or one parsed 200 body; None: there is none."""
     for item in value[:8] if isinstance(value, list) else (value,):
         if isinstance(item, dict) and (found := _reported(item) or _stopped(item)) is not None:
@@ -63,7 +63,7 @@ def error_in(value: object) -> Found | None:
     return None
 
 
-def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Found | None:
+def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> InBandError | None:
     """Returns the error in a whole response with a success status, or None."""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
     if not text.strip():
@@ -71,21 +71,25 @@ def error_in_answer(body: bytes | str, status: int, *, family: str = "") -> Foun
             return None
         # DeepSeek keeps a queued call alive with blank lines, for up to ten minutes.
         kind = FailureKind.TIMEOUT if text else FailureKind.MALFORMED
-        return Found(kind=kind, why="blank lines and no answer" if text else "an empty answer")
+        return InBandError(kind=kind, why="blank lines instead of a response" if text else "an empty response")
     text = text.strip()
     if text.startswith(("data:", "event:", ":")):
         return error_in_events(_BOUNDARY.split(text), family=family)
     if text[0] not in "{[":
-        return Found(kind=FailureKind.MALFORMED, why="a page instead of an answer") if text[0] == "<" else Found(text)
+        return (
+            InBandError(kind=FailureKind.MALFORMED, why="an HTML page instead of a response")
+            if text[0] == "<"
+            else InBandError(text)
+        )
     try:
         return error_in(json.loads(text))
     except ValueError:
-        return Found(kind=FailureKind.TRUNCATED, why="the JSON of the answer was cut")
+        return InBandError(kind=FailureKind.TRUNCATED, why="the JSON of the response was cut off")
     except RecursionError:
         return None
 
 
-def error_in_events(events: Iterable[str], *, family: str = "") -> Found | None:
+def error_in_events(events: Iterable[str], *, family: str = "") -> InBandError | None:
     """Returns the error in a stream, given event by event as received; `<EOF>` stands for the end of the connection."""
     stream = _Stream()
     for event in events:
@@ -95,24 +99,24 @@ def error_in_events(events: Iterable[str], *, family: str = "") -> Found | None:
     return stream.verdict(family)
 
 
-def _reported(value: dict[str, Any]) -> Found | None:
+def _reported(value: dict[str, Any]) -> InBandError | None:
     kind = value.get("type")
     response = value.get("response")
     if kind == "response.failed" and isinstance(response, dict):
-        return Found(response.get("error") or response.get("status_details") or {"type": "server_error"})
+        return InBandError(response.get("error") or response.get("status_details") or {"type": "server_error"})
     if value.get("error") or value.get("object") == "error" or kind == "error":
-        return Found(value)
+        return InBandError(value)
     choices = value.get("choices")
     for choice in choices[:8] if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("error"):
-            return Found(choice["error"])
+            return InBandError(choice["error"])
     base = value.get("base_resp")
     if isinstance(base, dict) and base.get("status_code") not in (0, None):
-        return Found({"code": f"minimax{base['status_code']}", "message": base.get("status_msg")})
+        return InBandError({"code": f"minimax{base['status_code']}", "message": base.get("status_msg")})
     if isinstance(response, dict) and kind is None and response.get("error"):
-        return Found(response)
+        return InBandError(response)
     if _is_bare_error(value):
-        return Found(value)
+        return InBandError(value)
     return None
 
 
@@ -126,24 +130,24 @@ def _is_bare_error(value: dict[str, Any]) -> bool:
     return not any(value.get(name) for name in _RESULTS if name != "message")
 
 
-def _stopped(value: dict[str, Any]) -> Found | None:
+def _stopped(value: dict[str, Any]) -> InBandError | None:
     """Returns an error for a finish reason that is not a proper end."""
     for reason in _finish_reasons(value, _OWN_REASONS):
         kind = KIND_OF_FINISH.get(plain_code(reason))
         if kind is not None:
-            return Found(kind=kind, why=f"finish reason {reason[:40]}")
+            return InBandError(kind=kind, why=f"finish reason {reason[:40]}")
     for reason in _finish_reasons(value, _QUOTED_REASONS):
         kind = KIND_OF_FINISH.get(plain_code(reason))
         if kind is not None and kind.signal is Signal.UNHEALTHY:
-            return Found(kind=kind, why=f"finish reason {reason[:40]} of the provider behind it")
+            return InBandError(kind=kind, why=f"finish reason {reason[:40]} of the provider behind it")
     feedback = value.get("promptFeedback")
     if isinstance(feedback, dict) and feedback.get("blockReason"):
-        return Found(kind=FailureKind.CONTENT_POLICY, why="promptFeedback.blockReason")
+        return InBandError(kind=FailureKind.CONTENT_POLICY, why="promptFeedback.blockReason")
     response = value.get("response")
     if value.get("type") == "response.incomplete" and isinstance(response, dict):
         details = response.get("incomplete_details")
         if isinstance(details, dict) and details.get("reason") == "content_filter":
-            return Found(kind=FailureKind.CONTENT_POLICY, why="incomplete: content_filter")
+            return InBandError(kind=FailureKind.CONTENT_POLICY, why="incomplete: content_filter")
     return None
 
 
@@ -171,7 +175,7 @@ class _Stream:
         self._has_data = False
         self._empty_completion = False
 
-    def read(self, event: str) -> Found | None:
+    def read(self, event: str) -> InBandError | None:
         """Returns the error in one event, or None."""
         if event == _CUT:
             self._is_cut = True
@@ -179,9 +183,9 @@ class _Stream:
         self._events += 1
         frame = _FRAME.search(event[:4000])
         if frame:
-            return Found(_frame_payload(frame[1], frame[2]))
+            return InBandError(_frame_payload(frame[1], frame[2]))
         if broken := _BROKEN.fullmatch(event[:600]):
-            return Found(broken[1], is_transport=True)
+            return InBandError(broken[1], is_transport=True)
         name, data = _fields(_DECODED_FRAME.sub("", event, count=1) if event.startswith(":m") else event)
         if not data:
             return None
@@ -195,28 +199,28 @@ class _Stream:
             return self._text(name, data)
         found = error_in(value)
         if found is None and name == "error":
-            found = Found(value)
+            found = InBandError(value)
         if found is None and isinstance(value, dict):
             self._note(value)
         return found
 
-    def verdict(self, family: str) -> Found | None:
+    def verdict(self, family: str) -> InBandError | None:
         """Returns the error that follows from the stream's end, or None."""
         if self._is_cut and self._events and not self._has_data:
-            return Found(kind=FailureKind.TIMEOUT, why="comments and no event")
+            return InBandError(kind=FailureKind.TIMEOUT, why="comments and no event")
         if self._is_cut and not self._has_ended:
-            return Found(kind=FailureKind.TRUNCATED, why="the stream ended without its terminal event")
+            return InBandError(kind=FailureKind.TRUNCATED, why="the stream ended without its terminal event")
         if not self._events:
-            return Found(kind=FailureKind.MALFORMED, why="an empty stream")
+            return InBandError(kind=FailureKind.MALFORMED, why="an empty stream")
         if family in SELF_HOSTED and self._has_ended and not self._has_content and self._empty_completion:
             # LM Studio on overflow of a GGUF model's context window: a well-formed stream without any content.
-            return Found(kind=FailureKind.DEPLOYMENT_CONTEXT, why="a stream without content")
+            return InBandError(kind=FailureKind.DEPLOYMENT_CONTEXT, why="a stream without content")
         return None
 
-    def _text(self, name: str, data: str) -> Found | None:
+    def _text(self, name: str, data: str) -> InBandError | None:
         """Returns an error for data that is not JSON, if its event is an error or it stands in place of an event."""
         if name in ("error", "raw"):
-            return Found(data)
+            return InBandError(data)
         return None
 
     def _note(self, value: dict[str, Any]) -> None:

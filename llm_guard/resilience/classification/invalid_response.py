@@ -13,7 +13,7 @@ from typing import Literal
 
 from llm_guard.outcome import Failure, FailureKind
 
-Fault = Literal["cut", "empty", "encoding", "shape", "stream", "text", "unary"]
+InvalidReason = Literal["cut", "empty", "encoding", "shape", "stream", "text", "unary"]
 """`stream`: an event stream that was not requested. `unary`: no event stream although one was requested."""
 
 _HEAD_BYTES = 4096
@@ -25,8 +25,8 @@ _HTML = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _TITLE = re.compile(rb"<title[^<>]{0,200}>([^<]{0,400})", re.IGNORECASE)
-_WORDS: dict[Fault, str] = {
-    "cut": "with JSON that was cut",
+_WORDS: dict[InvalidReason, str] = {
+    "cut": "with truncated JSON",
     "empty": "with an empty body",
     "encoding": "in an encoding that was not requested or is not what it claims to be",
     "shape": "with other JSON",
@@ -37,7 +37,7 @@ _WORDS: dict[Fault, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedResponse:
     """The reported parts of a response."""
 
     status: int
@@ -49,7 +49,7 @@ class Seen:
     """The beginning of the body, decoded."""
 
 
-def wrong_answer(seen: Seen, expected: str, fault: Fault) -> Failure:
+def wrong_answer(seen: ObservedResponse, expected: str, fault: InvalidReason) -> Failure:
     """Returns the failure of an attempt that got this instead of `expected` (`a chat completion`).
 
     A wrong shape is not evidence about the health of a deployment; truncated JSON is.

@@ -16,7 +16,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
 
-from llm_guard.resilience.classification.error_body import Said
+from llm_guard.resilience.classification.error_body import ErrorBody
 
 _EPOCH_S = 1e9
 """A number above this is an instant, not a duration; above a thousand times this, one in milliseconds."""
@@ -51,7 +51,7 @@ _LONGEST_DURATION = 200
 _DIMENSIONS = ("input-tokens", "output-tokens", "tokens", "requests")
 
 
-def hint_s(headers: Mapping[str, str], said: Said, wall: float, *, is_limit: bool) -> float | None:
+def hint_s(headers: Mapping[str, str], said: ErrorBody, wall: float, *, is_limit: bool) -> float | None:
     """Returns the seconds to wait, > 0, or None without a hint.
 
     `headers` with lower-case names; `wall` in epoch seconds, used if the response has no `date`. `is_limit`: the error
@@ -101,7 +101,7 @@ def duration_s(text: str) -> float | None:
 # Headers of windows
 
 
-def _window_s(headers: Mapping[str, str], said: Said, now: float) -> float | None:
+def _window_s(headers: Mapping[str, str], said: ErrorBody, now: float) -> float | None:
     """Returns the seconds until the longest exhausted window resets. A header without a `remaining` counts if it is the
     only one."""
     used_up: list[float] = []
@@ -139,7 +139,7 @@ def _remaining(headers: Mapping[str, str], reset_name: str) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _named_dimension(said: Said) -> str | None:
+def _named_dimension(said: ErrorBody) -> str | None:
     """Returns the dimension of the exceeded window, from `type: tokens` beside a rate limit, even if some of it is
     left."""
     for layer in said.layers:
@@ -195,7 +195,7 @@ def _instant(value: str) -> float | None:
 # Bodies
 
 
-def _field_s(said: Said, now: float) -> float | None:
+def _field_s(said: ErrorBody, now: float) -> float | None:
     """Returns the longest of the fields that name a wait: google.rpc.RetryInfo, `estimated_time`, `retry_after`."""
     waits = []
     for value in said.waits:

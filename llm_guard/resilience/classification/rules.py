@@ -15,13 +15,13 @@ from llm_guard.outcome import FailureKind as Kind
 from llm_guard.resilience.classification.error_body import Layer
 from llm_guard.resilience.classification.error_codes import plain_code
 from llm_guard.resilience.classification.phrase_match import Phrase
-from llm_guard.resilience.classification.topic_match import Sense, sense, wordings
+from llm_guard.resilience.classification.topic_match import TopicPattern, sense, wordings
 
 MAX_PATTERN_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ClassificationRule:
     """A rule; all its conditions must hold for one and the same layer of an error."""
 
     kind: Kind
@@ -39,7 +39,7 @@ class Rule:
     """True if it is a sentence that outranks other sentences, as a codeword does."""
     soon: Kind | None = None
     """The kind to use instead if the provider says that a short wait is enough: a rolling window."""
-    sense: Sense | None = None
+    sense: TopicPattern | None = None
     """Subject of the sentence or of a codeword. Less certain than a phrase: it decides only if no phrase matches."""
     source: str = ""
 
@@ -74,9 +74,9 @@ def user_rule(
 ) -> UserRule:
     """Returns a checked rule; raises ValueError if it has no condition, or a pattern without a word."""
     if not (statuses or code or type_ or message):
-        raise ValueError("says nothing: give status, code, type or message")
+        raise ValueError("is empty: set status, code, type or message")
     if message and not any(character.isalnum() for character in message):
-        raise ValueError("has no word to look for")
+        raise ValueError("has no word to search for")
     if len(message) > MAX_PATTERN_CHARS:
         raise ValueError(f"is longer than {MAX_PATTERN_CHARS} characters")
     return UserRule(kind, statuses, code, type_, Phrase(message) if message else None)
@@ -90,10 +90,10 @@ def said(
     families: str = "",
     is_firm: bool = False,
     soon: Kind | None = None,
-) -> tuple[Rule, ...]:
+) -> tuple[ClassificationRule, ...]:
     """Returns rules for sentences with one of the phrases, `a phrase | another`, anywhere in them, as whole words."""
     return tuple(
-        Rule(
+        ClassificationRule(
             kind,
             message=_anywhere(phrase),
             statuses=frozenset(statuses),
@@ -105,9 +105,11 @@ def said(
     )
 
 
-def exactly(kind: Kind, sentences: str, *, statuses: Iterable[int] = ()) -> tuple[Rule, ...]:
+def exactly(kind: Kind, sentences: str, *, statuses: Iterable[int] = ()) -> tuple[ClassificationRule, ...]:
     """Returns rules for messages that are exactly one of these, `a sentence | another`."""
-    return tuple(Rule(kind, message=sentence, statuses=frozenset(statuses)) for sentence in _listed(sentences))
+    return tuple(
+        ClassificationRule(kind, message=sentence, statuses=frozenset(statuses)) for sentence in _listed(sentences)
+    )
 
 
 def coded(
@@ -118,10 +120,10 @@ def coded(
     statuses: Iterable[int] = (),
     families: str = "",
     is_weak: bool = False,
-) -> tuple[Rule, ...]:
+) -> tuple[ClassificationRule, ...]:
     """Returns rules for machine-readable words, separated by spaces; `message` is a phrase that must be there too."""
     return tuple(
-        Rule(
+        ClassificationRule(
             kind,
             plain_code(code),
             _anywhere(message) if message else "",
@@ -140,12 +142,12 @@ def about(
     subject: str = "",
     statuses: Iterable[int] = (),
     soon: Kind | None = None,
-) -> tuple[Rule, ...]:
+) -> tuple[ClassificationRule, ...]:
     """Returns a rule for sentences and codewords that have a word of each group, `a word | two words`, in any order."""
-    return (Rule(kind, statuses=frozenset(statuses), soon=soon, sense=sense(groups, absent, subject)),)
+    return (ClassificationRule(kind, statuses=frozenset(statuses), soon=soon, sense=sense(groups, absent, subject)),)
 
 
-def cited(source: str, *groups: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def cited(source: str, *groups: tuple[ClassificationRule, ...]) -> tuple[ClassificationRule, ...]:
     """Returns rules with the source in which they were seen."""
     return tuple(replace(rule, source=source) for group in groups for rule in group)
 
@@ -201,7 +203,7 @@ _PRECEDENCE = (
 """Order of kinds if several rules match: the kind with the larger consequences first."""
 
 
-def _rank(rule: Rule) -> tuple[bool, bool, bool, int, int]:
+def _rank(rule: ClassificationRule) -> tuple[bool, bool, bool, int, int]:
     conditions = bool(rule.code) + bool(rule.message) + bool(rule.families) + bool(rule.statuses)
     is_sentence = not rule.code and not rule.is_firm
     return (
@@ -216,20 +218,20 @@ def _rank(rule: Rule) -> tuple[bool, bool, bool, int, int]:
 _GENERAL = frozenset({Kind.RATE_LIMIT, Kind.PERMISSION, Kind.SERVER_ERROR})
 
 
-def _is_general(rule: Rule) -> bool:
+def _is_general(rule: ClassificationRule) -> bool:
     """Returns whether a phrase is hardly more specific than a status: "too many requests", "access denied"."""
     return rule.kind in _GENERAL and not (rule.code or rule.families or rule.is_firm)
 
 
-def _outranks(one: Rule, other: Rule) -> bool:
+def _outranks(one: ClassificationRule, other: ClassificationRule) -> bool:
     return _is_general(other) and _precedence(one) < _precedence(other)
 
 
-def _precedence(rule: Rule) -> int:
+def _precedence(rule: ClassificationRule) -> int:
     return _PRECEDENCE.index(rule.kind) if rule.kind in _PRECEDENCE else len(_PRECEDENCE)
 
 
-def _believed_under(rule: Rule) -> frozenset[int]:
+def _believed_under(rule: ClassificationRule) -> frozenset[int]:
     return rule.statuses or (_ANY if rule.code else _BELIEVED_UNDER.get(rule.kind, _ANY))
 
 
@@ -245,7 +247,7 @@ class RuleBook:
         "_wordless",
     )  # fmt: skip
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[ClassificationRule]) -> None:
         self._rules = tuple(sorted(rules, key=_rank))
         self._phrases = tuple(Phrase(rule.message) if rule.message else None for rule in self._rules)
         self._believed_under = tuple(map(_believed_under, self._rules))
@@ -272,7 +274,7 @@ class RuleBook:
             else:
                 self._wordless.append(index)
 
-    def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Rule | None:
+    def find(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> ClassificationRule | None:
         """Returns the rule that decides, or None. Each layer comes with its sentence as returned by `words_of`."""
         believed = status if status is not None and status >= 400 else IN_BAND
         best = self._best_by_words(layers, believed, family)
@@ -282,13 +284,15 @@ class RuleBook:
                 best = about
         return self._rules[best] if best < len(self._rules) else None
 
-    def all_holding(self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str) -> Iterator[Rule]:
+    def all_holding(
+        self, layers: Sequence[tuple[Layer, str]], status: int | None, family: str
+    ) -> Iterator[ClassificationRule]:
         """Yields every rule that matches, including those that another one outranks."""
         believed = status if status is not None and status >= 400 else IN_BAND
         for index in (*self._by_words(layers, believed, family), *self._by_senses(layers, believed)):
             yield self._rules[index]
 
-    def __iter__(self) -> Iterator[Rule]:
+    def __iter__(self) -> Iterator[ClassificationRule]:
         return iter(self._rules)
 
     def _by_words(self, layers: Sequence[tuple[Layer, str]], believed: int, family: str) -> Iterator[int]:

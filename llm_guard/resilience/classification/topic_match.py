@@ -30,7 +30,7 @@ class Wording:
 
 
 @dataclass(frozen=True, slots=True)
-class Sense:
+class TopicPattern:
     """Matches a wording with a word or pair of words of each group, and none of `absent`."""
 
     groups: tuple[frozenset[str], ...]
@@ -46,9 +46,9 @@ class Sense:
         return words.isdisjoint(self.absent) and (not self.subject or not wording.subject.isdisjoint(self.subject))
 
 
-def sense(groups: Iterable[str], absent: str = "", subject: str = "") -> Sense:
+def sense(groups: Iterable[str], absent: str = "", subject: str = "") -> TopicPattern:
     """Returns a sense; each group is a list, `a word | two words | another`."""
-    return Sense(tuple(_listed(group) for group in groups), _listed(absent), _listed(subject))
+    return TopicPattern(tuple(_listed(group) for group in groups), _listed(absent), _listed(subject))
 
 
 def wordings(words: str, labels: Iterable[str]) -> Iterator[Wording]:

@@ -30,7 +30,7 @@ class Ownership(NamedTuple):
     is_answer: bool
 
 
-class Owners:
+class ObjectOwners:
     """Index of one gateway. An object has one owner for good: the first that is noted."""
 
     def __init__(self, most_objects: int = MOST_OBJECTS, most_answers: int = MOST_ANSWERS) -> None:

@@ -32,7 +32,7 @@ def fold(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectPath:
     """The object or collection that a path refers to."""
 
     collection: str
@@ -119,23 +119,23 @@ def _may_refer_in_form(block: bytes) -> bool:
     return False
 
 
-def place_of(method: str, path: str) -> Place | None:
+def place_of(method: str, path: str) -> ObjectPath | None:
     """Returns the object or collection that a path refers to; None: no kind of object that is known here."""
     collection = next((each for each in _COLLECTIONS if path == each or path.startswith(f"{each}/")), None)
     if collection is None or method not in _METHODS:
         return None
     if path == collection:
         if method == "POST":
-            return Place(collection, "create")
-        return Place(collection, "list") if method == "GET" and collection in _LISTED else None
+            return ObjectPath(collection, "create")
+        return ObjectPath(collection, "list") if method == "GET" and collection in _LISTED else None
     object_id, *rest = path[len(collection) + 1 :].split("/")
     if collection == _THREADS and object_id == "runs":
-        return Place(collection, "create") if method == "POST" and not rest else None
+        return ObjectPath(collection, "create") if method == "POST" and not rest else None
     if not all(_ID.fullmatch(each) for each in (object_id, *rest)):
         return None
     if method == "POST" and rest == [_COPIES.get(collection)]:
-        return Place(collection, "copy", object_id)
-    return Place(collection, "use", object_id, is_told=rest in _TELLING)
+        return ObjectPath(collection, "copy", object_id)
+    return ObjectPath(collection, "use", object_id, is_told=rest in _TELLING)
 
 
 def references_in_query(query: str, *, is_list: bool) -> Iterator[str]:
@@ -196,7 +196,7 @@ def _opaque_in(value: Pairs) -> frozenset[str]:
     return _OPAQUE_OF_SHARED if all(kind == "anthropic" for kind in kinds) else _OPAQUE
 
 
-def known_by(place: Place, answer: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def known_by(place: ObjectPath, answer: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yields the ids that a successful response reveals as the caller's, each with whether it is of a response.
 
     Only fields that a provider fills itself: those that it repeats, such as `metadata`, are chosen by the caller.
@@ -224,7 +224,7 @@ def known_by_event(event: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Like `known_by`, for one event of a streamed response."""
     response = event.get("response")
     if isinstance(response, dict):
-        yield from known_by(Place(RESPONSES, "create"), response)
+        yield from known_by(ObjectPath(RESPONSES, "create"), response)
     yield from known_by_item(event.get("item"))
 
 
@@ -245,7 +245,7 @@ def filtered(answer: Mapping[str, Any], kept: Sequence[Any]) -> dict[str, Any]:
     return {**known, "data": list(kept), **{name: value for name, value in ends.items() if name in known}}
 
 
-def _is_run(place: Place, answer: Mapping[str, Any]) -> bool:
+def _is_run(place: ObjectPath, answer: Mapping[str, Any]) -> bool:
     """Returns whether the response is a run, as from `/v1/threads/runs`; its thread is the object."""
     return place.collection == _THREADS and isinstance(answer.get("thread_id"), str)
 

@@ -36,12 +36,12 @@ _READS = frozenset({"GET", "HEAD"})
 _AMBIGUOUS = ("%", ";", "\\")
 """A server may decode these, or cut a segment at a semicolon: `/v1/models/..;/files` is `/v1/files` to Tomcat."""
 
-Sent = Literal["here", "elsewhere", "nowhere"]
+ModelLocation = Literal["here", "elsewhere", "nowhere"]
 """Where the config routes a model: to the upstream that the path names, only to others, or nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class KeyScope:
     """The `allow` setting of one client key."""
 
     models: tuple[str, ...] | None = None
@@ -62,7 +62,7 @@ class Scope:
             return False
         return path.startswith(OWN_CALLS) or matches(self.paths, path)
 
-    def allows_model(self, model: str, sent: Sent | None) -> bool:
+    def allows_model(self, model: str, sent: ModelLocation | None) -> bool:
         """Returns whether a call may name this model. `sent`: where the config routes it, for a call to
         `/upstreams/NAME`; None for any other call, which has a route only if the config does.
 

@@ -13,7 +13,7 @@ from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
 from llm_guard.resilience.retry.idempotency import may_have_executed
 from llm_guard.resilience.units import Seconds
 
-Letters = Literal["off", "on_request", "always"]
+DeadLetterMode = Literal["off", "on_request", "always"]
 """Which failed calls are kept as dead letters; on_request: those with `x-llm-guard-dead-letter: true`."""
 
 _BETWEEN_ROUNDS = RetrySettings(base_delay=1.0, max_delay=60.0, jitter="equal", immediate_first=False)
@@ -26,7 +26,7 @@ _PASSING_REFUSALS = frozenset({"breaker", "limit", "client_limit", "cooldown", "
 
 
 @dataclass(frozen=True, slots=True)
-class LaterSettings:
+class DeferredSettings:
     """Which calls get a 202 and are deferred. Durations in seconds."""
 
     mode: Literal["off", "on_request", "on_failure", "always"] = "on_request"
@@ -44,22 +44,22 @@ class LaterSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RetryDeferred:
     """Try the call again, after a wait in seconds."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class EndDeferred:
     """End the call; `why` is a phrase for operators and clients."""
 
     why: str
 
 
-def after_round(
+def decide_after_round(
     end: Failure | Refusal, *, rounds: int, is_repeatable: bool, is_own_doing: bool, left_s: float, u: float
-) -> Again | Over:
+) -> RetryDeferred | EndDeferred:
     """Decides what follows round number `rounds` (>= 1) if it had no response.
 
     `is_repeatable`: it may be sent again though it may have been executed. `is_own_doing`: the failure lies in the
@@ -67,17 +67,17 @@ def after_round(
     """
     if isinstance(end, Refusal):
         if end.by not in _PASSING_REFUSALS:
-            return Over("refused")
+            return EndDeferred("refused")
         kind = None
     elif is_own_doing:
-        return Over("its own doing")
+        return EndDeferred("caused by the request itself")
     else:
         kind = end.kind
         if not kind.is_retriable and kind not in _PASSING:
-            return Over("final error")
+            return EndDeferred("final error")
         if not is_repeatable and may_have_executed(end):
-            return Over("it may have been executed")
+            return EndDeferred("not idempotent: it may have been executed")
     wait_s = delay_s(
         _BETWEEN_ROUNDS, retry=rounds, kind=kind, retry_after_s=end.retry_after_s, previous_s=None, u=u
     )  # fmt: skip
-    return Again(wait_s) if wait_s < left_s else Over("deadline")
+    return RetryDeferred(wait_s) if wait_s < left_s else EndDeferred("deadline")

@@ -33,20 +33,20 @@ _MOST_STEPS = 1000
 def parse_answer(value: object) -> str:
     """Checks the text of a static response; raises ValueError."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("write the text that is to be the answer, in quotes")
+        raise ValueError("must be the response's text, in quotes")
     if len(value) > MOST_CHARS:
-        raise ValueError(f"an answer has {MOST_CHARS} characters at most, this one {len(value)}")
+        raise ValueError(f"must have at most {MOST_CHARS} characters, has {len(value)}")
     return value
 
 
-Text = Annotated[str | None, Unit(or_none(parse_answer))]
+StaticResponseText = Annotated[str | None, Unit(or_none(parse_answer))]
 
 
 @dataclass(frozen=True, slots=True)
 class DegradedSettings:
     """Fallback responses, and when they are used. Durations in seconds."""
 
-    static_response: Text = None
+    static_response: StaticResponseText = None
     """Text of the static response; None: there is none, the call fails."""
     enter_failure_rate: Ratio = 0.5
     """The route becomes degraded when at least this share of the calls within `window` had no real response."""
@@ -69,7 +69,7 @@ class DegradedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RouteTotals:
     """Totals of a route's calls since the start."""
 
     begun: int = 0
@@ -80,7 +80,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ModeChange:
     """Change of the mode, with its reason."""
 
     is_degraded: bool
@@ -106,7 +106,7 @@ class Degradation:
 
     __slots__ = ("_at", "_called_at", "_hurried", "_patient_at", "_seen", "_since", "_why", "settings")
 
-    def __init__(self, settings: DegradedSettings, seen: Seen, now: float) -> None:
+    def __init__(self, settings: DegradedSettings, seen: RouteTotals, now: float) -> None:
         """`seen`: the totals so far, which are not evidence."""
         self.settings = settings
         """May be replaced at any moment."""
@@ -123,7 +123,7 @@ class Degradation:
     def is_degraded(self) -> bool:
         return self._since is not None
 
-    def note(self, seen: Seen, now: float) -> Turn | None:
+    def note(self, seen: RouteTotals, now: float) -> ModeChange | None:
         """Takes the totals so far; returns the change that follows, if any."""
         self._keep(seen, now)
         if self._since is None:
@@ -149,7 +149,7 @@ class Degradation:
         is_in_use = now - self._called_at < self.settings.window
         return DegradationSnapshot(self.is_degraded, self._since, self._why, calls, failed, is_in_use)
 
-    def _reason_to_enter(self, seen: Seen, now: float) -> str | None:
+    def _reason_to_enter(self, seen: RouteTotals, now: float) -> str | None:
         rules = self.settings
         before = self._before(now - rules.window)
         failed = seen.failed - before.failed
@@ -157,31 +157,31 @@ class Degradation:
         is_in_use = now - self._called_at < rules.window
         if not is_in_use or calls < rules.min_calls or failed < rules.enter_failure_rate * calls:
             return None
-        return f"{failed} of {calls} calls within {rules.window:g} s had no real answer"
+        return f"{failed} of {calls} calls within {rules.window:g} s failed"
 
-    def _reason_to_leave(self, seen: Seen, since: float, now: float) -> str | None:
+    def _reason_to_leave(self, seen: RouteTotals, since: float, now: float) -> str | None:
         rules = self.settings
         if now - max(since, self._called_at) >= rules.window:
-            return f"nobody has called for {rules.window:g} s"
+            return f"no calls for {rules.window:g} s"
         if now - since < rules.recovery_window:
             return None
         before = self._before(now - rules.recovery_window)
         answered, failed = seen.answered - before.answered, seen.failed - before.failed
         if not answered or failed > rules.exit_failure_rate * (answered + failed):
             return None
-        return f"{answered} of {answered + failed} calls within {rules.recovery_window:g} s had a real answer"
+        return f"{answered} of {answered + failed} calls within {rules.recovery_window:g} s succeeded"
 
-    def _turn(self, since: float | None, why: str, seen: Seen, now: float) -> Turn:
+    def _turn(self, since: float | None, why: str, seen: RouteTotals, now: float) -> ModeChange:
         self._since = since
         self._why = why if since is not None else ""
         self._hurried, self._patient_at = 0, now
         self._begin(seen, now)  # what led to this is not to lead back
-        return Turn(since is not None, why)
+        return ModeChange(since is not None, why)
 
-    def _begin(self, seen: Seen, now: float) -> None:
+    def _begin(self, seen: RouteTotals, now: float) -> None:
         self._at, self._seen = [now], [seen]
 
-    def _keep(self, seen: Seen, now: float) -> None:
+    def _keep(self, seen: RouteTotals, now: float) -> None:
         """Records the totals. Entries before the last are about a step apart, the first is as old as the look-back."""
         if seen.begun > self._seen[-1].begun:
             self._called_at = now
@@ -195,7 +195,7 @@ class Degradation:
         lost = max(0, bisect_right(self._at, now - span_s) - 1)
         del self._at[:lost], self._seen[:lost]
 
-    def _before(self, at: float) -> Seen:
+    def _before(self, at: float) -> RouteTotals:
         """Returns the totals at that instant, or the first that are known."""
         return self._seen[max(0, bisect_right(self._at, at) - 1)]
 

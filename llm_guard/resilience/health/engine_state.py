@@ -21,9 +21,9 @@ from typing import Literal
 from llm_guard.resilience.health.restart_policy import RestartSettings, delay_s, opens_at
 
 EngineState = Literal["starting", "running", "unhealthy", "restarting", "restart_failed", "failed", "stopped"]
-Order = Literal["start", "restart", "revive", "stop"]
+EngineCommand = Literal["start", "restart", "revive", "stop"]
 """Orders to the driver. revive: a restart, unless the engine has just been restarted from outside."""
-What = Literal[
+EngineEventKind = Literal[
     "health_failed", "auto_restart", "auto_restart_failed", "auto_restart_success", "auto_restart_gave_up",
     "auto_restart_postponed", "came_back", "reset", "restart", "restart_failed", "restart_success", "start", "started",
     "stop", "stop_failed",
@@ -34,10 +34,10 @@ _WAITING = ("unhealthy", "restart_failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class EngineEvent:
     """An event in the engine's life."""
 
-    what: What
+    what: EngineEventKind
     before: EngineState
     after: EngineState
     why: str
@@ -61,7 +61,7 @@ class EngineSnapshot:
     restarts_ok: int
     restarts_failed: int
     """Both since the start, including restarts by an operator."""
-    doing: Order | None
+    doing: EngineCommand | None
     """The order that has not been carried out yet."""
 
 
@@ -86,8 +86,8 @@ class Engine:
         self._attempts = 0
         self._begun: deque[float] = deque(maxlen=1000)
         """Times of automatic restarts, of which those of the last hour count."""
-        self._order: Order | None = None
-        self._work: Order | None = None
+        self._order: EngineCommand | None = None
+        self._work: EngineCommand | None = None
         self._due_at = now
         self._boot_until: float | None = None
         self._told_at = now
@@ -109,7 +109,7 @@ class Engine:
 
     # Commands
 
-    def start(self, now: float) -> Turn | None:
+    def start(self, now: float) -> EngineEvent | None:
         """Starts the engine, or restarts one that is down; None: it is up, or about to be."""
         if self.state in (*_GOING_UP, "running"):
             return None
@@ -118,16 +118,16 @@ class Engine:
         self._attempts = 0
         return self._begin("start", "starting", "start", now)
 
-    def restart(self, now: float) -> Turn | None:
+    def restart(self, now: float) -> EngineEvent | None:
         """Restarts the engine, even one that runs; None: a restart is in progress."""
         return None if self.state == "restarting" else self.replace(now)
 
-    def replace(self, now: float) -> Turn:
+    def replace(self, now: float) -> EngineEvent:
         """Restarts the engine, even during a restart: it has been replaced by another one."""
         self._attempts = 0
         return self._begin("restart", "restarting", "restart", now)
 
-    def stop(self, now: float) -> Turn | None:
+    def stop(self, now: float) -> EngineEvent | None:
         """Stops the engine and ends all attempts; None: it is stopped already."""
         if self.state == "stopped":
             return None
@@ -136,18 +136,18 @@ class Engine:
         self._order = "stop"
         return self._enter("stop", "stopped", now)
 
-    def reset(self, now: float) -> Turn:
+    def reset(self, now: float) -> EngineEvent:
         """Forgets its attempts, including those of the last hour; an engine that was given up is tried again."""
         self._attempts = 0
         self._begun.clear()
         if self.state != "failed":
-            return Turn("reset", self.state, self.state, self._why, 0)
+            return EngineEvent("reset", self.state, self.state, self._why, 0)
         self._due_at = now
         return self._enter("reset", "unhealthy", now)
 
     # Observations
 
-    def note_up(self, looked_at: float, now: float) -> Turn | None:
+    def note_up(self, looked_at: float, now: float) -> EngineEvent | None:
         """Notes a successful probe that began at `looked_at`; one that began too early has seen an earlier state."""
         match self.state:
             case "starting" | "restarting":
@@ -164,15 +164,15 @@ class Engine:
             case "running" | "stopped":
                 return None
 
-    def note_down(self, why: str, now: float, u: float) -> Turn | None:
+    def note_down(self, why: str, now: float, u: float) -> EngineEvent | None:
         """Notes that so many probes in a row have failed."""
         return self._fail(why, now, u) if self.state == "running" else None
 
-    def note_gone(self, why: str, now: float, u: float) -> Turn | None:
+    def note_gone(self, why: str, now: float, u: float) -> EngineEvent | None:
         """Notes that it does not run any more."""
         return self._fail(why, now, u) if self.state == "running" or self._boot_until is not None else None
 
-    def pass_time(self, now: float, u: float) -> Turn | None:
+    def pass_time(self, now: float, u: float) -> EngineEvent | None:
         """Does what is due by now."""
         if self._boot_until is not None and now >= self._boot_until:
             return self._fail(f"it was not up within {self.boot_s:g} s", now, u)
@@ -182,22 +182,22 @@ class Engine:
             return self._give_up(now)
         self._due_at = opens_at(self.settings, self._begun, now)
         if self._due_at > now:
-            self._why = f"{self.settings.max_per_hour} restarts within an hour are the most; before it: {self._why}"
-            return Turn("auto_restart_postponed", self.state, self.state, self._why, self._attempts)
+            self._why = f"limit of {self.settings.max_per_hour} restarts an hour reached; last failure: {self._why}"
+            return EngineEvent("auto_restart_postponed", self.state, self.state, self._why, self._attempts)
         self._attempts += 1
         self._begun.append(now)
         return self._begin("revive", "restarting", "auto_restart", now)
 
     # Orders
 
-    def take(self) -> Order | None:
+    def take(self) -> EngineCommand | None:
         """Returns the order to carry out now; `finish` must report its end. None: none, or not yet."""
         if self._work is not None:
             return None
         self._work, self._order = self._order, None
         return self._work
 
-    def finish(self, problem: str | None, now: float, u: float) -> Turn | None:
+    def finish(self, problem: str | None, now: float, u: float) -> EngineEvent | None:
         """Notes the end of the order taken, with the reason if it failed."""
         work, self._work = self._work, None
         if self._order is not None:  # something else is wanted by now
@@ -206,7 +206,7 @@ class Engine:
             if problem is None:
                 return None
             self._why = problem
-            return Turn("stop_failed", self.state, self.state, problem, 0)
+            return EngineEvent("stop_failed", self.state, self.state, problem, 0)
         if problem is not None:
             return self._fail(problem, now, u)
         self._told_at = now
@@ -226,12 +226,12 @@ class Engine:
             self._order or self._work,
         )
 
-    def _begin(self, order: Order, state: EngineState, what: What, now: float) -> Turn:
+    def _begin(self, order: EngineCommand, state: EngineState, what: EngineEventKind, now: float) -> EngineEvent:
         self._order = order
         self._boot_until = None
         return self._enter(what, state, now)
 
-    def _succeed(self, now: float) -> Turn:
+    def _succeed(self, now: float) -> EngineEvent:
         self._boot_until = None
         self._why = ""
         if self.state == "starting":
@@ -239,7 +239,7 @@ class Engine:
         self._restarts_ok += 1
         return self._enter("auto_restart_success" if self._attempts else "restart_success", "running", now)
 
-    def _fail(self, why: str, now: float, u: float) -> Turn:
+    def _fail(self, why: str, now: float, u: float) -> EngineEvent:
         self._attempts = self._counted_attempts(now)
         self._boot_until = None
         self._why = why
@@ -252,7 +252,7 @@ class Engine:
             return self._give_up(now)
         return self._enter("auto_restart_failed" if self._attempts else "restart_failed", "restart_failed", now)
 
-    def _give_up(self, now: float) -> Turn:
+    def _give_up(self, now: float) -> EngineEvent:
         return self._enter("auto_restart_gave_up", "failed", now)
 
     def _counted_attempts(self, now: float) -> int:
@@ -261,8 +261,8 @@ class Engine:
         is_steady = self.state == "running" and now - self._since >= self.settings.reset_after
         return 0 if is_steady else self._attempts
 
-    def _enter(self, what: What, state: EngineState, now: float) -> Turn:
-        turn = Turn(what, self.state, state, self._why, self._attempts)
+    def _enter(self, what: EngineEventKind, state: EngineState, now: float) -> EngineEvent:
+        turn = EngineEvent(what, self.state, state, self._why, self._attempts)
         self.state = state
         self._since = now
         return turn

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from llm_guard.resilience.units import Count, Ratio, Seconds, Unit
 
-Finding = Literal["ok", "answered", "failed", "unclear"]
+ProbeOutcome = Literal["ok", "answered", "failed", "unclear"]
 """ok        it serves, as far as this kind of probe can show
 answered  it responds, but not to this probe: an unknown path, a refused key. The probe may be at fault, so it is no
           reason to prefer other deployments
@@ -85,7 +85,7 @@ class CompletionProbeSettings:
 class ProbeResult:
     """Result of one probe."""
 
-    finding: Finding
+    finding: ProbeOutcome
     why: str = ""
     """A phrase, if something is wrong."""
 
@@ -97,7 +97,7 @@ def evaluate_health(status: int, said: object) -> ProbeResult:
         return result
     if said is True or said == status or (isinstance(said, str) and said.lower() in _WELL):
         return result
-    return ProbeResult("failed", f"its health page says {said!r:.60}")
+    return ProbeResult("failed", f"its health page reports {said!r:.60}")
 
 
 def evaluate_models(status: int, listed: Collection[str] | None, wanted: Collection[str]) -> ProbeResult:
@@ -123,7 +123,7 @@ def evaluate_completion(status: int, is_completion: bool) -> ProbeResult:
     """Evaluates a call for one token. `is_completion`: the body is an object, and not an error."""
     result = _by_status(status, "to a call for one token")
     if result.finding == "ok" and not is_completion:
-        return ProbeResult("failed", f"what it answered {status} with is no completion")
+        return ProbeResult("failed", f"it answered {status}, but the body is not a completion")
     return result
 
 
@@ -134,7 +134,7 @@ def _by_status(status: int, to_what: str) -> ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSnapshot:
+class ProbeHistorySnapshot:
     state: ProbeState
     failures: int
     """Failures in a row."""
@@ -171,8 +171,8 @@ class ProbeHistory:
                 self._state = "down"
         return before != self._state and (before, self._state) != ("unknown", "up")
 
-    def snapshot(self, _now: float) -> RecordSnapshot:
-        return RecordSnapshot(self._state, self._failures, self._why)
+    def snapshot(self, _now: float) -> ProbeHistorySnapshot:
+        return ProbeHistorySnapshot(self._state, self._failures, self._why)
 
 
 def may_end_opening(kind: ProbeKind, result: ProbeResult, failures_before: int) -> bool:

@@ -43,7 +43,7 @@ PRESETS: Mapping[Preset, RestartSettings] = MappingProxyType({
 
 
 @dataclass(frozen=True, slots=True)
-class GivingUp:
+class GiveUpWindow:
     """Seconds from when an engine is found down to when it is given up, depending on the jitter."""
 
     soonest_s: float
@@ -71,10 +71,10 @@ def opens_at(settings: RestartSettings, begun: Sequence[float], now: float) -> f
     return max(now, begun[-settings.max_per_hour] + HOUR_S)
 
 
-def giving_up(settings: RestartSettings, attempt_s: float) -> GivingUp:
+def giving_up(settings: RestartSettings, attempt_s: float) -> GiveUpWindow:
     """Returns how long an engine that never comes up is tried, if each attempt takes `attempt_s` to fail: 0 for one
     that dies at once, the start timeout for one that hangs."""
-    return GivingUp(*(_given_up_after_s(settings, attempt_s, u) for u in (0.0, 0.5, 1.0)))
+    return GiveUpWindow(*(_given_up_after_s(settings, attempt_s, u) for u in (0.0, 0.5, 1.0)))
 
 
 def _given_up_after_s(settings: RestartSettings, attempt_s: float, u: float) -> float:

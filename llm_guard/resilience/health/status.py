@@ -80,35 +80,35 @@ class HealthSignals:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthVerdict:
     """A health state, with a phrase for each thing that makes it less than healthy, the worst first."""
 
     health: HealthState
     why: tuple[str, ...] = ()
 
 
-def judge(signals: HealthSignals, settings: HealthSettings) -> Verdict:
+def judge(signals: HealthSignals, settings: HealthSettings) -> HealthVerdict:
     """Returns one deployment's health. One that gets no calls has nothing against it."""
     refusals = evaluate_refusals(signals.calls, signals.refused)
     lost = [f"its engine was given up: {signals.given_up}"] if signals.given_up is not None else []
     ill, poor = _illnesses(signals), _weaknesses(signals, settings)
     (ill if refusals.health == "unhealthy" else poor).extend(refusals.why)
     health: HealthState = "failed" if lost else "unhealthy" if ill else "degraded" if poor else "healthy"
-    return Verdict(health, (*lost, *ill, *poor))
+    return HealthVerdict(health, (*lost, *ill, *poor))
 
 
-def evaluate_refusals(calls: int, refused: Mapping[str, int]) -> Verdict:
+def evaluate_refusals(calls: int, refused: Mapping[str, int]) -> HealthVerdict:
     """Returns the health of a deployment or model by the share of its calls that the gateway refused in a minute."""
     count = sum(refused.values())
     if calls < SOME_CALLS or count < _MOST * calls:
-        return Verdict("healthy")
+        return HealthVerdict("healthy")
     most_first = sorted(refused.items(), key=lambda pair: -pair[1])
     by = ", ".join(f"{number} by {name}" for name, number in most_first)
     why = f"the gateway refused {count} of {calls} calls within a minute: {by}"
-    return Verdict("unhealthy" if count >= _NEARLY_ALL * calls else "degraded", (why,))
+    return HealthVerdict("unhealthy" if count >= _NEARLY_ALL * calls else "degraded", (why,))
 
 
-def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Sequence[str] = ()) -> Verdict:
+def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Sequence[str] = ()) -> HealthVerdict:
     """Returns the health of the whole gateway, from that of its deployments by name. `asked`: deployments in use; a
     healthy one that gets no calls proves nothing. `alone`: models in use with deployments, fallbacks included, that are
     all unhealthy."""
@@ -121,33 +121,33 @@ def sum_up(healths: Mapping[str, HealthState], asked: Collection[str], alone: Se
     ]
     used = [healths[name] for name in asked if name in healths]
     if used and all(health in ("unhealthy", "failed") for health in used):
-        return Verdict("unhealthy", ("no deployment that is in use is well", *why))
+        return HealthVerdict("unhealthy", ("no deployment in use is healthy", *why))
     if alone:
-        return Verdict("unhealthy", (f"nobody is left who could answer for {_listed(alone)}", *why))
-    return Verdict("degraded" if why else "healthy", tuple(why))
+        return HealthVerdict("unhealthy", (f"no deployment is left for {_listed(alone)}", *why))
+    return HealthVerdict("degraded" if why else "healthy", tuple(why))
 
 
-def with_refusals(whole: Verdict, total: Verdict, models: Mapping[str, Verdict]) -> Verdict:
+def with_refusals(whole: HealthVerdict, total: HealthVerdict, models: Mapping[str, HealthVerdict]) -> HealthVerdict:
     """Adds refused calls to the gateway's health: `total` is that of all calls, `models` those of the worst models."""
     why = [f"{name}: {phrase}" for name, verdict in models.items() for phrase in verdict.why]
     left = len(why) - _MODELS_NAMED
-    more = [f"so it did for {left} more model{'s' if left > 1 else ''}"] if left > 0 else []
+    more = [f"the same for {left} more model{'s' if left > 1 else ''}"] if left > 0 else []
     found: HealthState = "unhealthy" if total.health == "unhealthy" else "degraded" if why else "healthy"
     health = max(whole.health, found, key=_WORSE.index)
-    return Verdict(health, (*whole.why, *why[:_MODELS_NAMED], *more))
+    return HealthVerdict(health, (*whole.why, *why[:_MODELS_NAMED], *more))
 
 
-def with_modes(whole: Verdict, words: Sequence[str]) -> Verdict:
+def with_modes(whole: HealthVerdict, words: Sequence[str]) -> HealthVerdict:
     """Adds degraded mode to the gateway's health, as described by `words`."""
     is_less = bool(words) and whole.health == "healthy"
-    return Verdict("degraded" if is_less else whole.health, (*whole.why, *words))
+    return HealthVerdict("degraded" if is_less else whole.health, (*whole.why, *words))
 
 
 def mode_words(degraded: Sequence[str], *, is_gateway: bool) -> list[str]:
     """Returns phrases that say which models, or the whole gateway, are in degraded mode."""
     words = ["the gateway is degraded"] if is_gateway else []
     if degraded:
-        words.append(f"lesser answers are given soon for {_listed(degraded)}")
+        words.append(f"degraded mode: {_listed(degraded)}")
     return words
 
 
@@ -170,13 +170,13 @@ def _weaknesses(signals: HealthSignals, settings: HealthSettings) -> list[str]:
     if 0 < share < 1 and share >= settings.failure_share:
         found.append(f"{signals.failures} of {signals.attempts} attempts within a minute failed")
     if signals.held_s > 0:
-        found.append(f"its provider takes nothing for another {signals.held_s:.0f} s")
+        found.append(f"its provider sent a Retry-After: no calls for another {signals.held_s:.0f} s")
     if signals.rests_s > 0:
-        found.append(f"its credential is benched for another {signals.rests_s:.0f} s")
+        found.append(f"its credential is in cooldown for another {signals.rests_s:.0f} s")
     if signals.quota_s > 0:
-        found.append(f"its quota is spent, and it rests for another {signals.quota_s:.0f} s")
+        found.append(f"its quota is exhausted, in cooldown for another {signals.quota_s:.0f} s")
     if signals.named_wait_s > 0:
-        found.append(f"its provider has named a wait: it rests for another {signals.named_wait_s:.0f} s")
+        found.append(f"its provider sent a Retry-After, in cooldown for another {signals.named_wait_s:.0f} s")
     found += _over("p95", signals.p95_s, settings.p95)
     found += _over("p95 to the first token", signals.first_token_p95_s, settings.first_token_p95)
     if signals.hold is not None:
@@ -191,7 +191,7 @@ def _over(what: str, found_s: float | None, budget_s: float | None) -> list[str]
 
 
 def _seconds(seconds: float) -> str:
-    return "longer than its limits" if seconds == float("inf") else f"{seconds:.3g} s"
+    return "longer than its timeouts" if seconds == float("inf") else f"{seconds:.3g} s"
 
 
 def _listed(names: Sequence[str]) -> str:

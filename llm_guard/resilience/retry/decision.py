@@ -98,7 +98,7 @@ def next_step(
     if failure.limit == "total" or now >= deadline_at:
         return GiveUp("deadline")
     if not is_repeatable and may_have_executed(failure):
-        return GiveUp("it may have been executed")
+        return GiveUp("not idempotent: it may have been executed")
     if has_timed_out_again:
         return GiveUp("it timed out twice")
     if is_for_other_model and not kind.can_fall_back:
@@ -140,11 +140,11 @@ def _obstacle(
     if not failure.kind.is_retriable:
         return "not retriable"
     if retry >= settings.max_attempts:
-        return "attempts used up"
+        return "max_attempts reached"
     if not can_spend:
         return "retry budget empty"
     if failure.retry_after_s is not None and failure.retry_after_s > settings.max_delay:
-        return "upstream asks to wait longer than max_delay"
+        return "Retry-After longer than retry.max_delay"
     if ends_too_late:
         return "deadline"
     return None

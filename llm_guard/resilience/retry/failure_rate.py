@@ -22,7 +22,7 @@ _FADE_EACH_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class RecentSnapshot:
+class FailureRateSnapshot:
     failure_share: float
     """0 to 1."""
     attempts: float
@@ -67,8 +67,8 @@ class FailureRate:
         faded = self._faded(now)
         return self._failures * faded / max(_FEW, self._attempts * faded)
 
-    def snapshot(self, now: float) -> RecentSnapshot:
-        return RecentSnapshot(self.failure_share(now), self._attempts * self._faded(now))
+    def snapshot(self, now: float) -> FailureRateSnapshot:
+        return FailureRateSnapshot(self.failure_share(now), self._attempts * self._faded(now))
 
     def _faded(self, now: float) -> float:
         return math.exp((self._noted_at - now) / FADE_S)

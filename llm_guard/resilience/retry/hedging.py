@@ -37,12 +37,12 @@ def parse_after(value: object) -> float | str:
         raise ValueError(f"{error}, or p50 to p99") from None
 
 
-After = Annotated[float | str, Unit(parse_after)]
+HedgeAfter = Annotated[float | str, Unit(parse_after)]
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeSettings:
-    after: After = "p95"
+    after: HedgeAfter = "p95"
     """A quantile of the deployment's recent latencies, or seconds."""
     max_extra: Ratio = 0.05
     """Hedges per call."""

@@ -28,7 +28,7 @@ def parse_recover(value: object) -> str:
 
 StreamEnd = Literal["strict", "lenient"]
 """Accepted ends of an upstream's chat streams. strict: a finish_reason; lenient: also `[DONE]` alone."""
-Recover = Annotated[Literal["off", "auto", "continue", "restart"], Unit(parse_recover)]
+ResumePolicy = Annotated[Literal["off", "auto", "continue", "restart"], Unit(parse_recover)]
 
 JOIN_S = 10.0
 """Seconds, from the first text of a stream that continues another one, for which its text is held while it has not
@@ -36,7 +36,7 @@ repeated the end of what was sent. Models that repeat it at all do so at the beg
 
 
 @dataclass(frozen=True, slots=True)
-class HoldBackSettings:
+class PrebufferSettings:
     """Holding back ends with the first of these limits."""
 
     tokens: Count = 20
@@ -46,7 +46,7 @@ class HoldBackSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingSettings:
+class KeepAliveSettings:
     interval: Seconds = 15.0
     """Seconds of silence before the client is sent a keep-alive, and between keep-alives."""
     before_headers: bool = False
@@ -60,13 +60,13 @@ class WaitingSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    recover: Recover = "auto"
+    recover: ResumePolicy = "auto"
     """When a stream dies after its first token: off, an error event; auto, another attempt continues where it ended, at
     deployments that accept the text so far as the beginning of their response; continue, at any, by an instruction
     where they do not; restart, one that begins again and repeats word for word what was sent."""
-    prebuffer: HoldBackSettings | None = None
+    prebuffer: PrebufferSettings | None = None
     """None: nothing is held back after the first token."""
-    keepalive: WaitingSettings | None = WaitingSettings()
+    keepalive: KeepAliveSettings | None = KeepAliveSettings()
     """None: no keep-alives are sent."""
 
 
@@ -84,6 +84,6 @@ def may_recover(failure: Failure) -> bool:
     return failure.kind.source is Source.UPSTREAM and not failure.kind.is_final and failure.limit != "total"
 
 
-def effective_recover(recover: Recover, *, takes_prefill: bool) -> Recover:
+def effective_recover(recover: ResumePolicy, *, takes_prefill: bool) -> ResumePolicy:
     """Resolves `auto`: off if none of a route's deployments accepts the beginning of a response (`takes_prefill`)."""
     return "off" if recover == "auto" and not takes_prefill else recover

@@ -11,7 +11,7 @@ from math import inf
 from typing import Literal
 
 from llm_guard.resilience.throttling.gcra import Bucket
-from llm_guard.resilience.throttling.observation_window import Before, Epoch, FailureShare
+from llm_guard.resilience.throttling.observation_window import Epoch, FailureShare, TrialBaseline
 from llm_guard.resilience.throttling.rate_trial import at_least, differs, judge
 
 Phase = Literal["watching", "trying", "throttling", "releasing"]
@@ -103,7 +103,7 @@ class Throttle:
         self._failures_take_s = 0.0
         """Average time that a call takes to fail."""
         self._next_trial_at = -inf
-        self._before = Before(0.0, 0.0)
+        self._before = TrialBaseline(0.0, 0.0)
         self._share = 0.0
         """Share of failures that a trial has to reduce."""
         self._usual = FailureShare()
@@ -222,7 +222,7 @@ class Throttle:
         is_due = not has_changed and now >= self._next_trial_at
         if is_due and share >= _LEAST_SHARE and ok_per_s >= _LEAST_OK_PER_S:
             self.since = now
-            self._before, self._too_fast = Before(calls / passed_s, share), 0.0
+            self._before, self._too_fast = TrialBaseline(calls / passed_s, share), 0.0
             self._try(at_least(self._usual.share, self._usual.calls), ok_per_s, now)
         else:
             self._epoch = Epoch(now)

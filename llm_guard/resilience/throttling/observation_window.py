@@ -49,7 +49,7 @@ class FailureShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class TrialBaseline:
     """Rate and results of calls before a trial."""
 
     per_s: float

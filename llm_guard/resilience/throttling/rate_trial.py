@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import Literal
 
-Verdict = Literal["helps", "helps_not", "likely", "unlikely"]
+TrialVerdict = Literal["helps", "helps_not", "likely", "unlikely"]
 """The last two are undecided, and say which of the others is more likely."""
 
 # Where sending less helps, at most this fraction of the share of failures is left.
@@ -28,7 +28,7 @@ _LEAST_SHARE = 0.02
 _LARGEST_SHARE = 0.95
 
 
-def judge(share: float, decided: float, failures: int, *, has_helped: bool) -> Verdict:
+def judge(share: float, decided: float, failures: int, *, has_helped: bool) -> TrialVerdict:
     """Runs a sequential test (Wald 1945) of the share of failures before the trial against a quarter of it.
 
     `share`: before the trial, as returned by `at_least`; `decided`: calls of the trial that have succeeded or failed,

@@ -21,7 +21,7 @@ _STRETCH_S = 5.0
 _STALE_S = 120.0
 
 
-class Returns:
+class ReturnSchedule:
     """Schedule of returning calls: each is assigned the instant at which it may go, without a queue.
 
     A provider that refuses some of its requests with a Retry-After builds up a backlog: each refused call returns when

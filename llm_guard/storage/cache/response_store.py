@@ -23,7 +23,7 @@ _HEADER_BYTES = 180
 _FEW = 64
 
 
-class CachedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CachedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A complete response, without headers that apply only to the original call."""
 
     route: str
@@ -37,15 +37,15 @@ class CachedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Deployment that produced the response."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class CacheHit(msgspec.Struct, frozen=True):
     """A cache hit."""
 
-    answer: CachedAnswer
+    answer: CachedResponse
     age_s: float
     """Age in seconds since it was stored."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class RouteCacheSize(msgspec.Struct, frozen=True):
     """Size of a route's part of the cache."""
 
     entries: int
@@ -57,21 +57,21 @@ class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["memory", "sqlite"]
     max_bytes: int
-    routes: Mapping[str, Held]
+    routes: Mapping[str, RouteCacheSize]
     evictions: int
     """Entries evicted to make room, since the start."""
     failures: Mapping[str, int]
     """Failed operations since the start, by cause: `read`, `slow`, `write`, `full`."""
 
 
-class AnswerStore(Protocol):
+class ResponseStore(Protocol):
     """A store of responses. Its methods never raise: an entry that cannot be read is a miss, one that cannot be written
     is not stored, and both are counted. A key is 32 bytes that cannot be guessed."""
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         """Returns the entry if it has not expired; takes at most a tenth of a second."""
 
-    async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
+    async def put(self, key: bytes, answer: CachedResponse, lasts_s: float) -> None:
         """Stores or replaces the entry. It is stored when this returns, unless the store took longer than a second."""
 
     async def purge(self, route: str | None) -> int | None:
@@ -90,7 +90,7 @@ class AnswerStore(Protocol):
 
 @dataclass(slots=True)
 class _Slot:
-    answer: CachedAnswer
+    answer: CachedResponse
     stored_at: float
     ends_at: float
     size: int
@@ -110,15 +110,15 @@ class MemoryCache:
         self._bytes = 0
         self._evictions = 0
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         now = self._clock.now()
         slot = self._slots.get(key)
         if slot is None or now >= slot.ends_at:
             return None
         self._slots.move_to_end(key)
-        return Found(slot.answer, now - slot.stored_at)
+        return CacheHit(slot.answer, now - slot.stored_at)
 
-    async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
+    async def put(self, key: bytes, answer: CachedResponse, lasts_s: float) -> None:
         self._drop(key)
         now, size = self._clock.now(), cost_of(answer)
         self._forget_ended(now)
@@ -151,7 +151,7 @@ class MemoryCache:
         for slot in self._slots.values():
             entries[slot.answer.route] += 1
             sizes[slot.answer.route] += slot.size
-        routes = {route: Held(count, sizes[route]) for route, count in entries.items()}
+        routes = {route: RouteCacheSize(count, sizes[route]) for route, count in entries.items()}
         return CacheSnapshot(
             kind="memory", max_bytes=self._max_bytes, routes=routes, evictions=self._evictions, failures={}
         )
@@ -177,7 +177,7 @@ class MemoryCache:
             self._bytes -= slot.size
 
 
-def cost_of(answer: CachedAnswer) -> int:
+def cost_of(answer: CachedResponse) -> int:
     """Memory that an entry takes, in bytes."""
     headers = sum(len(name) + len(value) + _HEADER_BYTES for name, value in answer.headers)
     return len(answer.body) + headers + _BESIDE_BYTES

@@ -16,10 +16,10 @@ from typing import Any
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.storage.cache.response_store import CachedAnswer, CacheSnapshot, Found, Held
-from llm_guard.storage.cache.sqlite_cache_file import CacheFile, Written
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, RouteCacheSize
+from llm_guard.storage.cache.sqlite_cache_file import CacheFile, CacheFileContent
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 
 _log = structlog.get_logger("llm_guard.storage.cache.sqlite_cache")
 
@@ -44,11 +44,11 @@ class SqliteCache:
         self._file = CacheFile(folder)
         self._clock = clock
         self._max_bytes = max_bytes
-        self._worker = Worker("cache")
+        self._worker = IoThread("cache")
         self._touches: dict[bytes, float] = {}
         """When entries were last used; written with the next entry."""
         self._unwritten = 0
-        self._routes: Mapping[str, Held] = {}
+        self._routes: Mapping[str, RouteCacheSize] = {}
         self._evictions = 0
         self._failures: Counter[str] = Counter()
         self._rests_until = self._sweep_at = self._clock.now()
@@ -56,16 +56,16 @@ class SqliteCache:
         """Number of disk operations that have finished."""
         self._is_closed = False
 
-    async def get(self, key: bytes) -> Found | None:
+    async def get(self, key: bytes) -> CacheHit | None:
         if self._is_resting or self._is_too_much(self._worker.is_full):
             return None
         now = self._clock.wall()
-        found: Found | None = await self._ask(READ_S, "read", self._file.get, key, now)
+        found: CacheHit | None = await self._ask(READ_S, "read_failed", self._file.get, key, now)
         if found is not None and len(self._touches) < _MOST_TOUCHES:
             self._touches[key] = now
         return found
 
-    async def put(self, key: bytes, answer: CachedAnswer, lasts_s: float) -> None:
+    async def put(self, key: bytes, answer: CachedResponse, lasts_s: float) -> None:
         size = len(answer.body)
         is_much = self._worker.is_full or self._unwritten + size > MOST_UNWRITTEN_BYTES
         if self._is_resting or self._is_too_much(is_much):
@@ -74,11 +74,11 @@ class SqliteCache:
         self._unwritten += size
         writing = self._begin(self._file.put, key, answer, self._clock.wall(), lasts_s, touches, self._max_bytes)
         writing.add_done_callback(lambda _: self._forget(size))
-        await self._wait(writing, WRITE_S, "write")
+        await self._wait(writing, WRITE_S, "write_failed")
 
     async def purge(self, route: str | None) -> int | None:
         """Runs even during the pause after a failure, because an operator requested it."""
-        written: Written | None = await self._ask(_PURGE_S, "write", self._file.purge, route)
+        written: CacheFileContent | None = await self._ask(_PURGE_S, "write_failed", self._file.purge, route)
         return None if written is None else written.gone
 
     def sweep(self) -> None:
@@ -124,14 +124,14 @@ class SqliteCache:
         finally:
             self._done += 1
 
-    async def _ask(self, within_s: float, what: str, act: Callable[..., Any], *args: Any) -> Any:
-        return await self._wait(self._begin(act, *args), within_s, what)
+    async def _ask(self, within_s: float, reason: str, act: Callable[..., Any], *args: Any) -> Any:
+        return await self._wait(self._begin(act, *args), within_s, reason)
 
-    async def _wait(self, asked: asyncio.Future[Any], within_s: float, what: str) -> Any:
+    async def _wait(self, asked: asyncio.Future[Any], within_s: float, reason: str) -> Any:
         """Returns the result; None after a failure or a timeout."""
         done = self._done
         with contextlib.suppress(TimeoutError), self._clock.limit() as limit:
-            limit.set(self._clock.now() + within_s, what)
+            limit.set(self._clock.now() + within_s, reason)
             await asyncio.wait((asked,))
         if not asked.done():
             self._note_late(within_s, is_busy=self._done > done)
@@ -139,23 +139,23 @@ class SqliteCache:
         try:
             return asked.result()
         except StoreError as error:
-            self._fail(what, str(error))
+            self._fail(reason, str(error))
         except Exception as error:  # noqa: BLE001  # the call goes on without the cache
-            self._fail(what, f"{type(error).__name__}: {error}")
+            self._fail(reason, f"{type(error).__name__}: {error}")
         return None
 
     def _note_late(self, within_s: float, *, is_busy: bool) -> None:
         """`is_busy`: other operations finished meanwhile, so the disk is only slow, and the store is not paused."""
         if is_busy:
-            self._failures["slow"] += 1
+            self._failures["timeout"] += 1
         else:
-            self._fail("slow", f"the disk has not answered in {within_s:g} s")
+            self._fail("timeout", f"the disk has not responded within {within_s:g} s")
 
     def _is_too_much(self, is_much: bool) -> bool:
         """Counts an operation that is dropped because the queue is full. Does not pause the store: if the disk hangs,
         the operations that wait time out and do that."""
         if is_much:
-            self._failures["full"] += 1
+            self._failures["queue_full"] += 1
         return is_much
 
     def _note(self, asked: asyncio.Future[Any]) -> None:
@@ -163,15 +163,15 @@ class SqliteCache:
         if asked.cancelled() or asked.exception() is not None:
             return
         written = asked.result()
-        if isinstance(written, Written):
+        if isinstance(written, CacheFileContent):
             self._routes = written.routes
             self._evictions += written.evicted
 
     def _forget(self, size: int) -> None:
         self._unwritten -= size
 
-    def _fail(self, what: str, why: str) -> None:
-        self._failures[what] += 1
+    def _fail(self, reason: str, error: str) -> None:
+        self._failures[reason] += 1
         if not self._is_resting:  # else already logged
-            _log.warning("the cache's file is left alone for a while", problem=why, seconds=REST_S)
+            _log.warning("the cache file is not used for a while after an error", error=error, seconds=REST_S)
         self._rests_until = self._clock.now() + REST_S

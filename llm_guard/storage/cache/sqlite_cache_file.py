@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from llm_guard.storage.cache.response_store import CachedAnswer, Found, Held, cost_of
-from llm_guard.storage.sqlite_file import Database, Form
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, RouteCacheSize, cost_of
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FILE = "cache.db"
 
@@ -37,7 +37,7 @@ CREATE TRIGGER answers_go AFTER DELETE ON answers BEGIN
     UPDATE totals SET entries = entries - 1, size = size - OLD.size WHERE route = OLD.route;
 END;
 """
-_FORM = Form(FILE, "the cache", (_FIRST,), is_durable=False)
+_FORM = DatabaseSpec(FILE, "the cache", (_FIRST,), is_durable=False)
 _GET = "SELECT answer, stored_at FROM answers WHERE key = ? AND ends_at > ?"
 _PUT = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)"
 _TOUCH = "UPDATE answers SET used_at = max(used_at, ?) WHERE key = ?"
@@ -45,14 +45,14 @@ _LEAST_USED = "SELECT key, size FROM answers ORDER BY used_at LIMIT ?"
 _TOTALS = "SELECT route, entries, size FROM totals WHERE entries > 0"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(CachedAnswer).decode
+_decode = msgspec.msgpack.Decoder(CachedResponse).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CacheFileContent:
     """Content of the file after a change."""
 
-    routes: Mapping[str, Held]
+    routes: Mapping[str, RouteCacheSize]
     evicted: int = 0
     """Entries evicted to make room."""
     gone: int = 0
@@ -64,21 +64,21 @@ class CacheFile:
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
-        self._database = Database(folder, _FORM)
+        self._database = SqliteFile(folder, _FORM)
 
-    def get(self, key: bytes, now: float) -> Found | None:
+    def get(self, key: bytes, now: float) -> CacheHit | None:
         with self._database.reading() as connection:
             row = None if connection is None else connection.execute(_GET, (key, now)).fetchone()
         if row is None or row[1] > now + _LATE_S:
             return None
         try:
-            return Found(_decode(row[0]), max(0.0, now - row[1]))
+            return CacheHit(_decode(row[0]), max(0.0, now - row[1]))
         except msgspec.MsgspecError:  # the file was changed by something else
             return None
 
     def put(
-        self, key: bytes, answer: CachedAnswer, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
-    ) -> Written:
+        self, key: bytes, answer: CachedResponse, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
+    ) -> CacheFileContent:
         """Stores or replaces an entry. `touches`: when other entries were last used; `most`: maximum size of all
         together."""
         size = cost_of(answer)
@@ -89,23 +89,23 @@ class CacheFile:
             evicted = _make_room(connection, most - size) if size <= most else 0
             if size <= most:
                 connection.execute(_PUT, (key, answer.route, now, now + lasts_s, now, size, _encode(answer)))
-            return Written(_routes(connection), evicted, gone)
+            return CacheFileContent(_routes(connection), evicted, gone)
 
-    def forget_ended(self, now: float, most: int) -> Written:
+    def forget_ended(self, now: float, most: int) -> CacheFileContent:
         """Deletes expired entries, then evicts until the rest fits into `most` bytes."""
         with self._database.writing() as connection:
             gone = _delete(connection, "ends_at <= ?", now)
             evicted = _make_room(connection, most)
-            written = Written(_routes(connection), evicted, gone)
+            written = CacheFileContent(_routes(connection), evicted, gone)
         if gone + evicted:
             self._database.give_back()
         return written
 
-    def purge(self, route: str | None) -> Written:
+    def purge(self, route: str | None) -> CacheFileContent:
         """Deletes a route's entries; None: all."""
         with self._database.writing() as connection:
             gone = _delete(connection, "1") if route is None else _delete(connection, "route = ?", route)
-            written = Written(_routes(connection), gone=gone)
+            written = CacheFileContent(_routes(connection), gone=gone)
         self._database.give_back()
         return written
 
@@ -139,5 +139,5 @@ def _until_fits(rows: Iterable[tuple[bytes, int]], excess: int) -> Iterable[tupl
         excess -= size
 
 
-def _routes(connection: sqlite3.Connection) -> dict[str, Held]:
-    return {route: Held(entries, size) for route, entries, size in connection.execute(_TOTALS)}
+def _routes(connection: sqlite3.Connection) -> dict[str, RouteCacheSize]:
+    return {route: RouteCacheSize(entries, size) for route, entries, size in connection.execute(_TOTALS)}

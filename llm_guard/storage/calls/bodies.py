@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Literal
 
-from llm_guard.storage.calls.encryption import Sealing
+from llm_guard.storage.calls.encryption import BodyEncryption
 from llm_guard.storage.calls.store import Purpose
 from llm_guard.storage.errors import StoreError
 
@@ -31,10 +31,10 @@ class Unreadable(StoreError):
 class Bodies:
     """Stores bodies as configured. `sealing` None: there is no key."""
 
-    def __init__(self, rule: BodyRule, sealing: Sealing | None) -> None:
+    def __init__(self, rule: BodyRule, sealing: BodyEncryption | None) -> None:
         """Raises ValueError if bodies are to be encrypted and there is no key."""
         if rule == "encrypted" and sealing is None:
-            raise ValueError("bodies are to be encrypted, but there is no key")
+            raise ValueError("bodies must be encrypted, but there is no key")
         self._rule = rule
         self._sealing = sealing
         self.keys = json.dumps(() if sealing is None else sealing.names)
@@ -42,14 +42,14 @@ class Bodies:
 
     def are_kept(self, purpose: Purpose, *, is_dead: bool) -> bool:
         """True if such a call's bodies are stored. A deferred call that is dead counts as a dead letter."""
-        return self._rule != "none" or (purpose == "later" and not is_dead)
+        return self._rule != "none" or (purpose == "deferred" and not is_dead)
 
     def put(
         self, connection: sqlite3.Connection, number: int, call_id: str, parts: Mapping[Part, bytes | None],
         purpose: Purpose,
     ) -> None:  # fmt: skip
         """Replaces the bodies of these parts; None deletes one."""
-        is_sealed = self._rule == "encrypted" or purpose == "later"
+        is_sealed = self._rule == "encrypted" or purpose == "deferred"
         sealing = self._sealing if is_sealed else None
         for part, content in parts.items():
             connection.execute(_DROP, (number, part))
@@ -73,7 +73,7 @@ class Bodies:
         return found, is_open
 
 
-def _opened(sealing: Sealing, content: bytes, place: str, key: str) -> bytes:
+def _opened(sealing: BodyEncryption, content: bytes, place: str, key: str) -> bytes:
     try:
         return sealing.open(content, place, key)
     except ValueError as error:

@@ -16,7 +16,7 @@ _PIECE_BYTES = 4 * 1024**2
 """Encrypting a piece blocks all threads of the process: 2 ms, instead of 30 ms for a body of 64 MiB in one piece."""
 
 
-class Sealing:
+class BodyEncryption:
     """Encrypts with the first key and decrypts with any of them."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -55,9 +55,9 @@ class Sealing:
                 nonce, rest = piece[:_NONCE_BYTES], piece[_NONCE_BYTES:]
                 opened += cipher.decrypt(nonce, rest, _label(place, number, len(pieces)))
         except (InvalidTag, ValueError):
-            raise ValueError("it was damaged or changed since it was sealed") from None
+            raise ValueError("it was damaged or changed after it was encrypted") from None
         if not pieces:
-            raise ValueError("nothing is left of it")
+            raise ValueError("it is empty")
         return bytes(opened)
 
 

@@ -12,15 +12,14 @@ from typing import Any
 import msgspec
 
 from llm_guard.storage.calls.bodies import Part, Unreadable
-from llm_guard.storage.calls.store import Ended, KeptCall, StoredAnswer, StoredRequest, Wanted
-from llm_guard.storage.sqlite_file import Form
+from llm_guard.storage.calls.store import CallFailure, CallFilter, StoredCall, StoredRequest, StoredResponse
+from llm_guard.storage.sqlite_file import DatabaseSpec
 
-# Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
-_FIRST = """
+_CALLS = """
 CREATE TABLE calls (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE, request_id TEXT NOT NULL,
-    purpose TEXT NOT NULL CHECK (purpose IN ('letter', 'later')),
+    purpose TEXT NOT NULL CHECK (purpose IN ({purposes})),
     state TEXT NOT NULL CHECK (state IN ('dead', 'queued', 'running', 'answered')),
     owner TEXT NOT NULL, client TEXT, route TEXT NOT NULL, request TEXT NOT NULL, is_repeatable INTEGER NOT NULL,
     received_at REAL NOT NULL, first_failed_at REAL, last_failed_at REAL,
@@ -32,6 +31,8 @@ CREATE TABLE calls (
     CHECK ((state = 'answered') = (answered_at IS NOT NULL)),
     CHECK ((state = 'running') = (runner IS NOT NULL AND leased_until IS NOT NULL))
 );
+"""
+_INDEXES = """
 CREATE INDEX calls_by_age ON calls (received_at);
 CREATE INDEX calls_due ON calls (due_at) WHERE state = 'queued';
 CREATE INDEX calls_running ON calls (leased_until) WHERE state = 'running';
@@ -39,7 +40,8 @@ CREATE INDEX calls_answered ON calls (answered_at) WHERE state = 'answered';
 CREATE INDEX calls_dead ON calls (received_at, size) WHERE state = 'dead';
 CREATE INDEX calls_untold ON calls (webhook, number)
     WHERE webhook IS NOT NULL AND state IN ('answered', 'dead') AND told IS NOT state;
-
+"""
+_OTHERS = """
 CREATE TABLE bodies (call INTEGER NOT NULL, part TEXT NOT NULL, key TEXT, content BLOB NOT NULL);
 CREATE UNIQUE INDEX bodies_of ON bodies (call, part);
 
@@ -47,6 +49,9 @@ CREATE TABLE totals (
     purpose TEXT NOT NULL, state TEXT NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
     PRIMARY KEY (purpose, state)
 ) WITHOUT ROWID;
+"""
+# Triggers keep sizes and totals: they stay correct for every writer, and counting reads neither bodies nor all calls.
+_TRIGGERS = """
 CREATE TRIGGER calls_come AFTER INSERT ON calls BEGIN
     INSERT INTO totals VALUES (NEW.purpose, NEW.state, 1, NEW.size)
         ON CONFLICT (purpose, state) DO UPDATE SET count = count + 1, size = size + excluded.size;
@@ -67,7 +72,28 @@ CREATE TRIGGER bodies_go AFTER DELETE ON bodies BEGIN
     UPDATE calls SET size = size - length(OLD.content) WHERE number = OLD.call;
 END;
 """
-FORM = Form("calls.db", "the store of kept calls", (_FIRST,), reserve_bytes=8 * 1024**2)
+_FIRST = _CALLS.format(purposes="'letter', 'later'") + _INDEXES + _OTHERS + _TRIGGERS
+_MOVE_CALLS = """
+INSERT INTO calls SELECT number, id, request_id, iif(purpose = 'letter', 'dead_letter', 'deferred'),
+        state, owner, client, route, request, is_repeatable,
+        received_at, first_failed_at, last_failed_at, attempts, rounds, due_at, deadline_at, kind, ended, answer,
+        answered_at, webhook, told, runner, leased_until, size
+    FROM old_calls;
+UPDATE totals SET purpose = iif(purpose = 'letter', 'dead_letter', 'deferred');
+DROP TABLE old_calls;
+"""
+_SECOND = (
+    "".join(
+        f"DROP TRIGGER {name};\n" for name in ("calls_come", "calls_go", "calls_change", "bodies_come", "bodies_go")
+    )
+    + "ALTER TABLE calls RENAME TO old_calls;\n"
+    + _CALLS.format(purposes="'dead_letter', 'deferred'")
+    + _MOVE_CALLS
+    + _INDEXES
+    + _TRIGGERS
+)
+"""Renames the purposes. SQLite cannot change a CHECK, so the table is replaced."""
+FORM = DatabaseSpec("calls.db", "the store of calls", (_FIRST, _SECOND), reserve_bytes=8 * 1024**2)
 
 _COLUMNS = (
     "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",
@@ -90,7 +116,7 @@ _ROW_BYTES = 500
 """Size of a row besides its texts: numbers and indexes."""
 
 
-def written(call: KeptCall) -> dict[str, Any]:
+def written(call: StoredCall) -> dict[str, Any]:
     """The values of INSERT, without the bodies."""
     row = {name: getattr(call, name) for name in _COLUMNS[1:]}
     request, ended, answer = as_text(call.request), as_text(call.ended), as_text(call.answer)
@@ -102,15 +128,15 @@ def written(call: KeptCall) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_text(part: StoredRequest | Ended | StoredAnswer | None) -> str | None:
+def as_text(part: StoredRequest | CallFailure | StoredResponse | None) -> str | None:
     """The part as JSON, without its body."""
     if part is None:
         return None
-    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredAnswer) else None)
+    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredResponse) else None)
     return msgspec.json.encode(bare).decode()
 
 
-def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+def condition(wanted: CallFilter) -> tuple[str, dict[str, Any]]:
     """The filter as an SQL condition, with its values. Contains only the terms that are set, so that SQLite can choose
     an index."""
     values = {name: getattr(wanted, name) for name in _TERMS}
@@ -118,17 +144,17 @@ def condition(wanted: Wanted) -> tuple[str, dict[str, Any]]:
     return " AND ".join(terms), values | {"ids": json.dumps(sorted(wanted.ids or ()))}
 
 
-def kept_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> KeptCall:
+def stored_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable: bool = True) -> StoredCall:
     """Converts a row of SELECT. Raises Unreadable."""
     facts = dict(zip(_COLUMNS, row, strict=True))
     del facts["number"]
     try:
         request = msgspec.json.decode(facts.pop("request"), type=StoredRequest)
-        ended = msgspec.json.decode(facts.pop("ended") or "null", type=Ended | None)
-        answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredAnswer | None)
+        ended = msgspec.json.decode(facts.pop("ended") or "null", type=CallFailure | None)
+        answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredResponse | None)
     except msgspec.DecodeError as error:  # the file was changed by something else
         raise Unreadable(f"{facts['id']}: {error}") from None
-    return KeptCall(
+    return StoredCall(
         **facts,
         request=msgspec.structs.replace(request, body=bodies.get("request")),
         ended=ended and msgspec.structs.replace(ended, body=bodies.get("ended")),

@@ -18,14 +18,14 @@ from typing import Any
 
 from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
 from llm_guard.storage.calls.process_lock import RunnerLock
-from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, kept_call, written
-from llm_guard.storage.calls.store import Ended, Found, KeptCall, Purpose, State, StoredAnswer, Wanted
+from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, stored_call, written
+from llm_guard.storage.calls.store import CallFailure, CallFilter, CallStats, Purpose, State, StoredCall, StoredResponse
 from llm_guard.storage.errors import DiskFullError
-from llm_guard.storage.sqlite_file import Database
+from llm_guard.storage.sqlite_file import SqliteFile
 
-INTERRUPTED = Ended(
+INTERRUPTED = CallFailure(
     kind="interrupted",
-    detail="the gateway ended in the middle of asking; it may have been executed, and is not asked again unbidden",
+    detail="the gateway ended during the call; the call may have been executed, and is not retried automatically",
 )
 
 _MINE = "id = ? AND state = 'running' AND runner = ?"
@@ -35,7 +35,7 @@ _RESCHEDULE = """
 """
 _RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # constants
 _EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # constants
-OVERDUE = Ended(kind="deadline", detail="its deadline has passed, and no gateway can decrypt its request")
+OVERDUE = CallFailure(kind="deadline", detail="its deadline has passed, and no store.encryption_key fits its request")
 # json_each takes a list of any length; SQLite's own parameters do not.
 _CAN_BE_ASKED = """
     EXISTS (SELECT 1 FROM bodies WHERE call = number AND part = 'request'
@@ -88,14 +88,14 @@ _Doomed = tuple[str, State, int]
 """Id, state and size of a row to be deleted, unless it has changed since it was read."""
 
 
-class KeptCallsFile:
-    """Implements `KeptCalls` for one gateway. Opens the file on first use; after a StoreError the next call opens it
+class SqliteCallStore:
+    """Implements `CallStore` for one gateway. Opens the file on first use; after a StoreError the next call opens it
     again."""
 
     def __init__(self, folder: Callable[[], Path], runner: str | RunnerLock, bodies: Bodies) -> None:
         """`folder` may raise OSError. `runner` identifies this process uniquely. With a lock, calls of an earlier
         process are taken over at once; without one, when their leases end."""
-        self._database = Database(folder, FORM)
+        self._database = SqliteFile(folder, FORM)
         self._lock = None if isinstance(runner, str) else runner
         self._runner = runner if isinstance(runner, str) else runner.runner
         self._bodies = bodies
@@ -105,19 +105,19 @@ class KeptCallsFile:
         `bodies`."""
         self._bodies = bodies
 
-    def add(self, *calls: KeptCall) -> None:
+    def add(self, *calls: StoredCall) -> None:
         with self._database.writing() as connection:
             for call in calls:
                 number = connection.execute(INSERT, written(call)).lastrowid
                 assert number is not None  # noqa: S101  # set after every INSERT
                 self._bodies.put(connection, number, call.id, self._kept_parts(call), call.purpose)
 
-    def get(self, call_id: str) -> KeptCall | None:
+    def get(self, call_id: str) -> StoredCall | None:
         with self._database.reading() as connection:
             row = connection and connection.execute(f"{SELECT} WHERE id = ?", (call_id,)).fetchone()
             return _whole(connection, row, self._bodies) if connection and row else None
 
-    def find(self, wanted: Wanted, limit: int, before: str | None) -> list[KeptCall]:
+    def find(self, wanted: CallFilter, limit: int, before: str | None) -> list[StoredCall]:
         """Returns none if the call with the id `before` is gone."""
         where, values = condition(wanted)
         if before is not None:
@@ -125,16 +125,16 @@ class KeptCallsFile:
         order = "ORDER BY received_at DESC, number DESC LIMIT :limit"
         return self._bare(f"{SELECT} WHERE {where} {order}", values | {"before": before, "limit": limit})
 
-    def stats(self) -> Found:
+    def stats(self) -> CallStats:
         with self._database.reading() as connection:
             if connection is None:
-                return Found(count={}, size=0)
+                return CallStats(count={}, size=0)
             totals = connection.execute("SELECT purpose, state, count, size FROM totals WHERE count > 0").fetchall()
             oldest_at = connection.execute("SELECT min(received_at) FROM calls").fetchone()[0]
         count = {f"{purpose}/{state}": number for purpose, state, number, _ in totals}
-        return Found(count=count, size=sum(size for *_, size in totals), oldest_at=oldest_at)
+        return CallStats(count=count, size=sum(size for *_, size in totals), oldest_at=oldest_at)
 
-    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
+    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         if not self._database.is_there():
             return []
         if self._lock is not None:
@@ -160,17 +160,17 @@ class KeptCallsFile:
             with self._database.writing() as connection:
                 connection.executemany(_RESCHEDULE, [(*both, call_id) for call_id, both in times.items()])
 
-    def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
+    def put_back(self, call_id: str, ended: CallFailure | None, now: float, due_at: float) -> bool:
         return self._leave(call_id, "queued", now, ended, due_at=due_at)
 
-    def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
+    def answer(self, call_id: str, answer: StoredResponse, attempts: int, now: float) -> bool:
         """Deletes the request, which is no longer needed."""
         return self._leave(call_id, "answered", now, None, answer=answer, attempts=attempts)
 
-    def bury(self, call_id: str, ended: Ended, now: float) -> bool:
+    def dead_letter(self, call_id: str, ended: CallFailure, now: float) -> bool:
         return self._leave(call_id, "dead", now, ended)
 
-    def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
+    def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
         """Queues the oldest first, behind dead letters that wait already, and without a deadline. Calls without a
         readable request stay dead."""
         if not self._database.is_there():
@@ -178,7 +178,7 @@ class KeptCallsFile:
         where, values = condition(wanted)
         where += f" AND state = 'dead' AND {_CAN_BE_ASKED}"
         chosen = f"SELECT number, id FROM calls WHERE {where} ORDER BY received_at, number"  # noqa: S608  # constants
-        ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'letter'"
+        ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'dead_letter'"
         with self._database.writing() as connection:
             found = connection.execute(chosen, values | {"keys": self._bodies.keys}).fetchall()
             first = connection.execute(ahead, (now,)).fetchone()[0]
@@ -186,17 +186,17 @@ class KeptCallsFile:
             connection.executemany(_REQUEUE, dues)
         return [call_id for _, call_id in found]
 
-    def delete(self, wanted: Wanted) -> int:
+    def delete(self, wanted: CallFilter) -> int:
         where, values = condition(wanted)
         chosen = f"SELECT id, state, size FROM calls WHERE {where} AND state != 'running' LIMIT {_AT_ONCE}"  # noqa: S608  # constants
         return self._making_room(lambda: self._delete(self._rows(chosen, values)))
 
-    def told(self, call_id: str, state: State) -> None:
+    def mark_notified(self, call_id: str, state: State) -> None:
         if self._database.is_there():
             with self._database.writing() as connection:
                 connection.execute("UPDATE calls SET told = ? WHERE id = ?", (state, call_id))
 
-    def untold(self, webhook: str, limit: int) -> list[KeptCall]:
+    def unnotified(self, webhook: str, limit: int) -> list[StoredCall]:
         where = "webhook = :webhook AND state IN ('answered', 'dead') AND told IS NOT state"
         return self._bare(f"{SELECT} WHERE {where} ORDER BY number LIMIT :limit", {"webhook": webhook, "limit": limit})
 
@@ -239,30 +239,30 @@ class KeptCallsFile:
 
     # one call
 
-    def _kept_parts(self, call: KeptCall) -> dict[Part, bytes | None]:
+    def _kept_parts(self, call: StoredCall) -> dict[Part, bytes | None]:
         parts: dict[Part, bytes | None] = {"answer": None if call.answer is None else call.answer.body}
         if self._bodies.are_kept(call.purpose, is_dead=call.state == "dead"):
             parts |= {"request": call.request.body, "ended": None if call.ended is None else call.ended.body}
         return parts
 
-    def _begun(self, connection: sqlite3.Connection, number: int, bodies: Bodies, now: float) -> KeptCall | None:
+    def _begun(self, connection: sqlite3.Connection, number: int, bodies: Bodies, now: float) -> StoredCall | None:
         """Returns None for a damaged call, and marks it as dead, so that it does not block the others."""
         row = connection.execute(f"{SELECT} WHERE number = ?", (number,)).fetchone()
         try:
             return _whole(connection, row, bodies)
         except Unreadable as error:
-            self._move(connection, row[1], self._runner, "dead", now, Ended(kind="damaged", detail=str(error)))
+            self._move(connection, row[1], self._runner, "dead", now, CallFailure(kind="damaged", detail=str(error)))
             return None
 
-    def _leave(self, call_id: str, state: State, now: float, ended: Ended | None, **facts: Any) -> bool:
+    def _leave(self, call_id: str, state: State, now: float, ended: CallFailure | None, **facts: Any) -> bool:
         if not self._database.is_there():
             return False
         with self._database.writing() as connection:
             return self._move(connection, call_id, self._runner, state, now, ended, **facts)
 
     def _move(
-        self, connection: sqlite3.Connection, call_id: str, runner: str, state: State, now: float, ended: Ended | None,
-        **facts: Any,
+        self, connection: sqlite3.Connection, call_id: str, runner: str, state: State, now: float,
+        ended: CallFailure | None, **facts: Any,
     ) -> bool:  # fmt: skip
         """Ends a call that `runner` runs. False: it does not run there."""
         found = connection.execute(_RUNNING, (call_id, runner)).fetchone()
@@ -281,7 +281,8 @@ class KeptCallsFile:
 
     def _end(
         self, connection: sqlite3.Connection, number: int, call_id: str, purpose: Purpose, state: State, now: float,
-        ended: Ended | None, *, due_at: float | None = None, answer: StoredAnswer | None = None, attempts: int = 0,
+        ended: CallFailure | None, *, due_at: float | None = None, answer: StoredResponse | None = None,
+        attempts: int = 0,
     ) -> None:  # fmt: skip
         """Changes the state, and stores or deletes the bodies as the new state requires."""
         values = {
@@ -306,8 +307,8 @@ class KeptCallsFile:
         with self._database.reading() as connection:
             return [] if connection is None else connection.execute(query, values).fetchall()
 
-    def _bare(self, query: str, values: Mapping[str, Any]) -> list[KeptCall]:
-        return [kept_call(row, {}) for row in self._rows(query, values)]
+    def _bare(self, query: str, values: Mapping[str, Any]) -> list[StoredCall]:
+        return [stored_call(row, {}) for row in self._rows(query, values)]
 
     def _making_room(self, delete: Callable[[], int]) -> int:
         try:
@@ -327,11 +328,11 @@ class KeptCallsFile:
         return count
 
 
-def _whole(connection: sqlite3.Connection, row: Sequence[Any], bodies: Bodies) -> KeptCall:
+def _whole(connection: sqlite3.Connection, row: Sequence[Any], bodies: Bodies) -> StoredCall:
     """Raises Unreadable."""
     number, call_id = row[:2]
     found, is_readable = bodies.of(connection, number, call_id)
-    return kept_call(row, found, is_readable=is_readable)
+    return stored_call(row, found, is_readable=is_readable)
 
 
 def _batches(doomed: Iterable[_Doomed]) -> Iterator[list[tuple[str, State]]]:

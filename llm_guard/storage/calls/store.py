@@ -13,7 +13,7 @@ import msgspec
 from llm_guard.dialects import DialectName
 from llm_guard.storage.errors import StoreError as StoreError  # noqa: PLC0414  # part of this contract
 
-Purpose = Literal["letter", "later"]
+Purpose = Literal["dead_letter", "deferred"]
 State = Literal["dead", "queued", "running", "answered"]
 """dead      all attempts failed; kept until it is requeued, deleted or too old
 queued    to be sent at `due_at`
@@ -43,7 +43,7 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 1
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The last failure of a call."""
 
     kind: str
@@ -57,7 +57,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's error body, if bodies are stored."""
 
 
-class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A complete response."""
 
     status: int
@@ -65,7 +65,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class KeptCall(msgspec.Struct, frozen=True, kw_only=True):
+class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     """A deferred call or dead letter. Times are in seconds since the epoch."""
 
     id: str
@@ -88,8 +88,8 @@ class KeptCall(msgspec.Struct, frozen=True, kw_only=True):
     """How often processing was started."""
     due_at: float | None = None
     deadline_at: float | None = None
-    ended: Ended | None = None
-    answer: StoredAnswer | None = None
+    ended: CallFailure | None = None
+    answer: StoredResponse | None = None
     answered_at: float | None = None
     webhook: str | None = None
     """Name of the webhook that is notified at the end; None: none."""
@@ -99,7 +99,7 @@ class KeptCall(msgspec.Struct, frozen=True, kw_only=True):
     """False: its bodies were encrypted with a key that this gateway does not have, and are missing here."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter; None matches any value."""
 
     purpose: Purpose | None = None
@@ -112,7 +112,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     ids: Collection[str] | None = None
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class CallStats(msgspec.Struct, frozen=True, kw_only=True):
     """Number and size of stored calls."""
 
     count: dict[str, int]
@@ -122,25 +122,25 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     oldest_at: float | None = None
 
 
-class KeptCalls(Protocol):
+class CallStore(Protocol):
     """A store of calls. Blocking; used by one thread. Changes are on the disk when a method returns. All methods raise
     StoreError.
 
     Several gateways may share one store: a call that one of them runs is not started by another while its lease lasts.
     """
 
-    def add(self, *calls: KeptCall) -> None:
+    def add(self, *calls: StoredCall) -> None:
         """Adds calls that are dead, or queued with a `due_at`: all or none. Their ids must be new."""
 
-    def get(self, call_id: str) -> KeptCall | None: ...
+    def get(self, call_id: str) -> StoredCall | None: ...
 
-    def find(self, wanted: Wanted, limit: int, before: str | None) -> list[KeptCall]:
+    def find(self, wanted: CallFilter, limit: int, before: str | None) -> list[StoredCall]:
         """Returns calls without bodies, newest first. `before`: only calls older than the one with this id; none if it
         is gone."""
 
-    def stats(self) -> Found: ...
+    def stats(self) -> CallStats: ...
 
-    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[KeptCall]:
+    def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         """Marks queued calls that are due as `running` here, longest due first, and returns them with bodies. Skips
         calls encrypted with a key that this gateway does not have."""
 
@@ -151,28 +151,28 @@ class KeptCalls(Protocol):
         """Corrects due times and deadlines after the wall clock was set. `times`: due time and deadline by id, of calls
         that are queued or running."""
 
-    def put_back(self, call_id: str, ended: Ended | None, now: float, due_at: float) -> bool:
+    def put_back(self, call_id: str, ended: CallFailure | None, now: float, due_at: float) -> bool:
         """Queues a running call again. False: it no longer runs here (its lease ended, or it was deleted)."""
 
-    def answer(self, call_id: str, answer: StoredAnswer, attempts: int, now: float) -> bool:
+    def answer(self, call_id: str, answer: StoredResponse, attempts: int, now: float) -> bool:
         """Stores the response of a running call and deletes its request. False: it no longer runs here, and nothing is
         stored."""
 
-    def bury(self, call_id: str, ended: Ended, now: float) -> bool:
+    def dead_letter(self, call_id: str, ended: CallFailure, now: float) -> bool:
         """Marks a running call as dead: it has failed for good. False: it no longer runs here."""
 
-    def requeue(self, wanted: Wanted, now: float, pace_s: float) -> list[str]:
+    def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
         """Queues dead calls that have their request, `pace_s` apart and without a deadline; returns their ids. Of two
         simultaneous calls of this method, only one gets each call."""
 
-    def delete(self, wanted: Wanted) -> int:
+    def delete(self, wanted: CallFilter) -> int:
         """Deletes calls that are not running and returns their number. Deletes a limited number at once; call it again
         for the rest."""
 
-    def told(self, call_id: str, state: State) -> None:
+    def mark_notified(self, call_id: str, state: State) -> None:
         """Records that the call's webhook was notified of this state."""
 
-    def untold(self, webhook: str, limit: int) -> list[KeptCall]:
+    def unnotified(self, webhook: str, limit: int) -> list[StoredCall]:
         """Returns finished or dead calls that this webhook was not notified of, oldest first, without bodies."""
 
     def recover(self, now: float) -> int:

@@ -18,7 +18,7 @@ import msgspec
 
 from llm_guard.clock import Clock
 from llm_guard.config import ContainerConfig
-from llm_guard.upstreams.engines.driver import EngineError, Found, poll_gone
+from llm_guard.upstreams.engines.driver import DriverStatus, EngineError, poll_gone
 
 _ANSWER_S = 10.0
 _START_S = 60.0
@@ -31,8 +31,8 @@ _RUNS = ("running", "restarting", "stopping")
 """`restarting`: the container's own restart policy brings it back, and the prober finds out whether that works."""
 
 
-class ContainerEngine:
-    """Implements `driver.Strategy` for a container."""
+class ContainerDriver:
+    """Implements `driver.EngineDriver` for a container."""
 
     def __init__(self, config: ContainerConfig, daemon: Literal["docker", "podman"], clock: Clock) -> None:
         self._container = config.container
@@ -49,19 +49,19 @@ class ContainerEngine:
         """Empty: the output goes to the daemon's log."""
         return ()
 
-    async def look(self) -> Found:
+    async def look(self) -> DriverStatus:
         status, body = await self._ask("GET", "json", _ANSWER_S)
         if status != 200:
-            raise self._refusal("looked at", status, body)
+            raise self._refusal("inspected", status, body)
         state = body.get("State")
         if not isinstance(state, dict):
             raise EngineError(
-                f"{self._daemon} says nothing of the state of {self._container}: is {self._socket} its API?"
+                f"{self._daemon} reports no state of {self._container}: check that {self._socket} is its API"
             )
         if str(state.get("Status", "")).lower() not in _RUNS:
-            return Found(False, why=_ending(state))
+            return DriverStatus(False, why=_ending(state))
         # Includes the start time, because a PID may be reused.
-        return Found(True, f"{state.get('StartedAt')} {state.get('Pid')}")
+        return DriverStatus(True, f"{state.get('StartedAt')} {state.get('Pid')}")
 
     async def start(self) -> None:
         status, body = await self._ask("POST", "start", _START_S)
@@ -88,18 +88,18 @@ class ContainerEngine:
                 async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(self._socket)) as session:
                     return await _exchange(session, method, url)
         except TimeoutError:
-            raise EngineError(f"{self._daemon} has not answered within {within_s:g} s") from None
+            raise EngineError(f"{self._daemon} has not responded within {within_s:g} s") from None
         except PermissionError:
             raise EngineError(
-                f"{self._socket}: permission denied; may the gateway's user use {self._daemon}?"
+                f"{self._socket}: permission denied: allow the gateway's user to use {self._daemon}"
             ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{self._daemon} cannot be reached at {self._socket}: {_said(error)}") from error
+            raise EngineError(f"cannot connect to {self._daemon} at {self._socket}: {_said(error)}") from error
 
     def _refusal(self, what: str, status: int, body: dict[str, Any]) -> EngineError:
         if status == 404:
-            return EngineError(f"{self._daemon} knows no container {self._container}: create it, or correct its name")
-        said = str(body.get("message", ""))[:300] or "it does not say why"
+            return EngineError(f"{self._daemon} has no container {self._container}: create it, or correct the name")
+        said = str(body.get("message", ""))[:300] or "no reason given"
         return EngineError(f"{self._container} could not be {what}: {self._daemon} answered {status}: {said}")
 
 
@@ -109,7 +109,7 @@ async def _exchange(session: aiohttp.ClientSession, method: str, url: str) -> tu
         async for piece in response.content.iter_any():
             content += piece
             if len(content) > _MOST_BYTES:
-                raise EngineError("the daemon's answer has no end")
+                raise EngineError("the daemon's response is too large")
         return response.status, _read(content)
 
 

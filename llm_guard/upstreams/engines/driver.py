@@ -24,7 +24,7 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DriverStatus:
     """State of an engine, as reported by what runs it."""
 
     is_running: bool
@@ -34,7 +34,7 @@ class Found:
     """How the last run ended."""
 
 
-class Strategy(Protocol):
+class EngineDriver(Protocol):
     """One engine. Methods raise EngineError unless stated otherwise, and finish within a limited time."""
 
     @property
@@ -45,7 +45,7 @@ class Strategy(Protocol):
     def output(self) -> tuple[str, ...]:
         """The last lines of output, as far as the gateway can read them."""
 
-    async def look(self) -> Found:
+    async def look(self) -> DriverStatus:
         """Returns the current state."""
 
     async def start(self) -> None:
@@ -62,7 +62,7 @@ class Strategy(Protocol):
         raises."""
 
 
-async def poll_gone(strategy: Strategy, clock: Clock) -> str:
+async def poll_gone(strategy: EngineDriver, clock: Clock) -> str:
     """Polls until the engine is no longer running, for engines that do not report their end. An unreachable daemon does
     not count as an ended engine."""
     is_silent = False
@@ -72,7 +72,7 @@ async def poll_gone(strategy: Strategy, clock: Clock) -> str:
             found = await strategy.look()
         except EngineError as error:
             if not is_silent:
-                _log.warning("an engine cannot be looked at", engine=strategy.place, problem=str(error))
+                _log.warning("the state of an engine cannot be read", engine=strategy.place, error=str(error))
             is_silent = True
             continue
         is_silent = False

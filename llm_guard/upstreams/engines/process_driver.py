@@ -22,7 +22,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig
-from llm_guard.upstreams.engines.driver import EngineError, Found
+from llm_guard.upstreams.engines.driver import DriverStatus, EngineError
 
 _log = structlog.get_logger("llm_guard.upstreams.engines.process_driver")
 
@@ -31,8 +31,8 @@ _KILLED_S = 5.0
 """How long a process may take to end after SIGKILL."""
 
 
-class CommandEngine:
-    """Implements `driver.Strategy` for a child process."""
+class ProcessDriver:
+    """Implements `driver.EngineDriver` for a child process."""
 
     def __init__(self, config: CommandConfig, clock: Clock, own: Mapping[str, str] = os.environ) -> None:
         """`own`: the gateway's environment."""
@@ -53,11 +53,13 @@ class CommandEngine:
     def output(self) -> tuple[str, ...]:
         return self._tail.lines()
 
-    async def look(self) -> Found:
+    async def look(self) -> DriverStatus:
         child = self._child
         if child is None:
-            return Found(False, why="it was not started")
-        return Found(True, str(child.pid)) if child.code is None else Found(False, why=_ending(child.code))
+            return DriverStatus(False, why="it was not started")
+        return (
+            DriverStatus(True, str(child.pid)) if child.code is None else DriverStatus(False, why=_ending(child.code))
+        )
 
     async def start(self) -> None:
         if self._child is not None and self._child.code is None:
@@ -78,10 +80,10 @@ class CommandEngine:
         child.signal(signal.SIGTERM)
         if await self._has_ended(child, grace_s):
             return
-        _log.warning("an engine does not end by itself: it is killed", program=self.place, pid=child.pid)
+        _log.warning("an engine did not stop in time: killing it", program=self.place, pid=child.pid)
         child.signal(signal.SIGKILL)
         if not await self._has_ended(child, _KILLED_S):
-            raise EngineError(f"process {child.pid} was killed, and has not ended in {_KILLED_S:g} s")
+            raise EngineError(f"process {child.pid} was killed, and has not ended within {_KILLED_S:g} s")
 
     async def wait_gone(self) -> str:
         child = self._child
@@ -94,16 +96,16 @@ class CommandEngine:
         try:
             await self.stop(grace_s)
         except EngineError as error:
-            _log.error("an engine stays behind", program=self.place, problem=str(error))
+            _log.error("an engine could not be stopped", program=self.place, error=str(error))
 
     def _check(self) -> None:
         """Finds a missing folder or program before a process is created, and raises EngineError."""
         program = self._argv[0]
         if self._folder is not None and not Path(self._folder).is_dir():
-            raise EngineError(f"there is no folder {self._folder}: set command.folder to one that there is")
+            raise EngineError(f"the folder {self._folder} does not exist: correct command.folder")
         beside = Path(self._folder or ".") / program if "/" in program else program
         if shutil.which(beside, path=self._environment.get("PATH")) is None:
-            raise EngineError(f"there is no program {program} to be run: install it, or write its whole path in argv")
+            raise EngineError(f"the program {program} was not found: install it, or write its full path in argv")
 
     async def _begin(self) -> None:
         launcher = (sys.executable, "-I", "-S", _LAUNCHER, str(os.getpid()))
@@ -114,9 +116,9 @@ class CommandEngine:
                 stderr=asyncio.subprocess.STDOUT, cwd=self._folder, env=self._environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise EngineError(f"no process can be made: {error.strerror}") from error
+            raise EngineError(f"the process could not be started: {error.strerror}") from error
         self._child = child
-        _log.info("an engine has begun", program=self.place, pid=child.pid)
+        _log.info("engine process started", program=self.place, pid=child.pid)
 
     async def _has_ended(self, child: _Child, within_s: float) -> bool:
         try:

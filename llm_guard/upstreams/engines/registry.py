@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
-from llm_guard.resilience.health.engine_state import Turn
-from llm_guard.upstreams.engines.docker_driver import ContainerEngine
-from llm_guard.upstreams.engines.driver import Strategy
-from llm_guard.upstreams.engines.process_driver import CommandEngine
-from llm_guard.upstreams.engines.supervisor import EngineSeen, Probing, Supervisor, Tell
-from llm_guard.upstreams.engines.systemd_driver import UnitEngine
+from llm_guard.resilience.health.engine_state import EngineEvent
+from llm_guard.upstreams.engines.docker_driver import ContainerDriver
+from llm_guard.upstreams.engines.driver import EngineDriver
+from llm_guard.upstreams.engines.process_driver import ProcessDriver
+from llm_guard.upstreams.engines.supervisor import EngineListener, EngineProber, EngineReport, Supervisor
+from llm_guard.upstreams.engines.systemd_driver import SystemdDriver
 
 
 class Engines:
@@ -24,13 +24,13 @@ class Engines:
 
     def __init__(
         self,
-        probing: Probing,
+        probing: EngineProber,
         clock: Clock,
         draw: Callable[[], float],
-        make: Callable[[EngineConfig, Clock], Strategy] | None = None,
+        make: Callable[[EngineConfig, Clock], EngineDriver] | None = None,
     ) -> None:
         """`make` creates what starts and stops an engine; `strategy_of` by default."""
-        self.tell: Tell = _nobody
+        self.tell: EngineListener = _nobody
         """Called with each state change of an engine. Set once."""
         self._probing = probing
         self._clock = clock
@@ -48,7 +48,7 @@ class Engines:
         stopped = self.stopped()
         for name in self._supervisors.keys() - configs.keys():
             gone = self._supervisors.pop(name)
-            self.tell(name, gone.farewell())
+            self.tell(name, gone.removal_event())
             self._dismiss(gone)
         for name, config in configs.items():
             known = self._supervisors.get(name)
@@ -87,7 +87,7 @@ class Engines:
         hurried.cancel()
         await ended
 
-    def seen(self) -> list[EngineSeen]:
+    def seen(self) -> list[EngineReport]:
         """All engines, in the order of the config."""
         return [each.seen() for each in self._supervisors.values()]
 
@@ -101,10 +101,10 @@ class Engines:
     def _new(self, name: str, config: EngineConfig) -> Supervisor:
         return Supervisor(name, config, self._made, self._probing, self._told, self._clock, self._draw)
 
-    def _made(self, config: EngineConfig) -> Strategy:
+    def _made(self, config: EngineConfig) -> EngineDriver:
         return self._make(config, self._clock)
 
-    def _told(self, name: str, turn: Turn) -> None:
+    def _told(self, name: str, turn: EngineEvent) -> None:
         self.tell(name, turn)
 
     def _dismiss(self, supervisor: Supervisor) -> None:
@@ -113,16 +113,16 @@ class Engines:
         task.add_done_callback(self._ending.pop)
 
 
-def strategy_of(config: EngineConfig, clock: Clock) -> Strategy:
+def strategy_of(config: EngineConfig, clock: Clock) -> EngineDriver:
     """Returns the implementation for the engine's kind."""
     match config.way:
         case CommandConfig() as way:
-            return CommandEngine(way, clock)
+            return ProcessDriver(way, clock)
         case ContainerConfig() as way:
-            return ContainerEngine(way, "docker" if config.kind == "docker" else "podman", clock)
+            return ContainerDriver(way, "docker" if config.kind == "docker" else "podman", clock)
         case UnitConfig() as way:
-            return UnitEngine(way, clock)
+            return SystemdDriver(way, clock)
 
 
-def _nobody(_engine: str, _turn: Turn) -> None:
+def _nobody(_engine: str, _turn: EngineEvent) -> None:
     """Discards the event."""

@@ -16,9 +16,9 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import EngineConfig
-from llm_guard.resilience.health.engine_state import Engine, EngineSnapshot, Order, Turn
-from llm_guard.upstreams.engines.driver import EngineError, Strategy
-from llm_guard.upstreams.probes.targets import Hear, ProbeView
+from llm_guard.resilience.health.engine_state import Engine, EngineCommand, EngineEvent, EngineSnapshot
+from llm_guard.upstreams.engines.driver import EngineDriver, EngineError
+from llm_guard.upstreams.probes.targets import ProbeListener, ProbeView
 
 _log = structlog.get_logger("llm_guard.upstreams.engines.supervisor")
 
@@ -27,25 +27,25 @@ _BOOT_LOOK_S = 0.5
 _GOOD = ("ok", "answered")
 
 
-class Probing(Protocol):
+class EngineProber(Protocol):
     """The part of the prober that a supervisor uses."""
 
-    def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
+    def subscribe(self, upstream: str, hear: ProbeListener) -> Callable[[], None]:
         """Calls `hear` after each probe from now on. Returns a function that unsubscribes."""
 
-    def look_now(self, upstream: str) -> None:
+    def probe_now(self, upstream: str) -> None:
         """Probes this upstream as soon as possible."""
 
     def set_failed(self, upstream: str, why: str | None) -> None:
         """Sets why the upstream's engine was given up; None: it is not given up."""
 
 
-Tell = Callable[[str, Turn], None]
+EngineListener = Callable[[str, EngineEvent], None]
 """Called synchronously with an engine's name and its state change; must neither block nor raise."""
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSeen:
+class EngineReport:
     """Current state of one engine."""
 
     name: str
@@ -63,9 +63,9 @@ class Supervisor:
         self,
         name: str,
         config: EngineConfig,
-        make: Callable[[EngineConfig], Strategy],
-        probing: Probing,
-        tell: Tell,
+        make: Callable[[EngineConfig], EngineDriver],
+        probing: EngineProber,
+        tell: EngineListener,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -73,7 +73,7 @@ class Supervisor:
         self.config = config
         self._make = make
         self._strategy = make(config)
-        self._next: Strategy | None = None
+        self._next: EngineDriver | None = None
         """Replaces `_strategy` as soon as the engine has been stopped."""
         self._probing = probing
         self._tell = tell
@@ -127,10 +127,10 @@ class Supervisor:
             await asyncio.wait((task,))
         await self._strategy.close(grace_s)
 
-    def farewell(self) -> Turn:
+    def removal_event(self) -> EngineEvent:
         """Last state change to publish, when the engine has been removed from the config."""
         state = self._machine.state
-        return Turn("stop", state, "stopped", "it is no longer in the config", 0)
+        return EngineEvent("stop", state, "stopped", "it is no longer in the config", 0)
 
     @property
     def is_stopped(self) -> bool:
@@ -151,9 +151,9 @@ class Supervisor:
     def reset(self) -> bool:
         return self._note(self._machine.reset(self._clock.now()))
 
-    def seen(self) -> EngineSeen:
+    def seen(self) -> EngineReport:
         snapshot = self._machine.snapshot(self._clock.now())
-        return EngineSeen(self.name, self.config, self._strategy.place, snapshot, self._strategy.output)
+        return EngineReport(self.name, self.config, self._strategy.place, snapshot, self._strategy.output)
 
     # the loop that runs one operation at a time
 
@@ -179,21 +179,21 @@ class Supervisor:
                 alarm.cancel()
         self._wake.clear()
 
-    async def _carry_out(self, order: Order) -> None:
+    async def _carry_out(self, order: EngineCommand) -> None:
         problem = None
         try:
             await self._do(order)
         except EngineError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001  # supervision must survive any error
-            _log.exception("an engine could not be cared for", engine=self.name)
+            _log.exception("unexpected error in the supervision of an engine", engine=self.name)
             problem = f"{type(error).__name__}: {error}"
         self._note(self._machine.finish(problem, self._clock.now(), self._draw()))
         if order != "stop" and problem is None:
             self._watch_it()
         self._look_now()
 
-    async def _do(self, order: Order) -> None:
+    async def _do(self, order: EngineCommand) -> None:
         if order == "revive" and await self._has_been_revived():
             return
         if order != "start":
@@ -213,7 +213,7 @@ class Supervisor:
                 raise
             # The config is often changed because the old way no longer works, so its failure must not block the new
             # one.
-            _log.error("an engine stays behind", engine=self.name, place=self._strategy.place, problem=str(error))
+            _log.error("an engine could not be stopped", engine=self.name, place=self._strategy.place, error=str(error))
 
     async def _has_been_revived(self) -> bool:
         """True if another gateway or the engine's own daemon has restarted it: stopping it during startup would only
@@ -270,11 +270,11 @@ class Supervisor:
 
     def _look_now(self) -> None:
         for name in self.config.upstreams:
-            self._probing.look_now(name)
+            self._probing.probe_now(name)
 
     # notifications
 
-    def _note(self, turn: Turn | None) -> bool:
+    def _note(self, turn: EngineEvent | None) -> bool:
         if turn is None:
             return False
         say = _log.info if turn.after in ("starting", "running") else _log.warning

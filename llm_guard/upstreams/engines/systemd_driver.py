@@ -16,7 +16,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 
 from llm_guard.clock import Clock
 from llm_guard.config import UnitConfig
-from llm_guard.upstreams.engines.driver import EngineError, Found, poll_gone
+from llm_guard.upstreams.engines.driver import DriverStatus, EngineError, poll_gone
 from llm_guard.upstreams.engines.process_driver import environment
 
 _ANSWER_S = 10.0
@@ -28,8 +28,8 @@ _ENDED = ("inactive", "failed")
 _BUS = ("DBUS_SESSION_BUS_ADDRESS",)
 
 
-class UnitEngine:
-    """Implements `driver.Strategy` for a systemd unit."""
+class SystemdDriver:
+    """Implements `driver.EngineDriver` for a systemd unit."""
 
     def __init__(self, config: UnitConfig, clock: Clock) -> None:
         self._unit = config.unit
@@ -45,14 +45,14 @@ class UnitEngine:
         """Empty: the output goes to the journal."""
         return ()
 
-    async def look(self) -> Found:
+    async def look(self) -> DriverStatus:
         said = await self._run(_ANSWER_S, "show", f"--property={_PROPERTIES}", self._unit)
         facts = dict(line.partition("=")[::2] for line in said.splitlines())
         if (loaded := facts.get("LoadState", "")) not in ("loaded", ""):
-            raise EngineError(f"{self._unit} is {loaded}: create or enable it, or correct its name")
+            raise EngineError(f"{self._unit} is {loaded}: create or enable it, or correct the name")
         if facts.get("ActiveState", "inactive") not in _ENDED:
-            return Found(True, facts.get("InvocationID", ""))
-        return Found(False, why=_ending(facts))
+            return DriverStatus(True, facts.get("InvocationID", ""))
+        return DriverStatus(False, why=_ending(facts))
 
     async def start(self) -> None:
         # `--no-block`: a unit of Type=notify counts as started only once it is up, and the prober detects that.
@@ -75,7 +75,7 @@ class UnitEngine:
         """Runs systemctl and returns its output. Raises EngineError; _TooLong on a timeout."""
         program = shutil.which("systemctl")
         if program is None:
-            raise EngineError("there is no systemctl on PATH: systemd is needed for this engine")
+            raise EngineError("systemctl was not found on PATH: this engine needs systemd")
         process = await asyncio.create_subprocess_exec(
             program, *self._options, "--no-ask-password", "--no-pager", verb, *arguments, stdin=DEVNULL, stdout=PIPE,
             stderr=PIPE, env=environment(os.environ, _BUS, {}),
@@ -85,7 +85,7 @@ class UnitEngine:
                 limit.set(self._clock.now() + within_s, "engine")
                 output, problems = await process.communicate()
         except TimeoutError:
-            raise _TooLong(f"systemctl {verb} {self._unit} has not ended within {within_s:g} s") from None
+            raise _TooLong(f"systemctl {verb} {self._unit} has not finished within {within_s:g} s") from None
         finally:
             if process.returncode is None:  # timed out or cancelled
                 with contextlib.suppress(ProcessLookupError):

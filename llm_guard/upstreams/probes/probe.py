@@ -16,7 +16,7 @@ import msgspec
 from llm_guard.outcome import FailureKind, Source
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.headers import lower_names
-from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.resilience.health.probe_policy import (
     ProbeResult,
     ProbeSettings,
@@ -25,7 +25,7 @@ from llm_guard.resilience.health.probe_policy import (
     evaluate_models,
 )
 from llm_guard.routing.deployment import Upstream
-from llm_guard.upstreams.probes.targets import Subject, health_path
+from llm_guard.upstreams.probes.targets import ProbeTarget, health_path
 
 _MOST_BYTES = 1 << 16
 _MOST_LIST_BYTES = 1 << 22
@@ -37,14 +37,14 @@ accept (platform.openai.com/docs/api-reference/chat/create).
 """
 
 
-class Look(Protocol):
+class Probe(Protocol):
     """Probes one subject repeatedly."""
 
     async def look(self) -> ProbeResult:
         """Runs one probe. Has no timeout of its own; closes the exchange at once if cancelled."""
 
 
-def look_at(subject: Subject, connections: Connections) -> Look:
+def new_probe(subject: ProbeTarget, connections: ConnectionPool) -> Probe:
     """Creates the kind of probe that the subject's settings name."""
     asker = _Asker(subject.upstream, connections)
     if not isinstance(subject.settings, ProbeSettings):
@@ -123,7 +123,7 @@ class _Model(msgspec.Struct):
 class _Asker:
     """Sends requests to one upstream."""
 
-    def __init__(self, upstream: Upstream, connections: Connections) -> None:
+    def __init__(self, upstream: Upstream, connections: ConnectionPool) -> None:
         self.upstream = upstream
         self._connections = connections
 
@@ -156,7 +156,7 @@ class _Asker:
         return await send(method, link, target, headers, body, None, is_repeatable=False)
 
 
-def sight_of(error: UpstreamError) -> ProbeResult:
+def result_of_error(error: UpstreamError) -> ProbeResult:
     """Result of a probe after its exchange failed: `failed` if the upstream caused it, else `unclear`."""
     is_theirs = error.kind.source is Source.UPSTREAM
     return ProbeResult("failed" if is_theirs else "unclear", error.detail)

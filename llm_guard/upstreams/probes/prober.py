@@ -15,22 +15,24 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
+from llm_guard.log import BREAKER_LOGGER
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.telemetry.counters import Distribution
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.health.probe_policy import (
-    Finding,
     ProbeHistory,
+    ProbeOutcome,
     ProbeResult,
     delay_s,
     first_delay_s,
     may_end_opening,
 )
-from llm_guard.routing.deployment import Deployment, Down, Upstream
-from llm_guard.upstreams.probes.probe import Look, sight_of
-from llm_guard.upstreams.probes.targets import Hear, Key, ProbeView, Subject, subjects_of
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Upstream
+from llm_guard.upstreams.probes.probe import Probe, result_of_error
+from llm_guard.upstreams.probes.targets import ProbeKey, ProbeListener, ProbeTarget, ProbeView, subjects_of
 
 _log = structlog.get_logger("llm_guard.upstreams.probes.prober")
+_breaker_log = structlog.get_logger(BREAKER_LOGGER)
 
 _TOOK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -39,13 +41,13 @@ _TOOK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 class _Watched:
     """State of one probed subject."""
 
-    subject: Subject
-    look: Look
+    subject: ProbeTarget
+    look: Probe
     history: ProbeHistory = field(default_factory=ProbeHistory)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
-    """Callers of `wait_looks` that need a probe that has not started yet."""
-    last: Finding | None = None
+    """Callers of `probe_and_wait` that need a probe that has not started yet."""
+    last: ProbeOutcome | None = None
     last_ok_wall: float | None = None
     looked_wall: float | None = None
     took_s: float | None = None
@@ -59,9 +61,9 @@ class Prober:
 
     def __init__(
         self,
-        new_look: Callable[[Subject], Look],
+        new_look: Callable[[ProbeTarget], Probe],
         deployments: Callable[[], Iterable[Deployment]],
-        down: Down,
+        down: FailingDeployments,
         end_hints: Callable[[Iterable[Deployment]], None],
         clock: Clock,
         draw: Callable[[], float],
@@ -74,11 +76,11 @@ class Prober:
         self._end_hints = end_hints
         self._clock = clock
         self._draw = draw
-        self._watched: dict[Key, _Watched] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._watched: dict[ProbeKey, _Watched] = {}
+        self._tasks: dict[ProbeKey, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(1)
-        self._hearers: dict[str, list[Hear]] = {}
+        self._hearers: dict[str, list[ProbeListener]] = {}
         self._failed: dict[str, str] = {}
         self.on_change: Callable[[ProbeView], None] | None = None
         """Called when a subject goes from up to down or back."""
@@ -115,7 +117,7 @@ class Prober:
         """All probed subjects in the config's order, upstreams first."""
         return [self._view(each) for each in self._watched.values()]
 
-    def subjects(self) -> list[Subject]:
+    def subjects(self) -> list[ProbeTarget]:
         """All probed subjects, as configured, in the same order."""
         return [each.subject for each in self._watched.values()]
 
@@ -146,7 +148,7 @@ class Prober:
 
     # requests from other modules
 
-    def subscribe(self, upstream: str, hear: Hear) -> Callable[[], None]:
+    def subscribe(self, upstream: str, hear: ProbeListener) -> Callable[[], None]:
         """Calls `hear` after each probe of this upstream, also across reloads. Returns a function that unsubscribes."""
         hearers = self._hearers.setdefault(upstream, [])
         hearers.append(hear)
@@ -157,14 +159,14 @@ class Prober:
 
         return end
 
-    def look_now(self, upstream: str) -> None:
+    def probe_now(self, upstream: str) -> None:
         """Probes this upstream as soon as possible; if a probe is running, once more after it. Does nothing if it is
         not probed."""
         for key, watched in self._watched.items():
             if key[0] == upstream:
                 watched.wake.set()
 
-    async def wait_looks(self, upstream: str | None) -> list[ProbeView]:
+    async def probe_and_wait(self, upstream: str | None) -> list[ProbeView]:
         """Probes this upstream and its deployments (None: all subjects) and returns the results."""
         asked = {key: each for key, each in self._watched.items() if upstream in (None, key[0])}
         waiters = {key: asyncio.get_running_loop().create_future() for key in asked}
@@ -186,12 +188,12 @@ class Prober:
 
     # the loop of each subject
 
-    def _begin(self, key: Key, subject: Subject) -> None:
+    def _begin(self, key: ProbeKey, subject: ProbeTarget) -> None:
         watched = self._watched[key] = _Watched(subject, self._new_look(subject))
         watched.successes = self._successes(subject)
         self._tasks[key] = asyncio.get_running_loop().create_task(self._watch(watched))
 
-    def _end(self, key: Key) -> None:
+    def _end(self, key: ProbeKey) -> None:
         """Ends the subject's task and releases the callers that wait for a probe."""
         task, watched = self._tasks.pop(key), self._watched.pop(key)
         self._ending.add(task)
@@ -208,7 +210,7 @@ class Prober:
                 async with self._turns:
                     await self._look(watched)
             except Exception:  # noqa: BLE001  # the loop must go on: without probes a down upstream would stay down
-                _log.exception("a look failed", upstream=watched.subject.upstream.name)
+                _log.exception("a probe failed unexpectedly", upstream=watched.subject.upstream.name)
             finally:
                 _resolve(waiters)
             await self._pause(watched, delay_s(rules.interval, rules.jitter, self._draw()))
@@ -243,9 +245,9 @@ class Prober:
                 limit.set(self._clock.now() + timeout_s, "probe")
                 return await looking
         except TimeoutError:
-            return ProbeResult("failed", f"it did not answer within {timeout_s:g} s")
+            return ProbeResult("failed", f"it did not respond within {timeout_s:g} s")
         except UpstreamError as error:
-            return sight_of(error)
+            return result_of_error(error)
 
     # effects of a result
 
@@ -261,7 +263,7 @@ class Prober:
             self._tell_calls()
         self._tell_breakers(subject, result, before.failures)
         if is_news:
-            _log.warning("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, why=view.why)
+            _log.warning("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, reason=view.why)
             if self.on_change is not None:
                 self.on_change(view)
         for hear in tuple(self._hearers.get(view.upstream, ())) if view.deployment is None else ():
@@ -271,7 +273,7 @@ class Prober:
         down = {key for key, each in self._watched.items() if each.history.snapshot(self._clock.now()).state == "down"}
         self._down.keys = frozenset(down | {(name, None) for name in self._failed})
 
-    def _tell_breakers(self, subject: Subject, result: ProbeResult, failures_before: int) -> None:
+    def _tell_breakers(self, subject: ProbeTarget, result: ProbeResult, failures_before: int) -> None:
         """Lets open breakers admit a call early. A host's breaker judges connections, so any response counts; a
         deployment's judges responses."""
         if result.finding not in ("ok", "answered"):
@@ -288,13 +290,13 @@ class Prober:
     def _half_open(self, breaker: Breaker, **whose: str) -> None:
         transition = breaker.note_probe(True, self._clock.now())
         if transition is not None:
-            said = {"before": transition.before, "after": transition.after, "why": transition.why}
-            _log.warning("breaker", **whose, **said)
+            said = {"before": transition.before, "after": transition.after, "reason": transition.why}
+            _breaker_log.warning("breaker", **whose, **said)
 
-    def _successes(self, subject: Subject) -> float:
+    def _successes(self, subject: ProbeTarget) -> float:
         return max((each.last_success_wall or 0.0 for each in self._of(subject)), default=0.0)
 
-    def _of(self, subject: Subject) -> list[Deployment]:
+    def _of(self, subject: ProbeTarget) -> list[Deployment]:
         """The deployments that this subject's probes are evidence for. Excludes those without a model: a reachable list
         of files says nothing about models."""
         name, model = subject.key
@@ -320,7 +322,7 @@ class Prober:
         )
 
 
-def _keys(deployment: Deployment) -> tuple[Key, ...]:
+def _keys(deployment: Deployment) -> tuple[ProbeKey, ...]:
     """Keys of the subjects with probes that are evidence for this deployment."""
     name, model = deployment.upstream.name, deployment.model
     return ((name, None),) if model is None else ((name, None), (name, model))

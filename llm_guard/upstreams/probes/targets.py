@@ -11,29 +11,29 @@ from dataclasses import dataclass, field
 from llm_guard.config import Config, is_pattern
 from llm_guard.resilience.health.probe_policy import (
     CompletionProbeSettings,
-    Finding,
     ProbeKind,
+    ProbeOutcome,
     ProbeSettings,
     ProbeState,
 )
 from llm_guard.routing.deployment import Upstream, upstream_of
 
-__all__ = ["Finding", "Hear", "ProbeKind", "ProbeState", "ProbeView"]
+__all__ = ["ProbeKind", "ProbeListener", "ProbeOutcome", "ProbeState", "ProbeView"]
 
 
-Key = tuple[str, str | None]
+ProbeKey = tuple[str, str | None]
 """The upstream's name and the model of a single deployment; None: the upstream as a whole."""
 
 
 _WORDS = {
     "health": "probed at {path}",
-    "models": "probed for its list of models",
-    "completion": "probed with a call for one token",
+    "models": "probed by its list of models",
+    "completion": "probed with a one-token call",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProbeTarget:
     """One probed upstream or deployment. Two are equal if the probes of one also hold for the other."""
 
     upstream: Upstream
@@ -46,7 +46,7 @@ class Subject:
     """The models that calls request from the upstream, as far as the config names them."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ProbeKey:
         return self.upstream.name, self.model
 
     @property
@@ -54,19 +54,19 @@ class Subject:
         return "completion" if isinstance(self.settings, CompletionProbeSettings) else self.settings.kind
 
 
-def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Key, Subject]:
+def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[ProbeKey, ProbeTarget]:
     """Returns all subjects of a config, upstreams first, in its order. Models that name the same deployment share its
     probes."""
     wanted = _wanted(config)
     whole = (
-        Subject(upstreams[name], each.probe, wanted=tuple(wanted[name]) if each.probe.kind == "models" else ())
+        ProbeTarget(upstreams[name], each.probe, wanted=tuple(wanted[name]) if each.probe.kind == "models" else ())
         for name, each in config.upstreams.items()
         if each.probe is not None
     )
     return {subject.key: subject for subject in (*whole, *_deployments(config, upstreams))}
 
 
-def told(config: Config) -> Iterator[str]:
+def probe_descriptions(config: Config) -> Iterator[str]:
     """Yields one line for each subject: what is probed, and how long detection of an outage takes at most."""
     keyless = {name: each.model_copy(update={"api_key_file": None}) for name, each in config.upstreams.items()}
     upstreams = {name: upstream_of(name, each) for name, each in keyless.items()}  # for display only: reads no key file
@@ -76,11 +76,11 @@ def told(config: Config) -> Iterator[str]:
         longest_s = rules.max_failures * (rules.interval * (1 + rules.jitter) + rules.timeout)
         yield (
             f"{subject.label or subject.upstream.name}: {what} every {rules.interval:g}s; "
-            f"down after {rules.max_failures} failures, within {longest_s:g}s"
+            f"down after {rules.max_failures} failures, detected within {longest_s:g}s"
         )
 
 
-def health_path(subject: Subject) -> str:
+def health_path(subject: ProbeTarget) -> str:
     """Path of the upstream's health page, from the root of its host."""
     path = subject.settings.path if isinstance(subject.settings, ProbeSettings) else None
     return path or ("/" if subject.upstream.family == "ollama" else "/health")
@@ -95,12 +95,12 @@ def _wanted(config: Config) -> dict[str, dict[str, None]]:
     return wanted
 
 
-def _deployments(config: Config, upstreams: Mapping[str, Upstream]) -> Iterator[Subject]:
+def _deployments(config: Config, upstreams: Mapping[str, Upstream]) -> Iterator[ProbeTarget]:
     for name, model in config.models.items():
         for each in model.deployments:
             if each.probe is not None:
                 sent = each.model or name
-                yield Subject(upstreams[each.upstream], each.probe, sent, f"{each.upstream}/{sent}")
+                yield ProbeTarget(upstreams[each.upstream], each.probe, sent, f"{each.upstream}/{sent}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +119,11 @@ class ProbeView:
     took_s: float | None = None
     """Duration in seconds of the last probe that was answered."""
     kind: ProbeKind = "health"
-    last: Finding | None = None
+    last: ProbeOutcome | None = None
     """Result of the last probe; None: none yet. Both `ok` and `answered` mean that the upstream is reachable."""
     deployment: str | None = None
     """Label of the probed deployment; None: the upstream as a whole."""
 
 
-Hear = Callable[[ProbeView], None]
+ProbeListener = Callable[[ProbeView], None]
 """Called synchronously after each probe of an upstream as a whole; must neither block nor raise."""

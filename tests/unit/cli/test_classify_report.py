@@ -65,12 +65,12 @@ def test_record_is_read_with_tolerance(record: dict[str, object], category: str)
         ("{bad", "Expecting property name"),
         ("[]", "not a JSON object"),
         ("1", "not a JSON object"),
-        ('{"id": 4, "status": "soon"}', "status is no HTTP status"),
-        ('{"id": 4, "status": true}', "status is no HTTP status"),
-        ('{"id": 4, "status": 9}', "status is no HTTP status"),
-        ('{"id": 4, "headers": []}', "headers is no object"),
-        ('{"id": 4, "transport": "pigeon"}', "transport is none of"),
-        ('{"id": 4, "transport": "stream", "stream_events": 4}', "stream_events is no list"),
+        ('{"id": 4, "status": "soon"}', "status must be a number from 100 to 999"),
+        ('{"id": 4, "status": true}', "status must be a number from 100 to 999"),
+        ('{"id": 4, "status": 9}', "status must be a number from 100 to 999"),
+        ('{"id": 4, "headers": []}', "headers must be an object"),
+        ('{"id": 4, "transport": "pigeon"}', "transport must be http"),
+        ('{"id": 4, "transport": "stream", "stream_events": 4}', "stream_events must be a list"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )
@@ -100,13 +100,13 @@ def test_explanation_says_what_it_means_what_is_done_and_why() -> None:
     told = explained(LIMITED)
     assert told == {
         "meaning": "rate_limit: too many requests or tokens in a short window",
-        "evidence": 'the words "rate limit" (HTTP 429, openai)',
-        "said": '"Rate limit reached"',
-        "retry here": "yes, after the wait",
-        "elsewhere": "yes: the next deployment is asked",
-        "wait": "7 s, by the provider's own word",
-        "breaker": "does not count",
-        "concerns": "this deployment",
+        "evidence": 'the phrase "rate limit" (HTTP 429, openai)',
+        "message": '"Rate limit reached"',
+        "retry here": "yes, after the requested wait",
+        "fall back": "yes: the next deployment is tried",
+        "wait": "7 s, as the provider requests",
+        "breaker": "not counted",
+        "affects": "this deployment",
         "kind": "rate_limit, as in logs, metrics and upstreams.X.errors",
     }
 
@@ -118,12 +118,12 @@ def test_explanation_says_what_it_means_what_is_done_and_why() -> None:
         ({"status": 503, "headers": {"x-should-retry": "false"}}, "retry here", "no: the provider forbids it"),
         ({"status": 429, "headers": {"retry-after": "600"}}, "retry here", "no: the wait is longer than 120 s"),
         ({"status": 401}, "retry here", "no: the same request would fail again"),
-        ({"status": 401}, "concerns", "the credential"),
-        ({"status": 400}, "elsewhere", "no: it would fail there as well"),
-        ({"status": 400, "body": '{"error":{"message":"prompt is too long"}}'}, "elsewhere", "not to the same model"),
-        ({"status": 503}, "breaker", "counts against it"),
-        ({"status": 503}, "said", "nothing that can be read"),
-        ({"status": 503}, "wait", "none named"),
+        ({"status": 401}, "affects", "the credential"),
+        ({"status": 400}, "fall back", "no: it would fail there as well"),
+        ({"status": 400, "body": '{"error":{"message":"prompt is too long"}}'}, "fall back", "only to another model"),
+        ({"status": 503}, "breaker", "counted as a failure"),
+        ({"status": 503}, "message", "none found"),
+        ({"status": 503}, "wait", "none requested"),
     ],
 )
 def test_explanation_tells_what_the_gateway_does(record: dict[str, object], row: str, text: str) -> None:
@@ -161,18 +161,18 @@ def test_command_explains_one_error_from_its_options_or_from_standard_input() ->
     said = '{"error": {"code": "insufficient_quota", "message": "no money"}}'
     code, output = run("--status", "429", "--header", "Retry-After: 3", "--provider", "openai", "--body", said)
     assert code == 0
-    assert "quota_exhausted: the account has no money" in output
+    assert "quota_exhausted: the account has no credit" in output
     assert run("--status", "429", "--provider", "openai", "--header", "retry-after:3", stdin=said) == (0, output)
 
 
 def test_command_explains_a_broken_connection() -> None:
     code, output = run("--body", "ssl.SSLCertVerificationError: certificate has expired")
     assert code == 0
-    assert "TLS cannot work as it is set up" in output
+    assert "TLS is misconfigured" in output
 
 
 def test_command_says_when_there_is_no_error() -> None:
-    assert run("--status", "200", "--body", '{"choices": []}') == (0, "no error: the answer is what it should be\n")
+    assert run("--status", "200", "--body", '{"choices": []}') == (0, "no error: the response is valid\n")
 
 
 @pytest.mark.parametrize("arguments", [("--status", "soon"), ("--status", "9"), ("--header", "x"), ("--header", ":x")])

@@ -105,7 +105,7 @@ def strikes(scene: demo.Scene, number: int) -> list[list[bool]]:
 
 async def play_once(scene: demo.Scene) -> tuple[float, float, int]:
     """Returns the success shares without and with the gateway, and the number of requests that the gateway made."""
-    shown: list[demo.Seen] = []
+    shown: list[demo.SceneResult] = []
     with TemporaryDirectory() as store, pytest.MonkeyPatch.context() as patched:
         patched.setattr(demo, "SCENES", (scene,))
         provider, app = await demo.start("127.0.0.1", 0, store)

@@ -120,9 +120,9 @@ NO_KEY = "routing_key is needed for the format pagerduty, and for no other"
         ("{url: 5}", ".url", "must be text, not a number; put it in quotes"),
         (
             "{url: 'http://u:p@h/'}", ".url",
-            "must not carry a user or a password; an authorization header stands in headers",
+            "must not contain a user or password; put an authorization header in headers",
         ),
-        ("{url: 'http://h/#x'}", ".url", "must not carry a fragment"),
+        ("{url: 'http://h/#x'}", ".url", "must not contain a fragment"),
         ("{name: x}", ".url", "is missing"),
         ("{url: 'http://h', format: pagerduty}", "", NO_KEY),
         ("{url: 'http://h', routing_key: k}", "", NO_KEY),
@@ -146,7 +146,7 @@ def test_webhook_that_cannot_be_is_said_by_its_place(text: str, place: str, reas
 
 def test_two_webhooks_of_one_host_need_names() -> None:
     text = "webhooks: [{url: 'http://h/a'}, {url: 'http://h/b'%s}]"
-    assert problems(text % "") == ["webhooks: two are called h: give each a name of its own"]
+    assert problems(text % "") == ["webhooks: the name h is used twice: names must be unique"]
     assert [each.name for each in parse(text % ", name: b").ops.webhooks] == ["h", "b"]
 
 

@@ -128,10 +128,10 @@ def test_slash_at_the_end_of_a_base_url_is_dropped() -> None:
         ("http://h:99999", "must be a URL such as https://api.example.com/v1"),
         ("http://[::1", "must be a URL such as https://api.example.com/v1"),
         ("http://h/a b", "must be a URL such as https://api.example.com/v1"),
-        ("http://user@h/v1", "must not carry a user or a password; a key stands in api_key"),
-        ("http://h/v1?x=1", "must not carry a query or a fragment"),
-        ("http://h/v1#x", "must not carry a query or a fragment"),
-        ("http://h/v1/", "leave /v1 off: with dialect anthropic the path of each call brings it"),
+        ("http://user@h/v1", "must not contain a user or password; put the key in api_key"),
+        ("http://h/v1?x=1", "must not contain a query or a fragment"),
+        ("http://h/v1#x", "must not contain a query or a fragment"),
+        ("http://h/v1/", "remove /v1: with dialect anthropic it is part of each call's path"),
     ],
 )
 def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
@@ -142,7 +142,7 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
 def test_end_of_a_message_is_never_lenient() -> None:
     text = "upstreams:\n  a: {dialect: anthropic, base_url: 'http://h', stream_end: lenient}\n"
     assert problems(text + MODELS.replace("openai", "a")) == [
-        "2: upstreams.a.stream_end: is for dialect openai: a message of Anthropic's always ends with message_stop"
+        "2: upstreams.a.stream_end: is only for dialect openai: Anthropic's streams always end with message_stop"
     ]
 
 
@@ -196,10 +196,10 @@ def test_end_of_a_message_is_never_lenient() -> None:
             "defaults: {stream: {keepalive: {interval: soon}}}",
             "defaults.stream.keepalive.interval: not a duration: 'soon'; write 200ms, 5s, 2m or 1h",
         ),
-        ("server: {port: true}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
-        ("server: {port: 65536}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes any free one"),
+        ("server: {port: true}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes a free port"),
+        ("server: {port: 65536}", "server.port: must be a port: a whole number from 0 to 65535; 0 takes a free port"),
         ("server: {host: 1}", "server.host: must be text, not a number; put it in quotes"),
-        ("server: {drain: 0s}", "server.drain: a duration must be longer than nothing: '0s'"),
+        ("server: {drain: 0s}", "server.drain: a duration must be longer than 0: '0s'"),
         ("server: {client_keys: {a: b}}", "server.client_keys: must be a list, not a mapping"),
         ("server: {client_keys: [{name: a, key: ''}]}", "server.client_keys[0].key: must not be empty"),
         ("server: {client_keys: [{name: a}]}", "server.client_keys[0].key: is missing"),
@@ -238,9 +238,12 @@ def test_upstream_names_can_stand_in_a_path() -> None:
 
 
 def test_file_without_upstreams_and_models_says_so() -> None:
-    assert problems("server: {}") == ["1: upstreams: needs at least one entry", "1: models: needs at least one entry"]
+    assert problems("server: {}") == [
+        "1: upstreams: must have at least one entry",
+        "1: models: must have at least one entry",
+    ]
     assert problems("upstreams: {}\nmodels: 5") == [
-        "1: upstreams: needs at least one entry",
+        "1: upstreams: must have at least one entry",
         "2: models: must be a mapping, not a number",
     ]
 
@@ -252,9 +255,9 @@ def model(rest: str) -> str:
     return f"models:\n  m: {{deployments: [{{upstream: openai}}], {rest}}}\n"
 
 
-DIALECT = "dialect; a call cannot change from one to the other"
+DIALECT = "dialect; calls are not translated between them"
 DIALECTS = DIALECT.replace("dialect", "dialects")
-ONE_MODEL = "must be the name of one model; leave it out to pass on the name that was asked for"
+ONE_MODEL = "must be the name of one model; leave it out to send the requested name"
 OTHERS = (
     "  n: {deployments: [{upstream: openai}], fallbacks: [m]}\n"
     "  claude: {deployments: [{upstream: anthropic}]}\n"
@@ -268,9 +271,9 @@ OTHERS = (
         (model("fallbacks: [mm]"), "5: models.m.fallbacks[0]: no model has this name; did you mean m?"),
         (model("fallbacks: [m]"), "5: models.m.fallbacks[0]: falls back to itself"),
         (model("fallbacks: ['*']"), "5: models.m.fallbacks[0]: must be one model's name, not a pattern"),
-        (model("fallbacks: [n]") + OTHERS, "5: models.m.fallbacks: lead in a circle: m -> n -> m"),
-        (model("fallbacks: [claude]") + OTHERS, f"5: models.m.fallbacks[0]: speaks another {DIALECT}"),
-        (model("fallbacks: [claude-9]") + OTHERS, f"5: models.m.fallbacks[0]: speaks another {DIALECT}"),
+        (model("fallbacks: [n]") + OTHERS, "5: models.m.fallbacks: form a loop: m -> n -> m"),
+        (model("fallbacks: [claude]") + OTHERS, f"5: models.m.fallbacks[0]: has another {DIALECT}"),
+        (model("fallbacks: [claude-9]") + OTHERS, f"5: models.m.fallbacks[0]: has another {DIALECT}"),
         (
             model("fallbacks: [o, o]") + "  o: {deployments: [{upstream: openai}]}",
             "5: models.m.fallbacks[1]: the same fallback is listed twice",
@@ -285,7 +288,7 @@ OTHERS = (
         ),
         (
             "models: {m: {deployments: [{upstream: openai}, {upstream: anthropic}]}}",
-            f"4: models.m.deployments: speak different {DIALECTS}",
+            f"4: models.m.deployments: have different {DIALECTS}",
         ),
         ("models: {m: {deployments: []}}", "4: models.m.deployments: must not be empty"),
         ("models: {m: {}}", "4: models.m.deployments: is missing"),
@@ -296,7 +299,7 @@ OTHERS = (
         ),
         (
             "models: {'g?': {deployments: [{upstream: openai}]}}",
-            "4: models.g?: the only wildcard is *, for any text; ? and [ ] are not read",
+            "4: models.g?: the only wildcard is *, for any text; ? and [ ] are not supported",
         ),
         (
             'models: {"a\\nb": {deployments: [{upstream: openai}]}}',
@@ -328,8 +331,8 @@ def test_every_circle_is_reported_once_from_its_first_model() -> None:
         f"  {name}: {{deployments: [{{upstream: openai}}], fallbacks: [{to}]}}\n" for name, to in models.items()
     )
     assert sorted(problems(BASE + "models:\n" + text)) == [
-        "5: models.a.fallbacks: lead in a circle: a -> b -> c -> d -> a",
-        "6: models.b.fallbacks: lead in a circle: b -> c -> b",
+        "5: models.a.fallbacks: form a loop: a -> b -> c -> d -> a",
+        "6: models.b.fallbacks: form a loop: b -> c -> b",
     ]
 
 
@@ -424,8 +427,8 @@ WRONG_STATUS = "must be an error status such as 429, a class such as 5xx, or a l
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        ("{match: {}, kind: auth}", "8: upstreams.a.errors[0].match: says nothing: give status, code, type or message"),
-        ("{match: {message: '**'}, kind: auth}", "8: upstreams.a.errors[0].match: has no word to look for"),
+        ("{match: {}, kind: auth}", "8: upstreams.a.errors[0].match: is empty: set status, code, type or message"),
+        ("{match: {message: '**'}, kind: auth}", "8: upstreams.a.errors[0].match: has no word to search for"),
         ("{match: {status: 200}, kind: auth}", f"8: upstreams.a.errors[0].match.status: {WRONG_STATUS}"),
         ("{match: {status: 6xx}, kind: auth}", f"8: upstreams.a.errors[0].match.status: {WRONG_STATUS}"),
         ("{match: {status: []}, kind: auth}", f"8: upstreams.a.errors[0].match.status: {WRONG_STATUS}"),
@@ -435,7 +438,7 @@ WRONG_STATUS = "must be an error status such as 429, a class such as 5xx, or a l
         ("{match: {code: ''}, kind: auth}", "8: upstreams.a.errors[0].match.code: must not be empty"),
         (
             "{match: {code: a}, kind: rate_limits}",
-            "8: upstreams.a.errors[0].kind: is no kind of failure; did you mean rate_limit?",
+            "8: upstreams.a.errors[0].kind: is not a failure kind; did you mean rate_limit?",
         ),
         (
             "{match: {cod: a}, kind: auth}",
@@ -454,4 +457,4 @@ def test_rule_that_cannot_work_is_named_with_its_line(rule: str, expected: str) 
 @pytest.mark.parametrize("means", ["client_cancelled", "own_pool", "internal", "egress", "network", "truncated", "[]"])
 def test_rule_cannot_mean_what_no_answer_can_say(means: str) -> None:
     (found,) = problems(BASE + with_errors(f"{{match: {{code: a}}, kind: {means}}}"))
-    assert "is no kind of failure" in found
+    assert "is not a failure kind" in found

@@ -108,4 +108,4 @@ def test_check_lists_upstreams_whose_streams_may_end_without_a_finish_reason(tmp
         "models: {m: {deployments: [{upstream: a}]}}\n"
     )
     said = CliRunner().invoke(main, ["check", "-c", str(path)])
-    assert "upstreams.a.stream_end: lenient: a stream without a finish_reason passes as whole" in said.output
+    assert "upstreams.a.stream_end: lenient: streams without a finish_reason count as complete" in said.output

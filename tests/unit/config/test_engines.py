@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from llm_guard.cli.main import main
-from llm_guard.cli.restart_summary import schedule
+from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.config import Config, ConfigError, EngineConfig, parse_config, shown
 from llm_guard.config.engines import CommandConfig, ContainerConfig, RestartConfig, UnitConfig
 from llm_guard.resilience.health.probe_policy import ProbeSettings
@@ -78,11 +78,11 @@ def test_environment_of_a_command_is_secret() -> None:
     [
         (
             "upstreams: [local]",
-            "engines.e: needs exactly one of command, docker, podman and systemd: how it is started",
+            "engines.e: needs exactly one of command, docker, podman and systemd",
         ),
         (
             "upstreams: [local], docker: {container: x}, systemd: {unit: x}",
-            "engines.e: needs exactly one of command, docker, podman and systemd: how it is started",
+            "engines.e: needs exactly one of command, docker, podman and systemd",
         ),
         (
             "upstreams: [lokal], docker: {container: x}",
@@ -90,7 +90,7 @@ def test_environment_of_a_command_is_secret() -> None:
         ),
         ("upstreams: [], docker: {container: x}", "engines.e.upstreams: must not be empty"),
         ("upstreams: [local], command: {argv: []}", "engines.e.command.argv: must not be empty"),
-        ("upstreams: [local], command: {argv: ['']}", "engines.e.command.argv: must begin with a program"),
+        ("upstreams: [local], command: {argv: ['']}", "engines.e.command.argv: must start with the program"),
         ("upstreams: [local], command: vllm serve", "engines.e.command: must be a mapping of keys, not text"),
         (
             "upstreams: [local], command: {argv: vllm serve}",
@@ -98,17 +98,20 @@ def test_environment_of_a_command_is_secret() -> None:
         ),
         (
             'upstreams: [local], command: {argv: [x, "a\\0b"]}',
-            "engines.e.command.argv[1]: must not have a character 0: no program can be given one",
+            "engines.e.command.argv[1]: must not contain the NUL character",
         ),
         (
             "upstreams: [local], command: {argv: [x], pass_env: [A=B]}",
-            "engines.e.command.pass_env[0]: is no name of a variable: letters, digits and _",
+            "engines.e.command.pass_env[0]: is not a valid variable name: use letters, digits and _",
         ),
-        ("upstreams: [local], docker: {container: ../x}", "engines.e.docker.container: is no name of a container"),
-        ("upstreams: [local], docker: {container: 'x?t=1'}", "engines.e.docker.container: is no name of a container"),
+        ("upstreams: [local], docker: {container: ../x}", "engines.e.docker.container: is not a valid container name"),
+        (
+            "upstreams: [local], docker: {container: 'x?t=1'}",
+            "engines.e.docker.container: is not a valid container name",
+        ),
         (
             "upstreams: [local], systemd: {unit: --now}",
-            "engines.e.systemd.unit: is no name of a unit, such as vllm.service",
+            "engines.e.systemd.unit: is not a valid unit name such as vllm.service",
         ),
         (
             "upstreams: [local], docker: {container: x}, restart: slowly",
@@ -124,7 +127,7 @@ def test_environment_of_a_command_is_secret() -> None:
         ),
         (
             "upstreams: [local], docker: {container: x}, auto_provision: true",
-            "engines.e: auto_provision is for standby engines: set standby: true as well",
+            "engines.e: auto_provision only works for standby engines: set standby: true as well",
         ),
         (
             "upstreams: [local], docker: {container: x}, standby: true, auto_provision: get",
@@ -138,14 +141,14 @@ def test_wrong_engine_is_told_where_and_what(text: str, expected: str) -> None:
 
 def test_two_engines_of_one_upstream_are_refused() -> None:
     text = "  a: {upstreams: [local], docker: {container: x}}\n  b: {upstreams: [local], docker: {container: y}}\n"
-    expected = "engines.b.upstreams[0]: is served by the engine a; give this one an upstream of its own"
+    expected = "engines.b.upstreams[0]: is served by the engine a; define a separate upstream for this engine"
     assert problems(text) == [expected]
 
 
 def test_engine_whose_upstream_must_not_be_looked_at_is_refused() -> None:
     base = BASE.replace('8000/v1"', '8000/v1", probe: null')
     expected = (
-        "upstreams.local.probe: must not be null: nobody would know when to restart the engine e, which serves it"
+        "upstreams.local.probe: must not be null: the engine e, which serves it, is restarted when its probes fail"
     )
     assert problems("  e: {upstreams: [local], docker: {container: x}}\n", base) == [expected]
 
@@ -192,22 +195,22 @@ def _s(text: str) -> float:
 
 def test_schedule_is_told_with_the_time_until_it_is_given_up() -> None:
     config = engine("command: {argv: [x]}, start_timeout: 90s, restart: {base_delay: 2s, max_attempts: 3, jitter: 0.5}")
-    first, second = schedule("vllm", config)
-    assert first == "engine vllm (command) for local: restarted after 2s, 4s, 8s (jitter 50%), 12 an hour at most"
+    first, second = restart_schedule("vllm", config)
+    assert first == "engine vllm (command) for local: restarts after 2s, 4s, 8s (jitter 50%), at most 12 an hour"
     assert second == (
-        "  given up after 14s (7s to 21s) where it ends at once, "
-        "after 4m44s (4m37s to 4m51s) where it never comes up within 1m30s, "
-        "and up to 1m later where it has to be killed each time"
+        "  given up after 14s (7s to 21s) if it exits at once, "
+        "after 4m44s (4m37s to 4m51s) if it is never up within 1m30s, "
+        "and up to 1m later if it must be killed each time"
     )
 
 
 def test_long_schedule_is_told_in_short() -> None:
     config = engine("docker: {container: x}, standby: true, restart: {max_attempts: 9, jitter: 0}")
-    (first, second) = schedule("e", config)
+    (first, second) = restart_schedule("e", config)
     assert first.startswith(
-        "engine e (docker, standby) for local: restarted after 5s, 10s, 20s, 40s, 1m20s, 2m40s, ... 9 in"
+        "engine e (docker, standby) for local: restarts after 5s, 10s, 20s, 40s, 1m20s, 2m40s, ... 9 in"
     )
-    assert second.startswith("  given up after 20m15s where it ends at once")
+    assert second.startswith("  given up after 20m15s if it exits at once")
     assert config.restart.settings == RestartSettings(max_attempts=9, jitter=0.0)
 
 
@@ -216,5 +219,5 @@ def test_check_tells_how_each_engine_is_brought_back(tmp_path: Path) -> None:
     path.write_text(BASE + "  vllm: {upstreams: [local], docker: {container: x}, restart: demo}\n")
     said = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert said.exit_code == 0
-    assert "engine vllm (docker) for local: restarted after 1s, 2s, 4s, 4.55s (jitter 10%)" in said.output
-    assert "given up after 11.5s (10.4s to 12.7s) where it ends at once" in said.output
+    assert "engine vllm (docker) for local: restarts after 1s, 2s, 4s, 4.55s (jitter 10%)" in said.output
+    assert "given up after 11.5s (10.4s to 12.7s) if it exits at once" in said.output

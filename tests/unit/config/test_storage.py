@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from llm_guard.config import parse_config
-from llm_guard.config.storage import sealing_keys
+from llm_guard.config.storage import encryption_keys
 from tests.unit.config.test_config import BASE, MODELS, problem
 
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -16,9 +16,9 @@ ASK = "store.encryption_key: must be 32 random bytes, as `openssl rand -base64 3
 
 def test_key_is_32_bytes_in_either_base64() -> None:
     raw = b"\xfb\xff" * 16
-    assert sealing_keys(base64.b64encode(raw).decode()) == (raw,)
-    assert sealing_keys(base64.urlsafe_b64encode(raw).decode()) == (raw,)
-    assert sealing_keys(f"{KEY},{base64.b64encode(raw).decode()}") == (bytes(range(32)), raw)
+    assert encryption_keys(base64.b64encode(raw).decode()) == (raw,)
+    assert encryption_keys(base64.urlsafe_b64encode(raw).decode()) == (raw,)
+    assert encryption_keys(f"{KEY},{base64.b64encode(raw).decode()}") == (bytes(range(32)), raw)
 
 
 def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
@@ -34,8 +34,8 @@ def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
         (base64.b64encode(b"short").decode(), "it is not"),
         (base64.b64encode(bytes(range(33))).decode(), "it is not"),
         (KEY[:-1], "it is not"),
-        (f"{KEY},", "the 2. of them is not"),
-        (f"{KEY},{KEY[:-5]}", "the 2. of them is not"),
+        (f"{KEY},", "entry 2 is not"),
+        (f"{KEY},{KEY[:-5]}", "entry 2 is not"),
     ],
 )
 def test_key_that_is_none_is_told_and_not_quoted(key: str, said: str) -> None:
@@ -55,8 +55,8 @@ def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch
 def test_bodies_that_are_to_be_encrypted_need_a_key() -> None:
     told = problem(MODELS + "store:\n  dead_letters: {bodies: encrypted}")
     assert told == (
-        "6: store.dead_letters.bodies: cannot be encrypted: set store.encryption_key to what `openssl rand -base64 32` "
-        "prints, by a variable"
+        "6: store.dead_letters.bodies: cannot be encrypted: set store.encryption_key to the output of "
+        "`openssl rand -base64 32`, through a variable"
     )
     config = parse_config(BASE + MODELS + f"store: {{encryption_key: {KEY}, dead_letters: {{bodies: encrypted}}}}")
     assert config.store.dead_letters.bodies == "encrypted"

@@ -53,8 +53,8 @@ def test_index_of_objects_in_a_folder_that_no_other_gateway_shares(tmp_path: Pat
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
 def test_key_of_a_provider_behind_a_public_address_without_client_keys(tmp_path: Path, host: str) -> None:
     (warning,) = check(tmp_path, f"server: {{host: '{host}'}}")
-    assert warning.startswith(f"server.host: {host} is open to other machines")
-    assert "spends the key of paid" in warning
+    assert warning.startswith(f"server.host: {host} is reachable from other machines")
+    assert "can use the API key of paid" in warning
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_token_from_a_variable_is_not_in_the_file(tmp_path: Path) -> None:
 def test_secret_that_is_in_the_file_in_another_form(tmp_path: Path, text: str) -> None:
     assert check(tmp_path, text) == []
     (warning,) = check(tmp_path, text, mode=0o644)
-    assert "anybody on this machine can read" in warning
+    assert "all users of this machine can read" in warning
     assert LONG not in warning
 
 
@@ -123,7 +123,7 @@ def test_store_that_others_may_write_in(tmp_path: Path) -> None:
         (tmp_path / "state").mkdir(exist_ok=True)
         (tmp_path / "state").chmod(mode)
         (warning,) = check(tmp_path)
-        assert warning.startswith(f"ops.store: others may write in {tmp_path / 'state'} (mode {mode:o})")
+        assert warning.startswith(f"ops.store: other users can write to {tmp_path / 'state'} (mode {mode:o})")
     (tmp_path / "state").chmod(0o755)
     assert check(tmp_path) == []
 
@@ -134,7 +134,7 @@ def test_store_that_others_may_put_another_folder_in_the_place_of(tmp_path: Path
     shared.chmod(0o777)
     (shared / "state").mkdir(mode=0o700)
     (warning,) = check(tmp_path, store=shared / "state")
-    assert f"others may write in {shared} " in warning
+    assert f"other users can write to {shared} " in warning
 
 
 def test_store_behind_a_link_into_a_folder_that_others_may_write_in(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_store_behind_a_link_into_a_folder_that_others_may_write_in(tmp_path: Pa
     (shared / "state").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(shared / "state")
     (warning,) = check(tmp_path, store=tmp_path / "link")
-    assert f"others may write in {shared} " in warning
+    assert f"other users can write to {shared} " in warning
     (shared / "state").chmod(0o777)
     shared.chmod(0o755)
     (warning,) = check(tmp_path, store=tmp_path / "link")
-    assert f"others may write in {tmp_path / 'link'} " in warning
+    assert f"other users can write to {tmp_path / 'link'} " in warning
 
 
 def test_store_in_a_folder_like_tmp_is_safe_once_it_is_there(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.config import Config, ConfigError, Problem, load_config, parse_config
+from llm_guard.config import Config, ConfigError, ConfigProblem, load_config, parse_config
 from llm_guard.config.yaml_source import plain_scalar, read_document
 
 BASE = """\
@@ -34,8 +34,8 @@ def problem(text: str, **env: str) -> str:
     return found[0]
 
 
-QUOTES = '; between { } or [ ] a variable stands in quotes: "${NAME}"'
-MARKS = "; text that begins with *, & or ! stands in quotes"
+QUOTES = '; between { } or [ ] put a variable in quotes: "${NAME}"'
+MARKS = "; put text that begins with *, & or ! in quotes"
 
 
 # YAML
@@ -102,21 +102,21 @@ def test_aliases_cannot_multiply_without_end() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("server: {port: 1}\nserver: {port: 2}\n", "6: server: the key is there twice; first on line 5"),
-        ("server:\n  port: 1\n  port: 2\n", "7: server.port: the key is there twice; first on line 6"),
+        ("server: {port: 1}\nserver: {port: 2}\n", "6: server: duplicate key; first on line 5"),
+        ("server:\n  port: 1\n  port: 2\n", "7: server.port: duplicate key; first on line 6"),
         ("server: {[1]: 2}\n", "5: server.?: a key must be text"),
         ("server: {~: 2}\n", "5: server.~: a key must be text"),
         (
             "server:\n  <<: {port: 1}\n",
-            "6: server.<<: merge keys are not read; what all models share stands under defaults",
+            "6: server.<<: merge keys are not supported; put settings that all models share under defaults",
         ),
         (
             "server: {host: !env X}\n",
-            "5: server.host: tags are not read here; text that begins with ! stands in quotes",
+            "5: server.host: tags are not supported; put text that begins with ! in quotes",
         ),
-        ("ops: {token: !!x y}\n", "5: ops.token: tags are not read here; text that begins with ! stands in quotes"),
-        ("server: {port: !!int x}\n", "5: server.port: does not read as !!int"),
-        ('server: {"${X}": 1}\n', "5: server.${X}: variables are read in values, not in keys"),
+        ("ops: {token: !!x y}\n", "5: ops.token: tags are not supported; put text that begins with ! in quotes"),
+        ("server: {port: !!int x}\n", "5: server.port: not a valid !!int"),
+        ('server: {"${X}": 1}\n', "5: server.${X}: variables are only supported in values, not in keys"),
         ("server:\n", "5: server: must be a mapping of keys, not nothing"),
     ],
 )
@@ -176,7 +176,7 @@ def test_file_that_is_not_utf_8_is_one_problem_with_its_line(tmp_path: Path) -> 
     file.write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ConfigError) as caught:
         load_config(file, {})
-    assert caught.value.problems == (Problem(str(file), 2, "", "not text in UTF-8"),)
+    assert caught.value.problems == (ConfigProblem(str(file), 2, "", "not valid UTF-8 text"),)
 
 
 def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ def test_variable_that_cannot_be_read_is_one_problem(raw: str, expected: str) ->
             "server: {max_body: '${NUL:-1KiB}${NUL:-x}'}",
             "not a size: '${NUL:-1KiB}${NUL:-x}'; write 64MiB, 512KiB or a number of bytes > 0",
         ),
-        ("server: {port: '${S}'}", "must be a port: a whole number from 0 to 65535; 0 takes any free one"),
+        ("server: {port: '${S}'}", "must be a port: a whole number from 0 to 65535; 0 takes a free port"),
         (
             "ops: {token: '${LINES}'}",
-            "must be printable ASCII without spaces and line breaks: it travels in an HTTP header",
+            "must be printable ASCII without spaces and line breaks: it is sent in an HTTP header",
         ),
     ],
 )

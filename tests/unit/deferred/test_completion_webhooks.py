@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.storage.calls.store import State, StoreError, Wanted
-from llm_guard.webhooks.client import Sent
+from llm_guard.storage.calls.store import CallFilter, State, StoreError
+from llm_guard.webhooks.client import WebhookResult
 from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -22,12 +22,12 @@ HOOKS: dict[str, Any] = {
     },
     "rules": {"deferred": {"webhook": "team"}},
 }
-REFUSED = Sent(False, may_retry=True, problem="answered 503")
+REFUSED = WebhookResult(False, may_retry=True, problem="answered 503")
 
 
 async def test_answered_call_is_told_once_and_signed() -> None:
     async with world(**HOOKS) as it:
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await it.pass_s(30)
         ((url, headers, content),) = it.hook.got
         assert url == "https://hooks.example.com/a?k=1"
@@ -40,13 +40,13 @@ async def test_answered_call_is_told_once_and_signed() -> None:
         assert (said["id"], said["request_id"], said["url"]) == (kept.id, "lg-1", f"/v1/llm-guard/calls/{kept.id}")
         assert b"good" not in content
         assert it.now(kept).told == "answered"
-        assert it.deferred.counts.told == {("team", "taken"): 1}
+        assert it.deferred.counts.webhook_requests == {("team", "delivered"): 1}
 
 
 async def test_failed_call_is_told_with_its_reason() -> None:
     async with world(**HOOKS) as it:
         it.provider.outcomes = [WRONG]
-        await it.promised()
+        await it.new_deferred()
         await let_run()
         (said,) = it.hook.bodies
         assert (said["status"], said["error"]) == ("failed", {"kind": "invalid_request", "detail": "answered 400"})
@@ -55,10 +55,10 @@ async def test_failed_call_is_told_with_its_reason() -> None:
 async def test_webhook_that_fails_is_tried_again_until_it_takes_it() -> None:
     async with world(**HOOKS) as it:
         it.hook.sent = REFUSED
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await it.pass_s(60)
         assert 3 <= len(it.hook.got) <= 6
-        it.hook.sent = Sent(True)
+        it.hook.sent = WebhookResult(True)
         await it.pass_s(60)
         assert it.now(kept).told == "answered"
         assert len({content for _, _, content in it.hook.got}) == 1
@@ -68,7 +68,7 @@ async def test_webhook_that_fails_is_not_asked_for_each_call_that_waits() -> Non
     async with world(**HOOKS) as it:
         it.provider.is_silent = True
         for _ in range(5):
-            await it.promised()
+            await it.new_deferred()
         it.hook.sent = REFUSED
         it.provider.is_silent = False
         await it.pass_s(1.5)
@@ -79,7 +79,7 @@ async def test_untold_call_is_told_by_the_next_process() -> None:
     store = KeptInMemory()
     async with world(store, **HOOKS) as first:
         first.hook.sent = REFUSED
-        kept = await first.promised()
+        kept = await first.new_deferred()
         await let_run()
     async with world(store, **HOOKS) as it:
         await it.pass_s(1)
@@ -89,10 +89,10 @@ async def test_untold_call_is_told_by_the_next_process() -> None:
 async def test_webhook_that_fails_holds_up_no_other() -> None:
     async with world(**HOOKS) as it:
         it.hook.sent = REFUSED
-        await it.promised()
+        await it.new_deferred()
         await let_run()
-        it.hook.sent = Sent(True)
-        second = await it.promised()
+        it.hook.sent = WebhookResult(True)
+        second = await it.new_deferred()
         it.store._put(it.store.rows[second.id], webhook="other")
         await it.pass_s(0.5)
         assert [url for url, _, _ in it.hook.got][1:] == ["https://other.example.com/"]
@@ -103,10 +103,10 @@ async def test_many_that_one_webhook_does_not_take_hold_up_no_other(monkeypatch:
     async with world(**HOOKS) as it:
         it.hook.sent = REFUSED
         for _ in range(4):
-            await it.promised()
+            await it.new_deferred()
         await let_run()
-        it.hook.sent = Sent(True)
-        last = await it.promised()
+        it.hook.sent = WebhookResult(True)
+        last = await it.new_deferred()
         it.store._put(it.store.rows[last.id], webhook="other")
         await it.pass_s(0.5)
         assert [url for url, _, _ in it.hook.got][1:] == ["https://other.example.com/"]
@@ -116,16 +116,16 @@ async def test_slow_webhook_holds_up_no_other() -> None:
     async with world(**HOOKS) as it:
         told: list[str] = []
 
-        async def post(url: str, *_: Any) -> Sent:
+        async def post(url: str, *_: Any) -> WebhookResult:
             await it.clock.sleep(9.0 if "hooks" in url else 0.0)
             told.append(url)
-            return Sent(True)
+            return WebhookResult(True)
 
         it.deferred._notifier._post = post
         for _ in range(3):
-            await it.promised()
+            await it.new_deferred()
         await it.pass_s(1)
-        last = await it.promised()
+        last = await it.new_deferred()
         it.store._put(it.store.rows[last.id], webhook="other")
         await it.pass_s(0.5)
         assert told == ["https://other.example.com/"]
@@ -135,11 +135,11 @@ async def test_slow_webhook_holds_up_no_other() -> None:
 
 async def test_call_that_is_answered_after_all_is_told_anew() -> None:
     async with world(outcomes=[WRONG, WRONG, OK], **HOOKS) as it:
-        kept = await it.promised()
+        kept = await it.new_deferred()
         for _ in range(2):
             await it.pass_s(6)
             assert it.now(kept).state == "dead"
-            it.store.requeue(Wanted(), it.clock.wall(), 0)
+            it.store.requeue(CallFilter(), it.clock.wall(), 0)
             it.deferred.runner.wake()
         await it.pass_s(6)
         assert [said["status"] for said in it.hook.bodies] == ["failed", "answered"]
@@ -156,10 +156,10 @@ async def test_what_a_webhook_has_taken_it_is_not_told_again_while_the_disk_fail
         def told(kept_id: str, state: State) -> None:
             if next(failures, None) is not None:
                 raise StoreError("the disk is full")
-            KeptInMemory.told(it.store, kept_id, state)
+            KeptInMemory.mark_notified(it.store, kept_id, state)
 
-        monkeypatch.setattr(it.store, "told", told)
-        kept = await it.promised()
+        monkeypatch.setattr(it.store, "mark_notified", told)
+        kept = await it.new_deferred()
         await it.pass_s(25)
         assert it.now(kept).told == "answered"
         assert len(it.hook.got) == 1
@@ -168,7 +168,7 @@ async def test_what_a_webhook_has_taken_it_is_not_told_again_while_the_disk_fail
 async def test_webhook_that_the_config_does_not_have_any_more_is_left_alone() -> None:
     async with world(**HOOKS) as it:
         it.hook.sent = REFUSED
-        await it.promised()
+        await it.new_deferred()
         await let_run()
         it.deferred.adopt(World(KeptInMemory()).config)
         await it.pass_s(600)
@@ -177,6 +177,6 @@ async def test_webhook_that_the_config_does_not_have_any_more_is_left_alone() ->
 
 async def test_nobody_is_told_where_nobody_wants_to_hear() -> None:
     async with world(store=HOOKS["store"]) as it:
-        await it.promised()
+        await it.new_deferred()
         await it.pass_s(20)
         assert it.hook.got == []

@@ -9,12 +9,12 @@ import pytest
 
 from llm_guard.deferred import serialization
 from llm_guard.outcome import Refusal
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.request_body.fields import Asked
+from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.spool import Spool
-from llm_guard.proxy.request_body.spooled_body import StoredBody
-from llm_guard.proxy.settings import Serving
+from llm_guard.proxy.request_body.spooled_body import SpooledBody
+from llm_guard.proxy.settings import ProxySettings
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -34,13 +34,13 @@ HEADERS = (
 )
 
 
-async def test_promise_is_on_the_disk_when_it_is_given() -> None:
+async def test_deferred_call_is_on_the_disk_when_it_is_given() -> None:
     async with world(rules={"deferred": {"deadline": "10m"}}) as it:
         call = it.call()
-        kept_id = await it.intake.promise(call, is_at_once=True)
+        kept_id = await it.intake.defer(call, is_at_once=True)
         assert isinstance(kept_id, str)
         kept = it.store.rows[kept_id]
-        assert (kept.purpose, kept.request_id, kept.request.model) == ("later", "lg-1", "gpt")
+        assert (kept.purpose, kept.request_id, kept.request.model) == ("deferred", "lg-1", "gpt")
         assert kept.deadline_at == pytest.approx(it.clock.wall() + 600)
         assert call.disposition is not None
         assert call.disposition.deferred_id == kept_id
@@ -60,7 +60,7 @@ async def test_no_credential_is_kept_and_what_changes_the_reading_is() -> None:
 async def test_letter_says_how_the_call_has_failed() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.intake.bury(call)
+        kept_id = await it.intake.dead_letter(call)
         kept = it.store.rows[str(kept_id)]
         assert (kept.state, kept.deadline_at, kept.webhook) == ("dead", None, None)
         assert kept.ended is not None
@@ -68,13 +68,13 @@ async def test_letter_says_how_the_call_has_failed() -> None:
         assert kept.first_failed_at == kept.last_failed_at == it.clock.wall()
         assert call.disposition is not None
         assert call.disposition.dead_letter_id == kept_id
-        assert it.told == [("letter", {"what": "kept", "count": 1})]
+        assert it.told == [("dead_letter", {"event": "stored", "count": 1})]
 
 
 async def test_letter_of_a_refusal_has_its_code() -> None:
     async with world() as it:
         refusal = Refusal(503, "breaker_open", "one: failing", by="breaker")
-        kept = it.store.rows[str(await it.intake.bury(it.call(refusal=refusal)))]
+        kept = it.store.rows[str(await it.intake.dead_letter(it.call(refusal=refusal)))]
         assert kept.ended is not None
         assert (kept.ended.kind, kept.ended.status) == ("breaker_open", 503)
 
@@ -83,54 +83,56 @@ async def test_full_disk_costs_the_letter_and_is_counted() -> None:
     async with world() as it:
         it.store.problem = "database or disk is full"
         call = it.call(failure=BUSY)
-        assert await it.intake.bury(call) is None
+        assert await it.intake.dead_letter(call) is None
         assert call.disposition is None
-        assert it.deferred.counts.lost == {"disk": 1}
-        assert ("letter", {"what": "lost", "count": 1}) in it.told
+        assert it.deferred.counts.lost == {"write_failed": 1}
+        assert ("dead_letter", {"event": "lost", "count": 1}) in it.told
 
 
 async def test_hung_disk_is_waited_for_two_seconds() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY)))
         await it.pass_s(1.9)
         assert not burying.done()
         await it.pass_s(0.2)
         assert await burying is None
-        assert it.deferred.counts.lost == {"slow": 1}
+        assert it.deferred.counts.lost == {"write_timeout": 1}
 
 
 async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(250)]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(250)]
         await let_run()
-        assert sum(each.done() for each in waiting) == it.deferred.counts.lost["too_many"] == 50
+        assert sum(each.done() for each in waiting) == it.deferred.counts.lost["queue_full"] == 50
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
-        assert it.deferred.counts.lost["slow"] == 200
+        assert it.deferred.counts.lost["write_timeout"] == 200
 
 
 async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         monkeypatch.setattr("llm_guard.deferred.intake._MOST_WAITING_BYTES", 100)
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)]
+        waiting = [
+            asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY, body=b"x" * 60))) for _ in range(2)
+        ]
         await let_run()
-        assert await it.intake.bury(it.call(failure=BUSY)) is None
-        assert it.deferred.counts.lost == {"too_many": 1}
-        promised = await it.intake.promise(it.call(), is_at_once=True)
-        assert isinstance(promised, Refusal)
+        assert await it.intake.dead_letter(it.call(failure=BUSY)) is None
+        assert it.deferred.counts.lost == {"queue_full": 1}
+        deferred = await it.intake.defer(it.call(), is_at_once=True)
+        assert isinstance(deferred, Refusal)
         await it.pass_s(2.1)
         await asyncio.gather(*waiting)
         it.disk.go_on()
-        assert await it.intake.bury(it.call(failure=BUSY)) is not None
+        assert await it.intake.dead_letter(it.call(failure=BUSY)) is not None
 
 
 async def test_what_waits_for_the_disk_is_written_together() -> None:
     async with world() as it:
         it.disk.hangs = True
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY))) for _ in range(50)]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(50)]
         await let_run()
         waiting[7].cancel()
         await let_run()
@@ -145,19 +147,19 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
     async with world() as it:
         it.disk.hangs = True
         bodies = (b"{}", it.store.refused, b"{}")
-        waiting = [asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY, body=body))) for body in bodies]
+        waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY, body=body))) for body in bodies]
         await let_run()
         it.disk.go_on()
         kept = await asyncio.gather(*waiting)
         assert [each is not None for each in kept] == [True, False, True]
-        assert it.deferred.counts.lost == {"disk": 1}
+        assert it.deferred.counts.lost == {"write_failed": 1}
         assert len(it.store.rows) == 2
 
 
 async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longer() -> None:
     async with world() as it:
         it.disk.hangs = True
-        burying = asyncio.ensure_future(it.intake.bury(it.call(failure=BUSY)))
+        burying = asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY)))
         await let_run()
         (adding,) = it.deferred.call_store._adding
         await it.pass_s(2.5)
@@ -166,46 +168,48 @@ async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longe
         assert not it.deferred.call_store._adding
 
 
-async def test_too_large_a_body_is_refused_a_promise_and_counted_as_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_large_a_body_is_refused_a_deferred_call_and_counted_as_a_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with world() as it:
         monkeypatch.setattr(serialization, "MOST_BODY_BYTES", 10)
         body = b'{"model":"gpt"}'
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         for each in (body, stored):
-            refusal = await it.intake.promise(it.call(body=each), is_at_once=True)
+            refusal = await it.intake.defer(it.call(body=each), is_at_once=True)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (413, "too_large_to_keep")
-            assert await it.intake.bury(it.call(failure=BUSY, body=each)) is None
-        assert it.deferred.counts.lost == {"too_large": 2}
+            assert await it.intake.dead_letter(it.call(failure=BUSY, body=each)) is None
+        assert it.deferred.counts.lost == {"body_too_large": 2}
         assert not it.store.rows
 
 
 async def test_body_in_a_file_is_kept_whole() -> None:
     async with world() as it:
         body = bytes(range(256)) * 3000
-        stored = StoredBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
         kept = await it.buried(body=stored)
         assert kept.request.body == body
 
 
 async def test_body_that_is_closed_is_a_counted_loss() -> None:
     async with world() as it:
-        stored = StoredBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
+        stored = SpooledBody(io.BytesIO(b"{}"), 2, "", lambda model: [], Spool(0), it.clock)
         stored.close()
-        assert await it.intake.bury(it.call(failure=BUSY, body=stored)) is None
-        assert it.deferred.counts.lost == {"body": 1}
-        refusal = await it.intake.promise(it.call(body=stored), is_at_once=True)
+        assert await it.intake.dead_letter(it.call(failure=BUSY, body=stored)) is None
+        assert it.deferred.counts.lost == {"body_unreadable": 1}
+        refusal = await it.intake.defer(it.call(body=stored), is_at_once=True)
         assert isinstance(refusal, Refusal)
 
 
-async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
+async def test_deferred_call_that_cannot_be_kept_is_no_deferred_call() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        refusal = await it.intake.promise(it.call(), is_at_once=True)
+        refusal = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.should_retry, refusal.retry_after_s) == (503, True, 10.0)
         assert "disk I/O" not in refusal.message
-        assert it.told == [("promise", {"what": "unkept", "count": 1})]
+        assert it.told == [("deferred", {"event": "rejected", "count": 1})]
         it.store.problem = None
         await it.pass_s(5)
         assert it.provider.asked == []
@@ -214,21 +218,21 @@ async def test_promise_that_cannot_be_kept_is_no_promise() -> None:
 async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memory() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
-        assert isinstance(await it.intake.promise(it.call(headers=HEADERS), is_at_once=True), Refusal)
-        assert await it.intake.bury(it.call(headers=HEADERS, failure=BUSY)) is None
+        assert isinstance(await it.intake.defer(it.call(headers=HEADERS), is_at_once=True), Refusal)
+        assert await it.intake.dead_letter(it.call(headers=HEADERS, failure=BUSY)) is None
         assert SECRET not in repr(it.intake._credentials._kept)
         assert it.deferred.counts.waiting == 0
 
 
-async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deferred_call_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
         call_store = it.deferred.call_store  # the store's thread is processing it
         monkeypatch.setattr(call_store, "add", lambda call: call_store.ask(lambda store: store.add(call)))
-        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
+        deferring = asyncio.ensure_future(it.intake.defer(it.call(), is_at_once=True))
         await it.pass_s(1)
         await it.pass_s(1.5)
-        assert isinstance(await promising, Refusal)
+        assert isinstance(await deferring, Refusal)
         it.disk.go_on()
         await it.pass_s(3)
         assert it.store.done.count("add") == 1
@@ -236,50 +240,50 @@ async def test_promise_that_was_written_too_late_is_taken_back(monkeypatch: pyte
         assert it.provider.asked == []
 
 
-async def test_promise_to_a_client_that_has_left_is_taken_back() -> None:
+async def test_deferred_call_to_a_client_that_has_left_is_taken_back() -> None:
     async with world() as it:
         it.disk.hangs = True
-        promising = asyncio.ensure_future(it.intake.promise(it.call(), is_at_once=True))
+        deferring = asyncio.ensure_future(it.intake.defer(it.call(), is_at_once=True))
         await let_run()
-        promising.cancel()
+        deferring.cancel()
         await let_run()
         it.disk.go_on()
         with pytest.raises(asyncio.CancelledError):
-            await promising
+            await deferring
         assert "delete" in it.store.done
         assert it.deferred.counts.waiting == 0
 
 
-async def test_no_more_are_promised_than_may_wait() -> None:
+async def test_no_more_are_deferred_than_may_wait() -> None:
     async with world(store={"deferred": {"max_pending": 2, "concurrency": 1}}) as it:
         it.provider.is_silent = True
         for _ in range(2):
-            await it.promised()
-        refusal = await it.intake.promise(it.call(), is_at_once=True)
+            await it.new_deferred()
+        refusal = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_promises", True)
         it.provider.is_silent = False
         await it.pass_s(10)
         assert {each.state for each in it.store.rows.values()} == {"answered"}
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
 async def test_reload_changes_how_many_may_wait() -> None:
     async with world(store={"deferred": {"max_pending": 1, "concurrency": 1}}) as it:
         it.provider.is_silent = True
-        await it.promised()
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), Refusal)
+        await it.new_deferred()
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), Refusal)
         it.intake.adopt(World(KeptInMemory(), store={"deferred": {"max_pending": 2}}).config)
-        assert isinstance(await it.intake.promise(it.call(), is_at_once=True), str)
+        assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
 async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
     client = {"name": "app", "key": "k-app"}
     async with world(server={"client_keys": [client]}) as it:
         call = it.call(client_key="app")
-        assert it.gateway.restore(call, Asked(model="gpt")) is None
+        assert it.gateway.restore(call, BodyFields(model="gpt")) is None
         files = it.call("/v1/files", client_key="app")
-        refusal = it.gateway.restore(files, Asked())
+        refusal = it.gateway.restore(files, BodyFields())
         assert refusal is not None
         assert refusal.code == "permission_denied"
 
@@ -289,8 +293,8 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
         assert it.gateway._clients.admit(it.call(), RequestFields((), {})) is None
         client = {"name": "app", "key": "k-app"}
         other = World(KeptInMemory(), server={"max_body": "3MiB", "client_keys": [client]})
-        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now())))
-        assert it.gateway._body_limits.of(it.call(), Recording().reply()).max_bytes == 3 << 20
+        it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now())))
+        assert it.gateway._body_limits.of(it.call(), ResponseBuffer().reply()).max_bytes == 3 << 20
         refusal = it.gateway._clients.admit(it.call(), RequestFields((), {}))
         assert refusal is not None
         assert refusal.code == "invalid_api_key"
@@ -299,11 +303,13 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
 async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> None:
     async with world(rules={"capacity": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
-        calls = [asyncio.create_task(it.gateway.execute_background(it.call(), Recording().reply())) for _ in range(2)]
+        calls = [
+            asyncio.create_task(it.gateway.execute_background(it.call(), ResponseBuffer().reply())) for _ in range(2)
+        ]
         await let_run()
         assert len(it.provider.asked) == 1
         other = World(KeptInMemory(), rules={"capacity": {"concurrency": 2}})
-        it.gateway.adopt(Serving(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
+        it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
         await let_run()
         assert len(it.provider.asked) == 2
         it.provider.is_silent = False
@@ -314,7 +320,7 @@ async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> N
 async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
-        kept_id = await it.intake.promise(call, is_at_once=False)
+        kept_id = await it.intake.defer(call, is_at_once=False)
         kept = it.store.rows[str(kept_id)]
         assert kept.ended is not None
         assert kept.ended.kind == "overloaded"
@@ -322,9 +328,9 @@ async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
         assert kept.due_at == pytest.approx(it.clock.wall() + 0.75)
 
 
-async def test_call_that_would_fail_again_is_not_promised_anything() -> None:
+async def test_call_that_would_fail_again_is_not_deferred_anything() -> None:
     async with world() as it:
-        refusal = await it.intake.promise(it.call(failure=WRONG), is_at_once=False)
+        refusal = await it.intake.defer(it.call(failure=WRONG), is_at_once=False)
         assert isinstance(refusal, Refusal)
         assert refusal.code == "not_later"
         assert not it.store.rows
@@ -339,7 +345,7 @@ async def test_owner_is_a_client_by_name_or_whoever_has_the_same_key() -> None:
 async def test_ten_thousand_letters_are_a_few_events() -> None:
     async with world() as it:
         for _ in range(500):
-            await it.intake.bury(it.call(failure=BUSY))
+            await it.intake.dead_letter(it.call(failure=BUSY))
         await it.pass_s(20)
-        assert sum(facts["count"] for kind, facts in it.told if kind == "letter") == 500
+        assert sum(facts["count"] for kind, facts in it.told if kind == "dead_letter") == 500
         assert len(it.told) == 2

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 from llm_guard.outcome import Refusal
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from tests.fakes.clock import let_run
-from tests.fakes.kept import promise
+from tests.fakes.kept import deferred_call
 from tests.unit.deferred.world import BUSY, WRONG, world
 
 
 async def test_call_that_waits_is_shown_with_its_state() -> None:
     async with world(rules={"deferred": {"deadline": "10m"}}) as it:
         it.provider.outcomes = [BUSY]
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await let_run()
         shown = await it.shown(kept.id)
         assert shown.status == 202
@@ -29,7 +29,7 @@ async def test_call_that_waits_is_shown_with_its_state() -> None:
 async def test_call_that_is_asked_for_just_now_is_running() -> None:
     async with world() as it:
         it.provider.is_silent = True
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await let_run()
         shown = await it.shown(kept.id)
         assert (shown.status, json.loads(shown.body)["status"]) == (202, "running")
@@ -37,7 +37,7 @@ async def test_call_that_is_asked_for_just_now_is_running() -> None:
 
 async def test_answer_is_given_as_the_provider_gave_it_as_often_as_wanted() -> None:
     async with world() as it:
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await let_run()
         for _ in range(2):
             shown = await it.shown(kept.id)
@@ -52,19 +52,19 @@ async def test_answer_is_given_as_the_provider_gave_it_as_often_as_wanted() -> N
 async def test_failed_call_is_an_error_in_its_own_dialect() -> None:
     async with world() as it:
         it.provider.outcomes = [WRONG]
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await let_run()
         shown = await it.shown(kept.id, dialect="anthropic")
         assert (shown.status, dict(shown.headers)["x-should-retry"]) == (502, "false")
         error = json.loads(shown.body)["error"]
         assert (error["code"], error["message"]) == (
-            "upstream_invalid_request", "answered 400 (given up after 1 exchanges)",
+            "upstream_invalid_request", "answered 400 (attempts: 1)",
         )  # fmt: skip
 
 
 async def test_others_calls_are_as_if_they_had_never_been() -> None:
     async with world() as it:
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await let_run()
         answers = [
             await it.shown(kept.id, key_digest="other"),
@@ -78,7 +78,7 @@ async def test_others_calls_are_as_if_they_had_never_been() -> None:
 
 async def test_clients_of_the_gateway_are_told_apart_by_name() -> None:
     async with world() as it:
-        kept = await it.promised(client_key="app")
+        kept = await it.new_deferred(client_key="app")
         assert (await it.shown(kept.id, client_key="app", key_digest="another key of the same client")).status != 404
         assert (await it.shown(kept.id, client_key="other")).status == 404
 
@@ -86,7 +86,7 @@ async def test_clients_of_the_gateway_are_told_apart_by_name() -> None:
 async def test_waiting_call_can_be_given_up() -> None:
     async with world() as it:
         it.provider.outcomes = [BUSY]
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await let_run()
         shown = await it.shown(kept.id, method="DELETE")
         assert (shown.status, json.loads(shown.body)["deleted"]) == (200, True)
@@ -98,20 +98,20 @@ async def test_waiting_call_can_be_given_up() -> None:
 async def test_call_that_is_asked_for_just_now_can_be_given_up() -> None:
     async with world() as it:
         it.provider.is_silent = True
-        kept = await it.promised()
+        kept = await it.new_deferred()
         await let_run()
         assert (await it.shown(kept.id, method="DELETE")).status == 200
         await let_run()
         assert it.store.rows == {}
         assert it.gateway.running == 0
-        assert it.deferred.counts.rounds == {("later", "given_up"): 1}
+        assert it.deferred.counts.rounds == {("deferred", "cancelled"): 1}
 
 
 async def test_call_can_be_given_up_in_the_moment_in_which_it_is_begun() -> None:
     async with world() as it:
-        kept = promise(due_at=0.0)
+        kept = deferred_call(due_at=0.0)
         it.store.rows[kept.id] = kept
-        await it.deferred.runner._begin("later", 1)
+        await it.deferred.runner._begin("deferred", 1)
         assert it.deferred.runner.give_up(kept.id)
         await let_run()
         assert (it.store.rows, it.provider.asked, it.deferred.runner.running()) == ({}, [], [])
@@ -120,7 +120,7 @@ async def test_call_can_be_given_up_in_the_moment_in_which_it_is_begun() -> None
 async def test_call_that_another_gateway_asks_for_cannot_be_given_up_here() -> None:
     async with world() as it:
         it.deferred.leave()
-        kept = await it.promised()
+        kept = await it.new_deferred()
         it.store.beside("two").begin(it.clock.wall(), 1, 10.0)
         shown = await it.shown(kept.id, method="DELETE")
         assert (shown.status, dict(shown.headers)["x-should-retry"]) == (409, "true")
@@ -128,7 +128,7 @@ async def test_call_that_another_gateway_asks_for_cannot_be_given_up_here() -> N
 
 async def test_store_that_cannot_be_read_says_come_again() -> None:
     async with world() as it:
-        kept = await it.promised()
+        kept = await it.new_deferred()
         it.store.problem = "disk I/O error"
         shown = await it.shown(kept.id)
         assert (shown.status, dict(shown.headers)["x-should-retry"], b"I/O" in shown.body) == (503, "true", False)
@@ -136,7 +136,7 @@ async def test_store_that_cannot_be_read_says_come_again() -> None:
 
 async def test_other_paths_and_methods_are_not_there() -> None:
     async with world() as it:
-        kept = await it.promised()
+        kept = await it.new_deferred()
         for path, method in (
             ("/v1/llm-guard/calls/", "POST"),
             ("/v1/llm-guard/", "GET"),
@@ -150,7 +150,7 @@ async def test_looking_is_no_call_to_a_model() -> None:
     async with world() as it:
         call = it.call("/v1/llm-guard/calls/x", method="GET", route=None)
         recorder = it.gateway.recorder
-        await it.intake.show(call, Recording().reply("GET"))
+        await it.intake.serve_status_api(call, ResponseBuffer().reply("GET"))
         recorder.end(call)
         assert dict(it.counters.models["other"].calls) == {}
         assert recorder.timelines.snapshot().calls == 0

@@ -15,15 +15,15 @@ from structlog.testing import capture_logs
 from llm_guard.config import parse_config
 from llm_guard.deferred.service import DeferredService
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from llm_guard.proxy.call import Attempt, Call, Headers, Opened
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import compile_routes
-from llm_guard.storage.calls.store import KeptCall
-from llm_guard.webhooks.client import Sent
+from llm_guard.storage.calls.store import StoredCall
+from llm_guard.webhooks.client import WebhookResult
 from tests.chaos.stand import config_text
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.kept_calls import KeptInMemory
@@ -91,10 +91,10 @@ class Hook:
     """A stand-in for a webhook's receiver."""
 
     def __init__(self) -> None:
-        self.sent = Sent(True)
+        self.sent = WebhookResult(True)
         self.got: list[tuple[str, dict[str, str], bytes]] = []
 
-    async def post(self, url: str, headers: Any, content: bytes, wall: float) -> Sent:
+    async def post(self, url: str, headers: Any, content: bytes, wall: float) -> WebhookResult:
         self.got.append((url, dict(headers), content))
         return self.sent
 
@@ -145,18 +145,18 @@ class World:
             setattr(call, name, value)
         return call
 
-    async def promised(self, **facts: Any) -> KeptCall:
+    async def new_deferred(self, **facts: Any) -> StoredCall:
         """Stores a call that is deferred at once."""
-        kept_id = await self.intake.promise(self.call(**facts), is_at_once=True)
+        kept_id = await self.intake.defer(self.call(**facts), is_at_once=True)
         assert isinstance(kept_id, str), kept_id
         return self.store.rows[kept_id]
 
-    async def buried(self, failure: Failure = BUSY, **facts: Any) -> KeptCall:
-        kept_id = await self.intake.bury(self.call(failure=failure, **facts))
+    async def buried(self, failure: Failure = BUSY, **facts: Any) -> StoredCall:
+        kept_id = await self.intake.dead_letter(self.call(failure=failure, **facts))
         assert kept_id is not None
         return self.store.rows[kept_id]
 
-    def now(self, kept: KeptCall) -> KeptCall:
+    def now(self, kept: StoredCall) -> StoredCall:
         """Returns the call's current row."""
         return self.store.rows[kept.id]
 
@@ -166,13 +166,13 @@ class World:
 
     async def shown(
         self, kept_id: str, method: str = "GET", path: str = "/v1/llm-guard/calls/", **facts: Any
-    ) -> Recording:
+    ) -> ResponseBuffer:
         """Returns the status API's response to a client."""
-        recording = Recording()
+        recording = ResponseBuffer()
         call = self.call(path + kept_id, method=method, body=b"", route=None, **facts)
         reply = recording.reply(method)
         assert isinstance(reply.request, Request)
-        await self.intake.show(call, reply)
+        await self.intake.serve_status_api(call, reply)
         return recording
 
 

@@ -14,10 +14,10 @@ from llm_guard.dialects.sse import (
     NOTHING,
     PROGRESS,
     TOKEN,
-    Event,
     Mark,
-    Reader,
+    SseEvent,
     StreamObserver,
+    StreamReader,
     Usage,
 )
 from llm_guard.outcome import Refusal
@@ -25,10 +25,10 @@ from llm_guard.outcome import Refusal
 
 def read(kind: str, name: str | None = None, **more: Any) -> Mark:
     data = json.dumps({"type": kind, **more}).encode()
-    return MessagesReader().read(Event(kind if name is None else name, data))
+    return MessagesReader().read(SseEvent(kind if name is None else name, data))
 
 
-def watch(reader: Reader, stream: bytes) -> StreamObserver:
+def watch(reader: StreamReader, stream: bytes) -> StreamObserver:
     watched = StreamObserver(reader)
     watched.feed(stream)
     return watched
@@ -113,28 +113,28 @@ def test_error_in_a_message_is_marked_as_it_was_written() -> None:
     assert mark.error is not None
     assert json.loads(mark.error)["error"] == {"type": "overloaded_error"}
     assert read("error", name="").error is not None
-    assert MessagesReader().read(Event("error", b"Overloaded")) == Mark(error=b"Overloaded", is_heard=True)
+    assert MessagesReader().read(SseEvent("error", b"Overloaded")) == Mark(error=b"Overloaded", is_heard=True)
 
 
 @pytest.mark.parametrize("data", [b"{", b"[1]", b"3", b"null", b"\xff", b"[" * 100_000])
 def test_what_is_no_object_is_malformed(data: bytes) -> None:
-    assert MessagesReader().read(Event("content_block_delta", data)) == MALFORMED
+    assert MessagesReader().read(SseEvent("content_block_delta", data)) == MALFORMED
 
 
 def test_beginning_of_an_event_too_long_to_read_is_a_token() -> None:
-    assert MessagesReader().read(Event("content_block_delta", b'{"type": "con', is_whole=False)) == TOKEN
+    assert MessagesReader().read(SseEvent("content_block_delta", b'{"type": "con', is_whole=False)) == TOKEN
 
 
 @pytest.mark.parametrize("value", [{"type": []}, {"type": {}}, {"type": 3}, {"message": 3, "type": "ping"}, {}])
 def test_confused_types_raise_nothing(value: object) -> None:
-    MessagesReader().read(Event("", json.dumps(value).encode()))
+    MessagesReader().read(SseEvent("", json.dumps(value).encode()))
 
 
 def test_other_streams_take_any_data_for_useful_and_may_end_anywhere() -> None:
-    assert EventsReader(expects_progress=True).read(Event("completion", b"{}")) == TOKEN
-    assert EventsReader(expects_progress=True).read(Event("ping", b"{}")) == FILLER
-    assert EventsReader(expects_progress=True).read(Event("completion", b"")) == NOTHING
-    assert EventsReader(expects_progress=True).read(Event("error", b"{}")) == Mark(error=b"{}", is_heard=True)
+    assert EventsReader(expects_progress=True).read(SseEvent("completion", b"{}")) == TOKEN
+    assert EventsReader(expects_progress=True).read(SseEvent("ping", b"{}")) == FILLER
+    assert EventsReader(expects_progress=True).read(SseEvent("completion", b"")) == NOTHING
+    assert EventsReader(expects_progress=True).read(SseEvent("error", b"{}")) == Mark(error=b"{}", is_heard=True)
     assert watch(EventsReader(expects_progress=True), b"").may_end
 
 

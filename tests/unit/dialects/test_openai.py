@@ -16,32 +16,32 @@ from llm_guard.dialects.sse import (
     NOTHING,
     PROGRESS,
     TOKEN,
-    Event,
     Mark,
-    Reader,
+    SseEvent,
     StreamObserver,
+    StreamReader,
     Usage,
 )
 from llm_guard.outcome import Refusal
 
 
-def event(data: object, name: str = "", *, is_whole: bool = True) -> Event:
-    return Event(name, data if isinstance(data, bytes) else json.dumps(data).encode(), is_whole)
+def event(data: object, name: str = "", *, is_whole: bool = True) -> SseEvent:
+    return SseEvent(name, data if isinstance(data, bytes) else json.dumps(data).encode(), is_whole)
 
 
 def choice(index: int = 0, finish: str | None = None, **delta: Any) -> dict[str, Any]:
     return {"index": index, "delta": delta, "finish_reason": finish}
 
 
-def chunk(*choices: dict[str, Any], **more: Any) -> Event:
+def chunk(*choices: dict[str, Any], **more: Any) -> SseEvent:
     return event({"object": "chat.completion.chunk", "choices": list(choices), **more})
 
 
-def chat(data: Event) -> Mark:
+def chat(data: SseEvent) -> Mark:
     return ChatReader(1).read(data)
 
 
-def watch(reader: Reader, stream: bytes) -> StreamObserver:
+def watch(reader: StreamReader, stream: bytes) -> StreamObserver:
     watched = StreamObserver(reader)
     watched.feed(stream)
     return watched
@@ -81,7 +81,7 @@ def test_path_says_how_its_stream_is_read(path: str, reader: type) -> None:
         event(b"[DONE]"),
     ],
 )
-def test_chat_header_is_no_token(data: Event) -> None:
+def test_chat_header_is_no_token(data: SseEvent) -> None:
     assert chat(data) == NOTHING
 
 
@@ -122,7 +122,7 @@ def test_deep_delta_is_a_token_and_raises_nothing() -> None:
         chunk(),
     ],
 )
-def test_empty_chunk_of_a_chat_is_filler_once_its_choice_has_begun(data: Event) -> None:
+def test_empty_chunk_of_a_chat_is_filler_once_its_choice_has_begun(data: SseEvent) -> None:
     reader = ChatReader(1)
     assert reader.read(chunk(choice(role="assistant"))) == NOTHING
     assert reader.read(data) == FILLER
@@ -228,7 +228,7 @@ def test_done_alone_proves_nothing() -> None:
     assert (seen.has_token, seen.has_ended, seen.may_end) == (True, False, False)
 
 
-def ended(*events: Event, choices: int = 1, is_lenient: bool = True) -> Mark:
+def ended(*events: SseEvent, choices: int = 1, is_lenient: bool = True) -> Mark:
     """Returns the mark of `[DONE]` after these events."""
     reader = stream_reader("/v1/chat/completions", choices, is_lenient=is_lenient)
     for each in events:
@@ -249,7 +249,7 @@ def test_lenience_makes_no_answer_of_nothing_and_no_whole_of_a_choice_that_other
     assert ended(chunk(choice(0, content="x")), chunk(choice(1, "stop")), choices=2) == NOTHING
 
 
-def owed(choices: int, *data: bytes | Event) -> bytes:
+def owed(choices: int, *data: bytes | SseEvent) -> bytes:
     reader = ChatReader(choices)
     for each in data:
         reader.read(event(each) if isinstance(each, bytes) else each)
@@ -355,7 +355,7 @@ def test_usage_of_a_responses_object_is_counted_too() -> None:
         chunk({**choice(finish="stop"), "error": {"code": 502, "message": "boom"}}),  # OpenRouter
     ],
 )
-def test_error_in_a_chat_is_marked_as_it_was_written(data: Event) -> None:
+def test_error_in_a_chat_is_marked_as_it_was_written(data: SseEvent) -> None:
     # The official SDKs raise an exception for a field of that name.
     is_heard = data.data.startswith(b"{") and bool(json.loads(data.data).get("error"))
     assert chat(data) == Mark(error=data.data, is_heard=is_heard)

@@ -8,14 +8,14 @@ import pytest
 
 from llm_guard.dialects.anthropic import EventsReader
 from llm_guard.dialects.openai_media import OtherReader
-from llm_guard.dialects.sse import END, FILLER, TOKEN, Event, Reader, StreamObserver, Usage
+from llm_guard.dialects.sse import END, FILLER, TOKEN, SseEvent, StreamObserver, StreamReader, Usage
 
 
-def event(data: object, name: str = "") -> Event:
-    return Event(name, data if isinstance(data, bytes) else json.dumps(data).encode())
+def event(data: object, name: str = "") -> SseEvent:
+    return SseEvent(name, data if isinstance(data, bytes) else json.dumps(data).encode())
 
 
-def watch(reader: Reader, *events: object) -> StreamObserver:
+def watch(reader: StreamReader, *events: object) -> StreamObserver:
     watched = StreamObserver(reader)
     for data in events:
         watched.feed(b"data: %b\n\n" % (data if isinstance(data, bytes) else json.dumps(data).encode()))

@@ -9,8 +9,8 @@ from llm_guard.dialects.sse import (  # fmt: skip
     NOTHING,
     PROGRESS,
     TOKEN,
-    Event,
     Mark,
+    SseEvent,
     StreamObserver,
     Usage,
     events_in,
@@ -27,11 +27,11 @@ class Notes:
     heeds_done = False
 
     def __init__(self, marks: dict[bytes, Mark] | None = None, dull: bytes | None = None) -> None:
-        self.events: list[Event] = []
+        self.events: list[SseEvent] = []
         self._marks = marks or {}
         self._dull = dull
 
-    def read(self, event: Event) -> Mark:
+    def read(self, event: SseEvent) -> Mark:
         self.events.append(event)
         return self._marks.get(event.data, NOTHING)
 
@@ -345,7 +345,7 @@ def test_dull_blocks_are_read_only_before_the_first_token() -> None:
 
 def test_events_of_a_block_are_those_that_end_in_it() -> None:
     events = list(events_in(b": note\n\ndata: one\r\n\r\nevent: ping\n\ndata: cut\n"))
-    assert events == [Event("", b"one"), Event("ping", b"")]
+    assert events == [SseEvent("", b"one"), SseEvent("ping", b"")]
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])

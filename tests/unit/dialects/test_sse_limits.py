@@ -9,7 +9,7 @@ import pytest
 from llm_guard.dialects import sse, sse_framing
 from llm_guard.dialects.anthropic import MessagesReader
 from llm_guard.dialects.openai import ChatReader, ResponsesReader
-from llm_guard.dialects.sse import Reader, StreamObserver, Usage
+from llm_guard.dialects.sse import StreamObserver, StreamReader, Usage
 from llm_guard.dialects.sse_framing import MAX_EVENT_BYTES
 from llm_guard.version import is_compiled
 
@@ -31,7 +31,7 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
     return [stream[at : at + size] for at in range(0, len(stream), size)]
 
 
-def watched(chunks: Iterable[bytes], reader: Reader | None = None) -> StreamObserver:
+def watched(chunks: Iterable[bytes], reader: StreamReader | None = None) -> StreamObserver:
     """Returns a watch that was fed these chunks; checks that no byte is lost and few are held."""
     watch = StreamObserver(reader or ChatReader(1))
     came, passed = bytearray(), bytearray()

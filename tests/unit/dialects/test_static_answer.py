@@ -1,4 +1,4 @@
-"""Static fallback responses. e2e/test_lesser_answers.py reads their formats with the official SDKs."""
+"""Static fallback responses. e2e/test_fallback_responses.py reads their formats with the official SDKs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llm_guard.dialects import DIALECTS
-from llm_guard.dialects.sse import Event, events_in
-from llm_guard.dialects.static_answer import Occasion, canned, has_form
+from llm_guard.dialects.sse import SseEvent, events_in
+from llm_guard.dialects.static_answer import StaticAnswerRequest, has_form, static_response_body
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 TEXT = 'Not now.\n"Later" – perhaps \N{GRINNING FACE}'
@@ -41,19 +41,19 @@ FREE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def occasion(path: str, *, stream: bool = False, choices: int = 1, **request: Any) -> Occasion:
-    return Occasion(path, "lg-01", "gpt", 1_800_000_000, stream, choices, request)
+def occasion(path: str, *, stream: bool = False, choices: int = 1, **request: Any) -> StaticAnswerRequest:
+    return StaticAnswerRequest(path, "lg-01", "gpt", 1_800_000_000, stream, choices, request)
 
 
 def body(path: str, said: str = TEXT, /, **more: Any) -> dict[str, Any]:
-    answer = canned(said, occasion(path, **more))
+    answer = static_response_body(said, occasion(path, **more))
     assert answer is not None
     found: dict[str, Any] = json.loads(answer)
     return found
 
 
-def events(path: str, said: str = TEXT, /, **more: Any) -> list[Event]:
-    answer = canned(said, occasion(path, stream=True, **more))
+def events(path: str, said: str = TEXT, /, **more: Any) -> list[SseEvent]:
+    answer = static_response_body(said, occasion(path, stream=True, **more))
     assert answer is not None
     return list(events_in(answer))
 
@@ -121,7 +121,7 @@ def test_free_request_gets_the_text(path: str, request_: dict[str, Any]) -> None
 @pytest.mark.parametrize(("path", "request_"), [*SHAPED, *FORCED])
 def test_prose_is_no_json_and_no_call_of_a_tool(path: str, request_: dict[str, Any]) -> None:
     if path == "/v1/messages":
-        assert canned(TEXT, occasion(path, **request_)) is None
+        assert static_response_body(TEXT, occasion(path, **request_)) is None
         return
     whole = json.dumps(body(path, **request_))
     assert f'"refusal": {json.dumps(TEXT)}' in whole
@@ -137,10 +137,10 @@ def test_json_is_given_to_whoever_wants_json(path: str, request_: dict[str, Any]
 
 @pytest.mark.parametrize(("path", "request_"), FORCED)
 def test_json_is_no_call_of_a_tool(path: str, request_: dict[str, Any]) -> None:
-    answer = canned('{"a": 1}', occasion(path, **request_))
+    answer = static_response_body('{"a": 1}', occasion(path, **request_))
     assert answer is None if path == "/v1/messages" else answer is not None and b'"refusal":"{' in answer
 
 
 @pytest.mark.parametrize("text", ["5", '"text"', "[" * 100_000, "{", "null"])
 def test_what_is_no_object_is_no_json_answer(text: str) -> None:
-    assert canned(text, occasion("/v1/messages", output_format=SCHEMA)) is None
+    assert static_response_body(text, occasion("/v1/messages", output_format=SCHEMA)) is None

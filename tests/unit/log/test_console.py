@@ -24,18 +24,16 @@ def shown(more: dict[str, Any] | None = None, *, is_coloured: bool = False, **fi
 
 
 def test_time_level_and_event_come_first_then_what_matters() -> None:
-    line = shown(
-        logger="llm_guard.proxy.attempts.release", why="5 in a row", before="closed", after="open", deployment="a/x"
-    )
+    line = shown(logger="llm_guard.breaker", reason="5 in a row", before="closed", after="open", deployment="a/x")
     assert line == (
         "23:59:58.123 warning  breaker  deployment=a/x  before=closed  after=open"
-        '  why="5 in a row"  logger=llm_guard.proxy.attempts.release\n'
+        '  reason="5 in a row"  logger=llm_guard.breaker\n'
     )
 
 
 def test_attempts_are_told_in_short() -> None:
     tried = {"deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "started_s": 0.1, "duration_s": 30.0,
-             "why": "too slow", "budget_left": 3.0}  # fmt: skip
+             "reason": "too slow", "budget_left": 3.0}  # fmt: skip
     line = shown(event="call", outcome="ok", attempts=[tried, {**tried, "outcome": "ok", "waited_s": 0.5}])
     assert 'attempts=[a/x timeout 30.0 "too slow", a/x ok 0.5 30.0 "too slow"]' in line
 
@@ -51,7 +49,7 @@ def test_line_without_time_or_level_is_shown_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "a\nb", "\x7f", "\x9b31m", "\u202egpj", "\u2028", "\udc80", "\0"])
-@pytest.mark.parametrize("key", ["event", "why", "level", "timestamp", "exception", "strange"])
+@pytest.mark.parametrize("key", ["event", "reason", "level", "timestamp", "exception", "strange"])
 def test_no_text_is_obeyed_by_a_terminal_or_looks_like_another_line(key: str, text: str) -> None:
     line = shown({key: f"word {text} word"})
     assert line[:-1].replace("\n    ", "").isprintable()
@@ -63,7 +61,7 @@ def test_name_of_a_field_is_escaped_too() -> None:
 
 
 def test_words_of_a_provider_do_not_look_like_another_field() -> None:
-    assert 'why="x\\"  outcome=ok  a=\\"\\\\"' in shown(why='x"  outcome=ok  a="\\')
+    assert 'reason="x\\"  outcome=ok  a=\\"\\\\"' in shown(reason='x"  outcome=ok  a="\\')
 
 
 def test_traceback_is_indented_so_that_it_cannot_pass_for_a_line() -> None:
@@ -74,13 +72,13 @@ def test_traceback_is_indented_so_that_it_cannot_pass_for_a_line() -> None:
 
 
 def test_long_values_are_cut_and_long_lists_too() -> None:
-    line = shown(why="x" * 10_000, all=list(range(100)))
+    line = shown(reason="x" * 10_000, all=list(range(100)))
     assert len(line) < 500
     assert "[0, 1, 2, 3, 4, 5, 6, 7, ...]" in line
 
 
 def test_colour_is_for_terminals_and_ends_before_the_fields() -> None:
-    assert shown(is_coloured=True, why="x") == "\x1b[33m23:59:58.123 warning  breaker\x1b[0m  why=x\n"
+    assert shown(is_coloured=True, reason="x") == "\x1b[33m23:59:58.123 warning  breaker\x1b[0m  reason=x\n"
     assert "\x1b" not in shown(is_coloured=True, level="info")
 
 
@@ -90,7 +88,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text() | st.sampled_from(["event", "attempts", "why", "deployment"]), JSON))
+@given(st.dictionaries(st.text() | st.sampled_from(["event", "attempts", "reason", "deployment"]), JSON))
 def test_every_line_can_be_shown(fields: dict[str, Any]) -> None:
     shown_line = to_console(to_line(fields), is_coloured=False).decode()
     assert "\x1b" not in shown_line

@@ -10,9 +10,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 
-from llm_guard.log import LEVELS, Levels, configure_logging, is_logger
-
-SETTLE = "llm_guard.proxy.attempts.release"
+from llm_guard.log import ACCESS_LOGGER, BREAKER_LOGGER, LEVELS, Levels, configure_logging, is_logger
 
 
 @pytest.fixture
@@ -21,31 +19,32 @@ def levels() -> Levels:
 
 
 def test_nearest_name_above_counts(levels: Levels) -> None:
-    levels.adopt("warning", {"llm_guard.proxy": "error", SETTLE: "debug"})
-    assert levels.of(SETTLE) == "debug"
-    assert levels.of("llm_guard.proxy.telemetry.recorder") == "error"
+    levels.adopt("warning", {"llm_guard.proxy": "error", BREAKER_LOGGER: "debug"})
+    assert levels.of(BREAKER_LOGGER) == "debug"
+    assert levels.of("llm_guard.proxy.handler") == "error"
+    assert levels.of(ACCESS_LOGGER) == "warning"
     assert levels.of("llm_guard.admin.http.router") == "warning"
     assert levels.of("llm_guard.proxying") == "warning"
 
 
 def test_operators_word_goes_before_the_configs_on_the_same_name_and_outlives_a_reload(levels: Levels) -> None:
-    levels.adopt("info", {SETTLE: "error"})
-    levels.override(SETTLE, "debug")
+    levels.adopt("info", {BREAKER_LOGGER: "error"})
+    levels.override(BREAKER_LOGGER, "debug")
     levels.override("", "critical")
-    levels.adopt("warning", {SETTLE: "warning"})
-    assert (levels.of(SETTLE), levels.of("llm_guard.app")) == ("debug", "critical")
-    levels.override(SETTLE, None)
+    levels.adopt("warning", {BREAKER_LOGGER: "warning"})
+    assert (levels.of(BREAKER_LOGGER), levels.of("llm_guard.app")) == ("debug", "critical")
+    levels.override(BREAKER_LOGGER, None)
     levels.override("", None)
-    assert (levels.of(SETTLE), levels.of("llm_guard.app")) == ("warning", "warning")
+    assert (levels.of(BREAKER_LOGGER), levels.of("llm_guard.app")) == ("warning", "warning")
 
 
 def test_word_that_was_never_said_can_be_taken_back(levels: Levels) -> None:
-    levels.override(SETTLE, None)
-    assert levels.of(SETTLE) == "info"
+    levels.override(BREAKER_LOGGER, None)
+    assert levels.of(BREAKER_LOGGER) == "info"
 
 
 def test_threshold_follows_every_change(levels: Levels) -> None:
-    threshold = levels.threshold(SETTLE)
+    threshold = levels.threshold(BREAKER_LOGGER)
     assert threshold.level == 20
     levels.override("llm_guard", "error")
     assert threshold.level == 40
@@ -53,11 +52,13 @@ def test_threshold_follows_every_change(levels: Levels) -> None:
     assert threshold.level == 40
     levels.override("llm_guard", None)
     assert threshold.level == 10
-    assert levels.threshold(SETTLE) is threshold
+    assert levels.threshold(BREAKER_LOGGER) is threshold
 
 
-@pytest.mark.parametrize("name", ["", "llm_guard", "llm_guard.proxy", SETTLE, "llm_guard.admin", "llm_guard.app"])
-def test_modules_and_packages_are_loggers(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["", "llm_guard", "llm_guard.proxy", ACCESS_LOGGER, BREAKER_LOGGER, "llm_guard.admin", "llm_guard.app"]
+)
+def test_stable_loggers_modules_and_packages_are_loggers(name: str) -> None:
     assert is_logger(name)
 
 
@@ -77,21 +78,21 @@ def stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[BytesIO]:
     yield stdout
     structlog.reset_defaults()
     LEVELS.adopt("info", {})
-    LEVELS.override(SETTLE, None)
+    LEVELS.override(BREAKER_LOGGER, None)
 
 
 def test_line_below_its_loggers_level_is_not_written_until_the_level_is_another(stdout: BytesIO) -> None:
     writer = configure_logging()
-    log = structlog.get_logger(SETTLE)
+    log = structlog.get_logger(BREAKER_LOGGER)
     log.debug("one")
-    LEVELS.adopt("info", {SETTLE: "debug"})
+    LEVELS.adopt("info", {BREAKER_LOGGER: "debug"})
     log.debug("two")
-    LEVELS.override(SETTLE, "error")
+    LEVELS.override(BREAKER_LOGGER, "error")
     log.warning("three")
     log.error("four")
     structlog.get_logger("llm_guard.app").info("five")
     writer.close()
     lines = [json.loads(line) for line in stdout.getvalue().splitlines()]
     assert [(line["event"], line["logger"]) for line in lines] == [
-        ("two", SETTLE), ("four", SETTLE), ("five", "llm_guard.app"),
+        ("two", BREAKER_LOGGER), ("four", BREAKER_LOGGER), ("five", "llm_guard.app"),
     ]  # fmt: skip

@@ -6,13 +6,13 @@ import pytest
 
 from llm_guard.mock.content import say
 from llm_guard.mock.continuation import has_prefill, speak, why_refused
-from llm_guard.mock.exchange import Asked, Dialect
+from llm_guard.mock.exchange import MockDialect, MockRequest
 
 TOKENS = 30
 TEXT = "".join(say(TOKENS))
 CUTS = range(1, len(TEXT))
 USER: Any = {"role": "user", "content": "hi"}
-PATHS: dict[str, tuple[Dialect, str]] = {
+PATHS: dict[str, tuple[MockDialect, str]] = {
     "/chat/completions": ("openai", "messages"),
     "/responses": ("openai", "input"),
     "/messages": ("anthropic", "messages"),
@@ -20,12 +20,12 @@ PATHS: dict[str, tuple[Dialect, str]] = {
 conversations = pytest.mark.parametrize("path", PATHS)
 
 
-def ask(path: str, **fields: Any) -> Asked:
+def ask(path: str, **fields: Any) -> MockRequest:
     dialect = PATHS[path][0] if path in PATHS else "openai"
-    return Asked(dialect, 1, "POST", path, {}, {}, fields, prompt_tokens=1)
+    return MockRequest(dialect, 1, "POST", path, {}, {}, fields, prompt_tokens=1)
 
 
-def talk(path: str, *turns: Any, **fields: Any) -> Asked:
+def talk(path: str, *turns: Any, **fields: Any) -> MockRequest:
     return ask(path, **{PATHS[path][1]: list(turns)}, **fields)
 
 

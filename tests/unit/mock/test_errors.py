@@ -5,13 +5,13 @@ import json
 import pytest
 
 from llm_guard.mock.errors import error_reply, limit_reply, quota_reply
-from llm_guard.mock.exchange import Dialect
+from llm_guard.mock.exchange import MockDialect
 from llm_guard.mock.faults import STATUSES
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 @pytest.mark.parametrize("status", STATUSES)
-def test_every_status_has_a_body_in_each_dialect(dialect: Dialect, status: int) -> None:
+def test_every_status_has_a_body_in_each_dialect(dialect: MockDialect, status: int) -> None:
     reply = error_reply(dialect, status, "m-1")
     body = json.loads(reply.body)
     assert reply.status == status

@@ -5,12 +5,12 @@ import gzip
 import pytest
 from multidict import CIMultiDict
 
-from llm_guard.mock.exchange import Asked, Upload, dialect_of, understand
+from llm_guard.mock.exchange import MockRequest, Upload, dialect_of, understand
 
 FORM = "multipart/form-data; boundary=XX"
 
 
-def ask(target: str, body: bytes = b"", method: str = "POST", **headers: str) -> Asked:
+def ask(target: str, body: bytes = b"", method: str = "POST", **headers: str) -> MockRequest:
     named = CIMultiDict({name.replace("_", "-"): value for name, value in headers.items()})
     return understand(1, method, target, named, body)
 

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from llm_guard.mock.fault_state import Courses
+from llm_guard.mock.fault_state import FaultStates
 from llm_guard.mock.faults import BadFaultError, parse_fault
 
 LIMIT = parse_fault("limit:1/s")
 
 
-def who_is_struck(courses: Courses, requests: int = 40) -> list[bool]:
+def who_is_struck(courses: FaultStates, requests: int = 40) -> list[bool]:
     return [bool(courses.of("m", "").throw().faults) for _ in range(requests)]
 
 
 def test_switched_faults_stand_after_those_of_the_request() -> None:
-    courses = Courses(0)
+    courses = FaultStates(0)
     courses.switch("m", "cut:1, silence")
     plan = courses.of("m+reset", "close").plan
     assert [fault.kind for fault in plan.faults] == ["reset", "close", "cut", "silence"]
@@ -23,14 +23,14 @@ def test_switched_faults_stand_after_those_of_the_request() -> None:
 
 
 def test_an_empty_text_lifts_what_was_switched_on() -> None:
-    courses = Courses(0)
+    courses = FaultStates(0)
     courses.switch("m", "status:503")
     courses.switch("m", "")
     assert courses.of("m", "").plan.faults == ()
 
 
 def test_the_dice_start_anew_with_every_switch() -> None:
-    courses, runs = Courses(7), []
+    courses, runs = FaultStates(7), []
     for _ in range(2):
         courses.switch("m", "status:503@50%")
         runs.append(who_is_struck(courses))
@@ -39,7 +39,7 @@ def test_the_dice_start_anew_with_every_switch() -> None:
 
 
 def test_a_switch_leaves_other_models_alone() -> None:
-    courses = Courses(0)
+    courses = FaultStates(0)
     assert courses.of("n+limit:1/s", "").take(LIMIT, 1.0) == 0.0
     courses.switch("m", "status:503")
     assert courses.of("n+limit:1/s", "").take(LIMIT, 1.0) == 1.0
@@ -48,7 +48,7 @@ def test_a_switch_leaves_other_models_alone() -> None:
 
 
 def test_a_bad_switch_changes_nothing() -> None:
-    courses = Courses(0)
+    courses = FaultStates(0)
     courses.switch("m", "reset")
     with pytest.raises(BadFaultError, match="explode"):
         courses.switch("m", "explode")
@@ -56,7 +56,7 @@ def test_a_bad_switch_changes_nothing() -> None:
 
 
 async def test_places_are_given_in_the_order_of_asking_and_given_back_by_who_leaves() -> None:
-    course = Courses(0).of("m+capacity:1", "")
+    course = FaultStates(0).of("m+capacity:1", "")
     served: list[int] = []
 
     async def ask(number: int) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from llm_guard.mock.load import LoadPlan
-from llm_guard.mock.load_result import Ended, percentiles, sum_up
+from llm_guard.mock.load_result import FinishedCall, percentiles, sum_up
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
@@ -17,10 +17,10 @@ def test_percentiles_are_by_nearest_rank() -> None:
 
 def test_unsent_calls_lower_the_share_but_have_no_latency() -> None:
     ended = [
-        Ended("ok", 1.0, 200, 0.5),
-        Ended("http_503", 2.0, 503),
-        Ended("not_sent", 0.0),
-        Ended("timeout", 9.0),
+        FinishedCall("ok", 1.0, 200, 0.5),
+        FinishedCall("http_503", 2.0, 503),
+        FinishedCall("not_sent", 0.0),
+        FinishedCall("timeout", 9.0),
     ]
     result = sum_up(ended, duration_s=2.0)
     assert (result.calls, result.ok, result.success_share, result.calls_per_s) == (4, 1, 0.25, 2.0)
@@ -32,7 +32,7 @@ def test_unsent_calls_lower_the_share_but_have_no_latency() -> None:
 
 
 def test_a_result_is_json() -> None:
-    assert json.loads(json.dumps(sum_up([Ended("ok", 1.0, 200)], 1.0).as_dict()))["statuses"] == {"200": 1}
+    assert json.loads(json.dumps(sum_up([FinishedCall("ok", 1.0, 200)], 1.0).as_dict()))["statuses"] == {"200": 1}
 
 
 def test_an_empty_run_has_no_success() -> None:

@@ -9,12 +9,12 @@ import pytest
 from llm_guard.config import Config, parse_config
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.degraded_mode import Degraded
+from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.telemetry.counters import ModelCounts
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
 
-RULES: dict[str, Any] = {"answer": "later", "min_calls": 10, "calm": "30s", "patience": "10s"}
+RULES: dict[str, Any] = {"static_response": "later", "min_calls": 10, "recovery_window": "30s", "max_wait": "10s"}
 
 
 def config(**rules: Any) -> Config:
@@ -30,7 +30,7 @@ class World:
         self.clock = ManualClock()
         self.counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.config = config(one=RULES, two=RULES, three=RULES, plain=None)
-        self.degraded = Degraded(self.counts, self.clock)
+        self.degraded = DegradedMode(self.counts, self.clock)
         self.turns: list[tuple[str | None, bool]] = []
         self.reasons: list[str] = []
         self.degraded.on_turn = self.hear
@@ -78,7 +78,7 @@ class World:
 
     def patience_s(self, call: Call, *, has_stale: bool = False) -> float | None:
         """Returns the seconds that a call may wait for a real answer, or None if it is not shortened."""
-        self.degraded.hurry(call, has_stale=has_stale)
+        self.degraded.limit_wait(call, has_stale=has_stale)
         return None if call.disposition is None else call.disposition.degraded_deadline - self.clock.now()
 
     @property
@@ -95,7 +95,7 @@ def test_route_whose_calls_fail_is_degraded_and_told_of_once() -> None:
     assert world.look() == [("one", True)]
     assert world.look() == []
     assert world.in_effect == ["one"]
-    assert world.reasons == ["10 of 10 calls within 60 s had no real answer"]
+    assert world.reasons == ["10 of 10 calls within 60 s failed"]
 
 
 @pytest.mark.parametrize("calls", [{"ok": 11, "failed": 10}, {"cut_short": 100}, {"unasked": 100}, {"failed": 9}])
@@ -194,7 +194,7 @@ def test_call_of_a_degraded_route_waits_less() -> None:
 @pytest.mark.parametrize(
     "more", [{"path": "/v1/embeddings"}, {"is_upgrade": True}, {"method": "GET"}], ids=lambda more: next(iter(more))
 )
-def test_call_that_there_is_nothing_lesser_for_waits_as_ever(more: dict[str, Any]) -> None:
+def test_call_without_a_fallback_response_has_its_full_deadline(more: dict[str, Any]) -> None:
     world = World()
     world.outage("one")
     call = world.call(**{key: value for key, value in more.items() if key != "method"})

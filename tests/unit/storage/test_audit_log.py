@@ -19,9 +19,15 @@ from llm_guard.storage.audit_log import FILE, AuditFile, Entry
 from llm_guard.storage.errors import StoreError
 
 
-def entry(why: str = "an outage", **facts: Any) -> Entry:
-    usual = {"at": "2026-11-21T15:00:00.000Z", "who": "ann", "what": "breakers.reset", "target": "a/x", "detail": {}}
-    return Entry(**{**usual, "instance": "host:1", **facts}, why=why)
+def entry(reason: str = "an outage", **facts: Any) -> Entry:
+    usual = {
+        "at": "2026-11-21T15:00:00.000Z",
+        "actor": "ann",
+        "action": "breakers.reset",
+        "target": "a/x",
+        "detail": {},
+    }
+    return Entry(**{**usual, "instance": "host:1", **facts}, reason=reason)
 
 
 FileIn = Callable[[Path], AuditFile]
@@ -41,8 +47,8 @@ def file_in() -> Iterator[FileIn]:
         each.close()
 
 
-def whys(file: AuditFile, limit: int = 100, before: int | None = None) -> list[str]:
-    return [each.why for each in file.latest(limit, before)]
+def reasons(file: AuditFile, limit: int = 100, before: int | None = None) -> list[str]:
+    return [each.reason for each in file.latest(limit, before)]
 
 
 def test_what_is_written_outlives_the_process(file_in: FileIn, tmp_path: Path) -> None:
@@ -58,9 +64,9 @@ def test_newest_comes_first_page_by_page(file_in: FileIn, tmp_path: Path) -> Non
     for number in range(5):
         file.append([entry(str(number))])
     page = file.latest(2, None)
-    assert [each.why for each in page] == ["4", "3"]
-    assert whys(file, 2, page[-1].id) == ["2", "1"]
-    assert whys(file, 2, 1) == []
+    assert [each.reason for each in page] == ["4", "3"]
+    assert reasons(file, 2, page[-1].id) == ["2", "1"]
+    assert reasons(file, 2, 1) == []
 
 
 def test_nobody_else_can_read_it(file_in: FileIn, tmp_path: Path) -> None:
@@ -83,7 +89,7 @@ def test_nobody_else_can_read_it_any_more(file_in: FileIn, tmp_path: Path) -> No
     assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM changes", "UPDATE changes SET why = 'another'"])
+@pytest.mark.parametrize("statement", ["DELETE FROM changes", "UPDATE changes SET reason = 'another'"])
 def test_nothing_is_taken_out_of_it_or_changed(file_in: FileIn, tmp_path: Path, statement: str) -> None:
     file = file_in(tmp_path)
     file.append([entry()])
@@ -91,7 +97,7 @@ def test_nothing_is_taken_out_of_it_or_changed(file_in: FileIn, tmp_path: Path, 
     with pytest.raises(sqlite3.IntegrityError, match="only grows"):
         other.execute(statement)
     other.close()
-    assert whys(file) == ["an outage"]
+    assert reasons(file) == ["an outage"]
 
 
 def test_what_is_written_is_on_the_disk(file_in: FileIn, tmp_path: Path) -> None:
@@ -112,9 +118,9 @@ def test_all_are_written_or_none(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     with pytest.raises(StoreError):
         file.append([entry("good"), entry("\ud800")])
-    assert whys(file) == []
+    assert reasons(file) == []
     file.append([entry("good")])
-    assert whys(file) == ["good"]
+    assert reasons(file) == ["good"]
 
 
 # problems with the file
@@ -134,7 +140,7 @@ def test_full_disk_is_told_and_the_next_change_tries_again(file_in: FileIn, tmp_
     with pytest.raises(StoreError, match="full"):
         file.append([entry("x" * 100_000)])
     file.append([entry("y" * 100_000)])
-    assert [each[0] for each in whys(file)] == ["y", "b"]
+    assert [each[0] for each in reasons(file)] == ["y", "b"]
 
 
 def test_broken_file_is_moved_aside_and_a_new_one_begun_loudly(file_in: FileIn, tmp_path: Path) -> None:
@@ -146,8 +152,8 @@ def test_broken_file_is_moved_aside_and_a_new_one_begun_loudly(file_in: FileIn, 
         file.close()
         aside = tmp_path / f"{FILE}.broken-{number}"
         assert aside.read_bytes().startswith(b"no database")
-        assert [(line["log_level"], line["kept_as"]) for line in log] == [("error", str(aside))]
-        assert whys(file_in(tmp_path)) == [str(number)]
+        assert [(line["log_level"], line["moved_to"]) for line in log] == [("error", str(aside))]
+        assert reasons(file_in(tmp_path)) == [str(number)]
 
 
 def test_file_with_damage_inside_is_moved_aside(file_in: FileIn, tmp_path: Path) -> None:
@@ -159,7 +165,7 @@ def test_file_with_damage_inside_is_moved_aside(file_in: FileIn, tmp_path: Path)
     (tmp_path / FILE).write_bytes(content)
     again = file_in(tmp_path)
     again.append([entry("after")])
-    assert whys(again) == ["after"]
+    assert reasons(again) == ["after"]
     assert (tmp_path / f"{FILE}.broken-1").exists()
 
 
@@ -194,7 +200,7 @@ def test_two_gateways_share_it(file_in: FileIn, tmp_path: Path) -> None:
     one, other = file_in(tmp_path), file_in(tmp_path)
     for number in range(4):
         (one, other)[number % 2].append([entry(str(number))])
-    assert whys(one) == whys(other) == ["3", "2", "1", "0"]
+    assert reasons(one) == reasons(other) == ["3", "2", "1", "0"]
 
 
 def test_many_that_begin_at_once_lose_nothing(file_in: FileIn, tmp_path: Path) -> None:
@@ -217,7 +223,7 @@ def test_many_that_begin_at_once_lose_nothing(file_in: FileIn, tmp_path: Path) -
     for thread in threads:
         thread.join()
     assert failed == []
-    assert len(whys(file_in(tmp_path))) == 20
+    assert len(reasons(file_in(tmp_path))) == 20
     assert [each.name for each in tmp_path.glob("*.broken-*") if "-wal" not in each.name] == [f"{FILE}.broken-1"]
 
 
@@ -233,7 +239,7 @@ def test_broken_file_is_looked_at_by_one_gateway_at_a_time(file_in: FileIn, tmp_
     assert (tmp_path / FILE).read_bytes().startswith(b"no database")
     os.close(other)
     thread.join()
-    assert whys(file) == ["an outage"]
+    assert reasons(file) == ["an outage"]
 
 
 def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
@@ -243,11 +249,11 @@ def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
     other = os.open(tmp_path / "audit.lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
     file = file_in(tmp_path)
-    with pytest.raises(StoreError, match="does not let go"):
+    with pytest.raises(StoreError, match="does not release"):
         file.append([entry()])
     os.close(other)
     file.append([entry("now")])
-    assert whys(file) == ["now"]
+    assert reasons(file) == ["now"]
 
 
 def test_one_that_waits_too_long_for_another_says_so(
@@ -263,7 +269,7 @@ def test_one_that_waits_too_long_for_another_says_so(
     other.execute("ROLLBACK")
     other.close()
     one.append([entry("now")])
-    assert whys(one) == ["now", "an outage"]
+    assert reasons(one) == ["now", "an outage"]
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted"])
@@ -274,16 +280,16 @@ def test_file_that_is_taken_away_is_begun_anew(file_in: FileIn, tmp_path: Path, 
         os.rename(tmp_path / FILE, tmp_path / "elsewhere.db")
     else:
         (tmp_path / FILE).unlink()
-    assert whys(file) == []
+    assert reasons(file) == []
     file.append([entry("after")])
-    assert whys(file) == ["after"]
+    assert reasons(file) == ["after"]
 
 
 def test_detail_of_somebody_elses_hand_is_shown_as_it_is(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append([entry()])
     other = sqlite3.connect(tmp_path / FILE)
-    other.execute("INSERT INTO changes SELECT 2, at, who, what, target, why, 'no JSON', instance FROM changes")
+    other.execute("INSERT INTO changes SELECT 2, at, actor, action, target, reason, 'no JSON', instance FROM changes")
     other.commit()
     other.close()
     assert file.latest(1, None)[0].detail == {"unreadable": "no JSON"}

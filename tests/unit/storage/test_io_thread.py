@@ -6,11 +6,11 @@ from concurrent.futures import Future
 import pytest
 
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import Worker
+from llm_guard.storage.io_thread import IoThread
 
 
 def test_work_is_done_in_one_thread_in_the_order_in_which_it_came() -> None:
-    worker, seen = Worker("disk"), []
+    worker, seen = IoThread("disk"), []
 
     def act(number: int) -> None:
         seen.append((number, threading.current_thread().name))
@@ -23,7 +23,7 @@ def test_work_is_done_in_one_thread_in_the_order_in_which_it_came() -> None:
 
 
 def test_error_is_the_askers() -> None:
-    worker = Worker("disk")
+    worker = IoThread("disk")
     with pytest.raises(ZeroDivisionError):
         worker.submit(lambda: 1 / 0).result(10)
     assert worker.submit(lambda: 2).result(10) == 2
@@ -31,7 +31,7 @@ def test_error_is_the_askers() -> None:
 
 
 def test_work_that_is_cancelled_before_its_turn_is_not_done() -> None:
-    worker, goes_on, done = Worker("disk"), threading.Event(), list[int]()
+    worker, goes_on, done = IoThread("disk"), threading.Event(), list[int]()
     first = worker.submit(goes_on.wait, 10)
     second = worker.submit(done.append, 2)
     assert second.cancel()
@@ -43,7 +43,7 @@ def test_work_that_is_cancelled_before_its_turn_is_not_done() -> None:
 
 
 def test_no_more_waits_for_a_disk_that_hangs_than_there_is_room_for() -> None:
-    worker, goes_on, begun = Worker("disk", most_waiting=2), threading.Event(), threading.Event()
+    worker, goes_on, begun = IoThread("disk", most_waiting=2), threading.Event(), threading.Event()
 
     def hang() -> None:
         begun.set()
@@ -53,7 +53,7 @@ def test_no_more_waits_for_a_disk_that_hangs_than_there_is_room_for() -> None:
     begun.wait(10)
     waiting = [worker.submit(lambda: 1) for _ in range(2)]
     assert worker.is_full
-    with pytest.raises(StoreError, match="2 reads and writes wait"):
+    with pytest.raises(StoreError, match="2 reads and writes are queued"):
         worker.submit(lambda: 1).result(10)
     goes_on.set()
     first.result(10)
@@ -63,7 +63,7 @@ def test_no_more_waits_for_a_disk_that_hangs_than_there_is_room_for() -> None:
 
 
 def test_process_does_not_wait_for_it() -> None:
-    worker = Worker("disk")
+    worker = IoThread("disk")
     worker.submit(lambda: None).result(10)
     assert worker._thread.daemon
     worker.shutdown()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from llm_guard.storage.snapshot_file import KeptFile, TakenOver, file_name
+from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver, file_name
 
 
-def file_in(folder: Path) -> KeptFile:
-    return KeptFile(lambda: folder, "gateway.json")
+def file_in(folder: Path) -> SnapshotFile:
+    return SnapshotFile(lambda: folder, "gateway.json")
 
 
 def test_what_is_written_is_read_and_nothing_else_lies_beside_it(tmp_path: Path) -> None:

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 
 from llm_guard.storage.errors import DiskFullError, StoreError
-from llm_guard.storage.sqlite_file import Database, Form
+from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FIRST = "CREATE TABLE words (word TEXT NOT NULL);"
 SECOND = "ALTER TABLE words ADD COLUMN size INTEGER NOT NULL DEFAULT 0;\nUPDATE words SET size = length(word);"
-FORM = Form("words.db", "the words", (FIRST,))
-NEWER = Form("words.db", "the words", (FIRST, SECOND))
-Opening = Callable[..., Database]
+FORM = DatabaseSpec("words.db", "the words", (FIRST,))
+NEWER = DatabaseSpec("words.db", "the words", (FIRST, SECOND))
+Opening = Callable[..., SqliteFile]
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opening]:
-    made: list[Database] = []
+    made: list[SqliteFile] = []
 
-    def open_it(form: Form = FORM) -> Database:
-        made.append(Database(lambda: tmp_path, form))
+    def open_it(form: DatabaseSpec = FORM) -> SqliteFile:
+        made.append(SqliteFile(lambda: tmp_path, form))
         return made[-1]
 
     yield open_it
@@ -34,12 +34,12 @@ def opened(tmp_path: Path) -> Iterator[Opening]:
         each.close()
 
 
-def write(database: Database, word: str) -> None:
+def write(database: SqliteFile, word: str) -> None:
     with database.writing() as connection:
         connection.execute("INSERT INTO words (word) VALUES (?)", (word,))
 
 
-def read(database: Database, query: str = "SELECT word FROM words ORDER BY rowid") -> list[object]:
+def read(database: SqliteFile, query: str = "SELECT word FROM words ORDER BY rowid") -> list[object]:
     with database.reading() as connection:
         return [] if connection is None else [row[0] for row in connection.execute(query)]
 
@@ -58,7 +58,7 @@ def test_older_file_is_brought_up_and_keeps_what_it_has(opened: Opening) -> None
 
 def test_step_that_fails_leaves_the_version_that_was(opened: Opening) -> None:
     write(opened(FORM), "owl")
-    wrong = opened(Form("words.db", "the words", (FIRST, SECOND + "\nSELECT nonsense;")))
+    wrong = opened(DatabaseSpec("words.db", "the words", (FIRST, SECOND + "\nSELECT nonsense;")))
     with pytest.raises(StoreError, match="nonsense"):
         read(wrong)
     again = opened(FORM)
@@ -162,10 +162,10 @@ def test_large_file_is_looked_through_when_sqlite_has_met_what_is_broken(
 
 def test_durability_is_as_the_form_says(opened: Opening) -> None:
     assert read_synchronous(opened(FORM)) == 2
-    assert read_synchronous(opened(Form("words.db", "the words", (FIRST,), is_durable=False))) == 1
+    assert read_synchronous(opened(DatabaseSpec("words.db", "the words", (FIRST,), is_durable=False))) == 1
 
 
-def read_synchronous(database: Database) -> object:
+def read_synchronous(database: SqliteFile) -> object:
     write(database, "owl")
     return read(database, "PRAGMA synchronous")[0]
 
@@ -197,7 +197,7 @@ def test_giving_back_what_is_not_open_does_nothing(opened: Opening, tmp_path: Pa
 
 
 def test_reserve_is_given_once_and_taken_back(opened: Opening, tmp_path: Path) -> None:
-    database = opened(Form("words.db", "the words", (FIRST,), reserve_bytes=5000))
+    database = opened(DatabaseSpec("words.db", "the words", (FIRST,), reserve_bytes=5000))
     assert not database.has_released_reserve()
     write(database, "owl")
     reserve = tmp_path / "words.reserve"
@@ -217,7 +217,7 @@ def test_reserve_that_there_is_no_room_for_is_left_out(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    database = opened(Form("words.db", "the words", (FIRST,), reserve_bytes=5000))
+    database = opened(DatabaseSpec("words.db", "the words", (FIRST,), reserve_bytes=5000))
     write(database, "owl")
     assert read(database) == ["owl"]
     assert not (tmp_path / "words.reserve").exists()
@@ -228,6 +228,6 @@ def test_full_disk_is_an_error_of_its_own(opened: Opening) -> None:
     write(database, "owl")
     assert database._connection is not None
     database._connection.execute("PRAGMA max_page_count = 3")
-    with pytest.raises(DiskFullError, match=r"words\.db: the disk is full: make room"):
+    with pytest.raises(DiskFullError, match=r"words\.db: the disk is full: free some space"):
         write(database, "x" * 100_000)
     assert read(database) == ["owl"]

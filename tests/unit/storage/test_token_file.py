@@ -62,7 +62,7 @@ def test_file_that_holds_no_whole_token_is_not_used_and_not_replaced(tmp_path: P
     path.write_bytes(content)
     path.chmod(0o600)
     for read in (shared_token, read_token):
-        with pytest.raises(StoreError, match=f"{path} holds no token, or a part of one: rm {path}"):
+        with pytest.raises(StoreError, match=f"{path} has no complete token: rm {path}"):
             read(tmp_path)
     assert path.read_bytes() == content
 
@@ -75,14 +75,14 @@ def test_file_that_others_could_read_is_narrowed_and_that_is_said(tmp_path: Path
             assert shared_token(tmp_path) == (token, False)
         assert mode(tmp_path / FILE) == 0o600
         (line,) = log
-        assert (line["event"], line["mode"]) == ("others could read the operator's token", f"{wide:o}")
+        assert (line["event"], line["mode"]) == ("other users could read the operator token", f"{wide:o}")
         assert token not in str(log)
 
 
 def test_file_that_anybody_could_have_written_is_not_trusted(tmp_path: Path) -> None:
     shared_token(tmp_path)
     (tmp_path / FILE).chmod(0o606)
-    with pytest.raises(StoreError, match="anybody may write"):
+    with pytest.raises(StoreError, match="all users can write to"):
         shared_token(tmp_path)
 
 
@@ -147,4 +147,6 @@ def test_without_a_folder_a_code_is_used_once_by_this_gateway(tmp_path: Path) ->
     codes = UsedCodes(lambda: tmp_path / "file")
     with capture_logs() as log:
         assert [codes.use("a", NOW + 600, NOW) for _ in range(2)] == [True, False]
-    assert [line["event"] for line in log] == ["a used login code is known to this gateway alone"]
+    assert [line["event"] for line in log] == [
+        "a used login code could not be stored: other gateways would accept it again"
+    ]

@@ -123,7 +123,7 @@ def test_alertmanager_is_told_when_an_alert_ends_or_would_if_nothing_more_were_h
         },
         "annotations": {
             "summary": "gpt_4_turbo: 80 % succeeded",
-            "description": "Seen by the gateway on host-1 itself: 0.8, held against 0.95.",
+            "description": "Measured by the gateway on host-1: 0.8, threshold 0.95.",
             "action": "GET /admin/calls?failed=true: the attempts of a call name the deployment and the reason.",
             "value": "0.8",
             "threshold": "0.95",
@@ -162,7 +162,7 @@ def test_alertmanager_gets_the_labels_by_which_its_config_groups(
 
 def test_every_rule_says_what_to_do() -> None:
     told = [each for name in RULES for each in sent("alertmanager", notice(alert=name))]
-    assert all(each["annotations"]["action"] != "None: it is a test." for each in told)
+    assert all(each["annotations"]["action"] != "None: this is a test." for each in told)
     assert len({each["annotations"]["action"] for each in told}) == len(RULES)
 
 

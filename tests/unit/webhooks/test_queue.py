@@ -10,15 +10,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import WebhookConfig
-from llm_guard.webhooks.client import Sent, WebhookClient
+from llm_guard.webhooks.client import WebhookClient, WebhookResult
 from llm_guard.webhooks.delivery import GIVE_UP_S, MOST_WAITING, Webhook
 from llm_guard.webhooks.payloads import Notice
 from llm_guard.webhooks.queue import Webhooks
 from tests.fakes.clock import SteppedClock, let_run
 
-DELIVERED = Sent(True)
-BUSY = Sent(False, may_retry=True, problem="answered 503")
-REFUSED = Sent(False, problem="answered 404: check its url")
+DELIVERED = WebhookResult(True)
+BUSY = WebhookResult(False, may_retry=True, problem="answered 503")
+REFUSED = WebhookResult(False, problem="answered 404: check its url")
 
 
 def config(**facts: Any) -> WebhookConfig:
@@ -32,7 +32,7 @@ def notice(number: int = 1, state: Any = "firing", severity: Any = "critical") -
 class Receiver:
     """Gives the scripted answers, then repeats the last one; records what it received."""
 
-    def __init__(self, *answers: Sent) -> None:
+    def __init__(self, *answers: WebhookResult) -> None:
         self.answers = [*answers] or [DELIVERED]
         self.bodies: list[Any] = []
         self.headers: list[Mapping[str, str]] = []
@@ -41,7 +41,7 @@ class Receiver:
         self.hang.set()
         self.clock = SteppedClock()
 
-    async def post(self, _url: str, headers: Mapping[str, str], content: bytes, _wall: float) -> Sent:
+    async def post(self, _url: str, headers: Mapping[str, str], content: bytes, _wall: float) -> WebhookResult:
         self.bodies.append(json.loads(content))
         self.headers.append(headers)
         self.at.append(self.clock.now())
@@ -100,7 +100,7 @@ async def test_one_that_is_busy_is_asked_again_later_and_later_under_the_same_de
 
 
 async def test_wait_that_it_asks_for_is_kept() -> None:
-    receiver = Receiver(Sent(False, True, "answered 429", 120.0), DELIVERED)
+    receiver = Receiver(WebhookResult(False, True, "answered 429", 120.0), DELIVERED)
     async with webhook(receiver) as one:
         one.offer(notice())
         await receiver.clock.pass_s(119)
@@ -120,7 +120,7 @@ async def test_refusal_is_final_and_counted_and_the_next_is_sent() -> None:
             view = one.view()
     assert receiver.ids() == [["1"], ["2"]]
     assert (view.delivered, view.failed, view.last_problem) == (1, 1, "answered 404: check its url")
-    assert [(line["event"], line["will_retry"]) for line in lines] == [("a webhook fails", False)]
+    assert [(line["event"], line["will_retry"]) for line in lines] == [("webhook delivery failed", False)]
 
 
 async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tried() -> None:
@@ -134,7 +134,7 @@ async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tri
             assert one.view().failed == 1
             assert receiver.ids()[-1] == ["2"]
     assert 30 < len(receiver.at) < 60, "once a minute, after the first few"
-    told = [line["will_retry"] for line in lines if line["event"] == "a webhook fails"]
+    told = [line["will_retry"] for line in lines if line["event"] == "webhook delivery failed"]
     assert told == [True, False, True], "not one line for each attempt"
 
 
@@ -225,7 +225,7 @@ async def test_bug_does_not_silence_the_alerts_to_come() -> None:
     receiver = Receiver()
     real, broken = receiver.post, [True]
 
-    async def post(*request: Any) -> Sent:
+    async def post(*request: Any) -> WebhookResult:
         if broken.pop() if broken else False:
             raise ValueError("a bug")
         return await real(*request)
@@ -240,7 +240,7 @@ async def test_bug_does_not_silence_the_alerts_to_come() -> None:
         await one.stop(0.0)
     assert receiver.ids() == [["2"]]
     assert one.view().failed == 1
-    assert [line["event"] for line in lines] == ["a webhook broke"]
+    assert [line["event"] for line in lines] == ["unexpected error in a webhook"]
 
 
 async def test_test_is_sent_once_before_all_that_waits_and_whatever_is_wanted() -> None:

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, cast
 
 from llm_guard.admin.alerting.alerts import Alerts
-from llm_guard.admin.alerting.signals import Signals
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.alerting.signals import AlertSignals
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.config import Config, parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.handler import Handler
@@ -72,13 +72,13 @@ class World:
         self.counters = CallCounters()
         recorder = Recorder(self.counters, self.clock)
         self.gateway = Handler(self.config, table, cast("Any", None), recorder, self.clock, Random(1))
-        self.journal = Journal(self.clock)
+        self.journal = EventLog(self.clock)
         self.told = Told()
         self.lag_s = 0.0
         self.is_reload_good = True
         self.file_problems: dict[str, str | None] = {}
         rules, lag, reload = self.config.ops.alerts, lambda: self.lag_s, lambda: self.is_reload_good
-        self.signals = Signals(
+        self.signals = AlertSignals(
             rules, self.gateway, self.counters, self.journal, lag, reload, lambda: self.file_problems
         )
         self.alerts = Alerts(rules, self.signals, self.told, self.journal, self.clock)

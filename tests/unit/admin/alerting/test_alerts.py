@@ -48,8 +48,8 @@ def test_what_is_told_of_a_resolved_alert_is_how_it_is_now_and_what_was() -> Non
     world = failing(World())
     recover(world)
     assert world.told.notices[1].summary == (
-        "gpt: 100 % of the last 100 calls succeeded (alarming below 95 %); "
-        "before: 0 % of the last 100 calls succeeded (alarming below 95 %)"
+        "gpt: 100 % of the last 100 calls succeeded (threshold 95 %); "
+        "before: 0 % of the last 100 calls succeeded (threshold 95 %)"
     )
     assert world.told.notices[1].value == 0.0
 
@@ -63,7 +63,7 @@ def test_journal_log_and_count_have_each_change_once() -> None:
     assert [(each["state"], each["alert"], each["subject"]) for each in events] == [FIRING, RESOLVED]
     assert events[0] == {
         "state": "firing", "alert": "success_rate", "severity": "critical", "subject": "gpt", "value": 0.0,
-        "threshold": 0.95, "summary": "gpt: 0 % of the last 100 calls succeeded (alarming below 95 %)",
+        "threshold": 0.95, "summary": "gpt: 0 % of the last 100 calls succeeded (threshold 95 %)",
     }  # fmt: skip
     assert [(line["event"], line["log_level"], line["state"]) for line in lines] == [
         ("alert", "warning", "firing"),

@@ -323,7 +323,7 @@ def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> No
 # other signals
 
 
-def test_own_credential_that_is_benched_is_found_once_whatever_its_account() -> None:
+def test_own_credential_in_a_cooldown_is_found_once_whatever_its_account() -> None:
     world = World()
     credential = world.deployment("one/gpt").credential
     assert credential is not None
@@ -341,7 +341,7 @@ def test_callers_credential_is_the_callers_own_to_look_after() -> None:
     assert world.firing() == set()
 
 
-def test_credential_that_is_benched_again_is_one_alert() -> None:
+def test_credential_in_a_cooldown_again_is_one_alert() -> None:
     world = World()
     credential = world.deployment("one/gpt").credential
     assert credential is not None

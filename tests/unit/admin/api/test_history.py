@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.admin.api.history import MODELS, OTHERS, STEP_S, STEPS, History
+from llm_guard.admin.api.history import MODELS, OTHERS, STEP_S, STEPS, HistoryApi
 from llm_guard.proxy.telemetry.counters import CallCounters
 from tests.fakes.clock import ManualClock
 
@@ -12,7 +12,7 @@ class Past:
 
     def __init__(self) -> None:
         self.clock, self.counters = ManualClock(), CallCounters()
-        self.history = History(self.counters, self.clock)
+        self.history = HistoryApi(self.counters, self.clock)
 
     def call(self, model: str, times: int = 1, *, seconds: float = 0.2, outcome: str = "ok") -> None:
         counts = self.counters.models[model]

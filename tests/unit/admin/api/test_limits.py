@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_guard.admin.api.limits import LimitPages, Limits, LimitsOf, SetLimits
+from llm_guard.admin.api.limits import LimitApi, LimitsOf, LimitsView, SetLimits
 from llm_guard.admin.audit.changes import Changes
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Asked, Refused
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, Refused
 from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.audit.test_changes import InMemory
@@ -23,16 +23,16 @@ class World(ActedOn):
         clock = ManualClock()
         self.trail = InMemory()
         self.config = config(x=[{"upstream": "b"}], **{"m-*": [{"upstream": "a"}]})
-        self.pages = LimitPages(self.config, self.gateway, Changes(self.trail, Journal(clock), clock), clock)
+        self.pages = LimitApi(self.config, self.gateway, Changes(self.trail, EventLog(clock), clock), clock)
 
     async def ask(self, path: str, body: object = None, method: str = "POST") -> Any:
         page = next(each for each in self.pages.pages() if (each.method, each.path) == (method, path))
         assert page.give is not None
-        return msgspec.json.decode((await page.give(Asked(method, path, {}, body=body))).body)
+        return msgspec.json.decode((await page.give(AdminRequest(method, path, {}, body=body))).body)
 
-    async def set(self, deployment: str = "a/m-*", **said: Any) -> list[Limits]:
+    async def set(self, deployment: str = "a/m-*", **said: Any) -> list[LimitsView]:
         said_ = SetLimits(reason="an outage", deployment=deployment, **said)
-        return msgspec.convert((await self.ask("/admin/limits", said_))["now"], list[Limits])
+        return msgspec.convert((await self.ask("/admin/limits", said_))["now"], list[LimitsView])
 
     async def reset(self, deployment: str = "a/m-*") -> dict[str, Any]:
         answer: dict[str, Any] = await self.ask("/admin/limits/reset", LimitsOf(reason="over", deployment=deployment))
@@ -71,7 +71,7 @@ async def test_reset_leads_back_to_what_the_config_says() -> None:
     answer = await world.reset()
     assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
     assert (answer["now"][0]["is_changed"], answer["warnings"]) == (False, [])
-    assert (await world.reset())["warnings"] == ["a/m-* was as the config says"]
+    assert (await world.reset())["warnings"] == ["the limits of a/m-* were those of the config"]
 
 
 async def test_name_that_is_asked_for_later_is_held_to_the_same() -> None:
@@ -98,7 +98,7 @@ async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_d
     world.pages.adopt(config(other=[{"upstream": "b"}]))
     assert settings(world.all[0]) == (0.2, 10.0, None, 1000)
     ended = world.trail.entries[-1]
-    assert (ended.who, ended.what, ended.detail) == ("reload", "limits.reset", {"was": {"concurrency": 3}})
+    assert (ended.actor, ended.action, ended.detail) == ("reload", "limits.reset", {"was": {"concurrency": 3}})
     with pytest.raises(Refused, match="no deployment is named"):
         await world.set(concurrency=3)
 
@@ -106,7 +106,7 @@ async def test_reload_ends_it_before_the_new_settings_hold_and_that_is_written_d
 @pytest.mark.parametrize(
     ("said", "word"),
     [
-        ({}, "say what is to change"),
+        ({}, "send at least one of"),
         ({"retry_ratio": 1.5}, "retry_ratio"),
         ({"min_per_second": float("inf")}, "min_per_second"),
         ({"max_ratio": -1.0}, "max_ratio"),

@@ -7,38 +7,38 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.admin.audit.changes import Changes, Done
-from llm_guard.admin.audit.writer import Trail, Written
-from llm_guard.admin.events.event_log import Journal
-from llm_guard.admin.http.endpoint import Asked, Change, Refused
+from llm_guard.admin.audit.changes import ChangeResult, Changes
+from llm_guard.admin.audit.writer import AuditWriter, WriteResult
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.http.endpoint import AdminRequest, Change, Refused
 from llm_guard.clock import iso
 from llm_guard.storage.audit_log import Entry
 from tests.fakes.clock import ManualClock
 
-ASKED = Asked("POST", "/admin/x", {}, body=Change(reason="an outage"), who="ann from 127.0.0.1")
+ASKED = AdminRequest("POST", "/admin/x", {}, body=Change(reason="an outage"), who="ann from 127.0.0.1")
 
 
-class InMemory(Trail):
+class InMemory(AuditWriter):
     """An audit trail that records entries at once, or fails with `problem`."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.problem: str | None = None
 
-    def add(self, entry: Entry) -> Written:
+    def add(self, entry: Entry) -> WriteResult:
         self.entries.append(entry)
-        written: Written = asyncio.get_running_loop().create_future()
+        written: WriteResult = asyncio.get_running_loop().create_future()
         written.set_result(self.problem)
         return written
 
-    async def wait_written(self, written: Written) -> str | None:
+    async def wait_written(self, written: WriteResult) -> str | None:
         return await written
 
 
 class World:
     def __init__(self) -> None:
         clock = ManualClock()
-        self.trail, self.journal = InMemory(), Journal(clock)
+        self.trail, self.journal = InMemory(), EventLog(clock)
         self.changes = Changes(self.trail, self.journal, clock)
 
     async def make(self, do: Any) -> dict[str, Any]:
@@ -53,24 +53,24 @@ class World:
 async def test_change_is_done_written_down_told_and_answered() -> None:
     world = World()
     with capture_logs() as log:
-        answer = await world.make(lambda: Done({"state": "closed"}, {"was": "open"}, ["look out"]))
-    assert answer == {"now": {"state": "closed"}, "audited": True, "unaudited_why": None, "warnings": ["look out"]}
+        answer = await world.make(lambda: ChangeResult({"state": "closed"}, {"was": "open"}, ["look out"]))
+    assert answer == {"now": {"state": "closed"}, "audited": True, "audit_error": None, "warnings": ["look out"]}
     (entry,) = world.trail.entries
-    assert (entry.at, entry.who, entry.what) == ("2027-01-15T08:00:00.000Z", "ann from 127.0.0.1", "breakers.reset")
-    assert (entry.target, entry.why, entry.detail) == ("a/x", "an outage", {"was": "open"})
+    assert (entry.at, entry.actor, entry.action) == ("2027-01-15T08:00:00.000Z", "ann from 127.0.0.1", "breakers.reset")
+    assert (entry.target, entry.reason, entry.detail) == ("a/x", "an outage", {"was": "open"})
     assert ":" in entry.instance
-    facts = {"who": "ann from 127.0.0.1", "what": "breakers.reset", "target": "a/x", "why": "an outage"}
+    facts = {"actor": "ann from 127.0.0.1", "action": "breakers.reset", "target": "a/x", "reason": "an outage"}
     assert world.told() == [("change", facts)]
-    assert [(line["event"], line["why"]) for line in log] == [("changed", "an outage")]
+    assert [(line["event"], line["reason"]) for line in log] == [("changed", "an outage")]
 
 
 async def test_change_that_takes_its_time_is_written_down_when_it_is_done() -> None:
     world = World()
 
-    async def do() -> Done:
+    async def do() -> ChangeResult:
         await asyncio.sleep(0)
         assert world.trail.entries == []
-        return Done("later")
+        return ChangeResult("later")
 
     assert (await world.make(do))["now"] == "later"
     assert len(world.trail.entries) == 1
@@ -79,14 +79,14 @@ async def test_change_that_takes_its_time_is_written_down_when_it_is_done() -> N
 async def test_change_is_done_though_it_cannot_be_written_down_and_the_answer_says_so() -> None:
     world = World()
     world.trail.problem = "the disk is full"
-    answer = await world.make(lambda: Done(1))
-    assert (answer["now"], answer["audited"], answer["unaudited_why"]) == (1, False, "the disk is full")
+    answer = await world.make(lambda: ChangeResult(1))
+    assert (answer["now"], answer["audited"], answer["audit_error"]) == (1, False, "the disk is full")
 
 
 async def test_what_is_refused_is_no_change() -> None:
     world = World()
 
-    def refuse() -> Done:
+    def refuse() -> ChangeResult:
         raise Refused(409, "no", "no")
 
     with pytest.raises(Refused):
@@ -97,7 +97,7 @@ async def test_what_is_refused_is_no_change() -> None:
 async def test_change_that_breaks_in_the_middle_is_written_down_as_such() -> None:
     world = World()
 
-    def fail() -> Done:
+    def fail() -> ChangeResult:
         raise KeyError("half done")
 
     with pytest.raises(KeyError):
@@ -108,9 +108,9 @@ async def test_change_that_breaks_in_the_middle_is_written_down_as_such() -> Non
 async def test_change_whose_operator_leaves_in_the_middle_is_written_down_as_such() -> None:
     world = World()
 
-    async def hang() -> Done:
+    async def hang() -> ChangeResult:
         await asyncio.Event().wait()
-        return Done(1)
+        return ChangeResult(1)
 
     making = asyncio.create_task(world.make(hang))
     await asyncio.sleep(0)

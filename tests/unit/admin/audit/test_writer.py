@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.admin.audit.writer import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, Trail
+from llm_guard.admin.audit.writer import _MOST_WAITING, KEPT, MOST_READING, PATIENCE_S, AuditWriter
 from llm_guard.admin.http.endpoint import Refused
 from llm_guard.storage.audit_log import AuditFile, Entry
 from llm_guard.storage.errors import StoreError
@@ -34,7 +34,7 @@ class Disk(AuditFile):
         self.goes_on.wait(10)
         if self.problem is not None:
             raise StoreError(self.problem)
-        self.written += [each.why for each in entries]
+        self.written += [each.reason for each in entries]
 
     def latest(self, limit: int, before: int | None) -> list[Entry]:
         self.goes_on.wait(10)
@@ -46,13 +46,13 @@ class Disk(AuditFile):
         self.is_closed = True
 
 
-def entry(why: str) -> Entry:
-    return Entry(at="", who="ann", what="breakers.reset", target="a/x", why=why, detail={}, instance="")
+def entry(reason: str) -> Entry:
+    return Entry(at="", actor="ann", action="breakers.reset", target="a/x", reason=reason, detail={}, instance="")
 
 
 @asynccontextmanager
-async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterator[Trail]:
-    trail = Trail(disk, clock or SteppedClock())
+async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterator[AuditWriter]:
+    trail = AuditWriter(disk, clock or SteppedClock())
     try:
         yield trail
     finally:
@@ -60,8 +60,8 @@ async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterat
         await trail.close()
 
 
-async def shown(trail: Trail, limit: int = 100, before: int | None = None) -> list[str]:
-    return [each.why for each in await trail.latest(limit, before)]
+async def shown(trail: AuditWriter, limit: int = 100, before: int | None = None) -> list[str]:
+    return [each.reason for each in await trail.latest(limit, before)]
 
 
 async def test_changes_are_written_in_order_and_not_by_the_event_loop() -> None:
@@ -80,8 +80,8 @@ async def test_what_cannot_be_written_is_logged_whole_and_shown_and_written_with
         with capture_logs() as log:
             assert await trail.add(entry("one")) == "the disk is full"
             assert await trail.add(entry("two")) == "the disk is full"
-        assert [(line["log_level"], line["entry"]["why"]) for line in log] == [("error", "one"), ("error", "two")]
-        with pytest.raises(Refused, match="2 changes wait to be written; the log has them"):
+        assert [(line["log_level"], line["entry"]["reason"]) for line in log] == [("error", "one"), ("error", "two")]
+        with pytest.raises(Refused, match="2 changes are not written yet; the log has them"):
             await trail.latest(10, None)
         disk.problem = None
         assert await shown(trail) == ["two", "one"]
@@ -101,11 +101,11 @@ async def test_disk_that_does_not_answer_is_not_waited_for_but_may_answer_later(
         assert not waiting.done()
         with capture_logs() as log:
             await clock.pass_s(0.01)
-        assert "has not answered in 5 s" in (await waiting or "")
+        assert "has not responded in 5 s" in (await waiting or "")
         assert [line["log_level"] for line in log] == ["error"]
         reading = asyncio.create_task(trail.latest(10, None))
         await clock.pass_s(PATIENCE_S)
-        with pytest.raises(Refused, match="1 changes wait"):
+        with pytest.raises(Refused, match="1 changes are not written yet"):
             await reading
         disk.goes_on.set()
         assert await written is None
@@ -131,7 +131,7 @@ async def test_queue_for_a_disk_that_hangs_is_bounded() -> None:
     disk.goes_on.clear()
     async with trail_on(disk) as trail:
         first = [trail.add(entry("x")) for _ in range(_MOST_WAITING)]
-        assert "wait for the disk already" in (await trail.add(entry("late")) or "")
+        assert "already wait for the disk" in (await trail.add(entry("late")) or "")
         disk.goes_on.set()
         await asyncio.gather(*first)
         assert await trail.add(entry("next")) is None
@@ -174,7 +174,7 @@ async def test_memory_for_what_cannot_be_written_is_bounded() -> None:
 async def test_end_waits_for_what_is_on_its_way() -> None:
     disk = Disk()
     disk.goes_on.clear()
-    trail = Trail(disk, SteppedClock())
+    trail = AuditWriter(disk, SteppedClock())
     _ = trail.add(entry("one"))
     closing = asyncio.create_task(trail.close())
     await asyncio.sleep(0)
@@ -185,7 +185,7 @@ async def test_end_waits_for_what_is_on_its_way() -> None:
     assert await trail.add(entry("late")) == "the gateway has stopped"
 
 
-async def read_in_vain(trail: Trail, clock: SteppedClock) -> None:
+async def read_in_vain(trail: AuditWriter, clock: SteppedClock) -> None:
     """Starts as many readers as are allowed at once, all of which time out or are cancelled."""
     readers = [asyncio.create_task(trail.latest(10, None)) for _ in range(MOST_READING)]
     await clock.pass_s(PATIENCE_S - 0.01)
@@ -202,7 +202,9 @@ async def test_readers_of_a_disk_that_hangs_are_bounded_though_they_leave() -> N
     async with trail_on(disk, clock) as trail:
         await read_in_vain(trail, clock)
         for _ in range(3):
-            with pytest.raises(Refused, match=r"wait for the disk of ops\.store already.*the log has them") as refused:
+            with pytest.raises(
+                Refused, match=r"reads of the disk of ops\.store are already pending.*the log has them"
+            ) as refused:
                 await trail.latest(10, None)
             assert (refused.value.status, refused.value.code) == (503, "audit_busy")
             assert refused.value.headers == (("Retry-After", "5"),)

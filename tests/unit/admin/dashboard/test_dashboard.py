@@ -11,7 +11,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 import llm_guard.admin.dashboard as served
 from llm_guard.admin.dashboard import Dashboard
-from llm_guard.admin.http.endpoint import Answer, Asked, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Refused
 
 ROOT = Path(__file__).parents[4]
 FOLDER = Path(served.__file__).parent
@@ -22,11 +22,11 @@ TEXT = {path.name: path.read_text() for path in OURS}
 each = pytest.mark.parametrize("name", TEXT)
 
 
-async def give(path: str, **headers: str) -> Answer:
+async def give(path: str, **headers: str) -> AdminResponse:
     index, files = (page.give for page in Dashboard().pages())
     assert index is not None
     assert files is not None
-    asked = Asked("GET", path, {name.replace("_", "-"): value for name, value in headers.items()})
+    asked = AdminRequest("GET", path, {name.replace("_", "-"): value for name, value in headers.items()})
     if path == "/dashboard":
         return await index(asked)
     asked.params = {"file": path.removeprefix("/dashboard/")}

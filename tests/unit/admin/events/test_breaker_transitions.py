@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from llm_guard.admin.events.breaker_transitions import Transitions
-from llm_guard.admin.events.event_log import Journal
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.history import KEPT
@@ -20,7 +20,7 @@ class Scene:
 
     def __init__(self, *deployments: Deployment) -> None:
         self.deployments = list(deployments)
-        self.journal = Journal(ManualClock())
+        self.journal = EventLog(ManualClock())
         self._transitions = Transitions(lambda: self.deployments, self.journal)
         self._last_id = 0
 
@@ -49,7 +49,7 @@ def test_change_is_told_once() -> None:
     assert scene.look() == []
     fail(deployment.breaker, 1000.0)
     (told,) = scene.look()
-    assert told == {"deployment": "a/x", "before": "closed", "after": "open", "why": "1 failures in a row"}
+    assert told == {"deployment": "a/x", "before": "closed", "after": "open", "reason": "1 failures in a row"}
     assert scene.look() == []
 
 
@@ -69,7 +69,7 @@ def test_upstreams_breaker_is_told_once_for_all_its_deployments() -> None:
     scene = Scene(one, replace(new_deployment("a/y"), host=one.host))
     one.host.force("forced_open", 1000.0)
     (told,) = scene.look()
-    assert told == {"upstream": "a", "before": "closed", "after": "forced_open", "why": "set by an operator"}
+    assert told == {"upstream": "a", "before": "closed", "after": "forced_open", "reason": "set by an operator"}
 
 
 def test_reload_that_makes_deployments_anew_tells_nothing_again_and_loses_nothing() -> None:

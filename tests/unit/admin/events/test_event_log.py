@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from llm_guard.admin.events.event_log import KEPT, Event, Journal
+from llm_guard.admin.events.event_log import KEPT, EventLog, OperatorEvent
 from tests.fakes.clock import ManualClock
 
 
 def test_events_are_counted_from_one_and_dated() -> None:
     clock = ManualClock()
-    journal = Journal(clock)
+    journal = EventLog(clock)
     journal.note("breaker", deployment="a/x", after="open")
     clock.advance(2)
     journal.note("reload")
@@ -16,7 +16,7 @@ def test_events_are_counted_from_one_and_dated() -> None:
 
 
 def test_who_comes_back_gets_what_it_missed() -> None:
-    journal = Journal(ManualClock())
+    journal = EventLog(ManualClock())
     for _ in range(3):
         journal.note("reload")
     assert [event.id for event in journal.since(1)[0]] == [2, 3]
@@ -24,7 +24,7 @@ def test_who_comes_back_gets_what_it_missed() -> None:
 
 
 def test_who_comes_back_too_late_is_told_so() -> None:
-    journal = Journal(ManualClock())
+    journal = EventLog(ManualClock())
     for _ in range(KEPT + 2):
         journal.note("reload")
     events, is_whole = journal.since(1)
@@ -33,13 +33,13 @@ def test_who_comes_back_too_late_is_told_so() -> None:
 
 
 def test_reader_of_an_earlier_process_is_told_that_something_is_lost() -> None:
-    journal = Journal(ManualClock())
+    journal = EventLog(ManualClock())
     journal.note("reload")
     assert journal.since(700) == ([], False)
 
 
 def test_readers_hear_of_events_until_they_leave() -> None:
-    journal, heard = Journal(ManualClock()), list[Event]()
+    journal, heard = EventLog(ManualClock()), list[OperatorEvent]()
     leave = journal.subscribe(heard.append)
     journal.note("reload")
     leave()

@@ -3,17 +3,17 @@ from __future__ import annotations
 import asyncio
 import json
 
-from llm_guard.admin.events.event_log import Event
-from llm_guard.admin.events.subscriber import MAX_BYTES, MAX_EVENTS, Reader, ServerSentEvents, Texts, as_json
+from llm_guard.admin.events.event_log import OperatorEvent
+from llm_guard.admin.events.subscriber import MAX_BYTES, MAX_EVENTS, ServerSentEvents, Subscriber, Texts, as_json
 from llm_guard.admin.http import websocket
 from llm_guard.admin.schemas.models import Hello, Missed
 
-EVENT = Event(7, "2026-01-31T23:59:59.500Z", "breaker", {"deployment": "a/x", "why": "two\nlines"})
+EVENT = OperatorEvent(7, "2026-01-31T23:59:59.500Z", "breaker", {"deployment": "a/x", "why": "two\nlines"})
 
 
-def new_reader() -> tuple[Reader, list[str]]:
+def new_reader() -> tuple[Subscriber, list[str]]:
     said: list[str] = []
-    return Reader(ServerSentEvents(), lambda: said.append("dropped")), said
+    return Subscriber(ServerSentEvents(), lambda: said.append("dropped")), said
 
 
 async def test_reader_takes_all_that_waits_at_once() -> None:
@@ -108,7 +108,7 @@ def test_first_words_name_their_kind() -> None:
     block = ServerSentEvents().of(Hello("1.0", "b007", 3), "b007-3")
     assert block.startswith(b"id: b007-3\nevent: hello\ndata: ")
     assert json.loads(block.split(b"data: ")[1]) == {"kind": "hello", "version": "1.0", "boot": "b007", "last_id": 3}
-    block = ServerSentEvents().of(Missed("x-1", "another process"), "b007-3")
+    block = ServerSentEvents().of(Missed("x-1", "other_process"), "b007-3")
     assert block.startswith(b"id: b007-3\nevent: missed\n")
 
 
@@ -117,5 +117,5 @@ def test_text_is_the_same_json() -> None:
 
 
 def test_half_a_surrogate_pair_can_be_told() -> None:
-    told = json.loads(as_json(Event(1, "1970-01-01T00:00:00.000Z", "breaker", {"deployment": "a/\ud800"})))
+    told = json.loads(as_json(OperatorEvent(1, "1970-01-01T00:00:00.000Z", "breaker", {"deployment": "a/\ud800"})))
     assert told["facts"] == {"deployment": "a/\ud800"}

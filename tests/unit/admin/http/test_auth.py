@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
-from llm_guard.admin.http.auth import Guard, WrongToken, host_name
+from llm_guard.admin.http.auth import Authenticator, WrongToken, host_name
 from llm_guard.admin.http.credentials import COOKIE_S, credentials_of
-from llm_guard.admin.http.endpoint import Caller, Refused
+from llm_guard.admin.http.endpoint import Operator, Refused
 from llm_guard.config import Ops
 
 WALL = 1_800_000_000.0
@@ -23,9 +23,9 @@ RULES = {
 HERE = {**HOST, **BEARER}
 
 
-def guarding(**rules: object) -> Guard:
+def guarding(**rules: object) -> Authenticator:
     ops = Ops.model_validate({**RULES, **rules})
-    return Guard(ops, credentials_of(ops, None), ("guard.example", "0.0.0.0"))  # a name to check hosts against
+    return Authenticator(ops, credentials_of(ops, None), ("guard.example", "0.0.0.0"))  # a name to check hosts against
 
 
 def code(headers: dict[str, str], method: str = "GET", **rules: object) -> str:
@@ -36,7 +36,7 @@ def code(headers: dict[str, str], method: str = "GET", **rules: object) -> str:
     return ""
 
 
-def cookie_of(guard: Guard, at: int = 0, wall: float = WALL) -> dict[str, str]:
+def cookie_of(guard: Authenticator, at: int = 0, wall: float = WALL) -> dict[str, str]:
     credential = guard.credentials[at]
     return {"cookie": f"theme=dark; {credential.cookie_name}={credential.new_cookie(wall)}; x"}
 
@@ -59,7 +59,7 @@ def test_request_without_a_token_is_refused_as_such_whatever_else_it_says(also: 
 
 
 def test_gateway_without_any_token_lets_nobody_in() -> None:
-    guard = Guard(Ops(), credentials_of(Ops(), None), ())
+    guard = Authenticator(Ops(), credentials_of(Ops(), None), ())
     for headers in (HOST, HERE, {**HOST, "authorization": "Bearer "}, {**HOST, "authorization": "Bearer None"}):
         with pytest.raises(Refused) as raised:
             guard.check("GET", headers, WALL)
@@ -78,12 +78,12 @@ def test_scheme_of_the_token_may_be_written_in_any_case() -> None:
 
 
 def test_each_token_has_its_name_and_role() -> None:
-    def caller(token: str) -> Caller:
+    def caller(token: str) -> Operator:
         return guarding().check("GET", {**HOST, "authorization": f"Bearer {token}"}, WALL)
 
-    assert caller(TOKEN) == Caller("operator", "operator", is_shared=True)
-    assert caller(ANN) == Caller("ann", "operator")
-    assert caller(VIC) == Caller("vic", "viewer")
+    assert caller(TOKEN) == Operator("operator", "operator", is_shared=True)
+    assert caller(ANN) == Operator("ann", "operator")
+    assert caller(VIC) == Operator("vic", "viewer")
 
 
 def test_viewer_reads_and_changes_nothing() -> None:

@@ -77,4 +77,4 @@ async def test_disk_that_does_not_answer_does_not_hold_up_the_start(monkeypatch:
     answers.set()
     assert token.generated is not None
     assert token.generated.file is None  # even if the disk responds later: the token shown at the start stays valid
-    assert "has not answered in 0.02 s" in log[0]["problem"]
+    assert "has not responded within 0.02 s" in log[0]["error"]

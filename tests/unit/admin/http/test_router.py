@@ -8,7 +8,7 @@ import pytest
 
 from llm_guard.admin.http.endpoint import Change, Refused
 from llm_guard.admin.http.router import _MAX_BODY_BYTES, _body
-from llm_guard.proxy.cache.response_buffer import Recording
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from llm_guard.proxy.http_server.request import Request
 
 
@@ -28,5 +28,5 @@ class Endless:
 
 async def test_body_of_an_admin_request_is_bounded() -> None:
     with pytest.raises(Refused) as refused:
-        await _body(cast("Request", Endless()), Recording().reply(), Change)
+        await _body(cast("Request", Endless()), ResponseBuffer().reply(), Change)
     assert refused.value.status == 413

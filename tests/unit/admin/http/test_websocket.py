@@ -15,8 +15,8 @@ from llm_guard.admin.http.websocket import (
     TEXT,
     TOO_BIG,
     ClientFrames,
-    Message,
     ProtocolError,
+    WebSocketMessage,
     accept,
     answer_to_close,
     close_frame,
@@ -43,7 +43,7 @@ def sent(opcode: int, payload: bytes = b"", *, first: int = 0x80, mask: bytes = 
     return bytes((first | opcode,)) + length + mask + masked
 
 
-def hear(*pieces: bytes) -> list[Message]:
+def hear(*pieces: bytes) -> list[WebSocketMessage]:
     frames = ClientFrames()
     return [message for piece in pieces for message in frames.feed(piece)]
 
@@ -112,14 +112,14 @@ def test_close_frame_has_code_and_reason() -> None:
 
 
 def test_message_is_unmasked() -> None:
-    assert hear(sent(TEXT, "déjà".encode())) == [Message(TEXT, "déjà".encode())]
-    assert hear(sent(BINARY, b"\xff\x00" * 100)) == [Message(BINARY, b"\xff\x00" * 100)]
-    assert hear(sent(PING)) == [Message(PING, b"")]
+    assert hear(sent(TEXT, "déjà".encode())) == [WebSocketMessage(TEXT, "déjà".encode())]
+    assert hear(sent(BINARY, b"\xff\x00" * 100)) == [WebSocketMessage(BINARY, b"\xff\x00" * 100)]
+    assert hear(sent(PING)) == [WebSocketMessage(PING, b"")]
 
 
 def test_fragments_are_joined_and_control_frames_pass_between_them() -> None:
     data = sent(TEXT, b"one ", first=0) + sent(PING, b"p") + sent(0, b"two ", first=0) + sent(0, b"three")
-    assert hear(data) == [Message(PING, b"p"), Message(TEXT, b"one two three")]
+    assert hear(data) == [WebSocketMessage(PING, b"p"), WebSocketMessage(TEXT, b"one two three")]
 
 
 @given(st.data())
@@ -157,12 +157,12 @@ def test_what_is_against_the_protocol_ends_it(data: bytes, expected: int) -> Non
 
 def test_largest_message_that_is_taken_may_come_in_fragments() -> None:
     whole = b"a" * MAX_BYTES
-    assert hear(sent(TEXT, whole)) == [Message(TEXT, whole)]
-    assert hear(sent(TEXT, whole[:-1], first=0) + sent(0, b"a")) == [Message(TEXT, whole)]
+    assert hear(sent(TEXT, whole)) == [WebSocketMessage(TEXT, whole)]
+    assert hear(sent(TEXT, whole[:-1], first=0) + sent(0, b"a")) == [WebSocketMessage(TEXT, whole)]
 
 
 def test_text_cut_within_a_character_is_whole_again() -> None:
-    assert hear(sent(TEXT, b"\xc3", first=0) + sent(0, b"\xa9")) == [Message(TEXT, b"\xc3\xa9")]
+    assert hear(sent(TEXT, b"\xc3", first=0) + sent(0, b"\xa9")) == [WebSocketMessage(TEXT, b"\xc3\xa9")]
 
 
 def test_what_is_too_large_is_refused_before_it_has_come() -> None:

@@ -9,16 +9,16 @@ from typing import cast
 import pytest
 from prometheus_client.samples import Sample
 
-from llm_guard.admin.context import Running
-from llm_guard.admin.http.endpoint import Answer, Asked
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse
 from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
-from llm_guard.admin.monitor.monitor import Watch
+from llm_guard.admin.monitor.monitor import Monitor
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.http_client.connection_pool import Connections
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.resilience.health.status import HealthState
@@ -52,7 +52,7 @@ class Stand:
         self.gateway = Handler(
             config,
             compile_routes(config, self.clock.now()),
-            Upstreams(Connections(), self.clock),
+            Upstreams(ConnectionPool(), self.clock),
             Recorder(counters, self.clock),
             self.clock,
             Random(1),
@@ -68,8 +68,10 @@ class Stand:
             dials=lambda origin: {"http://one.test": 4}.get(origin, 0),
             reloads=SimpleNamespace(is_rolled_back=False),
         )
-        self.watch = Watch([], self.clock)
-        self.metrics = Metrics(cast("Running", running), self.watch, lambda: self.health.items(), lambda: self.alerts)
+        self.watch = Monitor([], self.clock)
+        self.metrics = Metrics(
+            cast("AdminContext", running), self.watch, lambda: self.health.items(), lambda: self.alerts
+        )
 
     def deployment(self, label: str) -> Deployment:
         return next(each for each in self.gateway.deployments() if each.label == label)
@@ -80,10 +82,10 @@ class Stand:
         assert route is not None
         return route.targets[0].deployment
 
-    async def scrape(self, accept: str = "") -> Answer:
+    async def scrape(self, accept: str = "") -> AdminResponse:
         [page] = self.metrics.pages()
         assert page.give is not None
-        return await page.give(Asked("GET", "/metrics", {"accept": accept} if accept else {}))
+        return await page.give(AdminRequest("GET", "/metrics", {"accept": accept} if accept else {}))
 
     async def scraped(self) -> Scraped:
         return Scraped((await self.scrape()).body.decode())
@@ -197,10 +199,12 @@ async def test_credentials_that_rest_are_counted_by_upstream_and_resting_deploym
     hinted = ("deployment", "credential", "b", "http://one.test/v1", "", "", "x")
     stand.gateway.cooldowns.note_wait(hinted, limited, 60.0, 1000.0)
     found = await stand.scraped()
-    assert found("benched_credentials", upstream="a") == 2
-    assert found("benched_credentials", upstream="b") == found("benched_credentials", upstream="credential") == 0
+    assert found("credentials_in_cooldown", upstream="a") == 2
+    assert (
+        found("credentials_in_cooldown", upstream="b") == found("credentials_in_cooldown", upstream="credential") == 0
+    )
     stand.clock.advance(31.0)
-    assert (await stand.scraped())("benched_credentials", upstream="a") == 0
+    assert (await stand.scraped())("credentials_in_cooldown", upstream="a") == 0
 
 
 # gateway

@@ -197,8 +197,8 @@ def test_gateway_without_calls_names_every_metric_and_shows_no_value() -> None:
         "overhead_seconds",
         "refusals_total",
         "cache_total",
-        "promises_total",
-        "lesser_answers_total",
+        "deferred_calls_accepted_total",
+        "fallback_responses_total",
         "dead_letters_total",
         "queue_wait_seconds",
         "attempts_total",
@@ -208,9 +208,9 @@ def test_gateway_without_calls_names_every_metric_and_shows_no_value() -> None:
         "retry_delay_seconds",
         "fallbacks_total",
         "hedges_total",
-        "recoveries_total",
+        "stream_resumes_total",
         "tokens_total",
-        "tokens_thrown_away_total",
+        "wasted_tokens_total",
         "client_calls_total",
         "client_tokens_total",
         "malformed_events_total",
@@ -225,18 +225,18 @@ def test_only_what_was_counted_is_shown() -> None:
     assert {each.name for each in found.samples} == {"llm_guard_refusals_total"} | {
         f"llm_guard_queue_wait_seconds_{part}" for part in ("bucket", "count", "sum")
     }
-    assert found("refusals_total", model="m", by="limit") == 1
+    assert found("refusals_total", model="m", reason="limit") == 1
     assert found("queue_wait_seconds_bucket", deployment="a/x", le="30.0") == 0
     assert found("queue_wait_seconds_bucket", deployment="a/x", le="+Inf") == 1
 
 
 def test_labels_beyond_the_first_are_the_key() -> None:
     counters = CallCounters()
-    counters.models["m"].recoveries["prefill", "ok"] += 2
-    counters.models["m"].tokens_thrown_away[()] += 5
+    counters.models["m"].stream_resumes["prefill", "ok"] += 2
+    counters.models["m"].wasted_tokens[()] += 5
     found = scraped(call_metrics(counters))
-    assert found("recoveries_total", model="m", manner="prefill", outcome="ok") == 2
-    assert found("tokens_thrown_away_total", model="m") == 5
+    assert found("stream_resumes_total", model="m", mode="prefill", outcome="ok") == 2
+    assert found("wasted_tokens_total", model="m") == 5
     assert len(found.samples) == 2
 
 

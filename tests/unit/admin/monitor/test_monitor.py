@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.admin.monitor.monitor import PERIOD_S, Watch
+from llm_guard.admin.monitor.monitor import PERIOD_S, Monitor
 from tests.fakes.clock import ManualClock
 
 
@@ -15,7 +15,7 @@ def pass_s(clock: ManualClock, seconds: float, late_s: float = 0.0) -> None:
 
 def test_everything_is_looked_at_four_times_a_second() -> None:
     clock, seen = ManualClock(), list[float]()
-    watch = Watch([seen.append, seen.append], clock)
+    watch = Monitor([seen.append, seen.append], clock)
     watch.start()
     pass_s(clock, 1)
     assert len(seen) == 8
@@ -30,17 +30,17 @@ def test_look_that_fails_ends_no_other_and_is_told_once_a_minute() -> None:
     def fail(_now: float) -> None:
         raise ValueError("broken")
 
-    watch = Watch([fail, seen.append], clock)
+    watch = Monitor([fail, seen.append], clock)
     watch.start()
     with capture_logs() as lines:
         pass_s(clock, 61)
     assert len(seen) == 244
-    assert [line["event"] for line in lines] == ["a look failed"] * 2
+    assert [line["event"] for line in lines] == ["a periodic check failed"] * 2
 
 
 def test_lag_is_how_late_a_look_comes_and_the_longest_is_kept_for_a_minute() -> None:
     clock = ManualClock()
-    watch = Watch([], clock)
+    watch = Monitor([], clock)
     watch.start()
     pass_s(clock, PERIOD_S, late_s=0.5)
     assert watch.lag_s == watch.max_lag_s == pytest.approx(0.5)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_guard.admin.monitor import rates
-from llm_guard.admin.monitor.rates import NOTHING, Tally, quantile
+from llm_guard.admin.monitor.rates import NOTHING, CallTally, quantile
 from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
 
 BOUNDS = (1.0, 2.0, 4.0)
@@ -84,8 +84,8 @@ def test_attempts_that_end_for_the_calls_sake_do_not_judge_a_deployment() -> Non
 
 
 def test_sum_adds_each_number() -> None:
-    one = Tally(1, 2, 3, 4, 5, 6, (1, 0), (0, 2))
-    assert rates.total([one, NOTHING, one]) == Tally(2, 4, 6, 8, 10, 12, (2, 0), (0, 4))
+    one = CallTally(1, 2, 3, 4, 5, 6, (1, 0), (0, 2))
+    assert rates.total([one, NOTHING, one]) == CallTally(2, 4, 6, 8, 10, 12, (2, 0), (0, 4))
     assert rates.total([]) == NOTHING
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 import pytest
 
-from llm_guard.admin.overrides.breaker_overrides import Aim, Force, Forces
-from llm_guard.admin.schemas.models import ForceView
+from llm_guard.admin.overrides.breaker_overrides import BreakerOverride, BreakerOverrides, BreakerSelector
+from llm_guard.admin.schemas.models import BreakerOverrideView
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.routing.deployment import Deployment
@@ -14,19 +14,21 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_target
 from tests.unit.admin.overrides.acted_on import ActedOn, deployment
 
-LABEL = Aim("a/m-*")
+LABEL = BreakerSelector("a/m-*")
 NOW = "2027-01-15T08:00:00.000Z"
 
 
-def world(*deployments: Deployment) -> tuple[ManualClock, ActedOn, Forces]:
+def world(*deployments: Deployment) -> tuple[ManualClock, ActedOn, BreakerOverrides]:
     clock, world = ManualClock(), ActedOn(*deployments)
-    return clock, world, Forces(world.gateway, world.changes, clock)
+    return clock, world, BreakerOverrides(world.gateway, world.changes, clock)
 
 
 def force(
-    aim: Aim = LABEL, state: Literal["forced_open", "forced_closed"] = "forced_open", until: float | None = None
-) -> Force:
-    return Force(aim, state, "an outage", until, "ann", 1_800_000_000.0)
+    aim: BreakerSelector = LABEL,
+    state: Literal["forced_open", "forced_closed"] = "forced_open",
+    until: float | None = None,
+) -> BreakerOverride:
+    return BreakerOverride(aim, state, "an outage", until, "ann", 1_800_000_000.0)
 
 
 def names(*models: str) -> list[Deployment]:
@@ -61,7 +63,7 @@ def test_force_on_a_label_reaches_every_name_under_it() -> None:
 def test_force_on_one_name_leaves_the_others() -> None:
     one, two = names("m-1", "m-2")
     _, _, forces = world(one, two)
-    forces.put(force(Aim("a/m-*", "m-2")))
+    forces.put(force(BreakerSelector("a/m-*", "m-2")))
     assert states(one, two) == ["closed", "forced_open"]
 
 
@@ -69,7 +71,7 @@ def test_force_on_an_upstream_is_its_hosts_alone() -> None:
     one = deployment("a/x")
     two = new_target("a/y", host=one.host).deployment
     _, _, forces = world(one, two, other := deployment("b/x"))
-    forces.put(force(Aim(upstream="a")))
+    forces.put(force(BreakerSelector(upstream="a")))
     assert (one.host.state, other.host.state, *states(one, two)) == ("forced_open", "closed", "closed", "closed")
     assert forces.closed_upstreams() == {"a"}
 
@@ -77,7 +79,7 @@ def test_force_on_an_upstream_is_its_hosts_alone() -> None:
 def test_name_that_is_asked_for_later_is_forced_from_its_first_call_on() -> None:
     _, _, forces = world()
     forces.put(force())
-    forces.put(force(Aim("a/m-*", "m-2"), "forced_closed"))
+    forces.put(force(BreakerSelector("a/m-*", "m-2"), "forced_closed"))
     one, two = names("m-1", "m-2")
     forces.apply_overrides(one)
     forces.apply_overrides(two)
@@ -88,26 +90,26 @@ def test_latest_word_on_a_breaker_holds_and_the_other_comes_back_after_it() -> N
     one, two = names("m-1", "m-2")
     clock, world_, forces = world(one, two)
     forces.put(force())
-    forces.put(force(Aim("a/m-*", "m-2"), "forced_closed", clock.now() + 60))
+    forces.put(force(BreakerSelector("a/m-*", "m-2"), "forced_closed", clock.now() + 60))
     assert states(one, two) == ["forced_open", "forced_closed"]
     clock.advance(60)
     forces.look(clock.now())
     assert states(one, two) == ["forced_open", "forced_open"]
-    assert world_.notes == [("expiry", "breakers.reset", "a/m-* (m-2)", "its time was over")]
+    assert world_.notes == [("expiry", "breakers.reset", "a/m-* (m-2)", "the override expired")]
 
 
 def test_single_name_cannot_be_reset_while_the_whole_is_forced() -> None:
     _, _, forces = world(*names("m-1"))
     forces.put(whole := force())
-    assert forces.covering(Aim("a/m-*", "m-1")) is whole
+    assert forces.covering(BreakerSelector("a/m-*", "m-1")) is whole
     assert forces.covering(LABEL) is None
-    assert forces.covering(Aim("b/x", "m-1")) is None
+    assert forces.covering(BreakerSelector("b/x", "m-1")) is None
 
 
 def test_reset_of_a_label_ends_what_was_said_of_its_names() -> None:
     one, two = names("m-1", "m-2")
     _, _, forces = world(one, two)
-    ended = [force(), force(Aim("a/m-*", "m-2"), "forced_closed")]
+    ended = [force(), force(BreakerSelector("a/m-*", "m-2"), "forced_closed")]
     for each in ended:
         forces.put(each)
     assert forces.reset(LABEL) == ended
@@ -122,7 +124,7 @@ def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:
     one = deployment("a/x")
     clock, world_, forces = world(one)
     gate = one.gates.of("", clock.now())
-    forces.put(force(Aim("a/x"), until=clock.now() + 60))
+    forces.put(force(BreakerSelector("a/x"), until=clock.now() + 60))
     clock.advance(59.9)
     forces.look(clock.now())
     assert states(one) == ["forced_open"]
@@ -131,15 +133,15 @@ def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:
     assert states(one) == ["closed"]
     assert gate.snapshot(clock.now()).limit == 4
     assert world_.let_in_count == 1
-    assert world_.notes == [("expiry", "breakers.reset", "a/x", "its time was over")]
+    assert world_.notes == [("expiry", "breakers.reset", "a/x", "the override expired")]
 
 
 def test_calls_that_were_let_through_are_not_held_up_by_the_end() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     gate = one.gates.of("", clock.now())
-    forces.put(force(Aim("a/x"), "forced_closed"))
-    forces.reset(Aim("a/x"))
+    forces.put(force(BreakerSelector("a/x"), "forced_closed"))
+    forces.reset(BreakerSelector("a/x"))
     assert gate.snapshot(clock.now()).limit is None
 
 
@@ -148,7 +150,7 @@ def test_reset_closes_what_the_evidence_has_opened() -> None:
     clock, _, forces = world(one)
     gate = one.gates.of("", clock.now())
     open_(one, clock.now())
-    forces.reset(Aim("a/x"))
+    forces.reset(BreakerSelector("a/x"))
     assert states(one) == ["closed"]
     assert one.breaker.snapshot(clock.now()).failures == 0
     assert gate.snapshot(clock.now()).limit == 4
@@ -157,9 +159,9 @@ def test_reset_closes_what_the_evidence_has_opened() -> None:
 def test_reset_leads_back_to_what_the_config_says() -> None:
     one = deployment("a/x", state="metrics_only")
     _, _, forces = world(one)
-    forces.put(force(Aim("a/x")))
+    forces.put(force(BreakerSelector("a/x")))
     assert states(one) == ["forced_open"]
-    forces.reset(Aim("a/x"))
+    forces.reset(BreakerSelector("a/x"))
     assert states(one) == ["metrics_only"]
     assert told(one)[1:] == [("forced_open", "metrics_only", "reset by an operator")]
 
@@ -168,17 +170,17 @@ def test_reset_leads_back_to_what_the_config_says() -> None:
 def test_end_of_a_force_is_one_change_of_state_and_says_why(state: Literal["forced_open", "forced_closed"]) -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
-    forces.put(force(Aim("a/x"), state))
-    forces.reset(Aim("a/x"))
-    forces.put(force(Aim("a/x"), state, until=clock.now() + 60))
+    forces.put(force(BreakerSelector("a/x"), state))
+    forces.reset(BreakerSelector("a/x"))
+    forces.put(force(BreakerSelector("a/x"), state, until=clock.now() + 60))
     clock.advance(60)
     forces.look(clock.now())
-    forces.put(force(Aim("a/x"), state))
+    forces.put(force(BreakerSelector("a/x"), state))
     forces.adopt({"b/y"}, {"b"})
     assert told(one)[1::2] == [
         (state, "closed", "reset by an operator"),
-        (state, "closed", "no longer forced: its time was over"),
-        (state, "closed", "no longer forced: the config has it no longer"),
+        (state, "closed", "no longer forced: the override expired"),
+        (state, "closed", "no longer forced: the new config no longer has it"),
     ]
 
 
@@ -186,16 +188,16 @@ def test_reset_of_what_the_evidence_has_opened_is_one_change_of_state() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     open_(one, clock.now())
-    forces.reset(Aim("a/x"))
+    forces.reset(BreakerSelector("a/x"))
     assert told(one)[1:] == [("open", "closed", "reset by an operator")]
-    forces.reset(Aim("a/x"))
+    forces.reset(BreakerSelector("a/x"))
     assert len(told(one)) == 2
 
 
 def test_force_lasts_over_a_reload_that_says_nothing_of_it() -> None:
     one = deployment("a/x")
     clock, world_, forces = world(one)
-    forces.put(force(Aim("a/x"), until=clock.now() + 60))
+    forces.put(force(BreakerSelector("a/x"), until=clock.now() + 60))
     one.breaker.settings = replace(one.breaker.settings, open_for=5.0)
     world_.all = [replace(one)]
     forces.adopt({"a/x"}, {"a"})
@@ -215,7 +217,7 @@ def test_reload_that_says_another_state_ends_it_as_a_whole_and_that_is_written_d
     one.breaker.settings = replace(one.breaker.settings, state="disabled")
     forces.look(clock.now())
     assert states(one, two) == ["disabled", "closed"]
-    assert world_.notes == [("reload", "breakers.reset", "a/m-*", "the config says another state")]
+    assert world_.notes == [("reload", "breakers.reset", "a/m-*", "the new config sets another state")]
     forces.look(clock.now())
     assert len(world_.notes) == 1
 
@@ -223,8 +225,8 @@ def test_reload_that_says_another_state_ends_it_as_a_whole_and_that_is_written_d
 def test_what_the_config_has_no_longer_is_let_go_and_that_is_written_down() -> None:
     one, other = deployment("a/x"), deployment("b/x")
     _, world_, forces = world(one, other)
-    forces.put(force(Aim("a/x")))
-    forces.put(force(Aim(upstream="b")))
+    forces.put(force(BreakerSelector("a/x")))
+    forces.put(force(BreakerSelector(upstream="b")))
     forces.adopt({"b/x"}, {"b"})
     assert (one.breaker.state, other.host.state) == ("closed", "forced_open")
     forces.adopt({"b/x"}, {"a"})
@@ -247,15 +249,17 @@ def test_names_that_a_pattern_has_let_go_are_not_kept() -> None:
 def test_reason_and_end_are_those_of_the_whole_label_first() -> None:
     clock, _, forces = world(*names("m-1"))
     assert forces.forced("a/m-*") is None
-    forces.put(Force(Aim("a/m-*", "m-1"), "forced_open", "one", clock.now() + 60, "ann", clock.wall()))
-    assert forces.forced("a/m-*") == ForceView("one", NOW, "2027-01-15T08:01:00.000Z", "ann")
-    forces.put(Force(LABEL, "forced_closed", "all", None, "bob", clock.wall()))
-    assert forces.forced("a/m-*") == ForceView("all", NOW, None, "bob")
+    forces.put(
+        BreakerOverride(BreakerSelector("a/m-*", "m-1"), "forced_open", "one", clock.now() + 60, "ann", clock.wall())
+    )
+    assert forces.forced("a/m-*") == BreakerOverrideView("one", NOW, "2027-01-15T08:01:00.000Z", "ann")
+    forces.put(BreakerOverride(LABEL, "forced_closed", "all", None, "bob", clock.wall()))
+    assert forces.forced("a/m-*") == BreakerOverrideView("all", NOW, None, "bob")
 
 
 def test_labels_that_are_closed_are_those_forced_open_as_a_whole() -> None:
     _, _, forces = world()
-    forces.put(force(Aim("a/x")))
-    forces.put(force(Aim("a/y"), "forced_closed"))
-    forces.put(force(Aim("a/m-*", "m-1")))
+    forces.put(force(BreakerSelector("a/x")))
+    forces.put(force(BreakerSelector("a/y"), "forced_closed"))
+    forces.put(force(BreakerSelector("a/m-*", "m-1")))
     assert forces.closed_labels() == {"a/x"}

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
-from llm_guard.admin.overrides.maintenance_holds import Holds
-from llm_guard.routing.deployment import Hold
+from llm_guard.admin.overrides.maintenance_holds import MaintenanceHolds
+from llm_guard.routing.deployment import MaintenanceHold
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.overrides.acted_on import ActedOn, deployment
 
 
-def world(*labels: str) -> tuple[ManualClock, ActedOn, Holds]:
+def world(*labels: str) -> tuple[ManualClock, ActedOn, MaintenanceHolds]:
     clock, world = ManualClock(), ActedOn(*map(deployment, labels))
-    return clock, world, Holds(world.gateway, world.changes, clock)
+    return clock, world, MaintenanceHolds(world.gateway, world.changes, clock)
 
 
-def hold(until: float | None = None) -> Hold:
-    return Hold("drained", "an outage", "ann", 1_800_000_000.0, until)
+def hold(until: float | None = None) -> MaintenanceHold:
+    return MaintenanceHold("drained", "an outage", "ann", 1_800_000_000.0, until)
 
 
 def test_hold_reaches_every_deployment_with_the_label_and_no_other() -> None:
@@ -44,7 +44,7 @@ def test_hold_ends_by_itself_and_that_is_written_down() -> None:
     clock.advance(0.1)
     holds.look(clock.now())
     assert [each.hold is not None for each in world_.all] == [False, True]
-    assert world_.notes == [("expiry", "deployments.return", "a/x", "its time was over")]
+    assert world_.notes == [("expiry", "deployments.uncordon", "a/x", "the hold expired")]
     holds.look(clock.now())
     assert len(world_.notes) == 1
 
@@ -81,7 +81,7 @@ def test_what_the_config_has_no_longer_is_let_go_and_that_is_written_down() -> N
     holds.put("b/x", hold())
     holds.adopt({"b/x"})
     assert [each.hold is not None for each in world_.all] == [False, True]
-    assert world_.notes == [("reload", "deployments.return", "a/x", "the config has it no longer")]
+    assert world_.notes == [("reload", "deployments.uncordon", "a/x", "the new config no longer has the deployment")]
 
 
 def test_hold_is_shown_with_its_end() -> None:
@@ -91,7 +91,7 @@ def test_hold_is_shown_with_its_end() -> None:
     clock.advance(30)
     view = holds.view("a/x")
     assert view is not None
-    assert (view.kind, view.reason, view.who) == ("drained", "an outage", "ann")
+    assert (view.kind, view.reason, view.operator) == ("drained", "an outage", "ann")
     assert (view.since, view.until) == ("2027-01-15T08:00:00.000Z", "2027-01-15T08:01:00.000Z")
     holds.put("a/x", hold())
     assert holds.view("a/x").until is None  # type: ignore[union-attr]

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 from structlog.testing import capture_logs
 
-from llm_guard.admin.persistence.operator_state import Kept
-from llm_guard.admin.persistence.state_saver import AGAIN_S, PATIENCE_S, Keeping
-from llm_guard.storage.snapshot_file import KeptFile, TakenOver
+from llm_guard.admin.persistence.operator_state import SavedState
+from llm_guard.admin.persistence.state_saver import AGAIN_S, PATIENCE_S, StateSaver
+from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver
 from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 
 
-class Disk(KeptFile):
+class Disk(SnapshotFile):
     """A file in memory that fails with `problem`, and blocks until `goes_on` is set."""
 
     def __init__(self, content: bytes | None = None) -> None:
@@ -42,7 +42,7 @@ class Disk(KeptFile):
         self.writes += 1
 
     def levels(self) -> list[str]:
-        return msgspec.json.decode(self.content or b"{}", type=Kept).log_levels
+        return msgspec.json.decode(self.content or b"{}", type=SavedState).log_levels
 
     def _wait(self) -> None:
         self.goes_on.wait(10)
@@ -56,12 +56,12 @@ class World:
 
     disk: Disk
     levels: list[str] = field(default_factory=list)
-    recalled: list[Kept] = field(default_factory=list)
+    recalled: list[SavedState] = field(default_factory=list)
     clock: SteppedClock = field(default_factory=SteppedClock)
 
     def __post_init__(self) -> None:
-        self.keeping = Keeping(
-            self.disk, lambda: Kept(log_levels=[*self.levels]), self.recalled.append, self.clock
+        self.keeping = StateSaver(
+            self.disk, lambda: SavedState(log_levels=[*self.levels]), self.recalled.append, self.clock
         )  # fmt: skip
 
     async def look(self) -> None:
@@ -128,7 +128,7 @@ async def test_write_that_fails_is_said_once_and_tried_again_by_and_by() -> None
             world.clock.advance(AGAIN_S)
             await world.look()
             assert world.disk.tried == 2
-        assert [(each["log_level"], each["problem"]) for each in lines] == [("error", "Read-only file system")]
+        assert [(each["log_level"], each["error"]) for each in lines] == [("error", "Read-only file system")]
         world.disk.problem = None
         world.clock.advance(AGAIN_S)
         await world.look()
@@ -156,17 +156,17 @@ async def test_start_waits_no_longer_than_its_patience_for_a_disk_that_does_not_
             await eventually(lambda: bool(world.clock.limits))
             await world.clock.pass_s(PATIENCE_S)
             await recalling
-        assert "does not answer" in lines[0]["event"]
+        assert "does not respond" in lines[0]["event"]
 
 
 async def test_what_cannot_be_followed_does_not_keep_the_gateway_from_starting() -> None:
-    def recall(_kept: Kept) -> None:
+    def recall(_kept: SavedState) -> None:
         raise ValueError("somebody else's hand")
 
     for content, problem in ((b"{}", None), (b"no JSON", OSError(13, "Permission denied")), (b"no JSON", None)):
         disk = Disk(content)
         disk.problem = problem
-        keeping = Keeping(disk, Kept, recall, SteppedClock())
+        keeping = StateSaver(disk, SavedState, recall, SteppedClock())
         with capture_logs() as lines:
             await keeping.recall()
         assert len(lines) == 1
@@ -206,5 +206,6 @@ async def test_name_that_no_json_can_say_is_said_and_stops_nothing() -> None:
             await world.look()
             assert world.disk.tried == 0
     assert [each["event"] for each in lines] == [
-        "a restart would not know what fires, nor what operators said", "what was new is lost",
-    ]  # fmt: skip
+        "operator state not saved: a restart would lose alerts and overrides",
+        "operator state not saved: the latest changes are lost",
+    ]

@@ -14,7 +14,7 @@ from llm_guard.dialects.resume.text_join import anchor, instruction_text
 from llm_guard.dialects.resume.transcript import MAX_KEPT_BYTES, MAX_TEXT, Prefill, ResumeMode, Splice
 from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked, Script
+from llm_guard.mock.exchange import MockRequest, Script
 from llm_guard.mock.openai_answers import answer_openai
 
 Body = dict[str, Any]
@@ -62,7 +62,7 @@ END = chunk({}, finish="stop", number=2)
 def mocked(request: Body, number: int = 1, tokens: int = TOKENS) -> list[bytes]:
     """Returns the events that the mock provider sends."""
     path = "/chat/completions" if "messages" in request else "/completions"
-    asked = Asked("openai", number, "POST", path, {}, {}, request, 10, "gpt", wants_stream=True)
+    asked = MockRequest("openai", number, "POST", path, {}, {}, request, 10, "gpt", wants_stream=True)
     script = answer_openai(asked, tokens)
     assert isinstance(script, Script)
     return [*script.opening, *script.tokens, *script.closing]
@@ -75,8 +75,8 @@ def sent(*events: bytes) -> ChatTranscript:
     return transcript
 
 
-def spliced(transcript: ChatTranscript, manner: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
-    splice = transcript.splice(manner, MARKER)
+def spliced(transcript: ChatTranscript, resume_mode: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
+    splice = transcript.splice(resume_mode, MARKER)
     return splice, b"".join(splice.feed(one) for one in events)
 
 
@@ -99,7 +99,7 @@ def content_of(stream: bytes) -> str:
     return "".join(delta.get("content") or delta.get("text") or "" for delta in deltas)
 
 
-def manners(transcript: ChatTranscript, prefill: Prefill = "plain", **request: Any) -> tuple[ResumeMode, ...]:
+def resume_modes(transcript: ChatTranscript, prefill: Prefill = "plain", **request: Any) -> tuple[ResumeMode, ...]:
     return transcript.resume_modes({**REQUEST, **request}, prefill)
 
 
@@ -116,14 +116,14 @@ WAYS: list[tuple[ResumeMode, Prefill]] = [
 ]
 
 
-@pytest.mark.parametrize(("manner", "prefill"), WAYS)
-def test_chat_cut_anywhere_has_its_whole_text_once(manner: ResumeMode, prefill: Prefill) -> None:
+@pytest.mark.parametrize(("resume_mode", "prefill"), WAYS)
+def test_chat_cut_anywhere_has_its_whole_text_once(resume_mode: ResumeMode, prefill: Prefill) -> None:
     first = mocked(REQUEST)
     for cut in range(3, len(first) - 3):
         transcript = sent(*first[:cut])
-        assert transcript.resume_modes(REQUEST, prefill)[0] == manner or manner == "restart"
-        second = mocked(transcript.request(REQUEST, manner, prefill), number=2)
-        splice, rest = spliced(transcript, manner, *second)
+        assert transcript.resume_modes(REQUEST, prefill)[0] == resume_mode or resume_mode == "restart"
+        second = mocked(transcript.request(REQUEST, resume_mode, prefill), number=2)
+        splice, rest = spliced(transcript, resume_mode, *second)
         completion = read_by_sdk(b"".join(first[:cut]) + rest)
         assert completion.choices[0].message.content == WHOLE, cut
         assert (completion.id, completion.choices[0].finish_reason) == ("chatcmpl-mock1", "stop")
@@ -132,25 +132,27 @@ def test_chat_cut_anywhere_has_its_whole_text_once(manner: ResumeMode, prefill: 
         assert (splice.is_joined, splice.has_diverged) == (True, False)
 
 
-@pytest.mark.parametrize("manner", ["prefill", "restart"])
-def test_completion_cut_anywhere_has_its_whole_text_once(manner: ResumeMode) -> None:
+@pytest.mark.parametrize("resume_mode", ["prefill", "restart"])
+def test_completion_cut_anywhere_has_its_whole_text_once(resume_mode: ResumeMode) -> None:
     first = mocked(LEGACY)
     for cut in range(1, len(first) - 3):
         transcript = sent(*first[:cut])
         assert transcript.resume_modes(LEGACY, "none") == ("prefill",)
-        second = mocked(transcript.request(LEGACY, manner, "none"), number=2)
-        _, rest = spliced(transcript, manner, *second)
+        second = mocked(transcript.request(LEGACY, resume_mode, "none"), number=2)
+        _, rest = spliced(transcript, resume_mode, *second)
         assert content_of(b"".join(first[:cut]) + rest) == WHOLE, cut
         assert {body["id"] for body in bodies(rest)} == {"cmpl-mock1"}
 
 
-@pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
-def test_empty_finish_reason_is_none(manner: ResumeMode) -> None:
+@pytest.mark.parametrize("resume_mode", ["prefill", "instruction", "restart"])
+def test_empty_finish_reason_is_none(resume_mode: ResumeMode) -> None:
     """Some servers behind Model Studio send one with each chunk."""
     first = [chunk({"content": piece}, finish="") for piece in ("Once upon ", "a time ")]
     transcript = sent(*first)
-    again = {"prefill": "", "instruction": "Once upon a time", "restart": "Once upon a time "}[manner]
-    _, told = spliced(transcript, manner, chunk({"content": again + " there was"}, finish=""), chunk({}, finish="stop"))
+    again = {"prefill": "", "instruction": "Once upon a time", "restart": "Once upon a time "}[resume_mode]
+    _, told = spliced(
+        transcript, resume_mode, chunk({"content": again + " there was"}, finish=""), chunk({}, finish="stop")
+    )
     assert content_of(b"".join(first) + told).split() == ["Once", "upon", "a", "time", "there", "was"]
 
 
@@ -196,8 +198,8 @@ def test_several_choices_run_again_side_by_side() -> None:
 
 def test_best_way_comes_first() -> None:
     transcript = sent(ROLE, *said("one two", " three"))
-    assert manners(transcript) == ("prefill", "instruction")
-    assert manners(transcript, "none") == ("instruction",)
+    assert resume_modes(transcript) == ("prefill", "instruction")
+    assert resume_modes(transcript, "none") == ("instruction",)
     assert transcript.can_restart(REQUEST)
 
 
@@ -216,7 +218,7 @@ def test_best_way_comes_first() -> None:
     ],
 )
 def test_answer_of_a_certain_form_is_not_gone_on_with(wish: Body) -> None:
-    assert manners(sent(ROLE, *said("one two three")), **wish) == ()
+    assert resume_modes(sent(ROLE, *said("one two three")), **wish) == ()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_answer_of_a_certain_form_is_not_gone_on_with(wish: Body) -> None:
     ],
 )
 def test_answer_in_prose_is_gone_on_with(wish: Body) -> None:
-    assert manners(sent(ROLE, *said("one two three")), **wish) == ("prefill", "instruction")
+    assert resume_modes(sent(ROLE, *said("one two three")), **wish) == ("prefill", "instruction")
 
 
 @pytest.mark.parametrize(
@@ -251,27 +253,27 @@ def test_answer_in_prose_is_gone_on_with(wish: Body) -> None:
 )
 def test_what_is_no_mere_text_restarts_or_fails(begun: bytes, can_restart: bool) -> None:
     transcript = sent(ROLE, *said("one two three"), begun)
-    assert manners(transcript) == ()
+    assert resume_modes(transcript) == ()
     assert transcript.can_restart(REQUEST) is can_restart
 
 
 def test_nothing_is_known_of_an_answer_that_has_not_begun() -> None:
     transcript = sent(event(id="", choices=[], prompt_filter_results=[]), b": ping\n\n", b"data: oops\n\n")
-    assert manners(transcript) == ()
+    assert resume_modes(transcript) == ()
     assert not transcript.can_restart(REQUEST)
 
 
 @pytest.mark.parametrize("delta", [{"reasoning_content": "hm"}, {"reasoning": "hm"}, {"reasoning_details": [{}]}])
 def test_after_reasoning_nothing_is_prefilled(delta: Body) -> None:
     transcript = sent(ROLE, chunk(delta), *said("one two three"))
-    assert manners(transcript) == ("instruction",)
+    assert resume_modes(transcript) == ("instruction",)
     assert transcript.can_restart(REQUEST) is ("reasoning_details" not in delta)
 
 
 def test_beginning_too_short_to_be_known_again_is_no_prefix() -> None:
     transcript = sent(ROLE, *said("One"))
-    assert manners(transcript, "prefix") == ("instruction",)
-    assert manners(transcript, "plain") == ("prefill", "instruction")
+    assert resume_modes(transcript, "prefix") == ("instruction",)
+    assert resume_modes(transcript, "plain") == ("prefill", "instruction")
 
 
 @pytest.mark.parametrize("wish", [{"suffix": "end"}, {"echo": True}, {"best_of": 2}, {"n": 2}, {"prompt": [[1, 2]]}])
@@ -340,8 +342,8 @@ def test_repeated_beginning_includes_the_clients_own() -> None:
 def test_limits_are_lessened_by_what_is_there() -> None:
     transcript = sent(ROLE, chunk({"reasoning_content": "hm"}), *said("one", " two", " three"))
     request = {**REQUEST, "max_tokens": 10, "max_completion_tokens": 3}
-    for manner in ("prefill", "instruction"):
-        rest = transcript.request(request, manner, "plain")
+    for resume_mode in ("prefill", "instruction"):
+        rest = transcript.request(request, resume_mode, "plain")
         assert (rest["max_tokens"], rest["max_completion_tokens"]) == (7, 1)
     assert transcript.request(request, "restart", "plain") == request
 
@@ -349,7 +351,7 @@ def test_limits_are_lessened_by_what_is_there() -> None:
 @pytest.mark.parametrize("before", [chunk({"reasoning_content": "hm"}), *said("\n\n")])
 def test_answer_without_text_is_asked_for_as_at_first(before: bytes) -> None:
     transcript = sent(ROLE, before)
-    assert manners(transcript) == ("instruction",)
+    assert resume_modes(transcript) == ("instruction",)
     assert transcript.request(REQUEST, "instruction", "plain") == REQUEST
     _, rest = spliced(transcript, "instruction", chunk({"reasoning_content": "again"}), *said("\n\none"), END)
     assert content_of(b"".join([before]) + rest).lstrip() == "one"
@@ -397,9 +399,9 @@ def test_reasoning_of_the_new_stream_is_no_end_of_its_text() -> None:
 
 
 def test_nothing_follows_the_end() -> None:
-    for manner in ("prefill", "restart"):
+    for resume_mode in ("prefill", "restart"):
         second = [*said("one two three"), END, *said(" more"), counted(9, 3), DONE]
-        splice, rest = spliced(sent(ROLE, *said("one two ")), manner, *second, DONE, *said(" more"))
+        splice, rest = spliced(sent(ROLE, *said("one two ")), resume_mode, *second, DONE, *said(" more"))
         assert b"more" not in rest
         assert rest.count(DONE) == 1
         assert not splice.has_diverged
@@ -411,7 +413,7 @@ def test_tool_call_of_the_new_stream_passes_behind_the_text() -> None:
     _, rest = spliced(transcript, "instruction", *said("one two three four", number=2), call, END, DONE)
     deltas = [body["choices"][0]["delta"] for body in bodies(rest)]
     assert [sorted(delta) for delta in deltas] == [["content"], ["tool_calls"], []]
-    assert manners(transcript) == ()
+    assert resume_modes(transcript) == ()
 
 
 def test_tool_call_of_a_new_stream_that_repeats_no_word_has_diverged() -> None:
@@ -421,8 +423,8 @@ def test_tool_call_of_a_new_stream_that_repeats_no_word_has_diverged() -> None:
 
 
 def test_done_without_a_finish_is_kept_from_the_client() -> None:
-    for manner in ("prefill", "restart"):
-        _, rest = spliced(sent(ROLE, *said("one two")), manner, *said("one two three"), DONE)
+    for resume_mode in ("prefill", "restart"):
+        _, rest = spliced(sent(ROLE, *said("one two")), resume_mode, *said("one two three"), DONE)
         assert DONE not in rest
 
 
@@ -434,7 +436,7 @@ def test_logprobs_of_a_text_that_was_cut_are_dropped() -> None:
     assert [body["choices"][0]["logprobs"] for body in bodies(rest)] == [None, {"content": [2]}]
 
 
-@pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
+@pytest.mark.parametrize("resume_mode", ["prefill", "instruction", "restart"])
 @pytest.mark.parametrize(
     "junk",
     [
@@ -444,8 +446,8 @@ def test_logprobs_of_a_text_that_was_cut_are_dropped() -> None:
         b'data: {"choices":[{"delta":{"tool_calls":[{}]}}]}\n\n',
     ],
 )  # fmt: skip
-def test_events_that_are_no_chunks_are_dropped(manner: ResumeMode, junk: bytes) -> None:
-    splice, rest = spliced(sent(ROLE, *said("one two three")), manner, junk, *said("one two three four"), junk)
+def test_events_that_are_no_chunks_are_dropped(resume_mode: ResumeMode, junk: bytes) -> None:
+    splice, rest = spliced(sent(ROLE, *said("one two three")), resume_mode, junk, *said("one two three four"), junk)
     assert content_of(rest) in (" four", "one two three four")
     assert not splice.has_diverged
     assert len(bodies(rest)) <= 3
@@ -580,14 +582,14 @@ def test_usage_of_groq_is_found_and_rewritten() -> None:
     assert x_groq == {"id": "req", "usage": {"prompt_tokens": 21, "completion_tokens": 5, "total_time": 0.5}}
 
 
-def test_what_came_twice_was_thrown_away() -> None:
+def test_what_came_twice_was_wasted() -> None:
     transcript = sent(ROLE, *said("one", " two"))
     spliced(transcript, "restart", *said("one", " two", " three"), END, counted(10, 3), DONE)
     assert transcript.usage == Usage(20, 5)
     assert transcript.wasted_tokens == 2
 
 
-def test_what_was_held_when_a_stream_died_was_thrown_away() -> None:
+def test_what_was_held_when_a_stream_died_was_wasted() -> None:
     transcript = sent(ROLE, *said("one two three", " four"))
     spliced(transcript, "instruction", *said("one two", " three"))
     assert transcript.wasted_tokens == 2
@@ -608,11 +610,11 @@ def test_stream_that_is_too_long_to_be_kept_is_given_up() -> None:
     size = 2 * MAX_KEPT_BYTES // 100
     for _ in range(40):
         transcript.feed(chunk({}, obfuscation=noise.randbytes(size // 2).hex()))
-    assert manners(transcript) == ("prefill", "instruction")
+    assert resume_modes(transcript) == ("prefill", "instruction")
     transcript = sent(ROLE, *said("one two three"))
     for _ in range(150):
         transcript.feed(chunk({}, obfuscation=noise.randbytes(size // 2).hex()))
-    assert manners(transcript) == ()
+    assert resume_modes(transcript) == ()
     assert not transcript.can_restart(REQUEST)
 
 
@@ -629,7 +631,7 @@ def test_stream_that_is_given_up_takes_no_more_memory_and_is_not_resumed_from_it
     assert held_bytes < MAX_KEPT_BYTES
     for piece in said(" four five six"):
         transcript.feed(piece)
-    assert manners(transcript) == ()
+    assert resume_modes(transcript) == ()
     assert not transcript.can_restart(REQUEST)
 
 
@@ -638,4 +640,4 @@ def test_text_that_is_too_long_to_be_resumed_is_not_kept() -> None:
     spliced(transcript, "prefill", *said("x" * MAX_TEXT))
     spliced(transcript, "prefill", *said("x" * 10, "y" * 10))
     assert transcript.text == "one"
-    assert manners(transcript) == ()
+    assert resume_modes(transcript) == ()

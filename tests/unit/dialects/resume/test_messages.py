@@ -12,7 +12,7 @@ from llm_guard.dialects.resume.transcript import MAX_TEXT, Prefill, ResumeMode, 
 from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.anthropic_answers import answer_anthropic
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked, Script
+from llm_guard.mock.exchange import MockRequest, Script
 
 Body = dict[str, Any]
 REQUEST: Body = {"model": "claude", "max_tokens": 500, "messages": [{"role": "user", "content": "tell me"}]}
@@ -67,7 +67,7 @@ def closing(output: int = 5, reason: str = "end_turn", **usage: int) -> list[byt
 
 def mocked(request: Body, number: int = 1) -> list[bytes]:
     """Returns the events that the mock provider sends."""
-    asked = Asked("anthropic", number, "POST", "/messages", {}, {}, request, 10, "claude", wants_stream=True)
+    asked = MockRequest("anthropic", number, "POST", "/messages", {}, {}, request, 10, "claude", wants_stream=True)
     script = answer_anthropic(asked, TOKENS)
     assert isinstance(script, Script)
     return [*script.opening, *script.tokens, *script.closing]
@@ -80,8 +80,8 @@ def sent(*events: bytes) -> MessagesTranscript:
     return transcript
 
 
-def spliced(transcript: MessagesTranscript, manner: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
-    splice = transcript.splice(manner, MARKER)
+def spliced(transcript: MessagesTranscript, resume_mode: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
+    splice = transcript.splice(resume_mode, MARKER)
     return splice, b"".join(splice.feed(one) for one in events)
 
 
@@ -122,13 +122,15 @@ def text_of(message: Message) -> str:
     return "".join(block.text for block in message.content if block.type == "text")
 
 
-@pytest.mark.parametrize(("manner", "prefill"), [("prefill", "plain"), ("instruction", "none"), ("restart", "none")])
-def test_message_cut_anywhere_has_its_whole_text_once(manner: ResumeMode, prefill: Prefill) -> None:
+@pytest.mark.parametrize(
+    ("resume_mode", "prefill"), [("prefill", "plain"), ("instruction", "none"), ("restart", "none")]
+)
+def test_message_cut_anywhere_has_its_whole_text_once(resume_mode: ResumeMode, prefill: Prefill) -> None:
     first = mocked(REQUEST)
     for cut in range(4, len(first) - 2):
         transcript = sent(*first[:cut])
-        second = mocked(transcript.request(REQUEST, manner, prefill), number=2)
-        splice, rest = spliced(transcript, manner, *second)
+        second = mocked(transcript.request(REQUEST, resume_mode, prefill), number=2)
+        splice, rest = spliced(transcript, resume_mode, *second)
         message = read_by_sdk(b"".join(first[:cut]) + rest)
         assert text_of(message) == WHOLE, cut
         assert (message.id, message.stop_reason, len(message.content)) == ("msg_mock1", "end_turn", 1)
@@ -140,10 +142,10 @@ def test_second_stream_may_die_as_well() -> None:
     first = mocked(REQUEST)
     transcript = sent(*first[:6])
     stream = b"".join(first[:6])
-    manners: list[ResumeMode] = ["prefill", "instruction", "prefill"]
-    for number, manner in enumerate(manners, 2):
-        events = mocked(transcript.request(REQUEST, manner, "plain"), number)
-        _, told = spliced(transcript, manner, *events[:6])
+    resume_modes: list[ResumeMode] = ["prefill", "instruction", "prefill"]
+    for number, resume_mode in enumerate(resume_modes, 2):
+        events = mocked(transcript.request(REQUEST, resume_mode, "plain"), number)
+        _, told = spliced(transcript, resume_mode, *events[:6])
         stream += told
     _, told = spliced(transcript, "prefill", *mocked(transcript.request(REQUEST, "prefill", "plain"), 9))
     assert text_of(read_by_sdk(stream + told)) == WHOLE
@@ -185,7 +187,7 @@ def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_:
 
 
 @pytest.mark.parametrize(
-    ("begun", "more", "prefill", "manners"),
+    ("begun", "more", "prefill", "resume_modes"),
     [
         (text(0, "a"), {}, "plain", ("prefill", "instruction")),
         (text(0, "a"), {"thinking": {"type": "disabled"}}, "plain", ("prefill", "instruction")),
@@ -199,9 +201,9 @@ def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_:
     ],
 )
 def test_text_is_gone_on_with_by_prefill_where_that_is_allowed(
-    begun: list[bytes], more: Body, prefill: Prefill, manners: tuple[ResumeMode, ...]
+    begun: list[bytes], more: Body, prefill: Prefill, resume_modes: tuple[ResumeMode, ...]
 ) -> None:
-    assert sent(opening(), *begun).resume_modes({**REQUEST, **more}, prefill) == manners
+    assert sent(opening(), *begun).resume_modes({**REQUEST, **more}, prefill) == resume_modes
 
 
 def test_request_for_the_rest_ends_in_the_text_so_far() -> None:
@@ -331,9 +333,9 @@ def test_usage_of_all_streams_is_summed() -> None:
 
 
 def test_nothing_is_told_behind_the_end() -> None:
-    for manner, said in (("prefill", "two"), ("restart", "one two")):
+    for resume_mode, said in (("prefill", "two"), ("restart", "one two")):
         second = [opening(2), *text(0, said), stop(0), *closing(), *text(1, "three"), event("ping"), *closing()]
-        _, told = spliced(sent(opening(), *text(0, "one ")), manner, *second)  # type: ignore[arg-type]
+        _, told = spliced(sent(opening(), *text(0, "one ")), resume_mode, *second)  # type: ignore[arg-type]
         assert kinds(told) == ["content_block_delta", "content_block_stop", "message_delta", "message_stop"]
 
 
@@ -342,9 +344,9 @@ def test_count_on_the_way_does_not_end_the_text() -> None:
     assert spliced(sent(opening(), *text(0, "one ")), "prefill", on_the_way)[1] == b""
     first = [opening(), *text(0, "one "), on_the_way]
     second = [opening(2), *text(0, "two "), on_the_way, delta(0, "text_delta", "three"), stop(0), *closing(5)]
-    for manner, events in (("prefill", second), ("restart", [opening(2), *text(0, "one two "), *second[3:]])):
+    for resume_mode, events in (("prefill", second), ("restart", [opening(2), *text(0, "one two "), *second[3:]])):
         transcript = sent(*first)
-        message = read_by_sdk(b"".join(first) + spliced(transcript, manner, *events)[1])  # type: ignore[arg-type]
+        message = read_by_sdk(b"".join(first) + spliced(transcript, resume_mode, *events)[1])  # type: ignore[arg-type]
         assert text_of(message) == "one two three"
         assert message.usage.output_tokens == 8
 
@@ -449,16 +451,16 @@ CONFUSED: list[Body] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("manner", ["prefill", "instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(manner: ResumeMode) -> None:
+@pytest.mark.parametrize("resume_mode", ["prefill", "instruction", "restart"])
+def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(event("x", **body) for body in CONFUSED)]
     odd += [b"data: " + json.dumps(body).encode() + b"\n\n" for body in CONFUSED]
     for first in ([], [opening(), *text(0, "one ")]):
         transcript = sent(*first, *odd)
         transcript.resume_modes({"messages": 3, "thinking": 3, "output_config": 3, "tool_choice": "x"}, "plain")
-        transcript.request({"messages": 3, "max_tokens": "x"}, manner, "plain")
+        transcript.request({"messages": 3, "max_tokens": "x"}, resume_mode, "plain")
         for one in odd:
-            _, told = spliced(sent(*first), manner, one, *text(0, "one two "), one, *closing(), one)
+            _, told = spliced(sent(*first), resume_mode, one, *text(0, "one two "), one, *closing(), one)
             assert all(json.loads(each.data)["type"] == each.name for each in events_in(told))
 
 

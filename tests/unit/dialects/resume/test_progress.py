@@ -14,7 +14,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel
 
 from llm_guard.dialects import DIALECTS, DialectName
-from llm_guard.dialects.sse import Event, Mark
+from llm_guard.dialects.sse import Mark, SseEvent
 from tests.unit.dialects.test_openai import event
 
 OPENING = {"response.created", "response.queued", "response.in_progress", "message_start"}
@@ -73,6 +73,6 @@ def test_event_of_the_sdk_is_progress_unless_it_opens_the_stream(
 )  # fmt: skip
 def test_keep_alive_by_any_name_is_nothing(dialect: DialectName, path: str, is_named: bool, kind: str) -> None:
     data = b"{}" if is_named else b'{"type": "%s"}' % kind.encode()
-    mark = DIALECTS[dialect].stream_reader(path, 1).read(Event(kind if is_named else "", data))
+    mark = DIALECTS[dialect].stream_reader(path, 1).read(SseEvent(kind if is_named else "", data))
     assert not mark.is_progress
     assert not mark.is_token

@@ -14,7 +14,7 @@ from llm_guard.dialects.resume.responses import ResponsesTranscript
 from llm_guard.dialects.resume.transcript import MAX_TEXT, ResumeMode, Splice
 from llm_guard.dialects.sse import Usage, events_in
 from llm_guard.mock.content import say
-from llm_guard.mock.exchange import Asked, Script
+from llm_guard.mock.exchange import MockRequest, Script
 from llm_guard.mock.openai_responses import respond
 
 Body = dict[str, Any]
@@ -105,7 +105,7 @@ def numbered(events: Iterable[bytes]) -> list[bytes]:
 
 def mocked(request: Body, number: int = 1) -> list[bytes]:
     """Returns the events that the mock provider sends."""
-    asked = Asked("openai", number, "POST", "/responses", {}, {}, request, 10, "gpt", wants_stream=True)
+    asked = MockRequest("openai", number, "POST", "/responses", {}, {}, request, 10, "gpt", wants_stream=True)
     script = respond(asked, TOKENS)
     assert isinstance(script, Script)
     return [*script.opening, *script.tokens, *script.closing]
@@ -118,15 +118,15 @@ def sent(*events: bytes) -> ResponsesTranscript:
     return transcript
 
 
-def spliced(transcript: ResponsesTranscript, manner: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
-    splice = transcript.splice(manner, MARKER)
+def spliced(transcript: ResponsesTranscript, resume_mode: ResumeMode, *events: bytes) -> tuple[Splice, bytes]:
+    splice = transcript.splice(resume_mode, MARKER)
     return splice, b"".join(splice.feed(one) for one in events)
 
 
-def joined(manner: ResumeMode, first: list[bytes], second: list[bytes]) -> Response:
+def joined(resume_mode: ResumeMode, first: list[bytes], second: list[bytes]) -> Response:
     """Returns what the SDK makes of a stream and the part that the second one adds."""
     first = numbered(first)
-    return read_by_sdk(b"".join(first) + spliced(sent(*first), manner, *numbered(second))[1])
+    return read_by_sdk(b"".join(first) + spliced(sent(*first), resume_mode, *numbered(second))[1])
 
 
 def bodies(stream: bytes) -> list[Body]:
@@ -160,12 +160,14 @@ def read_by_sdk(stream: bytes) -> Response:
     return last
 
 
-@pytest.mark.parametrize("manner", ["instruction", "restart"])
-def test_response_cut_anywhere_has_its_whole_text_once(manner: ResumeMode) -> None:
+@pytest.mark.parametrize("resume_mode", ["instruction", "restart"])
+def test_response_cut_anywhere_has_its_whole_text_once(resume_mode: ResumeMode) -> None:
     first = mocked(REQUEST)
     for cut in range(5, len(first) - 1):
         transcript = sent(*first[:cut])
-        splice, rest = spliced(transcript, manner, *mocked(transcript.request(REQUEST, manner, "none"), number=2))
+        splice, rest = spliced(
+            transcript, resume_mode, *mocked(transcript.request(REQUEST, resume_mode, "none"), number=2)
+        )
         whole = read_by_sdk(b"".join(first[:cut]) + rest)
         assert whole.output_text == WHOLE, cut
         assert (whole.id, whole.output[0].id, len(whole.output)) == ("resp_mock1", "msg_mock1", 1)
@@ -438,9 +440,9 @@ def test_prompt_of_a_stream_that_died_is_estimated_by_that_of_another() -> None:
 
 def test_nothing_is_told_behind_the_end() -> None:
     second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two"), closing(2)]
-    for manner in ("instruction", "restart"):
+    for resume_mode in ("instruction", "restart"):
         transcript = sent(*opening(), *message(0, 1, "beginning "))
-        _, told = spliced(transcript, manner, *second, *call(1, 2, "{}"), event("rate", x=1), closing(3))
+        _, told = spliced(transcript, resume_mode, *second, *call(1, 2, "{}"), event("rate", x=1), closing(3))
         assert kinds(told)[-1] == "completed"
 
 
@@ -550,14 +552,14 @@ CONFUSED: list[Body] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("manner", ["instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(manner: ResumeMode) -> None:
+@pytest.mark.parametrize("resume_mode", ["instruction", "restart"])
+def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(f"data: {json.dumps(body)}\n\n".encode() for body in CONFUSED)]
     for first in ([], [*opening(), *message(0, 1, "beginning ")]):
         transcript = sent(*first, *odd)
         transcript.resume_modes({"input": 3, "text": 3, "tool_choice": 3}, "none")
-        transcript.request({"input": 3, "max_output_tokens": "x"}, manner, "none")
-        spliced(sent(*first), manner, *odd)
+        transcript.request({"input": 3, "max_output_tokens": "x"}, resume_mode, "none")
+        spliced(sent(*first), resume_mode, *odd)
         for one in odd:
-            _, told = spliced(sent(*first), manner, one, *message(0, 2, "beginning two"), one, closing(2), one)
+            _, told = spliced(sent(*first), resume_mode, one, *message(0, 2, "beginning two"), one, closing(2), one)
             assert all(json.loads(each.data)["type"] == each.name for each in events_in(told))

@@ -5,22 +5,22 @@ from collections.abc import Callable
 import pytest
 
 from llm_guard.dialects.resume.instructed_join import MOST_HEAD
-from llm_guard.dialects.resume.text_join import Seam, anchor, given_back, instruction_text, seam
+from llm_guard.dialects.resume.text_join import TextJoin, anchor, given_back, instruction_text, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
 
 SENT = "The breaker opens when a provider fails, and calls go elsewhere until it is incred"
 LONG = SENT + "ibly patient. " + "Nothing else happens in this story, which is a long one. " * 18 + "It was"
 
 
-def joined(manner: ResumeMode, sent: str, new: str) -> str:
-    joint = seam(manner, sent)
+def joined(resume_mode: ResumeMode, sent: str, new: str) -> str:
+    joint = seam(resume_mode, sent)
     passed = joint.feed(new) + joint.end()
     assert not joint.has_diverged
     assert joint.is_settled
     return sent + passed
 
 
-def held(joint: Seam, text: str) -> bool:
+def held(joint: TextJoin, text: str) -> bool:
     return joint.feed(text) == "" and not joint.is_settled
 
 
@@ -44,9 +44,9 @@ def test_second_run_that_differs_or_ends_early_diverges(new: str) -> None:
     assert joint.feed("more") == ""
 
 
-@pytest.mark.parametrize("manner", ["restart", "prefill", "instruction"])
-def test_nothing_is_held_where_nothing_was_sent(manner: ResumeMode) -> None:
-    joint = seam(manner, "")
+@pytest.mark.parametrize("resume_mode", ["restart", "prefill", "instruction"])
+def test_nothing_is_held_where_nothing_was_sent(resume_mode: ResumeMode) -> None:
+    joint = seam(resume_mode, "")
     assert joint.is_settled
     assert joint.feed(" new") == " new"
     assert joint.end() == ""

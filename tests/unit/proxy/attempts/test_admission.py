@@ -14,7 +14,7 @@ from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, Que
 from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Call
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -39,7 +39,7 @@ def gate_of(target: Target, now: float = 1000.0) -> Gate:
 
 def requests_left(count: float) -> RateHint:
     """Returns rate-limit headers that leave so many of 100 calls, with one more each second."""
-    return RateHint((Window("x-ratelimit-remaining-requests", False, 100.0, count, 1.0),))
+    return RateHint((RateLimitWindow("x-ratelimit-remaining-requests", False, 100.0, count, 1.0),))
 
 
 def refused(stage: Stage, call: Call) -> tuple[int, str | None, float | None]:
@@ -194,7 +194,7 @@ async def test_full_line_refuses_at_once_and_says_when_to_come_back() -> None:
     await stage.start()
     third = await stage.start()
     assert refused(stage, third) == (429, "limit", 2.0)
-    assert [each.why for each in third.skipped] == ["no room to wait"]
+    assert [each.why for each in third.skipped] == ["wait queue full"]
 
 
 async def test_wait_that_is_sure_to_be_longer_than_allowed_is_not_begun() -> None:
@@ -202,7 +202,7 @@ async def test_wait_that_is_sure_to_be_longer_than_allowed_is_not_begun() -> Non
     await stage.start()
     second = await stage.start()
     assert refused(stage, second) == (429, "limit", 1.0)
-    assert [each.why for each in second.skipped] == ["no room in time"]
+    assert [each.why for each in second.skipped] == ["wait queue too slow"]
     assert gate_of(stage.targets[0]).snapshot(1000.0).waiting == {}
 
 
@@ -251,7 +251,7 @@ async def test_one_that_can_wait_leaves_its_place_to_one_in_a_hurry() -> None:
     high = await stage.start(priority=0)
     await stage.pass_s(0.0)
     assert refused(stage, low)[:2] == (429, "limit")
-    assert [each.why for each in low.skipped] == ["no room to wait"]
+    assert [each.why for each in low.skipped] == ["wait queue full"]
     await stage.pass_s(2.0)
     assert stage.served(high).attempt.started_at == 1002.0
     stage.assert_nothing_is_held()

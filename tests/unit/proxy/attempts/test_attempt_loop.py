@@ -56,7 +56,7 @@ async def test_each_deployment_is_asked_in_order_as_often_as_its_own_rules_allow
     this = play(*[SERVER_ERROR] * 4, targets=targets)
     result = await this.gives_up()
     assert this.script.transcript == ["asked a/x", "asked b/y", "asked c/z", "slept 0.2", "asked b/y"]
-    assert (result.failure, result.refusal, result.why) == (SERVER_ERROR, None, "attempts used up")
+    assert (result.failure, result.refusal, result.why) == (SERVER_ERROR, None, "max_attempts reached")
 
 
 async def test_each_deployment_gets_its_own_model_and_its_own_waits() -> None:
@@ -130,7 +130,7 @@ async def test_all_breakers_open_is_a_refusal_with_the_soonest_return() -> None:
     assert result.failure is None
     assert result.refusal is not None
     assert (result.refusal.status, result.refusal.by, result.refusal.retry_after_s) == (503, "breaker", 5.0)
-    assert result.refusal.message == "a/x, b/y, c/z: failing, and left alone for 5.0 s more"
+    assert result.refusal.message == "a/x, b/y, c/z: failing, circuit breaker open; retry in 5.0 s"
     assert skipped(this) == ["a/x", "b/y", "c/z"]
     assert this.call.attempts == []
 
@@ -142,7 +142,7 @@ async def test_nobody_is_told_to_wait_for_no_time() -> None:
     this.script.clock.advance(29.99)
     result = await this.gives_up()
     assert result.refusal is not None
-    assert result.refusal.message == "a/x: failing, and left alone for a moment more"
+    assert result.refusal.message == "a/x: failing, circuit breaker open; retry in a moment"
 
 
 async def test_breaker_that_opens_between_retries_ends_them() -> None:

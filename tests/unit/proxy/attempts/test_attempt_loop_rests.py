@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import CREDENTIAL_S, Cooldowns
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -17,7 +17,9 @@ from tests.fakes.script import OK, SERVER_ERROR, Hang, Outcome, Slow, new_target
 from tests.unit.proxy.attempts.plays import Play, Stage, evidence, limited, open_breaker, open_this, play, skipped
 
 SPENT = Failure(
-    FailureKind.QUOTA_EXHAUSTED, "answered 429 (code insufficient_quota)", answer=Answer(429, "", (), b"spent")
+    FailureKind.QUOTA_EXHAUSTED,
+    "answered 429 (code insufficient_quota)",
+    answer=UpstreamErrorResponse(429, "", (), b"spent"),
 )
 WRONG_KEY = Failure(FailureKind.AUTH, "answered 401 (status 401)")
 REFUSED = Failure(FailureKind.NETWORK, "connecting failed: refused", is_before_sending=True)
@@ -67,7 +69,7 @@ async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_th
     this = later(play(targets=targets, cooldowns=cooldowns), 2.5)
     result = await this.gives_up()
     assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 2.5)
-    assert (result.refusal, result.why) == (None, "benched")
+    assert (result.refusal, result.why) == (None, "in cooldown")
     assert (this.call.attempts, skipped(this)) == ([], ["a/x", "a/y"])
 
 
@@ -92,12 +94,12 @@ async def test_success_between_two_refusals_keeps_a_credential_in_play() -> None
     await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
-async def test_callers_own_keys_are_benched_each_for_itself() -> None:
+async def test_callers_own_keys_have_cooldowns_each_for_itself() -> None:
     cooldowns = Cooldowns()
     target = new_target("a/x")
     for _ in range(2):
         await fail(cooldowns, target, WRONG_KEY, key_digest="mallory")
-    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="mallory").gives_up()).why == "benched"
+    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="mallory").gives_up()).why == "in cooldown"
     await play(OK, targets=(target,), cooldowns=cooldowns, key_digest="alice").serves()
 
 
@@ -106,16 +108,18 @@ async def test_upstreams_own_key_is_the_same_for_all_callers() -> None:
     target = new_target("a/x", api_key="k")
     await fail(cooldowns, target, SPENT, key_digest="alice")
     await fail(cooldowns, target, SPENT, key_digest="bob")
-    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="carol").gives_up()).why == "benched"
+    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="carol").gives_up()).why == "in cooldown"
 
 
-async def test_account_that_a_caller_chooses_is_benched_alone() -> None:
+async def test_account_that_a_caller_chooses_has_a_cooldown_alone() -> None:
     """A nonexistent organization is answered with 401, which proves nothing about the key that others share."""
     cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     for _ in range(2):
         await fail(cooldowns, target, WRONG_KEY, account_digest="nowhere")
-    assert (await play(targets=(target,), cooldowns=cooldowns, account_digest="nowhere").gives_up()).why == "benched"
+    assert (
+        await play(targets=(target,), cooldowns=cooldowns, account_digest="nowhere").gives_up()
+    ).why == "in cooldown"
     await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
@@ -134,7 +138,7 @@ async def test_missing_permission_burns_an_attempt_of_its_own_call_only() -> Non
     await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
-async def test_calls_that_name_no_model_bench_nobody_and_are_never_benched() -> None:
+async def test_calls_that_name_no_model_begin_no_cooldown_and_are_never_stopped() -> None:
     """A model key is refused where an administrator's key is required, and lists files even without balance."""
     cooldowns = Cooldowns()
     files, model = new_target("a", api_key="k"), new_target("a/x", api_key="k")
@@ -145,7 +149,7 @@ async def test_calls_that_name_no_model_bench_nobody_and_are_never_benched() -> 
     for _ in range(2):
         await fail(cooldowns, model, SPENT)
     await play(OK, targets=(files,), cooldowns=cooldowns).serves()
-    assert (await play(targets=(model,), cooldowns=cooldowns).gives_up()).why == "benched"
+    assert (await play(targets=(model,), cooldowns=cooldowns).gives_up()).why == "in cooldown"
 
 
 # deployments with a Retry-After
@@ -155,8 +159,8 @@ async def test_deployment_that_asked_for_a_minute_is_left_alone_for_that_long() 
     cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     await fail(cooldowns, target, limited(60.0))
-    benched = later(play(targets=(target,), cooldowns=cooldowns), 59.0)
-    assert (await benched.gives_up()).failure == limited(1.0)
+    stopped = later(play(targets=(target,), cooldowns=cooldowns), 59.0)
+    assert (await stopped.gives_up()).failure == limited(1.0)
     await later(play(OK, targets=(target,), cooldowns=cooldowns), 60.0).serves()
 
 
@@ -172,7 +176,7 @@ async def test_caller_with_a_key_of_its_own_is_limited_alone() -> None:
     target = new_target("a/x")
     await fail(cooldowns, target, limited(3600.0), key_digest="mallory")
     await play(OK, targets=(target,), cooldowns=cooldowns, key_digest="alice").serves()
-    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="mallory").gives_up()).why == "benched"
+    assert (await play(targets=(target,), cooldowns=cooldowns, key_digest="mallory").gives_up()).why == "in cooldown"
 
 
 async def test_quota_that_names_a_time_stops_its_model_up_to_the_cap_and_no_other() -> None:
@@ -193,16 +197,16 @@ async def test_spent_quota_of_one_model_stops_no_other_model_of_the_credential()
         await fail(cooldowns, spent, SPENT)
     for _ in range(20):
         await play(OK, targets=(other,), cooldowns=cooldowns).serves()
-    assert (await play(targets=(spent,), cooldowns=cooldowns).gives_up()).why == "benched"
+    assert (await play(targets=(spent,), cooldowns=cooldowns).gives_up()).why == "in cooldown"
 
 
 async def test_after_a_cooldown_one_call_goes_first_and_the_others_follow_it() -> None:
     stage = Stage(new_target("a/x", api_key="k"), a=[limited(86_400.0), Slow(1.0, OK), OK, OK])
     refused = await stage.start()
-    assert stage.gave_up(refused).why == "upstream asks to wait longer than max_delay"
+    assert stage.gave_up(refused).why == "Retry-After longer than retry.max_delay"
     await stage.pass_s(60.0)
     first, second = await stage.start(), await stage.start()
-    assert stage.gave_up(second).why == "benched"
+    assert stage.gave_up(second).why == "in cooldown"
     await stage.pass_s(1.0)
     assert stage.served(first).attempt.target is stage.targets[0]
     third, fourth = await stage.start(), await stage.start()
@@ -225,7 +229,7 @@ async def test_hint_that_comes_again_after_a_cooldown_is_obeyed_again() -> None:
     for after_s in (0.0, 60.0, 120.0):
         await fail_at(after_s, cooldowns, target, limited(86_400.0))
         stopped = later(play(targets=(target,), cooldowns=cooldowns), after_s + 59.9)
-        assert (await stopped.gives_up()).why == "benched"
+        assert (await stopped.gives_up()).why == "in cooldown"
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INVALID_REQUEST, FailureKind.CONTENT_POLICY, FailureKind.NOT_FOUND])
@@ -487,9 +491,9 @@ async def test_bound_call_is_refused_when_its_provider_cannot_be_asked() -> None
     assert result.refusal is not None
     assert result.refusal.message.startswith("a/x: ")
     cooldowns = Cooldowns()
-    benched = (new_target("a/x", api_key="k"), new_target("b/y"))
-    await fail(cooldowns, benched[0], limited(60.0))
-    assert (await play(targets=benched, cooldowns=cooldowns, is_sticky=True).gives_up()).why == "benched"
+    stopped = (new_target("a/x", api_key="k"), new_target("b/y"))
+    await fail(cooldowns, stopped[0], limited(60.0))
+    assert (await play(targets=stopped, cooldowns=cooldowns, is_sticky=True).gives_up()).why == "in cooldown"
 
 
 # fallback to another model
@@ -514,7 +518,7 @@ async def test_context_too_long_for_the_last_model_too_is_that_ones_answer() -> 
 async def test_call_that_must_not_be_repeated_is_given_up_after_one_that_may_have_been_executed() -> None:
     targets = (new_target("a/x"), new_target("b/y"))
     this = play(RESET, targets=targets, is_repeatable=False)
-    assert (await this.gives_up()).why == "it may have been executed"
+    assert (await this.gives_up()).why == "not idempotent: it may have been executed"
     again = play(REFUSED, limited(0.1), OK, targets=targets, is_repeatable=False)
     await again.serves()
     assert again.script.transcript == ["asked a/x", "asked a/x", "asked b/y"]

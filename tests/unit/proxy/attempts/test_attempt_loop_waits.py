@@ -48,7 +48,7 @@ def spent(this: Play) -> tuple[int, ...]:
 
 async def test_those_that_time_out_take_turns_until_their_attempts_are_used_up() -> None:
     this = play(*[timed_out() for _ in range(6)], targets=two())
-    assert (await this.gives_up()).why == "attempts used up"
+    assert (await this.gives_up()).why == "max_attempts reached"
     pair = ["asked a/x", "asked b/y"]
     assert this.script.transcript == [*pair, *pair, "slept 0.4", *pair]
     assert spent(this) == (4, 2, 2)
@@ -204,7 +204,7 @@ async def test_attempt_that_cannot_finish_is_not_started_nor_waited_for() -> Non
     this = play(SERVER_ERROR, deadline_at=1002.1)
     learn(this.targets[0].deployment.latency, 2.0)
     result = await this.gives_up()
-    assert (result.failure, result.why) == (SERVER_ERROR, "it could not be asked again: deadline")
+    assert (result.failure, result.why) == (SERVER_ERROR, "the deployment could not be retried: deadline")
     assert this.script.transcript == ["asked a/x"]
     assert [each.why for each in this.call.skipped] == ["deadline"]
 
@@ -440,7 +440,7 @@ async def test_timeline_says_what_was_decided_after_each_failure_and_what_was_le
     await this.serves()
     assert [(each.next_step, each.budget_left) for each in this.call.attempts] == [
         ("retry after 0 s", 2.2),
-        ("fall back, and come back after 0.4 s", 1.2),
+        ("fall back, and retry here after 0.4 s", 1.2),
         ("fall back", pytest.approx(101.0, abs=1.0)),
         ("", None),
     ]
@@ -449,7 +449,7 @@ async def test_timeline_says_what_was_decided_after_each_failure_and_what_was_le
 async def test_timeline_ends_with_why_the_call_was_given_up() -> None:
     this = play(replace(SERVER_ERROR), targets=(new_target("a/x", retry=ONCE),))
     await this.gives_up()
-    assert this.call.attempts[-1].next_step == "give up: attempts used up"
+    assert this.call.attempts[-1].next_step == "give up: max_attempts reached"
 
 
 async def test_timeline_says_that_an_attempt_was_a_probe() -> None:
@@ -480,7 +480,7 @@ async def test_wait_in_which_the_breaker_opens_is_no_time_of_the_gateways() -> N
     await stage.pass_s(1.1)
     one.deployment.host.force("forced_open", stage.clock.now())
     await stage.pass_s(0.1)
-    assert stage.gave_up(call).why == "it could not be asked again: its host fails"
+    assert stage.gave_up(call).why == "the deployment could not be retried: host breaker open"
     assert len(call.attempts) == 1
     assert stage.clock.now() - call.started_at == pytest.approx(1.2)
     assert overhead_s(call, stage.clock.now()) == pytest.approx(0.0)
@@ -502,7 +502,7 @@ async def test_wait_for_a_turn_that_does_not_come_is_no_time_of_the_gateways() -
     await stage.start()
     call = await stage.start()
     await stage.pass_s(3.0)
-    assert stage.gave_up(call).why == "no room"
+    assert stage.gave_up(call).why == "at capacity"
     assert overhead_s(call, stage.clock.now()) == pytest.approx(0.0)
 
 

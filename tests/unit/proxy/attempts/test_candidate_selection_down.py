@@ -8,7 +8,7 @@ import pytest
 
 from llm_guard.proxy.attempts.candidate_selection import order_of
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.routing.deployment import Down
+from llm_guard.routing.deployment import FailingDeployments
 from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import OK, SERVER_ERROR, new_route, new_target
@@ -18,7 +18,7 @@ A, B, C = new_target("a/x"), new_target("b/x"), new_target("c/x", group=1)
 
 
 def order(*targets: Target, down: set[tuple[str, str | None]], **facts: Any) -> list[int]:
-    found = Down()
+    found = FailingDeployments()
     found.keys = frozenset(down)
     route = new_route(*targets, down=found, **facts)
     return list(order_of(targets, route, ManualClock(), lambda: 0.5))

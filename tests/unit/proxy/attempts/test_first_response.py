@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.proxy.attempts.first_response import Limits, read_to_commit
+from llm_guard.proxy.attempts.first_response import ResponseTimeLimits, read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Opened
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
-from llm_guard.resilience.capacity.response_memory import AnswerMemory
+from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import OpenExchange, new_call, new_target
 
@@ -53,8 +53,8 @@ class NoLimits:
 
 async def opened(exchange: ReadExchange, call: Call | None = None) -> Opened | Failure:
     target = new_target()
-    limits = cast("Limits", NoLimits())
-    return await read_to_commit(call or new_call(target), Attempt(target, 1000.0), exchange, limits, AnswerMemory())
+    limits = cast("ResponseTimeLimits", NoLimits())
+    return await read_to_commit(call or new_call(target), Attempt(target, 1000.0), exchange, limits, ResponseMemory())
 
 
 async def test_whole_error_body_is_kept_for_the_client() -> None:

@@ -255,7 +255,7 @@ async def test_when_both_fail_what_an_upstream_said_is_told() -> None:
     stage = hedged(*targets, a=[Slow(0.9, UNAVAILABLE)], b=[Slow(0.5, NETWORK_ERROR)])
     call = await stage.start()
     await stage.pass_s(1.0)
-    assert (stage.gave_up(call).failure, stage.gave_up(call).why) == (UNAVAILABLE, "attempts used up")
+    assert (stage.gave_up(call).failure, stage.gave_up(call).why) == (UNAVAILABLE, "max_attempts reached")
     assert stage.script.transcript == ["0 asked a/x", "0.5 asked b/y"]
     stage.assert_nothing_is_held()
 
@@ -278,7 +278,7 @@ async def test_hedge_that_failed_is_asked_again_after_all_others_and_pays_for_it
     assert stage.served(call).attempt.target is targets[1]
     assert stage.script.transcript == ["0 asked a/x", "0.5 asked b/y", "0.9 asked c/z", "1.1 asked b/y"]
     assert spent(stage) == (1, 2)
-    assert call.attempts[1].next_step == "fall back, and come back after 0.2 s"
+    assert call.attempts[1].next_step == "fall back, and retry here after 0.2 s"
 
 
 async def test_after_both_have_failed_the_first_is_decided_on() -> None:
@@ -290,7 +290,7 @@ async def test_after_both_have_failed_the_first_is_decided_on() -> None:
     await stage.pass_s(1.0)
     assert stage.served(call).attempt.target is stage.targets[0]
     assert stage.script.transcript == ["0 asked a/x", "0.5 asked b/y", "1 asked a/x"]
-    assert [each.next_step for each in call.attempts] == ["retry after 0 s", "fall back, and come back after 20 s", ""]
+    assert [each.next_step for each in call.attempts] == ["retry after 0 s", "fall back, and retry here after 20 s", ""]
 
 
 async def test_wait_that_a_hedge_was_told_of_benches_its_own_deployment() -> None:

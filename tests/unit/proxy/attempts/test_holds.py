@@ -7,7 +7,7 @@ from typing import Literal
 from llm_guard.proxy.attempts.admission import AdmissionControl
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
-from llm_guard.routing.deployment import Hold
+from llm_guard.routing.deployment import MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
@@ -15,8 +15,8 @@ from tests.fakes.script import OK, SERVER_ERROR, Slow, new_call, new_target
 from tests.unit.proxy.attempts.plays import Stage, play
 
 
-def held(target: Target, kind: Literal["drained", "benched"] = "drained", until: float | None = None) -> Target:
-    target.deployment.hold = Hold(kind, "an outage", "ann", 1_800_000_000.0, until)
+def held(target: Target, kind: Literal["drained", "cordoned"] = "drained", until: float | None = None) -> Target:
+    target.deployment.hold = MaintenanceHold(kind, "an outage", "ann", 1_800_000_000.0, until)
     return target
 
 
@@ -28,13 +28,13 @@ async def test_call_goes_to_the_next_deployment() -> None:
 
 
 async def test_call_that_nobody_is_left_for_is_told_who_and_when() -> None:
-    targets = (held(new_target("a/x"), "benched", 1010.0), held(new_target("b/x")))
+    targets = (held(new_target("a/x"), "cordoned", 1010.0), held(new_target("b/x")))
     played = play(targets=targets)
     refusal = (await played.gives_up()).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code, refusal.by, refusal.retry_after_s) == (503, "deployment_held", "hold", 10.0)
     assert refusal.message == "a/x, b/x: taken out of service by an operator"
-    assert played.call.skipped[0].why == "benched by an operator"
+    assert played.call.skipped[0].why == "cordoned by an operator"
 
 
 async def test_hold_without_an_end_is_asked_about_again_as_a_forced_breaker_is() -> None:

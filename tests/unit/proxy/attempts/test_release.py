@@ -6,7 +6,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from llm_guard.outcome import Answer, Failure, FailureKind, Signal
+from llm_guard.outcome import Failure, FailureKind, Signal, UpstreamErrorResponse
 from llm_guard.proxy.attempts.admission import AdmissionControl
 from llm_guard.proxy.attempts.release import settle, settle_begun, settle_host
 from llm_guard.proxy.call import Attempt
@@ -198,8 +198,8 @@ def test_wait_of_a_moment_is_left_to_the_pace() -> None:
     assert held_until(target) == [None]
 
 
-CANCELLED = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
-SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+CANCELLED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
+SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 
 
 @pytest.mark.parametrize(("failure", "share"), [(None, 0.0), (SERVER_ERROR, 0.1), (RATE_LIMIT, 0.1), (CANCELLED, 0.0)])
@@ -244,7 +244,9 @@ def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
         ("x-ratelimit-reset-requests", "60s"),
     )
     target = new_target("a/x", capacity=CapacitySettings())
-    settled(target, Failure(FailureKind.RATE_LIMIT, "answered 429", answer=Answer(429, "", headers, b"")))
+    settled(
+        target, Failure(FailureKind.RATE_LIMIT, "answered 429", answer=UpstreamErrorResponse(429, "", headers, b""))
+    )
     (gate,) = target.deployment.gates.all()
     seen = gate.snapshot(1002.0)
     assert seen.rate_cause == "headers"

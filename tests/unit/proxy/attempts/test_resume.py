@@ -7,10 +7,10 @@ from typing import Any
 
 from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.resume.transcript import ResumeMode
-from llm_guard.outcome import Answer, Exhausted, Failure, FailureKind, Signal
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal, UpstreamErrorResponse
 from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Attempt, Delivered
-from llm_guard.proxy.streams.decoder import StreamView
+from llm_guard.proxy.streams.decoder import PlainStreamDecoder
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.budget import BudgetSettings
 from llm_guard.routing.route_table import Target
@@ -18,26 +18,26 @@ from tests.fakes.script import SERVER_ERROR, Outcome, new_target, open_stream
 from tests.unit.proxy.attempts.plays import Play, open_breaker, play, two
 
 CUT = Failure(FailureKind.TRUNCATED, "the stream ended without its terminal event")
-BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400", answer=Answer(400, "", (), b"{}"))
+BAD = Failure(FailureKind.INVALID_REQUEST, "answered 400", answer=UpstreamErrorResponse(400, "", (), b"{}"))
 
 
 class FakeRecovery:
-    """A stand-in for `proxy.call.Recovery` that resumes by prefill unless a test sets another mode."""
+    """A stand-in for `proxy.call.StreamResumer` that resumes by prefill unless a test sets another mode."""
 
     def __init__(self) -> None:
-        self.manners: dict[str, ResumeMode] = {}
+        self.resume_modes: dict[str, ResumeMode] = {}
 
     def resume_mode(self, target: Target) -> ResumeMode:
-        return self.manners.get(target.deployment.label, "prefill")
+        return self.resume_modes.get(target.deployment.label, "prefill")
 
-    def body(self, target: Target, manner: ResumeMode) -> bytes:
+    def body(self, target: Target, resume_mode: ResumeMode) -> bytes:
         raise AssertionError("nothing is sent by a script")
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
         label = attempt.target.deployment.label
-        if failure is not BAD or self.manners.get(label) == "instruction":
+        if failure is not BAD or self.resume_modes.get(label) == "instruction":
             return False
-        self.manners[label] = "instruction"
+        self.resume_modes[label] = "instruction"
         return True
 
 
@@ -97,7 +97,7 @@ async def test_deaths_count_as_attempts() -> None:
         die(this, served)
     end = await resumed(served)
     assert isinstance(end, Exhausted)
-    assert (end.failure, end.why) == (CUT, "attempts used up")
+    assert (end.failure, end.why) == (CUT, "max_attempts reached")
 
 
 async def test_nobody_is_asked_who_is_failing() -> None:
@@ -111,7 +111,7 @@ async def test_nobody_is_asked_who_is_failing() -> None:
 
 async def test_first_token_is_that_of_the_stream_that_died() -> None:
     streams = [
-        replace(open_stream(), view=StreamView(DIALECTS["openai"].stream_reader("/v1/chat/completions", 1)))
+        replace(open_stream(), view=PlainStreamDecoder(DIALECTS["openai"].stream_reader("/v1/chat/completions", 1)))
         for _ in range(2)
     ]
     this, served = await dead(*streams, targets=two())
@@ -140,17 +140,17 @@ async def test_call_that_may_have_been_executed_is_not_sent_again() -> None:
     _, served = await dead(open_stream(), targets=two(), is_repeatable=False)
     end = await resumed(served)
     assert isinstance(end, Exhausted)
-    assert end.why == "it may have been executed"
+    assert end.why == "not idempotent: it may have been executed"
 
 
-async def test_refused_manner_leads_to_the_next_one_at_once() -> None:
+async def test_refused_resume_mode_leads_to_the_next_one_at_once() -> None:
     this, served = await dead(open_stream(), BAD, open_stream(), targets=two())
     assert isinstance(await resumed(served), Delivered)
     assert this.script.transcript == ["asked a/x", "asked b/y", "asked b/y"]
     assert [each.resume_mode for each in this.call.attempts] == [None, "prefill", "instruction"]
 
 
-async def test_what_is_refused_in_every_manner_is_the_end() -> None:
+async def test_what_is_refused_in_every_resume_mode_is_the_end() -> None:
     _, served = await dead(open_stream(), BAD, BAD, targets=two())
     end = await resumed(served)
     assert isinstance(end, Exhausted)

@@ -11,7 +11,7 @@ import pytest
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.attempts.upstream_attempt import _Limits, _weighed, timeout_failure
 from llm_guard.proxy.call import Attempt, Call
-from llm_guard.proxy.request_body.forwarding import Sending
+from llm_guard.proxy.request_body.forwarding import ForwardedBody
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.resilience.retry.deadline import TimeoutSettings
 from tests.fakes.clock import ManualClock
@@ -83,7 +83,7 @@ async def test_failure_before_the_whole_body_was_sent_says_so_and_who_was_slow(
     waited_s: float, is_clients: bool
 ) -> None:
     limits, clock = limits_of(is_stream=False)
-    limits.sending = Sending(cast("FileBody", SimpleNamespace(size=None)), limits)
+    limits.sending = ForwardedBody(cast("FileBody", SimpleNamespace(size=None)), limits)
     limits.on_connected()
     limits.on_client_awaited()
     clock.advance(waited_s)

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from llm_guard.config import parse_config
-from llm_guard.proxy.cache.response_cache import AnswerCache, may_stand_in_later
+from llm_guard.proxy.cache.response_cache import ResponseCache, may_serve_stale_later
 from llm_guard.proxy.call import Call
 from llm_guard.routing.route_table import compile_routes
-from llm_guard.storage.cache.response_store import CachedAnswer, MemoryCache
+from llm_guard.storage.cache.response_store import CachedResponse, MemoryCache
 from tests.fakes.clock import ManualClock
 
-ANSWER = CachedAnswer(route="gpt", status=200, reason="OK", headers=(), body=b"{}", is_stream=False, deployment="a/gpt")
+ANSWER = CachedResponse(
+    route="gpt", status=200, reason="OK", headers=(), body=b"{}", is_stream=False, deployment="a/gpt"
+)
 
 
 def choosy_call(**rules: Any) -> Call:
@@ -32,7 +34,7 @@ async def test_response_that_is_still_stored_is_served_after_a_failure_only_with
     age_s: float, is_served: bool
 ) -> None:
     clock = ManualClock()
-    cache = AnswerCache(MemoryCache(clock, 1 << 20), clock)
+    cache = ResponseCache(MemoryCache(clock, 1 << 20), clock)
     call = choosy_call(ttl="10s", stale_if_error="20s", stale_while_revalidate="1h")
     lookup = await cache.look_up(call)
     assert lookup is not None
@@ -41,5 +43,5 @@ async def test_response_that_is_still_stored_is_served_after_a_failure_only_with
     lookup = await cache.look_up(call)
     assert lookup is not None and lookup.found is not None  # noqa: PT018
     assert lookup.result == "miss"
-    assert may_stand_in_later(lookup) is is_served
-    assert (await cache.find_stand_in(call) is not None) is is_served
+    assert may_serve_stale_later(lookup) is is_served
+    assert (await cache.find_stale(call) is not None) is is_served

@@ -15,7 +15,7 @@ from llm_guard.resilience.client_keys.limits import Reservation
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_target
 
-LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client left")
+LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 
 
 def key(**limits: Any) -> ClientKey:

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from llm_guard.proxy.coalescing.broadcast_buffer import WINDOW_BYTES, Reader, Tape
+from llm_guard.proxy.coalescing.broadcast_buffer import WINDOW_BYTES, BroadcastBuffer, BroadcastReader
 from tests.fakes.clock import let_run
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-A: b: c\r\n\r\n"
@@ -15,11 +15,11 @@ WHOLE = 1000
 PIECE = b"x" * (1 << 16)
 
 
-def tape_of(*, whole_bytes: int = WHOLE, has_failed: bool = False) -> Tape:
-    return Tape(whole_bytes, lambda: has_failed)
+def tape_of(*, whole_bytes: int = WHOLE, has_failed: bool = False) -> BroadcastBuffer:
+    return BroadcastBuffer(whole_bytes, lambda: has_failed)
 
 
-async def all_of(reader: Reader) -> bytes:
+async def all_of(reader: BroadcastReader) -> bytes:
     read = b""
     while piece := await reader.next():
         read += piece

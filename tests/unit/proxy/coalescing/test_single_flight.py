@@ -9,8 +9,8 @@ import pytest
 from llm_guard.dialects.sse import Usage
 from llm_guard.outcome import Exhausted, Failure, FailureKind
 from llm_guard.proxy.call import Attempt, Call
-from llm_guard.proxy.coalescing.single_flight import Flight, errand_for
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.coalescing.single_flight import SingleFlight, refresh_call
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.resilience.client_keys.limits import ClientLimits, ClientLimitSettings, Reservation
 from tests.fakes.clock import let_run
@@ -26,20 +26,20 @@ def call(*, decide_by: float = 10.0, deadline_at: float = 100.0) -> Call:
 class World:
     """A single flight, its result, and how often its end was reported."""
 
-    def __init__(self, own: Call | None = None, *, is_errand: bool = False) -> None:
-        self.flight = Flight(own or call(), 1000, is_errand=is_errand)
+    def __init__(self, own: Call | None = None, *, is_background: bool = False) -> None:
+        self.flight = SingleFlight(own or call(), 1000, is_background=is_background)
         self.result: asyncio.Future[Exhausted | None] = asyncio.get_running_loop().create_future()
         self.is_kept = asyncio.Event()
         self.ended = 0
         self.flight.begin(self.fetch, self.keep)
 
-    async def fetch(self, own: Call, reply: Reply) -> Exhausted | None:
+    async def fetch(self, own: Call, reply: ResponseWriter) -> Exhausted | None:
         gave_up = await self.result
         if gave_up is None:
             await reply.send(200, "OK", [], b"answer")
         return gave_up
 
-    async def keep(self, flight: Flight) -> None:
+    async def keep(self, flight: SingleFlight) -> None:
         self.ended += 1
         await self.is_kept.wait()
 
@@ -62,8 +62,8 @@ async def test_it_is_broken_off_before_it_has_begun() -> None:
     assert world.flight.tape.is_over
 
 
-async def test_errand_goes_on_without_anybody() -> None:
-    world = World(is_errand=True)
+async def test_background_call_goes_on_without_anybody() -> None:
+    world = World(is_background=True)
     await world.flight.leave(world.flight.follow(call(), is_own=False))
     assert not world.flight.task.done()
     world.result.set_result(None)
@@ -200,7 +200,7 @@ def test_refresh_in_the_background_takes_nothing_from_its_call() -> None:
     reservation = limits.try_enter(10, 0.0, 0.0)
     assert isinstance(reservation, Reservation)
     served.reservation = reservation
-    errand = errand_for(served, 1050.0)
-    assert errand.reservation is None
+    background_call = refresh_call(served, 1050.0)
+    assert background_call.reservation is None
     assert served.reservation is reservation
-    assert (errand.priority, errand.client_retries, errand.started_at) == (2, 0, 1050.0)
+    assert (background_call.priority, background_call.client_retries, background_call.started_at) == (2, 0, 1050.0)

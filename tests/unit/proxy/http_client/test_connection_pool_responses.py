@@ -6,7 +6,7 @@ import httptools
 import pytest
 
 from llm_guard.proxy.http_client import response_parser
-from llm_guard.proxy.http_client.response_parser import AnswerReader
+from llm_guard.proxy.http_client.response_parser import ResponseParser
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
@@ -14,14 +14,14 @@ LENGTH_1 = b"content-length: 1\r\n\r\n"
 WHOLE = OK + b"X-Id: 1\r\n" + LENGTH_1 + b"x"
 
 
-def read(*segments: bytes, is_head: bool = False, is_upgrade: bool = False) -> tuple[AnswerReader, bool]:
+def read(*segments: bytes, is_head: bool = False, is_upgrade: bool = False) -> tuple[ResponseParser, bool]:
     """Returns the reader after it was fed these bytes, and whether it accepted all of them."""
-    reader = AnswerReader()
+    reader = ResponseParser()
     reader.expect(is_head=is_head, is_upgrade=is_upgrade)
     return reader, feed(reader, *segments)
 
 
-def feed(reader: AnswerReader, *segments: bytes) -> bool:
+def feed(reader: ResponseParser, *segments: bytes) -> bool:
     try:
         for segment in segments:
             if not reader.status:
@@ -74,7 +74,7 @@ NOT_A_HEAD = {
     "too many headers": OK + fields(200) + LENGTH_1,
     "a header too long": OK + fields(1, 1 << 15) + LENGTH_1,
     "headers too long together": OK + fields(3, 30_000) + LENGTH_1,
-    "interim answers without end": b"HTTP/1.1 102 P\r\n\r\n" * 1001 + WHOLE,
+    "too many interim responses": b"HTTP/1.1 102 P\r\n\r\n" * 1001 + WHOLE,
 }
 NOT_A_BODY = {
     "a chunk's size with a prefix": b"0x1\r\nx\r\n0\r\n\r\n",
@@ -189,7 +189,7 @@ def test_keep_alive_timeout_is_read() -> None:
 
 
 def test_upgrade_that_was_asked_for_ends_the_parsing() -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     reader.expect(is_head=False, is_upgrade=True)
     switched = b"HTTP/1.1 101 S\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
     with pytest.raises(httptools.HttpParserUpgrade) as ended:

@@ -11,7 +11,7 @@ import pytest
 from llm_guard.proxy.http_server.connection import ClientConnection
 from llm_guard.proxy.http_server.listener import Listener, ListenerSettings
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.model_field import BadRequest
 from tests.fakes.clock import ManualClock
 
@@ -71,7 +71,7 @@ class Transport:
         return [int(part[:3]) for part in self.written.split(b"HTTP/1.1 ")[1:]]
 
 
-Serve = Callable[[Request, Reply], Awaitable[None]]
+Serve = Callable[[Request, ResponseWriter], Awaitable[None]]
 
 
 class Stand:
@@ -97,7 +97,7 @@ class Stand:
             self.clock.advance(0.5)
             self.clock.ring_due()
 
-    async def _serve(self, request: Request, reply: Reply) -> None:
+    async def _serve(self, request: Request, reply: ResponseWriter) -> None:
         body = b""
         try:
             while piece := await request.read():
@@ -190,7 +190,7 @@ async def test_what_is_wrong_behind_a_request_is_said_after_its_answer(stand: St
 
 @pytest.mark.parametrize(("sends_for_s", "lives_for_s"), [(0, 2.0), (10, 11.0), (60, 30.0)])
 async def test_client_that_is_answered_early_has_time_to_send_the_rest(sends_for_s: int, lives_for_s: float) -> None:
-    async def answer_early(_request: Request, reply: Reply) -> None:
+    async def answer_early(_request: Request, reply: ResponseWriter) -> None:
         await reply.send(401, "", [], b"no")
 
     stand = Stand(answer_early)
@@ -212,7 +212,7 @@ async def test_client_that_is_answered_early_has_time_to_send_the_rest(sends_for
 async def test_limit_on_a_body_outlasts_a_pause_of_its_answer() -> None:
     failed: list[str] = []
 
-    async def answer_early(request: Request, reply: Reply) -> None:
+    async def answer_early(request: Request, reply: ResponseWriter) -> None:
         try:
             while await request.read():
                 pass
@@ -232,7 +232,7 @@ async def test_limit_on_a_body_outlasts_a_pause_of_its_answer() -> None:
 
 
 async def test_client_that_does_not_read_is_gone_though_its_body_has_ended() -> None:
-    async def hold(_request: Request, _reply: Reply) -> None:
+    async def hold(_request: Request, _reply: ResponseWriter) -> None:
         await asyncio.Event().wait()
 
     stand = Stand(hold)
@@ -302,7 +302,7 @@ async def test_short_limit_is_looked_at_more_often_than_a_long_one() -> None:
 
 
 async def test_answer_before_the_body_is_read_closes_the_connection_in_peace() -> None:
-    async def refuse(_request: Request, reply: Reply) -> None:
+    async def refuse(_request: Request, reply: ResponseWriter) -> None:
         await reply.send(401, "", [], b"no")
 
     stand = Stand(refuse)
@@ -514,7 +514,7 @@ async def test_answer_that_is_still_taken_outlives_the_end_of_the_listener(stand
 
 
 async def test_connection_is_read_again_after_a_body_that_nobody_has_taken() -> None:
-    async def refuse(_request: Request, reply: Reply) -> None:
+    async def refuse(_request: Request, reply: ResponseWriter) -> None:
         await reply.send(400, "", [], b"no")
 
     stand = Stand(refuse)
@@ -582,7 +582,7 @@ async def test_client_that_leaves_cancels_its_call(stand: Stand) -> None:
 async def test_large_body_is_read_no_faster_than_it_is_taken() -> None:
     taken = asyncio.Event()
 
-    async def wait_first(request: Request, reply: Reply) -> None:
+    async def wait_first(request: Request, reply: ResponseWriter) -> None:
         await taken.wait()
         size = 0
         while piece := await request.read():

@@ -9,7 +9,7 @@ import pytest
 
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.response_writer import Connection, Reply, bare_answer
+from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter, bare_answer
 from llm_guard.proxy.request_body.model_field import BadRequest
 
 TYPE = ("Content-Type", "text/plain")
@@ -42,14 +42,14 @@ class FakeConnection:
         self.end = "aborted"
 
 
-def reply_to(method: str = "GET", version: str = "1.1", **facts: Any) -> tuple[Reply, FakeConnection]:
+def reply_to(method: str = "GET", version: str = "1.1", **facts: Any) -> tuple[ResponseWriter, FakeConnection]:
     request = Request(method, "/v1/x", version, RequestFields((("Host", "a"),), {"host": "a"}))
     request.is_keep_alive = version == "1.1"
     request.complete()
     for name, value in facts.items():
         setattr(request, name, value)
     connection = FakeConnection()
-    return Reply(request, cast("Connection", connection)), connection
+    return ResponseWriter(request, cast("ResponseConnection", connection)), connection
 
 
 async def test_whole_answer_goes_out_in_one_write() -> None:

@@ -27,7 +27,7 @@ def check(document: bytes) -> None:
     ],
 )
 def test_call_with_several_models_is_refused(document: bytes) -> None:
-    with pytest.raises(BadRequest, match="one model only"):
+    with pytest.raises(BadRequest, match="only one model"):
         check(document)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES, BodyStore
-from llm_guard.proxy.request_body.forwarding import Sending
+from llm_guard.proxy.request_body.forwarding import ForwardedBody
 from llm_guard.proxy.request_body.interfaces import Block
 from llm_guard.proxy.request_body.spool import Spool
-from llm_guard.proxy.request_body.spooled_body import Renamed
+from llm_guard.proxy.request_body.spooled_body import PatchedBody
 
 PIECE = bytes(range(256)) * 1024
 MANY = 2 * MEMORY_BYTES // len(PIECE)
@@ -100,7 +100,7 @@ async def test_reader_of_a_closed_body_is_not_left_waiting() -> None:
 
 async def test_time_is_the_clients_only_while_there_is_nothing_to_send() -> None:
     store, notes = BodyStore(Spool(1 << 30)), Notes()
-    sending = Sending(Body(store, 2 * len(PIECE)), notes)
+    sending = ForwardedBody(Body(store, 2 * len(PIECE)), notes)
     blocks = sending.blocks()
     follow(blocks, bytearray())
     store.add(PIECE)
@@ -114,7 +114,7 @@ async def test_time_is_the_clients_only_while_there_is_nothing_to_send() -> None
 @pytest.mark.parametrize("has_length", [True, False], ids=["length", "chunked"])
 async def test_request_counts_as_whole_before_its_last_byte_is_out(has_length: bool) -> None:
     store = BodyStore(Spool(1 << 30))
-    sending = Sending(Body(store, 2 * len(PIECE) if has_length else None), Notes())
+    sending = ForwardedBody(Body(store, 2 * len(PIECE) if has_length else None), Notes())
     blocks = sending.blocks()
     states: list[bool] = []
     store.add(PIECE)
@@ -132,7 +132,7 @@ async def test_request_counts_as_whole_before_its_last_byte_is_out(has_length: b
 
 async def test_sending_ends_when_the_connection_wants_no_more() -> None:
     store = BodyStore(Spool(1 << 30))
-    sending = Sending(Body(store, None), Notes())
+    sending = ForwardedBody(Body(store, None), Notes())
     blocks = sending.blocks()
     store.add(PIECE)
     next(blocks)
@@ -144,9 +144,9 @@ async def test_sending_ends_when_the_connection_wants_no_more() -> None:
 
 async def test_renamed_body_is_followed_too() -> None:
     store = BodyStore(Spool(1 << 30))
-    renamed = Renamed(Body(store, 6), [(1, 3, b"long")])
+    renamed = PatchedBody(Body(store, 6), [(1, 3, b"long")])
     assert renamed.size == 8
-    assert Renamed(Body(store, None), [(1, 3, b"long")]).size is None
+    assert PatchedBody(Body(store, None), [(1, 3, b"long")]).size is None
     blocks, sent = renamed.blocks(), []
     for piece in (b"a", b"b", b"c", b"def"):
         store.add(piece)

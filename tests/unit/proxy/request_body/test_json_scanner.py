@@ -4,8 +4,8 @@ import pytest
 
 from llm_guard.proxy.request_body import json_scanner
 from llm_guard.proxy.request_body.duplicate_models import names_more_models
-from llm_guard.proxy.request_body.fields import Asked, BadRequest
-from llm_guard.proxy.request_body.json_scanner import JsonScan
+from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
+from llm_guard.proxy.request_body.json_scanner import JsonScanner
 from llm_guard.proxy.request_body.model_field import inspect
 
 LONG = b"x" * 70_000
@@ -18,8 +18,8 @@ def read_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return int(request.param)
 
 
-def scanned(document: bytes, piece_bytes: int = 997) -> tuple[Asked, JsonScan]:
-    scan = JsonScan()
+def scanned(document: bytes, piece_bytes: int = 997) -> tuple[BodyFields, JsonScanner]:
+    scan = JsonScanner()
     for at in range(0, len(document), piece_bytes):
         scan.feed(document[at : at + piece_bytes])
     return scan.end(), scan
@@ -90,8 +90,8 @@ def test_prompt_beside_an_input_does_not_count(value: bytes, prompt: bytes) -> N
 @pytest.mark.parametrize("piece_bytes", [997, 4096, 32_768])
 def test_large_document_asks_for_what_it_would_as_a_whole(document: bytes, piece_bytes: int) -> None:
     asked = scanned(document, piece_bytes)[0]
-    assert asked == Asked("a", is_stream=True, choices=2, is_model_doubled=names_more_models(document))
-    assert inspect(document, "application/json", "", 1 << 30) == Asked("a", is_stream=True, choices=2)
+    assert asked == BodyFields("a", is_stream=True, choices=2, is_model_doubled=names_more_models(document))
+    assert inspect(document, "application/json", "", 1 << 30) == BodyFields("a", is_stream=True, choices=2)
     assert span(document, piece_bytes) == b'"a"'
 
 
@@ -106,7 +106,7 @@ def test_end_of_a_long_string_is_not_taken_for_a_name(name: bytes) -> None:
     """The scanner keeps only a placeholder of a long string."""
     long_name = LONG + name.replace(b'"', b'\\"')
     document = b'{"' + long_name + b'": "evil", "model": "a"}'
-    assert (scanned(document)[0], span(document)) == (Asked("a"), b'"a"')
+    assert (scanned(document)[0], span(document)) == (BodyFields("a"), b'"a"')
 
 
 @pytest.mark.parametrize("model", [b'"' + LONG + b'"', b"[" + b"1," * 9000 + b"1]"])
@@ -126,7 +126,7 @@ def test_model_under_an_escaped_key_has_no_span() -> None:
 def test_end_of_a_large_document_is_judged_like_that_of_a_small_one(opening: str, ending: str) -> None:
     document = (opening + ending).encode()
     try:
-        expected: Asked | str = inspect(document, "application/json", "", 1 << 30)
+        expected: BodyFields | str = inspect(document, "application/json", "", 1 << 30)
     except BadRequest as bad:
         expected = bad.code
     for piece_bytes in (1, 2, 3, 5, 100):
@@ -152,7 +152,7 @@ def test_what_no_upstream_could_read_is_refused(rest: bytes) -> None:
 
 @pytest.mark.parametrize("document", [b"[" + b"1," * 30_000 + b"1]", b'"' + LONG + b'"', b"5", b'[{"model": "a"}]'])
 def test_list_or_scalar_asks_for_nothing(document: bytes) -> None:
-    assert scanned(document)[0] == Asked()
+    assert scanned(document)[0] == BodyFields()
 
 
 def test_error_says_where_in_the_body_it_is() -> None:
@@ -166,7 +166,7 @@ def test_error_says_where_in_the_body_it_is() -> None:
 
 @pytest.mark.parametrize("document", [b'{"x": "' + LONG * 20, b'{"x": [' + b'{"y": "z"},' * 100_000])
 def test_little_is_kept_of_what_has_been_read(document: bytes) -> None:
-    scan = JsonScan()
+    scan = JsonScanner()
     for at in range(0, len(document), 32_768):
         scan.feed(document[at : at + 32_768])
         assert len(scan._rest) < 20_000

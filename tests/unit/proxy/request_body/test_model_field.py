@@ -10,8 +10,8 @@ import pytest
 from llm_guard.proxy.request_body import model_field
 from llm_guard.proxy.request_body.model_field import (
     MAX_MODEL_CHARS,
-    Asked,
     BadRequest,
+    BodyFields,
     inflate,
     inspect,
     model_in_query,
@@ -24,7 +24,7 @@ FORM = 'multipart/form-data; boundary="b0"'
 BOUND = 1 << 20
 
 
-def asked(body: bytes | str, content_type: str = JSON, encoding: str = "") -> Asked:
+def asked(body: bytes | str, content_type: str = JSON, encoding: str = "") -> BodyFields:
     return inspect(body.encode() if isinstance(body, str) else body, content_type, encoding, BOUND)
 
 
@@ -48,39 +48,39 @@ def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        ('{"model": "a", "stream": true, "n": 3}', Asked("a", True, 3)),
-        ('{"stream": 1}', Asked(may_stream=True)),
-        ('{"stream": "true", "n": 2}', Asked(choices=2, may_stream=True)),
-        ('{"stream": 0, "n": 1}', Asked()),
-        ('{"stream": [true]}', Asked()),
-        ('{"prompt": "hi"}', Asked(inputs=1)),
-        ('{"prompt": ["a", "b", "c"], "n": 2}', Asked(choices=2, prompts=3, inputs=3)),
-        ('{"prompt": [1, 2, 3]}', Asked(inputs=1)),
-        ('{"prompt": [[1], [2]]}', Asked(prompts=2, inputs=2)),
-        ('{"input": "hi"}', Asked(inputs=1)),
-        ('{"input": ["a", "b"]}', Asked(inputs=2)),
-        ('{"input": [1, 2, 3]}', Asked(inputs=1)),
-        ('{"input": [[1, 2], [3]]}', Asked(inputs=2)),
-        ('{"input": [{"text": "a"}, {"text": "b"}]}', Asked()),
-        ('{"input": []}', Asked()),
-        ('{"input": null}', Asked()),
-        ('{"prompt": []}', Asked()),
-        ('\r\n\t {"n":2 , "stream" : false ,"model" : "a"}\n', Asked("a", False, 2)),
-        ('{"model": "a\\u0062\\n"}', Asked("ab\n")),
-        ('{"mod\\u0065l": "a"}', Asked("a")),
-        ('{"model": "a", "model": "b"}', Asked("b")),
-        ('{"x": {"model": "b"}, "model": "a", "y": [{"model": "c"}]}', Asked("a")),
-        ('{"x": "\\"model\\": \\"b\\"", "model": "a"}', Asked("a")),
-        ('{"model": null}', Asked()),
-        ("{}", Asked()),
-        ('{"model": "a", "seed": 18446744073709551616}', Asked("a")),
-        ('{"model": "a", "x": 1e308, "n": 18446744073709551616}', Asked("a")),
-        ('{"model": "a", "text": "cut \\ud83d"}', Asked("a")),
-        ('{"model": "a", "stream": true, "n": 2, "text": "\\ude00 cut"}', Asked("a", True, 2)),
-        ('{"model": "ümlaut/😀"}', Asked("ümlaut/😀")),
+        ('{"model": "a", "stream": true, "n": 3}', BodyFields("a", True, 3)),
+        ('{"stream": 1}', BodyFields(may_stream=True)),
+        ('{"stream": "true", "n": 2}', BodyFields(choices=2, may_stream=True)),
+        ('{"stream": 0, "n": 1}', BodyFields()),
+        ('{"stream": [true]}', BodyFields()),
+        ('{"prompt": "hi"}', BodyFields(inputs=1)),
+        ('{"prompt": ["a", "b", "c"], "n": 2}', BodyFields(choices=2, prompts=3, inputs=3)),
+        ('{"prompt": [1, 2, 3]}', BodyFields(inputs=1)),
+        ('{"prompt": [[1], [2]]}', BodyFields(prompts=2, inputs=2)),
+        ('{"input": "hi"}', BodyFields(inputs=1)),
+        ('{"input": ["a", "b"]}', BodyFields(inputs=2)),
+        ('{"input": [1, 2, 3]}', BodyFields(inputs=1)),
+        ('{"input": [[1, 2], [3]]}', BodyFields(inputs=2)),
+        ('{"input": [{"text": "a"}, {"text": "b"}]}', BodyFields()),
+        ('{"input": []}', BodyFields()),
+        ('{"input": null}', BodyFields()),
+        ('{"prompt": []}', BodyFields()),
+        ('\r\n\t {"n":2 , "stream" : false ,"model" : "a"}\n', BodyFields("a", False, 2)),
+        ('{"model": "a\\u0062\\n"}', BodyFields("ab\n")),
+        ('{"mod\\u0065l": "a"}', BodyFields("a")),
+        ('{"model": "a", "model": "b"}', BodyFields("b")),
+        ('{"x": {"model": "b"}, "model": "a", "y": [{"model": "c"}]}', BodyFields("a")),
+        ('{"x": "\\"model\\": \\"b\\"", "model": "a"}', BodyFields("a")),
+        ('{"model": null}', BodyFields()),
+        ("{}", BodyFields()),
+        ('{"model": "a", "seed": 18446744073709551616}', BodyFields("a")),
+        ('{"model": "a", "x": 1e308, "n": 18446744073709551616}', BodyFields("a")),
+        ('{"model": "a", "text": "cut \\ud83d"}', BodyFields("a")),
+        ('{"model": "a", "stream": true, "n": 2, "text": "\\ude00 cut"}', BodyFields("a", True, 2)),
+        ('{"model": "ümlaut/😀"}', BodyFields("ümlaut/😀")),
     ],
 )
-def test_what_a_body_asks_for_is_found(body: str, what: Asked) -> None:
+def test_what_a_body_asks_for_is_found(body: str, what: BodyFields) -> None:
     assert asked(body) == what
 
 
@@ -96,7 +96,7 @@ def test_odd_number_of_choices_is_one(n: str) -> None:
 
 @pytest.mark.parametrize("body", ["[]", "[1]", "5", '"x"', "null", "true"])
 def test_list_or_scalar_asks_for_nothing(body: str) -> None:
-    assert asked(body) == Asked()
+    assert asked(body) == BodyFields()
 
 
 # calls that use or create objects at the provider
@@ -133,13 +133,13 @@ def test_json_is_found_under_other_names_too() -> None:
 
 @pytest.mark.parametrize("body", [b"{ not JSON", b"\x00\x01", b"hello", b"--b0"])
 def test_body_of_another_kind_asks_for_nothing(body: bytes) -> None:
-    assert asked(body, "application/octet-stream") == Asked()
+    assert asked(body, "application/octet-stream") == BodyFields()
 
 
 def test_empty_body_asks_for_nothing_whatever_it_is_called() -> None:
     for kind in (JSON, FORM, "", "text/plain"):
         for encoding in ("", "gzip", "br"):
-            assert asked(b"", kind, encoding) == Asked()
+            assert asked(b"", kind, encoding) == BodyFields()
 
 
 # malformed bodies
@@ -201,7 +201,7 @@ def test_model_that_is_an_object_has_the_name_that_stands_in_it(name: str) -> No
 
 @pytest.mark.parametrize("model", ["{}", '{"speed": "fast"}', '{"id": 7}', '{"id": {"id": "a"}}'])
 def test_model_that_is_an_object_without_a_name_is_none(model: str) -> None:
-    assert asked(f'{{"model": {model}}}') == Asked()
+    assert asked(f'{{"model": {model}}}') == BodyFields()
 
 
 def test_model_that_is_an_object_and_whose_place_cannot_be_told_is_not_renamed() -> None:
@@ -312,7 +312,7 @@ FILE = 'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent
 )
 def test_model_of_a_form_is_found_and_renamed(head: str) -> None:
     body = form((FILE, "RIFF"), (head, "whisper"), (field("stream"), "true"))
-    assert asked(body, FORM) == Asked("whisper", True)
+    assert asked(body, FORM) == BodyFields("whisper", True)
     assert renamed(body, FORM) == form((FILE, "RIFF"), (head, "new"), (field("stream"), "true"))
 
 
@@ -330,13 +330,13 @@ def test_model_of_a_form_is_found_and_renamed(head: str) -> None:
     ],
 )
 def test_part_of_another_name_is_not_the_model(head: str) -> None:
-    assert asked(form((head, "x")), FORM) == Asked()
+    assert asked(form((head, "x")), FORM) == BodyFields()
 
 
 def test_what_stands_in_a_file_is_not_read() -> None:
     content = f'{field("model")}\r\n\r\nevil\r\n-b0\r\n--b\r\n --b0\r\nx--b0\r\n{{"model": "evil"}}'
     body = form((FILE, content), (field("model"), "whisper"))
-    assert asked(body, FORM) == Asked("whisper")
+    assert asked(body, FORM) == BodyFields("whisper")
     assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
 
 
@@ -354,18 +354,18 @@ def test_form_without_a_boundary_is_refused(kind: str) -> None:
 def test_line_that_only_begins_like_a_delimiter_is_content() -> None:
     content = f"RIFF\r\n--b0x\r\n{field('model')}\r\n\r\nevil\r\n--b0 x\r\n{field('model')}\r\n\r\nevil"
     body = form((FILE, content), (field("model"), "whisper"))
-    assert asked(body, FORM) == Asked("whisper")
+    assert asked(body, FORM) == BodyFields("whisper")
     assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
 
 
 def test_what_follows_the_last_delimiter_is_not_read() -> None:
     body = form((field("model"), "whisper")) + form((field("model"), "evil"))
-    assert asked(body, FORM) == Asked("whisper")
+    assert asked(body, FORM) == BodyFields("whisper")
 
 
 def test_padding_may_stand_behind_a_delimiter() -> None:
     body = form((FILE, "RIFF"), (field("model"), "whisper")).replace(b"--b0\r\n", b"--b0 \t\r\n")
-    assert asked(body, FORM) == Asked("whisper")
+    assert asked(body, FORM) == BodyFields("whisper")
 
 
 @pytest.mark.parametrize(
@@ -380,13 +380,13 @@ def test_form_that_readers_may_differ_on_is_refused(body: bytes) -> None:
 
 
 def test_form_may_have_a_thousand_parts() -> None:
-    assert asked(form(*[(field("x"), "y")] * 1023, (field("model"), "whisper")), FORM) == Asked("whisper")
+    assert asked(form(*[(field("x"), "y")] * 1023, (field("model"), "whisper")), FORM) == BodyFields("whisper")
 
 
 def test_part_without_head_or_without_content_is_passed_over() -> None:
     empty = b"--b0\r\n" + field("x").encode() + b"\r\n\r\n"
     body = b"--b0\r\n" + empty + b"--b0\r\n\r\n\r\n" + form((field("model"), "whisper"))
-    assert asked(body, FORM) == Asked("whisper")
+    assert asked(body, FORM) == BodyFields("whisper")
 
 
 def test_boundary_may_have_70_characters() -> None:
@@ -400,9 +400,9 @@ def test_boundary_may_have_70_characters() -> None:
 
 
 def test_form_may_name_no_model_or_be_cut() -> None:
-    assert asked(form((FILE, "x")), FORM) == Asked()
-    assert asked(form((field("model"), "a"))[:-20], FORM) == Asked()
-    assert asked(b"anything", FORM) == Asked()
+    assert asked(form((FILE, "x")), FORM) == BodyFields()
+    assert asked(form((field("model"), "a"))[:-20], FORM) == BodyFields()
+    assert asked(b"anything", FORM) == BodyFields()
 
 
 @pytest.mark.parametrize("value", ["", "x" * 257])

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES
-from llm_guard.proxy.request_body.fields import Asked, BadRequest
+from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.request_body.model_field import inflate, rename
 from llm_guard.proxy.request_body.reader import receive
 from llm_guard.proxy.request_body.size_limit import BodyLimit
 from llm_guard.proxy.request_body.spool import Spool
-from llm_guard.proxy.request_body.spooled_body import StoredBody, patched
+from llm_guard.proxy.request_body.spooled_body import SpooledBody, patched
 from tests.fakes.clock import ManualClock
 
 JSON = "application/json"
@@ -51,7 +51,7 @@ class Incoming:
 
 async def received(
     body: bytes, kind: str = JSON, encoding: str = "", piece_bytes: int = 65_536, **bounds: Any
-) -> tuple[bytes | StoredBody, Asked]:
+) -> tuple[bytes | SpooledBody, BodyFields]:
     return await take_in(Incoming(body, piece_bytes), kind, encoding, **bounds)
 
 
@@ -63,14 +63,14 @@ async def take_in(
     max_bytes: int = BOUND,
     spool: Spool | None = None,
     clock: ManualClock | None = None,
-) -> tuple[bytes | StoredBody, Asked]:
+) -> tuple[bytes | SpooledBody, BodyFields]:
     limit, spool, clock = BodyLimit(max_bytes), spool or Spool(BOUND), clock or ManualClock()
     return await receive(incoming.read, kind, encoding, limit, spool, clock)
 
 
-async def stored(body: bytes, kind: str = JSON, encoding: str = "", piece_bytes: int = 65_536) -> StoredBody:
+async def stored(body: bytes, kind: str = JSON, encoding: str = "", piece_bytes: int = 65_536) -> SpooledBody:
     found, _ = await received(body, kind, encoding, piece_bytes)
-    assert isinstance(found, StoredBody)
+    assert isinstance(found, SpooledBody)
     return found
 
 
@@ -107,7 +107,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1000])
 async def test_small_body_is_bytes(piece_bytes: int, files: list[Any]) -> None:
     body = b'{"model": "a", "stream": true}'
-    assert await received(body, piece_bytes=piece_bytes) == (body, Asked("a", is_stream=True))
+    assert await received(body, piece_bytes=piece_bytes) == (body, BodyFields("a", is_stream=True))
     assert not files
 
 
@@ -119,17 +119,17 @@ async def test_one_piece_is_not_copied() -> None:
 
 @pytest.mark.parametrize("encoding", ["", "identity", "gzip", "br"])
 async def test_empty_body_asks_for_nothing(encoding: str) -> None:
-    assert await received(b"", encoding=encoding) == (b"", Asked())
+    assert await received(b"", encoding=encoding) == (b"", BodyFields())
 
 
 async def test_body_up_to_the_bound_stays_in_memory(files: list[Any]) -> None:
     body = b'{"x": "' + b"y" * (MEMORY_BYTES - 24) + b'","model": "a"}'
     body = body + b" " * (MEMORY_BYTES - len(body))
-    assert await received(body) == (body, Asked("a"))
+    assert await received(body) == (body, BodyFields("a"))
     assert not files
     larger, asked = await received(body + b" ")
-    assert isinstance(larger, StoredBody)
-    assert (whole(larger), asked, len(files)) == (body + b" ", Asked("a"), 1)
+    assert isinstance(larger, SpooledBody)
+    assert (whole(larger), asked, len(files)) == (body + b" ", BodyFields("a"), 1)
     larger.close()
 
 
@@ -137,7 +137,7 @@ async def test_small_compressed_body_stays_in_memory() -> None:
     plain = b'{"model": "a"}'
     for encoding, packed in (("gzip", gzip.compress(plain)), ("deflate", zlib.compress(plain))):
         found = await received(packed, encoding=encoding, piece_bytes=5)
-        assert found == (packed, Asked("a", inflated_bytes=len(plain)))
+        assert found == (packed, BodyFields("a", inflated_bytes=len(plain)))
 
 
 # in a file
@@ -155,11 +155,11 @@ async def test_large_body_is_what_it_was_and_renamed_as_in_memory(body: bytes, k
 
 async def test_what_a_large_body_asks_for_is_found() -> None:
     for body, kind, asked in (
-        (LARGE, JSON, Asked("a", is_stream=True)),
-        (LARGE_FORM, FORM, Asked("b", is_model_doubled=True)),
+        (LARGE, JSON, BodyFields("a", is_stream=True)),
+        (LARGE_FORM, FORM, BodyFields("b", is_model_doubled=True)),
     ):
         found, said = await received(body, kind)
-        assert isinstance(found, StoredBody)
+        assert isinstance(found, SpooledBody)
         assert said == asked
         found.close()
 
@@ -220,22 +220,22 @@ async def test_closed_body_cannot_be_read() -> None:
 async def test_large_body_of_another_kind_asks_for_nothing(body: bytes) -> None:
     for kind in ("application/octet-stream", ""):
         found, asked = await received(body, kind)
-        assert isinstance(found, StoredBody)
-        assert (whole(found), asked) == (body, Asked())
+        assert isinstance(found, SpooledBody)
+        assert (whole(found), asked) == (body, BodyFields())
         found.close()
 
 
 async def test_large_json_is_found_under_other_names_too() -> None:
     found, asked = await received(b"\n " + LARGE, "text/plain")
-    assert isinstance(found, StoredBody)
+    assert isinstance(found, SpooledBody)
     assert asked.model == "a"
     found.close()
 
 
 async def test_compressed_body_of_another_kind_is_not_inflated() -> None:
     packed = b"\x1f\x8b not gzip at all"
-    assert await received(packed, "audio/wav", "gzip") == (packed, Asked())
-    assert await received(packed, "audio/wav", "br") == (packed, Asked())
+    assert await received(packed, "audio/wav", "gzip") == (packed, BodyFields())
+    assert await received(packed, "audio/wav", "br") == (packed, BodyFields())
 
 
 # refusals
@@ -346,7 +346,7 @@ async def test_loop_gets_a_turn_whenever_a_millisecond_has_passed() -> None:
 
     clock = Busy()
     found, _ = await take_in(Incoming(LARGE, piece_bytes=10 << 20), clock=clock)
-    assert isinstance(found, StoredBody)
+    assert isinstance(found, SpooledBody)
     found.close()
     pieces = len(LARGE) // 32_768 + 1
     assert pieces // 4 <= len(clock.slept) <= pieces
@@ -377,7 +377,7 @@ async def test_spool_counts_a_body_and_its_renamed_copies_until_it_is_closed() -
     spool = Spool(BOUND)
     packed = gzip.compress(LARGE.replace(b"QUJD", b"%d" * 2), 0)
     found, _ = await take_in(Incoming(packed), JSON, "gzip", spool=spool)
-    assert isinstance(found, StoredBody)
+    assert isinstance(found, SpooledBody)
     assert spool.used_bytes == len(packed)
     renamed = await found.renamed("new")
     assert spool.used_bytes == len(packed) + (renamed.size or 0)
@@ -391,10 +391,10 @@ async def test_spool_counts_a_body_and_its_renamed_copies_until_it_is_closed() -
 async def test_body_of_exactly_the_free_room_is_taken_and_one_byte_more_refused() -> None:
     spool = Spool(len(LARGE) + 1000)
     found, _ = await take_in(Incoming(LARGE), spool=spool)
-    assert isinstance(found, StoredBody)
+    assert isinstance(found, SpooledBody)
     spool.adopt(2 * len(LARGE))
     other, _ = await take_in(Incoming(LARGE), spool=spool)
-    assert isinstance(other, StoredBody)
+    assert isinstance(other, SpooledBody)
     assert spool.used_bytes == spool.max_bytes
     other.close()
     spool.adopt(2 * len(LARGE) - 1)
@@ -409,7 +409,7 @@ async def test_body_of_exactly_the_free_room_is_taken_and_one_byte_more_refused(
 async def test_small_body_needs_no_room() -> None:
     spool = Spool(0)
     body = b'{"x": "' + b"y" * 500_000 + b'", "model": "a"}'
-    assert await take_in(Incoming(body), spool=spool) == (body, Asked("a"))
+    assert await take_in(Incoming(body), spool=spool) == (body, BodyFields("a"))
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), ConnectionResetError(), BadRequest(408, "slow", "slow")])
@@ -424,7 +424,7 @@ async def test_copy_that_finds_no_room_frees_what_it_had() -> None:
     spool = Spool(BOUND)
     packed = gzip.compress(LARGE, 0)
     found, _ = await take_in(Incoming(packed), JSON, "gzip", spool=spool)
-    assert isinstance(found, StoredBody)
+    assert isinstance(found, SpooledBody)
     spool.adopt(len(packed))
     with pytest.raises(BadRequest, match=r"server\.max_spool"):
         await found.renamed("new")

@@ -8,18 +8,18 @@ import pytest
 
 from llm_guard.config import parse_config
 from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Refusal
-from llm_guard.proxy.cache.response_buffer import Recording
-from llm_guard.proxy.cache.response_cache import AnswerCache
+from llm_guard.proxy.cache.response_buffer import ResponseBuffer
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.call import Attempt, Call
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
 from tests.unit.proxy.attempts.plays import open_breaker
 
-DOWN = Exhausted(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "attempts used up")
+DOWN = Exhausted(Failure(FailureKind.SERVER_ERROR, "answered 500"), None, "max_attempts reached")
 SHUT = Exhausted(None, Refusal(503, "breaker_open", "failing", by="breaker"), "breakers open")
-HELD = Exhausted(None, Refusal(503, "deployment_held", "held", by="drain"), "held by an operator")
+HELD = Exhausted(None, Refusal(503, "deployment_held", "held", by="drain"), "out of service (operator)")
 OWN_DOING = Exhausted(Failure(FailureKind.CONTEXT_LENGTH, "too long"), None, "final error")
 LATE = Exhausted(Failure(FailureKind.TIMEOUT, "no answer", limit="total"), None, "deadline")
 FULL = Refusal(503, "too_many_promises", "enough", by="limit")
@@ -29,32 +29,32 @@ FULL = Refusal(503, "too_many_promises", "enough", by="limit")
 class Desk:
     """A store of deferred calls and a response cache, which record the order in which they were used."""
 
-    promises: str | Refusal = "p-1"
+    deferred_calls: str | Refusal = "p-1"
     has_old: bool = False
     done: list[str] = field(default_factory=list)
 
-    async def promise(self, call: Call, *, is_at_once: bool) -> str | Refusal:
+    async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert not is_at_once
         assert call.failure or call.refusal
-        self.done.append("promise")
-        return self.promises
+        self.done.append("deferred_call")
+        return self.deferred_calls
 
-    async def bury(self, call: Call) -> str:
+    async def dead_letter(self, call: Call) -> str:
         assert call.failure or call.refusal
-        self.done.append("bury")
+        self.done.append("dead_letter")
         call.disposition = call.disposition or Disposition()
         call.disposition.dead_letter_id = "l-1"
         return "l-1"
 
-    async def find_stand_in(self, _call: Call) -> str | None:
+    async def find_stale(self, _call: Call) -> str | None:
         self.done.append("look")
         return "old" if self.has_old else None
 
-    async def stand_in(self, _call: Call, found: str, reply: Reply) -> None:
+    async def serve_stale(self, _call: Call, found: str, reply: ResponseWriter) -> None:
         self.done.append("stand in")
         await reply.send(200, "", [], found.encode())
 
-    async def show(self, _call: Call, _reply: Reply) -> None: ...
+    async def serve_status_api(self, _call: Call, _reply: ResponseWriter) -> None: ...
 
 
 class Play:
@@ -71,12 +71,12 @@ class Play:
         route = compile_routes(config, 0.0).find("gpt")
         body = b'{"model": "gpt", "messages": []}'
         self.call = Call("lg-1", "openai", "POST", path, "", (), 0.0, body, model="gpt", route=route)
-        self.recording = Recording()
+        self.recording = ResponseBuffer()
         self.reply = self.recording.reply()
         self.reply.request.names = headers or {}
         self.fallback = FallbackResponder(self.clock)
         self.fallback.deferred_store = self.desk
-        self.fallback.cache = cast("AnswerCache", self.desk)
+        self.fallback.cache = cast("ResponseCache", self.desk)
 
     async def give(self, result: Exhausted = DOWN) -> tuple[int, list[str]]:
         await self.fallback.respond(self.call, result, self.reply)
@@ -87,7 +87,7 @@ class Play:
         return dict(self.recording.headers)
 
 
-STATIC: dict[str, Any] = {"answer": "later"}
+STATIC: dict[str, Any] = {"static_response": "later"}
 ON_FAILURE = {"when": "on_failure"}
 WANTED = {"x-llm-guard-dead-letter": "true"}
 
@@ -104,32 +104,32 @@ async def test_call_without_any_rules_gets_its_failure() -> None:
 async def test_answer_from_before_comes_first_and_the_letter_before_it() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.desk.has_old = True
-    assert await play.give() == (200, ["look", "bury", "stand in"])
+    assert await play.give() == (200, ["look", "dead_letter", "stand in"])
     assert play.recording.body == b"old"
 
 
-async def test_promise_comes_before_the_static_answer_and_needs_no_letter() -> None:
+async def test_deferred_call_comes_before_the_static_answer_and_needs_no_letter() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    assert await play.give() == (202, ["look", "promise"])
+    assert await play.give() == (202, ["look", "deferred_call"])
     assert play.said["Location"].endswith("/p-1")
 
 
-async def test_call_that_is_promised_nothing_gets_the_static_answer() -> None:
+async def test_call_that_is_deferred_nothing_gets_the_static_answer() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    play.desk.promises = FULL
-    assert await play.give() == (200, ["look", "promise", "bury"])
+    play.desk.deferred_calls = FULL
+    assert await play.give() == (200, ["look", "deferred_call", "dead_letter"])
     assert (play.said["x-llm-guard-degraded"], play.said["x-llm-guard-dead-letter"]) == ("static", "l-1")
     assert b"later" in play.recording.body
 
 
 async def test_failure_is_told_with_its_letter() -> None:
     play = Play(dead_letter="always")
-    assert await play.give() == (502, ["look", "bury"])
+    assert await play.give() == (502, ["look", "dead_letter"])
     assert play.said["x-llm-guard-dead-letter"] == "l-1"
 
 
 @pytest.mark.parametrize("when", ["off", "on_request", "always"])
-async def test_only_where_the_rules_say_so_a_failure_becomes_a_promise(when: str) -> None:
+async def test_only_where_the_rules_say_so_a_failure_becomes_a_deferred_call(when: str) -> None:
     assert (await Play(deferred={"mode": when}).give())[1] == ["look"]
 
 
@@ -145,7 +145,7 @@ async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
 @pytest.mark.parametrize("result", [DOWN, SHUT, HELD, LATE], ids=lambda result: result.why)
 async def test_call_is_a_failure_whatever_it_gets(result: Exhausted) -> None:
     play = Play(degraded=STATIC, dead_letter="always")
-    assert await play.give(result) == (200, ["look", "bury"])
+    assert await play.give(result) == (200, ["look", "dead_letter"])
     assert play.call.outcome == (result.failure.kind.label if result.failure else "refused")
     assert play.call.sent_status == 200
     assert play.call.gave_up == result.why
@@ -179,10 +179,10 @@ async def test_callers_own_key_that_was_refused_is_no_outage() -> None:
     ],
 )
 async def test_letter_is_kept_where_route_and_client_want_it(rule: str, headers: dict[str, str], is_kept: bool) -> None:
-    assert ("bury" in (await Play(dead_letter=rule, headers=headers).give())[1]) == is_kept
+    assert ("dead_letter" in (await Play(dead_letter=rule, headers=headers).give())[1]) == is_kept
 
 
-async def test_call_that_asks_for_a_list_is_neither_kept_nor_promised() -> None:
+async def test_call_that_asks_for_a_list_is_neither_kept_nor_deferred() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always", path="/v1/models")
     play.call.method = "GET"
     assert await play.give() == (502, ["look"])
@@ -243,7 +243,7 @@ async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_static_answer_stands_behind_an_early_head_and_a_promise_does_not(is_stream: bool) -> None:
+async def test_static_answer_stands_behind_an_early_head_and_a_deferred_call_does_not(is_stream: bool) -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE)
     play.call.is_stream = is_stream
     await play.reply.keep_waiting(play.call, [])

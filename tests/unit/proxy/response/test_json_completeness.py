@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llm_guard.proxy.response import json_completeness
-from llm_guard.proxy.response.json_completeness import JsonEnd
+from llm_guard.proxy.response.json_completeness import JsonCompleteness
 
 TEXTS = ("", 'a"b', "\\", 'x\\"}]{', "\\\\", "é中", "\ud83d", "{[", "]}")
 
@@ -36,7 +36,7 @@ def is_json(body: bytes) -> bool:
 
 
 def is_whole(body: bytes, dice: random.Random, encoding: str = "") -> bool:
-    end, at = JsonEnd(encoding), 0
+    end, at = JsonCompleteness(encoding), 0
     while at < len(body):
         size = dice.randrange(1, 9)
         end.feed(body[at : at + size])
@@ -60,19 +60,19 @@ def test_it_is_whole_where_a_parser_takes_it(seed: int) -> None:
 @pytest.mark.parametrize("behind", [b"<html>", b"x", b"{", b'"'])
 def test_anything_behind_the_end_breaks_it(behind: bytes) -> None:
     for pieces in ([b"{}" + behind], [b"{}", behind], [b"{}", b" ", behind]):
-        end = JsonEnd("")
+        end = JsonCompleteness("")
         for piece in pieces:
             end.feed(piece)
         assert not end.is_whole
 
 
 def test_nothing_is_not_whole() -> None:
-    assert not JsonEnd("").is_whole
+    assert not JsonCompleteness("").is_whole
 
 
 def test_decompression_bomb_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_completeness, "_MOST_INFLATED_BYTES", 100_000)
-    end = JsonEnd("gzip")
+    end = JsonCompleteness("gzip")
     end.feed(gzip.compress(b"[" + b" " * 10_000_000))
     assert end.is_whole
 
@@ -80,7 +80,7 @@ def test_decompression_bomb_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) 
 def test_text_full_of_quotation_marks_that_does_not_end_is_read_once() -> None:
     piece = b'["' + b'\\"' * 100_000
     began = time.perf_counter()
-    end = JsonEnd("")
+    end = JsonCompleteness("")
     end.feed(piece)
     end.feed(b'"]')
     assert end.is_whole
@@ -90,7 +90,7 @@ def test_text_full_of_quotation_marks_that_does_not_end_is_read_once() -> None:
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_names_are_found_across_pieces(size: int) -> None:
     body = b'{"object":"list","data":[]}'
-    end = JsonEnd("", ("data", "choices"))
+    end = JsonCompleteness("", ("data", "choices"))
     for at in range(0, len(body), size):
         end.feed(body[at : at + size])
     assert end.missing == "choices"

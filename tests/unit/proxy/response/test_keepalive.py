@@ -10,17 +10,17 @@ import pytest
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.response_writer import Reply
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.keepalive import KeepAlive
-from llm_guard.resilience.streams.settings import WaitingSettings
+from llm_guard.resilience.streams.settings import KeepAliveSettings
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call
 
-SOON = WaitingSettings(interval=10.0)
+SOON = KeepAliveSettings(interval=10.0)
 
 
-class FakeReply(Reply):
-    """A `Reply` without a connection, with what `KeepAlive` needs."""
+class FakeReply(ResponseWriter):
+    """A `ResponseWriter` without a connection, with what `KeepAlive` needs."""
 
     def __init__(
         self, error: Exception | None = None, *, is_stuck: bool = False, has_arrived: bool = True
@@ -47,7 +47,7 @@ class FakeReply(Reply):
             raise
 
 
-def waiting(reply: FakeReply, clock: ManualClock, settings: WaitingSettings | None = SOON, **facts: Any) -> KeepAlive:
+def waiting(reply: FakeReply, clock: ManualClock, settings: KeepAliveSettings | None = SOON, **facts: Any) -> KeepAlive:
     call = new_call(**{"is_stream": True, "stream_head": "plain", **facts})
     return KeepAlive(call, reply, settings, clock)
 
@@ -88,11 +88,13 @@ async def test_quick_answer_leaves_nothing_behind() -> None:
         (SOON, {"is_stream": False}),
         (SOON, {"stream_head": ""}),
         (SOON, {"stream_head": "compressed"}),
-        (WaitingSettings(10.0, before_headers=True), {"stream_head": "compressed"}),
+        (KeepAliveSettings(10.0, before_headers=True), {"stream_head": "compressed"}),
         (SOON, {"is_upgrade": True}),
     ],
 )
-async def test_silence_is_kept_where_a_word_would_harm(settings: WaitingSettings | None, facts: dict[str, Any]) -> None:
+async def test_silence_is_kept_where_a_word_would_harm(
+    settings: KeepAliveSettings | None, facts: dict[str, Any]
+) -> None:
     clock, reply = ManualClock(), FakeReply()
     with waiting(reply, clock, settings, **facts):
         await pass_s(clock, 10.0)
@@ -103,11 +105,11 @@ async def test_silence_is_kept_where_a_word_would_harm(settings: WaitingSettings
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        (WaitingSettings(10.0, before_headers=True), {"stream_head": ""}),
-        (WaitingSettings(10.0, unary=True), {"is_stream": False, "stream_head": ""}),
+        (KeepAliveSettings(10.0, before_headers=True), {"stream_head": ""}),
+        (KeepAliveSettings(10.0, unary=True), {"is_stream": False, "stream_head": ""}),
     ],
 )
-async def test_config_may_say_otherwise(settings: WaitingSettings, facts: dict[str, Any]) -> None:
+async def test_config_may_say_otherwise(settings: KeepAliveSettings, facts: dict[str, Any]) -> None:
     clock, reply = ManualClock(), FakeReply()
     with waiting(reply, clock, settings, **facts):
         await pass_s(clock, 10.0)

@@ -12,7 +12,7 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.response_writer import Connection, Reply
+from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter
 from llm_guard.proxy.response.relay import relay
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.resilience.retry.deadline import TimeoutSettings
@@ -78,7 +78,7 @@ async def relayed(
     connection = SlowConnection(clock, takes_s)
     request = Request("POST", form.path, "1.1", RequestFields((("Host", "a"),), {"host": "a"}))
     request.complete()
-    reply = Reply(request, cast("Connection", connection))
+    reply = ResponseWriter(request, cast("ResponseConnection", connection))
     served = Delivered(opened, Attempt(target, clock.now()), leave_for(target))
     task = asyncio.ensure_future(relay(call, served, reply, clock))
     began_at, left_s = clock.now(), None

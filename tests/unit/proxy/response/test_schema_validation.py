@@ -10,21 +10,21 @@ import pytest
 
 from llm_guard.dialects.anthropic import ANSWERS as ANTHROPIC
 from llm_guard.dialects.openai import ANSWERS as OPENAI
-from llm_guard.proxy.response.schema_validation import Fields, Reader
+from llm_guard.proxy.response.schema_validation import Fields, ResponseValidator
 
-CHAT = Reader(OPENAI["POST", "/v1/chat/completions"])
-EMBEDDINGS = Reader(OPENAI["POST", "/v1/embeddings"])
-MODERATIONS = Reader(OPENAI["POST", "/v1/moderations"])
-RESPONSES = Reader(OPENAI["POST", "/v1/responses"])
-TEXTS = Reader(OPENAI["POST", "/v1/completions"])
-IMAGES = Reader(OPENAI["POST", "/v1/images/generations"])
-JOB = Reader(OPENAI["POST", "/v1/fine_tuning/jobs"])
-RERANK = Reader(OPENAI["POST", "/v1/rerank"])
-MESSAGE = Reader(ANTHROPIC["POST", "/v1/messages"])
+CHAT = ResponseValidator(OPENAI["POST", "/v1/chat/completions"])
+EMBEDDINGS = ResponseValidator(OPENAI["POST", "/v1/embeddings"])
+MODERATIONS = ResponseValidator(OPENAI["POST", "/v1/moderations"])
+RESPONSES = ResponseValidator(OPENAI["POST", "/v1/responses"])
+TEXTS = ResponseValidator(OPENAI["POST", "/v1/completions"])
+IMAGES = ResponseValidator(OPENAI["POST", "/v1/images/generations"])
+JOB = ResponseValidator(OPENAI["POST", "/v1/fine_tuning/jobs"])
+RERANK = ResponseValidator(OPENAI["POST", "/v1/rerank"])
+MESSAGE = ResponseValidator(ANTHROPIC["POST", "/v1/messages"])
 CHOICES = b'"choices":[{"message":{"content":"hi"}}]'
 
 
-def found(reader: Reader, body: bytes, inputs: int = 0) -> str:
+def found(reader: ResponseValidator, body: bytes, inputs: int = 0) -> str:
     fields = reader.read(body, inputs)
     if isinstance(fields, Fields):
         return "error" if reader.is_error(fields) else "good"
@@ -103,21 +103,25 @@ def test_answer_cut_at_any_byte_is_cut(at: int) -> None:
         (MESSAGE, b'{"role":"assistant","content":[{"text":"no type"}]}', "shape"),
         (JOB, b'{"id":"j","error":{"message":"failed"}}', "good"),
         (JOB, b'{"id":"j","object":"error"}', "error"),
-        (Reader(None), b'{"object":"video","error":{"message":"failed"}}', "good"),
-        (Reader(None), b'{"error":{"message":"failed"}}', "error"),
-        (Reader(None), b'{"error":{"message":null}}', "good"),
-        (Reader(None), b'{"type":"error"}', "error"),
-        (Reader(None), b'{"type":"external_key_validation","status":"failure","error":"KMS is down"}', "good"),
-        (Reader(None), b'{"type":"deployment_run","error":{"type":"environment_archived_error"}}', "good"),
-        (Reader(None), b'{"type":"invalid_request_error","error":"no such model"}', "error"),
-        (Reader(None), b'{"type":"RateLimited","error":{"message":"slow down"}}', "error"),
-        (Reader(None), b'{"type":"backend_out_of_capacity","error":"later"}', "error"),
-        (Reader(None), b'{"type":"urn:problem-details:x","error":"later"}', "error"),
-        (Reader(None), b'{"type":null,"error":"model not loaded"}', "error"),
+        (ResponseValidator(None), b'{"object":"video","error":{"message":"failed"}}', "good"),
+        (ResponseValidator(None), b'{"error":{"message":"failed"}}', "error"),
+        (ResponseValidator(None), b'{"error":{"message":null}}', "good"),
+        (ResponseValidator(None), b'{"type":"error"}', "error"),
+        (
+            ResponseValidator(None),
+            b'{"type":"external_key_validation","status":"failure","error":"KMS is down"}',
+            "good",
+        ),
+        (ResponseValidator(None), b'{"type":"deployment_run","error":{"type":"environment_archived_error"}}', "good"),
+        (ResponseValidator(None), b'{"type":"invalid_request_error","error":"no such model"}', "error"),
+        (ResponseValidator(None), b'{"type":"RateLimited","error":{"message":"slow down"}}', "error"),
+        (ResponseValidator(None), b'{"type":"backend_out_of_capacity","error":"later"}', "error"),
+        (ResponseValidator(None), b'{"type":"urn:problem-details:x","error":"later"}', "error"),
+        (ResponseValidator(None), b'{"type":null,"error":"model not loaded"}', "error"),
         (CHAT, b'{"type":"chat",%b,"error":"model not loaded"}' % CHOICES, "error"),
     ],
 )
-def test_other_endpoints(reader: Reader, body: bytes, expected: str) -> None:
+def test_other_endpoints(reader: ResponseValidator, body: bytes, expected: str) -> None:
     assert found(reader, body) == expected
 
 
@@ -134,8 +138,8 @@ def recorded_errors() -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("reader", [Reader(None), JOB, CHAT])
-def test_recorded_errors_are_errors_at_any_endpoint(reader: Reader) -> None:
+@pytest.mark.parametrize("reader", [ResponseValidator(None), JOB, CHAT])
+def test_recorded_errors_are_errors_at_any_endpoint(reader: ResponseValidator) -> None:
     bodies = recorded_errors()
     assert len(bodies) > 100
     for body in bodies:
@@ -218,7 +222,7 @@ def test_each_input_has_a_verdict_and_each_prompt_a_text() -> None:
         (RESPONSES, b"{}", "shape"),
     ],
 )
-def test_item_has_what_its_type_says(reader: Reader, item: bytes, expected: str) -> None:
+def test_item_has_what_its_type_says(reader: ResponseValidator, item: bytes, expected: str) -> None:
     name = b'"role":"assistant","content"' if reader is MESSAGE else b'"id":"resp_1","output"'
     assert found(reader, b"{%b:[%b]}" % (name, item)) == expected
 

@@ -12,7 +12,7 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.response import content_decoding
 from llm_guard.proxy.response.content_decoding import unreadable
 from llm_guard.proxy.streams import decoder
-from llm_guard.proxy.streams.decoder import InflatedView, InflatingView, StreamView, view_of
+from llm_guard.proxy.streams.decoder import CompressedStreamDecoder, InflatingStreamDecoder, PlainStreamDecoder, view_of
 
 STREAM = (
     b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
@@ -20,11 +20,11 @@ STREAM = (
 )
 
 
-def new_view(encoding: str, *, is_plain_wanted: bool = False) -> StreamView:
+def new_view(encoding: str, *, is_plain_wanted: bool = False) -> PlainStreamDecoder:
     return view_of(ChatReader(1), encoding, is_plain_wanted=is_plain_wanted)
 
 
-def failure_kind(view: StreamView) -> FailureKind | None:
+def failure_kind(view: PlainStreamDecoder) -> FailureKind | None:
     return view.failure.kind if view.failure else None
 
 
@@ -38,8 +38,9 @@ def flushed(*parts: bytes, wbits: int = 31) -> list[bytes]:
 @pytest.mark.parametrize(
     ("encoding", "kind"),
     [
-        ("", StreamView), ("identity", StreamView), ("gzip", InflatedView), ("x-gzip", InflatedView),
-        ("deflate", InflatedView), ("none", StreamView), ("utf-8", StreamView), (" GZIP ", InflatedView),
+        ("", PlainStreamDecoder), ("identity", PlainStreamDecoder), ("none", PlainStreamDecoder),
+        ("utf-8", PlainStreamDecoder), ("gzip", CompressedStreamDecoder), ("x-gzip", CompressedStreamDecoder),
+        ("deflate", CompressedStreamDecoder), (" GZIP ", CompressedStreamDecoder),
     ],
 )  # fmt: skip
 def test_encoding_says_how_a_stream_is_seen(encoding: str, kind: type) -> None:
@@ -114,8 +115,9 @@ def test_encoding_that_cannot_be_inspected_is_named(encoding: str, packed: str) 
 @pytest.mark.parametrize(
     ("encoding", "kind"),
     [
-        ("", StreamView), ("identity", StreamView), ("gzip", InflatingView), ("x-gzip", InflatingView),
-        ("deflate", InflatingView), ("none", StreamView), ("utf-8", StreamView), (" GZIP ", InflatingView),
+        ("", PlainStreamDecoder), ("identity", PlainStreamDecoder), ("none", PlainStreamDecoder),
+        ("utf-8", PlainStreamDecoder), ("gzip", InflatingStreamDecoder), ("x-gzip", InflatingStreamDecoder),
+        ("deflate", InflatingStreamDecoder), (" GZIP ", InflatingStreamDecoder),
     ],
 )  # fmt: skip
 def test_stream_that_may_be_written_into_is_plain_where_it_can_be(encoding: str, kind: type) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_guard.proxy.telemetry.recent_calls import _BESIDE_BYTES as BESIDE
-from llm_guard.proxy.telemetry.recent_calls import Fate, Kept, Timelines
+from llm_guard.proxy.telemetry.recent_calls import BufferSize, CallFate, RecentCalls
 
 MEMORY = 1 << 20
 
@@ -18,13 +18,13 @@ def line(number: int, size: int = 0) -> bytes:
     return (b'{"request_id":"lg-%d","model":"m"}' % number).ljust(size)
 
 
-def keep(timelines: Timelines, *numbers: int, fate: Fate = "well", size: int = 0) -> None:
+def keep(timelines: RecentCalls, *numbers: int, fate: CallFate = "well", size: int = 0) -> None:
     for number in numbers:
         timelines.keep(line(number, size), float(number), fate)
 
 
 def test_calls_of_all_fates_are_shown_in_the_order_in_which_they_ended() -> None:
-    timelines = Timelines(10, MEMORY)
+    timelines = RecentCalls(10, MEMORY)
     keep(timelines, 1)
     keep(timelines, 2, fate="failed")
     keep(timelines, 3, fate="own_doing")
@@ -33,44 +33,44 @@ def test_calls_of_all_fates_are_shown_in_the_order_in_which_they_ended() -> None
     keep(timelines, 6, fate="failed")
     assert list(timelines.newest()) == [line(number) for number in (6, 5, 4, 3, 2, 1)]
     assert list(timelines.newest_failed()) == [line(6), line(5), line(2)]
-    assert timelines.snapshot() == Kept(calls=6, failed=3)
+    assert timelines.snapshot() == BufferSize(calls=6, failed=3)
 
 
 @pytest.mark.parametrize("flood", ["well", "own_doing", "turned_away"])
-def test_flood_of_other_calls_pushes_out_no_failed_one(flood: Fate) -> None:
-    timelines = Timelines(3, MEMORY)
+def test_flood_of_other_calls_pushes_out_no_failed_one(flood: CallFate) -> None:
+    timelines = RecentCalls(3, MEMORY)
     keep(timelines, 1, 2, fate="failed")
     keep(timelines, *range(3, 1000), fate=flood)
     assert list(timelines.newest()) == [line(999), line(998), line(997), line(2), line(1)]
 
 
 def test_flood_of_refusals_pushes_out_no_call_that_was_served() -> None:
-    timelines = Timelines(3, 4000)
+    timelines = RecentCalls(3, 4000)
     keep(timelines, 1, 2)
     keep(timelines, *range(3, 1000), fate="own_doing", size=500)
     assert [line(2), line(1)] == list(timelines.newest())[-2:]
 
 
 def test_oldest_goes_first_when_there_are_too_many() -> None:
-    timelines = Timelines(3, MEMORY)
+    timelines = RecentCalls(3, MEMORY)
     keep(timelines, 1, 2, 3, 4, 5, fate="failed")
     assert list(timelines.newest_failed()) == [line(5), line(4), line(3)]
 
 
 def test_oldest_goes_first_when_they_are_too_large() -> None:
-    timelines = Timelines(1000, 8 * (500 + BESIDE))
+    timelines = RecentCalls(1000, 8 * (500 + BESIDE))
     keep(timelines, 1, 2, 3, 4, 5, fate="failed", size=500)
     assert list(timelines.newest_failed()) == [line(number, 500) for number in (5, 4, 3)]
 
 
 def test_line_that_is_larger_than_all_the_room_is_not_kept() -> None:
-    timelines = Timelines(1000, 1000)
+    timelines = RecentCalls(1000, 1000)
     keep(timelines, 1, fate="failed", size=5000)
-    assert timelines.snapshot() == Kept(0, 0)
+    assert timelines.snapshot() == BufferSize(0, 0)
 
 
 def test_call_is_found_by_its_id_among_all_fates() -> None:
-    timelines = Timelines(10, MEMORY)
+    timelines = RecentCalls(10, MEMORY)
     keep(timelines, 1)
     keep(timelines, 2, fate="failed")
     keep(timelines, 33, fate="own_doing")
@@ -80,14 +80,14 @@ def test_call_is_found_by_its_id_among_all_fates() -> None:
 
 
 def test_smaller_limit_forgets_the_oldest_at_once() -> None:
-    timelines = Timelines(10, MEMORY)
+    timelines = RecentCalls(10, MEMORY)
     keep(timelines, 1, 2, 3)
     timelines.limit(1, MEMORY)
     assert list(timelines.newest()) == [line(3)]
     timelines.limit(0, MEMORY)
     assert list(timelines.newest()) == []
     keep(timelines, 4, fate="failed")
-    assert timelines.snapshot() == Kept(0, 0)
+    assert timelines.snapshot() == BufferSize(0, 0)
 
 
 FATES = st.sampled_from(["well", "failed", "turned_away", "own_doing"])
@@ -97,10 +97,10 @@ FATES = st.sampled_from(["well", "failed", "turned_away", "own_doing"])
     st.lists(st.tuples(FATES, st.integers(40, 4000)), max_size=200), st.integers(0, 30), st.integers(1, 60_000)
 )  # fmt: skip
 def test_never_more_than_the_memory_and_always_the_newest(
-    ends: list[tuple[Fate, int]], calls: int, memory: int
+    ends: list[tuple[CallFate, int]], calls: int, memory: int
 ) -> None:
-    timelines = Timelines(calls, memory)
-    newest: dict[Fate, deque[bytes]] = {
+    timelines = RecentCalls(calls, memory)
+    newest: dict[CallFate, deque[bytes]] = {
         fate: deque(maxlen=calls) for fate in ("well", "failed", "turned_away", "own_doing")
     }
     for number, (fate, size) in enumerate(ends):

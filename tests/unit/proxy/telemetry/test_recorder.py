@@ -14,8 +14,8 @@ from llm_guard.admin.metrics.call_metrics import call_metrics
 from llm_guard.admin.metrics.exposition import Format
 from llm_guard.dialects.openai import ChatReader
 from llm_guard.dialects.sse import StreamObserver, Usage
-from llm_guard.log import LEVELS
-from llm_guard.outcome import GATEWAYS_DOING, Answer, Exhausted, Failure, FailureKind, Refusal, RefusedBy
+from llm_guard.log import ACCESS_LOGGER, LEVELS
+from llm_guard.outcome import GATEWAYS_DOING, Exhausted, Failure, FailureKind, Refusal, RefusedBy, UpstreamErrorResponse
 from llm_guard.proxy.call import Attempt, Call, Skipped
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -27,7 +27,7 @@ from tests.fakes.script import SERVER_ERROR, new_call, new_target
 from tests.scrape import Scraped, scraped
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="attempt")
-SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was quicker")
+SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 
 
 class Records:
@@ -178,7 +178,7 @@ def test_open_breaker_makes_a_fallback_of_the_next_and_of_nothing_before_it(reco
     skipping = new_call(first, second)
     skipping.skipped = [Skipped("a/x", "breaker open")]
     skipping.attempts = [tried(second, 1000.0, 1001.0, is_fallback=True)]
-    assert records.whole_call(skipping)["skipped"] == [{"deployment": "a/x", "why": "breaker open"}]
+    assert records.whole_call(skipping)["skipped"] == [{"deployment": "a/x", "reason": "breaker open"}]
     assert records("fallbacks_total", model="gpt-4", deployment="b/y") == 1
 
     failing = new_call(first, second)
@@ -193,15 +193,15 @@ def test_refusal_is_counted_by_who_refused(records: Records) -> None:
     call.refusal = Refusal(503, "breaker_open", "all open", by="breaker")
     line = records.whole_call(call)
     assert records("calls_total", model="gpt-4", outcome="refused") == 1
-    assert records("refusals_total", model="gpt-4", by="breaker") == 1
+    assert records("refusals_total", model="gpt-4", reason="breaker") == 1
     assert records("overhead_seconds_count", model="gpt-4") is None
-    assert (line["refused_by"], line["why"], line["attempts"]) == ("breaker", "all open", [])
+    assert (line["refused_by"], line["reason"], line["attempts"]) == ("breaker", "all open", [])
 
 
 @pytest.mark.parametrize(
     ("end", "by", "outcome"),
     [
-        (Exhausted(SERVER_ERROR, None, "benched", is_cooldown=True), "cooldown", "server_error"),
+        (Exhausted(SERVER_ERROR, None, "in cooldown", is_cooldown=True), "cooldown", "server_error"),
         (Exhausted(Failure(FailureKind.TIMEOUT, "late", limit="total"), None, "deadline"), "deadline", "timeout"),
         (Exhausted(Failure(FailureKind.TIMEOUT, "slow", limit="attempt"), None, "no retry"), None, "timeout"),
         (Exhausted(SERVER_ERROR, None, "no retry"), None, "server_error"),
@@ -215,13 +215,13 @@ def test_failure_that_the_gateway_has_decided_on_is_a_refusal_too(
     line = records.whole_call(call)
     assert records("calls_total", model="gpt-4", outcome=outcome) == 1
     assert (line.get("refused_by"), line["gave_up"]) == (by, end.why)
-    assert records("refusals_total", model="gpt-4", by=by or "") == (1 if by else None)
+    assert records("refusals_total", model="gpt-4", reason=by or "") == (1 if by else None)
 
 
 def test_refused_call_is_counted_on_every_deployment_that_could_have_served_it(records: Records) -> None:
     first, second = new_target("a/x"), new_target("b/y")
     refused = new_call(first, second)
-    refused.skipped = [Skipped("a/x", "breaker open"), Skipped("b/y", "no room in time"), Skipped("a/x", "benched")]
+    refused.skipped = [Skipped("a/x", "breaker open"), Skipped("b/y", "no room in time"), Skipped("a/x", "in cooldown")]
     refused.refusal = Refusal(429, "at_capacity", "full", by="limit")
     records.whole_call(refused, at=1000.0)
     late = new_call(first, second)
@@ -241,7 +241,7 @@ def test_refused_call_is_counted_on_every_deployment_that_could_have_served_it(r
 @pytest.mark.parametrize("by", ["auth", "request", "route", "drain"])
 def test_callers_mistakes_and_the_shutdown_are_no_deployments_refusals(records: Records, by: Any) -> None:
     call = new_call(new_target("a/x"))
-    call.skipped = [Skipped("a/x", "benched")]
+    call.skipped = [Skipped("a/x", "in cooldown")]
     call.refusal = Refusal(400, "code", "message", by=by)
     records.whole_call(call)
     assert records.counters.deployments == {}
@@ -272,11 +272,11 @@ def test_call_that_failed_is_counted_by_its_kind(records: Records) -> None:
     call.failure, call.sent_status = TIMEOUT, 504
     line = records.whole_call(call)
     assert records("calls_total", model="gpt-4", outcome="timeout") == 1
-    assert (line["outcome"], line["status"], line["why"]) == ("timeout", 504, TIMEOUT.detail)
+    assert (line["outcome"], line["status"], line["reason"]) == ("timeout", 504, TIMEOUT.detail)
     assert line["attempts"] == [
         {
             "deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "started_s": 0.0, "duration_s": 1.0,
-            "why": TIMEOUT.detail,
+            "reason": TIMEOUT.detail,
         }
     ]  # fmt: skip
 
@@ -348,7 +348,7 @@ def plant_in_query(call: Call) -> None:
 
 
 def plant_in_answer(call: Call) -> None:
-    answer = Answer(500, "", (("x", CANARY),), CANARY.encode())
+    answer = UpstreamErrorResponse(500, "", (("x", CANARY),), CANARY.encode())
     call.failure = Failure(FailureKind.SERVER_ERROR, "answered 500", answer=answer)
     call.attempts[0].failure = call.failure
 
@@ -446,12 +446,12 @@ def test_call_for_which_nobody_was_asked_pushes_out_none_that_failed(records: Re
 
 
 def test_quiet_log_has_no_calls_and_the_timelines_have(records: Records) -> None:
-    LEVELS.override("llm_guard.proxy.telemetry.recorder", "warning")
+    LEVELS.override(ACCESS_LOGGER, "warning")
     try:
         records.recorder.end(new_call(new_target("a/x")))
         assert records.log.entries == []
     finally:
-        LEVELS.override("llm_guard.proxy.telemetry.recorder", None)
+        LEVELS.override(ACCESS_LOGGER, None)
     assert len(kept(records)) == 1
     records.recorder.end(new_call(new_target("a/x")))
     assert len(records.log.entries) == 1
@@ -486,7 +486,7 @@ def watched(tokens: int = 0, garbled: int = 0) -> StreamObserver:
     return watch
 
 
-def test_tokens_of_a_stream_that_died_while_it_was_held_back_are_thrown_away(records: Records) -> None:
+def test_tokens_of_a_stream_that_died_while_it_was_held_back_are_wasted(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
     call.wasted_tokens = 3
@@ -496,7 +496,7 @@ def test_tokens_of_a_stream_that_died_while_it_was_held_back_are_thrown_away(rec
         tried(target, 1002.0, 1003.0, watch=watched(tokens=100)),
     ]
     records.whole_call(call)
-    assert records("tokens_thrown_away_total", model="gpt-4") == 7
+    assert records("wasted_tokens_total", model="gpt-4") == 7
 
 
 def test_call_whose_tokens_all_arrived_throws_nothing_away(records: Records) -> None:
@@ -504,7 +504,7 @@ def test_call_whose_tokens_all_arrived_throws_nothing_away(records: Records) -> 
     call = new_call(target)
     call.attempts = [tried(target, 1000.0, 1001.0, watch=watched(tokens=100))]
     records.whole_call(call)
-    assert records("tokens_thrown_away_total", model="gpt-4") is None
+    assert records("wasted_tokens_total", model="gpt-4") is None
     assert records("malformed_events_total", deployment="a/x") is None
 
 
@@ -520,7 +520,7 @@ def test_events_that_could_not_be_read_are_counted_for_their_deployment(records:
     assert records("malformed_events_total", deployment="b/y") == 5
 
 
-def test_recoveries_are_counted_by_how_they_were_asked_and_how_they_ended(records: Records) -> None:
+def test_stream_resumes_are_counted_by_mode_and_outcome(records: Records) -> None:
     first, second = new_target("a/x"), new_target("b/y")
     call = new_call(first, second)
     call.attempts = [
@@ -529,9 +529,9 @@ def test_recoveries_are_counted_by_how_they_were_asked_and_how_they_ended(record
         tried(first, 1002.0, 1003.0, resume_mode="prefill"),
     ]
     line = records.whole_call(call)
-    assert records("recoveries_total", model="gpt-4", manner="instruction", outcome="timeout") == 1
-    assert records("recoveries_total", model="gpt-4", manner="prefill", outcome="ok") == 1
-    assert [each.get("resumed_by") for each in line["attempts"]] == [None, "instruction", "prefill"]
+    assert records("stream_resumes_total", model="gpt-4", mode="instruction", outcome="timeout") == 1
+    assert records("stream_resumes_total", model="gpt-4", mode="prefill", outcome="ok") == 1
+    assert [each.get("resume_mode") for each in line["attempts"]] == [None, "instruction", "prefill"]
 
 
 # hedges, waits, and the fields of the log line
@@ -589,7 +589,7 @@ def test_log_line_says_of_each_attempt_what_was_known_and_decided(records: Recor
     assert line["attempts"] == [
         {
             "deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "started_s": 0.0, "duration_s": 1.0,
-            "breaker": "half_open", "why": TIMEOUT.detail, "then": "retry after 0.2 s", "budget_left": 3.5,
+            "breaker": "half_open", "reason": TIMEOUT.detail, "next_step": "retry after 0.2 s", "budget_left": 3.5,
         },
         {
             "deployment": "a/x", "outcome": "ok", "waited_s": 0.2, "started_s": 1.2, "duration_s": 0.8,

@@ -61,52 +61,52 @@ def test_call_that_took_no_time_at_all_is_drawn() -> None:
 def test_each_attempt_says_why_and_what_was_decided() -> None:
     tried = attempt(
         0.0, 1.0, outcome="timeout", waited_s=0.5, waited_for="queue", breaker="half_open", hedge=True,
-        resumed_by="prefill", why="too slow", then="give up: deadline", budget_left=7.5,
+        resume_mode="prefill", reason="too slow", next_step="give up: deadline", budget_left=7.5,
     )  # fmt: skip
     text = waterfall(call(tried), PLAIN, 100)
     assert (
-        "   beside the one before; asked to go on by prefill; waited 500 ms (queue); its breaker was half_open;"
-        " too slow\n   -> give up: deadline; 7.5 more retries could have been made\n"
+        "   hedge; resumes a broken stream (prefill); waited 500 ms (queue); its breaker was half_open;"
+        " too slow\n   -> give up: deadline; 7.5 left in the retry budget\n"
     ) in text
 
 
 def test_head_says_what_became_of_it() -> None:
-    failed = call(outcome="timeout", status=504, route="g*", client="app", why="it took too long", gave_up="deadline",
-                  ttft_s=0.5)  # fmt: skip
+    failed = call(outcome="timeout", status=504, route="g*", client="app", reason="it took too long",
+                  gave_up="deadline", ttft_s=0.5)  # fmt: skip
     assert waterfall(failed, PLAIN, 100) == (
         "lg-1  2026-01-31 23:59:58.123 UTC  POST /v1/chat/completions\n"
-        "gpt by the route g*: timeout, status 504 after 4 s, first token after 500 ms, of which the gateway's own"
+        "gpt via route g*: timeout, status 504 after 4 s, first token after 500 ms, gateway overhead"
         " 200 us\n"
-        "client   app\n"
-        "why      it took too long\n"
-        "gave up  deadline"
+        "client       app\n"
+        "reason       it took too long\n"
+        "stopped      deadline"
     )
 
 
 def test_refusal_says_by_what_and_who_was_skipped() -> None:
-    refused = call(outcome="refused", status=503, refused_by="breaker", why="failing",
+    refused = call(outcome="refused", status=503, refused_by="breaker", reason="failing",
                    skipped=[SkippedLine("a/x", "breaker open")])  # fmt: skip
     assert waterfall(refused, PLAIN, 100).splitlines()[-2:] == [
-        "why      by breaker: failing",
-        "not asked: a/x: breaker open",
+        "reason       by breaker: failing",
+        "skipped: a/x: breaker open",
     ]
 
 
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"cache": "hit", "age_s": 12.0}, ["cache    an answer from before, 12 s old"]),
+        ({"cache": "hit", "age_s": 12.0}, ["cache        hit, 12 s old"]),
         ({"cache": "stale_if_error", "age_s": 90.0},
-         ["cache    an answer from before, as nobody gave one, 90 s old"]),
-        ({"cache": "miss"}, ["cache    none; it was asked for"]),
-        ({"lesser": "static", "letter": "ab12"},
-         ["got      the static answer of its route", "letter   ab12: kept, to be asked for again"]),
-        ({"promise": "cd34"}, ["promise  cd34: its client fetches the answer under this id"]),
-        ({"promise": "cd34", "errand": "later"},
-         ["promise  cd34: its client fetches the answer under this id",
-          "errand   the gateway's own, for what was promised"]),
-        ({"cache": "of a newer gateway", "errand": "another"},
-         ["cache    of a newer gateway", "errand   another"]),
+         ["cache        stale, because the provider failed, 90 s old"]),
+        ({"cache": "miss"}, ["cache        miss"]),
+        ({"fallback_response": "static", "dead_letter_id": "ab12"},
+         ["fallback     static response", "dead letter  ab12, can be requeued"]),
+        ({"deferred_id": "cd34"}, ["deferred     cd34, the id under which the client fetches the response"]),
+        ({"deferred_id": "cd34", "background_purpose": "deferred"},
+         ["deferred     cd34, the id under which the client fetches the response",
+          "origin       execution of a deferred call"]),
+        ({"cache": "of a newer gateway", "background_purpose": "another"},
+         ["cache        of a newer gateway", "origin       another"]),
     ],
 )  # fmt: skip
 def test_what_became_of_it_beyond_its_attempts_is_said(facts: dict[str, Any], said: list[str]) -> None:
@@ -129,13 +129,15 @@ def test_no_word_of_a_provider_is_obeyed_by_a_terminal() -> None:
 
 
 def said_everywhere(text: str) -> CallLine:
-    tried = attempt(0.0, 1.0, label=text, outcome=text, why=text, then=text)
-    beyond: dict[str, Any] = dict.fromkeys(("cache", "lesser", "letter", "promise", "errand"), text)
-    return call(tried, model=text, path=text, why=text, skipped=[SkippedLine(text, text)], **beyond)
+    tried = attempt(0.0, 1.0, label=text, outcome=text, reason=text, next_step=text)
+    beyond: dict[str, Any] = dict.fromkeys(
+        ("cache", "fallback_response", "dead_letter_id", "deferred_id", "background_purpose"), text
+    )
+    return call(tried, model=text, path=text, reason=text, skipped=[SkippedLine(text, text)], **beyond)
 
 
 def test_table_has_a_line_for_each_call() -> None:
-    lines = table([call(outcome="timeout", status=504, why="x" * 100), call(model=None, status=None)]).splitlines()
+    lines = table([call(outcome="timeout", status=504, reason="x" * 100), call(model=None, status=None)]).splitlines()
     assert [line.split()[:6] for line in lines[1:]] == [
         ["23:59:58", "lg-1", "gpt", "timeout", "504", "4"],
         ["23:59:58", "lg-1", "-", "ok", "-", "4"],

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.resilience.alerts.alert import QUIET_S, Alert, Finding, RuleSettings, Verdict, rank
+from llm_guard.resilience.alerts.alert import QUIET_S, Alert, RuleFinding, RuleSettings, RuleVerdict, rank
 
 SETTINGS = RuleSettings(for_=10.0, resolve_after=60.0)
 
 
-def found(verdict: Verdict) -> Finding:
-    return Finding(verdict, 0.5, 0.95, verdict)
+def found(verdict: RuleVerdict) -> RuleFinding:
+    return RuleFinding(verdict, 0.5, 0.95, verdict)
 
 
 def firing(now: float = 0.0) -> Alert:
@@ -26,7 +26,7 @@ def test_what_is_bad_for_long_enough_fires_once() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["between", "good"])
-def test_break_makes_it_wait_anew(verdict: Verdict) -> None:
+def test_break_makes_it_wait_anew(verdict: RuleVerdict) -> None:
     alert = Alert()
     alert.note(found("bad"), SETTINGS, 0)
     alert.note(found(verdict), SETTINGS, 9)
@@ -42,7 +42,7 @@ def test_what_is_good_for_long_enough_resolves_once() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["between", "bad"])
-def test_value_between_the_thresholds_does_not_resolve(verdict: Verdict) -> None:
+def test_value_between_the_thresholds_does_not_resolve(verdict: RuleVerdict) -> None:
     alert = firing()
     alert.note(found("good"), SETTINGS, 1)
     alert.note(found(verdict), SETTINGS, 59)

@@ -72,7 +72,7 @@ def test_refusals_fire_at_half_of_the_calls_and_resolve_at_a_quarter(calls: int,
 def test_refusals_are_told_with_what_refuses_most_first() -> None:
     finding = evaluate_refusals("gpt", 80, {"breaker": 10, "limit": 0, "cooldown": 50}, CallsRefusedSettings(), 10.0)
     assert finding.summary == (
-        "gpt: the gateway refused 60 of 80 calls within 10 s: 50 by cooldown, 10 by breaker (alarming from 50 %)"
+        "gpt: the gateway refused 60 of 80 calls within 10 s: 50 by cooldown, 10 by breaker (threshold 50 %)"
     )
     assert finding.value == 0.75
 

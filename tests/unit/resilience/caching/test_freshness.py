@@ -7,7 +7,7 @@ from llm_guard.resilience.caching.freshness import (
     CacheSettings,
     judge,
     lasts_s,
-    may_stand_in,
+    may_serve_stale,
     parse_cache_control,
 )
 
@@ -61,9 +61,9 @@ def test_age_says_what_an_answer_is(age_s: float, said: str, verdict: str) -> No
 
 
 def test_answer_stands_in_as_long_as_its_route_says() -> None:
-    assert may_stand_in(30, RULES)
-    assert not may_stand_in(30.1, RULES)
-    assert not may_stand_in(1, CacheSettings(ttl=10.0))
+    assert may_serve_stale(30, RULES)
+    assert not may_serve_stale(30.1, RULES)
+    assert not may_serve_stale(1, CacheSettings(ttl=10.0))
 
 
 def test_answer_lasts_as_long_as_it_is_of_any_use() -> None:

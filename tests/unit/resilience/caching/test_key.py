@@ -4,7 +4,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from llm_guard.resilience.caching.key import MOST_CANONICAL_BYTES, Question, canonical, key_of, media_type, telling
+from llm_guard.resilience.caching.key import (
+    MOST_CANONICAL_BYTES,
+    CacheKeyFields,
+    canonical,
+    key_of,
+    media_type,
+    relevant_headers,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,17 +68,17 @@ def test_short_body_never_passes_for_a_long_one() -> None:
     assert str(canonical(b"{}")).startswith("b'read:")
 
 
-ONE = Question(
+ONE = CacheKeyFields(
     dialect="a", method="a", path="a", query="a", upstream="a", route="a", targets=("a",), model="a", is_stream=False,
     media_type="a", headers=(("x", "a"),), body=b"a", caller=("a",),
 )  # fmt: skip
-OTHER = Question(
+OTHER = CacheKeyFields(
     dialect="b", method="b", path="b", query="b", upstream="b", route="b", targets=("b",), model="b", is_stream=True,
     media_type="b", headers=(("x", "b"),), body=b"b", caller=("b",),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(Question)])
+@pytest.mark.parametrize("name", [each.name for each in fields(CacheKeyFields)])
 def test_every_field_counts(name: str) -> None:
     assert key_of(replace(ONE, **{name: getattr(OTHER, name)})) != key_of(ONE)
 
@@ -100,7 +107,7 @@ def test_headers_that_say_nothing_of_the_answer_are_left_out() -> None:
         ("x-user", "1"),
         ("anthropic-version", "1"),
     ]
-    assert telling([*((name, "1") for name in silent), *said]) == tuple(
+    assert relevant_headers([*((name, "1") for name in silent), *said]) == tuple(
         sorted((name, value.strip()) for name, value in said)
     )
 

@@ -6,7 +6,7 @@ from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.fair_queue import Ticket
 from llm_guard.resilience.capacity.pacing import Pace
 from llm_guard.resilience.capacity.settings import CapacitySettings
-from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, Apart
+from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, ThrottledCallers
 
 SETTINGS = CapacitySettings()
 
@@ -112,7 +112,7 @@ def test_caller_that_is_seldom_refused_does_not_join() -> None:
 
 
 def test_limit_is_not_that_of_all_any_more_once_one_of_them_leaves() -> None:
-    apart = Apart(Pace(0.0), ["poisoner"], 0.0)
+    apart = ThrottledCallers(Pace(0.0), ["poisoner"], 0.0)
     apart.has_all = True
     for second in range(30):
         apart.note_refused("poisoner", second, second)
@@ -143,7 +143,7 @@ def test_callers_are_together_again_a_minute_after_the_last_refusal() -> None:
 
 
 def test_caller_that_is_accepted_whenever_the_others_are_refused_leaves_them() -> None:
-    apart = Apart(Pace(0.0), ["poisoner", "victim"], 0.0)
+    apart = ThrottledCallers(Pace(0.0), ["poisoner", "victim"], 0.0)
     left_after = 0
     for second in range(30):
         apart.note_refused("poisoner", second, second)
@@ -156,7 +156,7 @@ def test_caller_that_is_accepted_whenever_the_others_are_refused_leaves_them() -
 def test_callers_with_one_limit_stay_together() -> None:
     """The share of refused calls does not matter, nor that one caller sends nine times as many."""
     for share in (0.05, 0.5, 0.95):
-        apart, draw = Apart(Pace(0.0), ["hog", "light"], 0.0), Random("together").random
+        apart, draw = ThrottledCallers(Pace(0.0), ["hog", "light"], 0.0), Random("together").random
         for now in range(20_000):
             caller = "hog" if draw() < 0.9 else "light"
             if draw() < share:
@@ -166,7 +166,7 @@ def test_callers_with_one_limit_stay_together() -> None:
 
 
 def test_accepted_call_from_before_the_refusal_shows_nothing() -> None:
-    apart = Apart(Pace(0.0), ["poisoner", "victim"], 0.0)
+    apart = ThrottledCallers(Pace(0.0), ["poisoner", "victim"], 0.0)
     for second in range(100):
         apart.note_refused("poisoner", 1000.0 + second, 1000.0 + second)
         assert not apart.note_accepted("victim", 999.0)

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from llm_guard.resilience.capacity.fair_queue import Caller, FairQueue, Ticket
-from llm_guard.resilience.capacity.wait_queue import Only, WaitQueue
+from llm_guard.resilience.capacity.wait_queue import SourceFilter, WaitQueue
 
 HOG, VICTIM = Caller("hog"), Caller("victim")
 
@@ -187,7 +187,7 @@ def test_priority_that_may_not_go_takes_no_turn_from_those_that_may() -> None:
         queue.note_turn(0)
     for _ in range(10):
         queue.add(ticket(VICTIM, 1))
-    others = Only(("limited",), is_among=False)
+    others = SourceFilter(("limited",), is_among=False)
     assert Counter(queue.take_selected(others).priority for _ in range(20)) == {0: 15, 1: 5}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llm_guard.resilience.capacity.fair_queue import Caller
 from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, Slot, Ticket
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from tests.unit.resilience.capacity.gate_world import Provider, World, at_random, evenly
 
 
@@ -199,7 +199,7 @@ def test_who_leaves_with_a_slot_returns_it_unused() -> None:
 
 def test_turn_that_was_not_used_goes_to_the_next() -> None:
     of = gate()
-    of.note_hint(RateHint((Window("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
+    of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
     told = Told(of)
     told.join("a")
@@ -302,7 +302,7 @@ def test_rate_limit_paces_the_line() -> None:
 def test_without_pacing_429s_and_headers_say_nothing_but_a_hold_holds() -> None:
     of = gate(pacing=False)
     limit(of, 1.0)
-    of.note_hint(RateHint((Window("x", False, 60.0, 0.0, 0.1),)), 1.0, 1.0)
+    of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.1),)), 1.0, 1.0)
     assert of.snapshot(1.0).rate is None
     of.pause_until(3.0)
     assert of.try_enter(1.0) is None
@@ -310,7 +310,7 @@ def test_without_pacing_429s_and_headers_say_nothing_but_a_hold_holds() -> None:
 
 def test_headers_pace_the_line_before_a_429() -> None:
     of = gate()
-    of.note_hint(RateHint((Window("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
+    of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
     assert of.try_enter(0.0) is None
     assert of.wait_s(0.0) == pytest.approx(2.0, abs=0.1)
@@ -334,7 +334,7 @@ def test_wait_is_estimated_from_use_limit_and_line() -> None:
 
 def test_wait_is_estimated_from_the_rate() -> None:
     of = gate()
-    of.note_hint(RateHint((Window("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
+    of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
     told = Told(of)
     for name in "abc":

@@ -7,7 +7,7 @@ import pytest
 
 from llm_guard.resilience.capacity.pacer import Pacer
 from llm_guard.resilience.capacity.rate_growth import PROBE_RATE, RateGrowth
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.throttling.gcra import BURST_S
 
 
@@ -486,11 +486,11 @@ def test_release_forgets_the_rate_and_what_led_to_it() -> None:
 
 
 def requests(remaining: float, limit: float = 60.0, refill_per_s: float = 1.0) -> RateHint:
-    return RateHint((Window("x-ratelimit-remaining-requests", False, limit, remaining, refill_per_s),))
+    return RateHint((RateLimitWindow("x-ratelimit-remaining-requests", False, limit, remaining, refill_per_s),))
 
 
 def tokens(remaining: float, refill_per_s: float = 0.0) -> RateHint:
-    return RateHint((Window("x-ratelimit-remaining-tokens", True, 100_000.0, remaining, refill_per_s),))
+    return RateHint((RateLimitWindow("x-ratelimit-remaining-tokens", True, 100_000.0, remaining, refill_per_s),))
 
 
 def test_window_that_is_nearly_used_up_binds() -> None:
@@ -522,7 +522,7 @@ def test_headers_of_an_earlier_request_that_come_later_are_ignored() -> None:
 
 def fixed(remaining: float, reset_s: float) -> RateHint:
     refill_per_s = (60.0 - remaining) / reset_s
-    return RateHint((Window("x-ratelimit-remaining-requests", False, 60.0, remaining, refill_per_s, reset_s),))
+    return RateHint((RateLimitWindow("x-ratelimit-remaining-requests", False, 60.0, remaining, refill_per_s, reset_s),))
 
 
 def window_that_empties(pacer: Pacer) -> None:
@@ -551,8 +551,10 @@ def test_bucket_whose_reset_moves_with_each_call_is_not_closed() -> None:
     pacer = Pacer(0.0)
     for second in range(10, 50):
         left = 60.0 - 1.5 * (second - 9)
-        pacer.note_hint(RateHint((Window("x-remaining", False, 60.0, left, 1.0, 60.0 - left),)), 0, 0, second, second)
-    pacer.note_hint(RateHint((Window("x-remaining", False, 60.0, 0.0, 1.0, 60.0),)), 0, 0, 50.0, 50.0)
+        pacer.note_hint(
+            RateHint((RateLimitWindow("x-remaining", False, 60.0, left, 1.0, 60.0 - left),)), 0, 0, second, second
+        )
+    pacer.note_hint(RateHint((RateLimitWindow("x-remaining", False, 60.0, 0.0, 1.0, 60.0),)), 0, 0, 50.0, 50.0)
     assert pacer.opens_at(51.0) <= 52.0
     assert rate(pacer, 51.0) == pytest.approx(1.0)
 
@@ -627,7 +629,7 @@ def test_tokens_of_unknown_price_do_not_bind() -> None:
 def test_memory_of_windows_is_bounded() -> None:
     pacer = Pacer(0.0)
     for i in range(1000):
-        pacer.note_hint(RateHint((Window(f"x-{i}-tokens", True, 9.0, 9.0, 1.0),)), 0, 0, 0.0, 0.0)
+        pacer.note_hint(RateHint((RateLimitWindow(f"x-{i}-tokens", True, 9.0, 9.0, 1.0),)), 0, 0, 0.0, 0.0)
     assert len(pacer._header._windows) <= 16
 
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.resilience.capacity.rate_limit_headers import RateHint, Window, rate_hint
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow, rate_hint
 
 WALL = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 MINUTE = "2026-01-01T00:01:00Z"
 
 
-def only(headers: dict[str, str]) -> Window:
+def only(headers: dict[str, str]) -> RateLimitWindow:
     hint = rate_hint(headers, WALL)
     assert hint is not None
     (window,) = hint.windows
@@ -35,8 +35,8 @@ def test_openai() -> None:
     )
     assert hint == RateHint(
         (
-            Window("x-ratelimit-remaining-requests", False, 60.0, 59.0, 1.0, 1.0),
-            Window("x-ratelimit-remaining-tokens", True, 150_000.0, 149_984.0, 16 / 360, 360.0),
+            RateLimitWindow("x-ratelimit-remaining-requests", False, 60.0, 59.0, 1.0, 1.0),
+            RateLimitWindow("x-ratelimit-remaining-tokens", True, 150_000.0, 149_984.0, 16 / 360, 360.0),
         )
     )
 

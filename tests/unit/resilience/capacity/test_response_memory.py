@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from llm_guard.resilience.capacity.response_memory import AnswerMemory, MemoryLease
+from llm_guard.resilience.capacity.response_memory import MemoryLease, ResponseMemory
 
 
 def test_leases_share_one_bound() -> None:
-    memory = AnswerMemory(100)
+    memory = ResponseMemory(100)
     first, second = MemoryLease(memory), MemoryLease(memory)
     assert first.try_take(60)
     assert not second.try_take(41)
@@ -15,7 +15,7 @@ def test_leases_share_one_bound() -> None:
 
 
 def test_released_lease_makes_room_once() -> None:
-    memory = AnswerMemory(100)
+    memory = ResponseMemory(100)
     lease = MemoryLease(memory)
     assert lease.try_take(100)
     for _ in range(2):
@@ -24,7 +24,7 @@ def test_released_lease_makes_room_once() -> None:
 
 
 def test_bound_may_shrink_below_what_is_taken() -> None:
-    memory = AnswerMemory(100)
+    memory = ResponseMemory(100)
     lease = MemoryLease(memory)
     assert lease.try_take(80)
     memory.limit_bytes = 50

@@ -6,7 +6,7 @@ import pytest
 
 from llm_guard.resilience.capacity.concurrency_limit import Ending
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot
-from llm_guard.resilience.capacity.retry_after_hold import LOOK_S, Hold, RetryAfterEvidence
+from llm_guard.resilience.capacity.retry_after_hold import LOOK_S, RetryAfterEvidence, RetryAfterHold
 
 
 def looking(now: float = 10.0) -> tuple[Gate, Slot]:
@@ -19,7 +19,7 @@ def looking(now: float = 10.0) -> tuple[Gate, Slot]:
 
 
 def test_shorter_hold_does_not_cut_a_longer_one_short() -> None:
-    hold = Hold()
+    hold = RetryAfterHold()
     hold.begin(10.0, 0.0)
     hold.begin(5.0, 1.0)
     assert (hold.opens_at(), hold.until, hold.since) == (10.0, 10.0, 0.0)

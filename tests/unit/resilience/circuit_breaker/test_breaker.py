@@ -598,7 +598,7 @@ def test_call_of_the_outage_that_is_answered_has_a_probe_pass_at_once() -> None:
     assert breaker.try_acquire(62.0) is None
     transition = breaker.settle(slow, HEALTHY, 62.0)
     assert transition is not None
-    assert (transition.after, transition.why) == ("half_open", "a call of the outage was answered")
+    assert (transition.after, transition.why) == ("half_open", "a call from before the outage succeeded")
     assert call(breaker, HEALTHY, 62.0) is not None
     assert state(breaker, 62.0) == "closed"
 
@@ -686,7 +686,7 @@ def test_shorter_window_after_a_reload_forgets_what_is_older() -> None:
 
 def test_good_light_probe_ends_an_opening_early() -> None:
     breaker = opened()
-    assert breaker.note_probe(True, 4.0) == Transition("open", "half_open", 4.0, "a light probe succeeded")
+    assert breaker.note_probe(True, 4.0) == Transition("open", "half_open", 4.0, "a health probe succeeded")
     assert breaker.retry_after_s(4.0) == 0.0
     assert acquire(breaker, 4.0).is_probe
     assert breaker.note_probe(True, 4.0) is None

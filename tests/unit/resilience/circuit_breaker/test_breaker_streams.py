@@ -144,7 +144,7 @@ def test_probe_whose_stream_dies_opens_it_again() -> None:
     breaker.settle(probe, Signal.HEALTHY, 100.0)
     transition = breaker.revise_to_failure(probe, 101.0)
     assert transition is not None
-    assert (transition.after, transition.why) == ("open", "a probe died")
+    assert (transition.after, transition.why) == ("open", "a probe ended without a result")
 
 
 @pytest.mark.parametrize("window_calls", [None, 4])

@@ -92,27 +92,27 @@ def test_what_a_suspect_fails_at_does_not_make_the_others_look_worse() -> None:
 
 def test_caller_that_has_not_failed_yet_looks_out_of_turn_once() -> None:
     callers = Callers()
-    assert not callers.try_look("b", 0.0), "nobody has failed"
+    assert not callers.try_probe("b", 0.0), "nobody has failed"
     fail(callers, "a", 5, 1.0)
-    assert callers.try_look("b", 1.0)
-    assert not callers.try_look("a", 1.0)
+    assert callers.try_probe("b", 1.0)
+    assert not callers.try_probe("a", 1.0)
     fail(callers, "b", 1, 2.0)
-    assert not callers.try_look("b", 31.0)
-    assert callers.try_look("b", 32.5)
+    assert not callers.try_probe("b", 31.0)
+    assert callers.try_probe("b", 32.5)
     callers.note_ok("c", 33.0, 33.0)
-    assert not callers.try_look("b", 63.0), "somebody has succeeded since"
+    assert not callers.try_probe("b", 63.0), "somebody has succeeded since"
 
 
 def test_where_many_fail_one_caller_that_has_not_failed_looks_four_times_a_second() -> None:
     callers = Callers()
     for number in range(20):
         fail(callers, str(number), 1, 1.0)
-    assert not any(callers.try_look(str(number), 100.0) for number in range(20))
-    assert callers.try_look("another", 100.0)
-    assert not callers.try_look("one more", 100.2)
-    assert callers.try_look("one more", 100.3)
+    assert not any(callers.try_probe(str(number), 100.0) for number in range(20))
+    assert callers.try_probe("another", 100.0)
+    assert not callers.try_probe("one more", 100.2)
+    assert callers.try_probe("one more", 100.3)
     fail(callers, "one more", 1, 100.4)
-    assert not callers.try_look("one more", 101.0)
+    assert not callers.try_probe("one more", 101.0)
 
 
 def test_caller_with_an_even_pace_does_not_always_look_too_late() -> None:
@@ -122,9 +122,9 @@ def test_caller_with_an_even_pace_does_not_always_look_too_late() -> None:
         fail(callers, str(number), 1, 0.0)
     looks = 0
     for turn in range(250):
-        callers.try_look(f"stranger {turn}", turn * 0.05)
+        callers.try_probe(f"stranger {turn}", turn * 0.05)
         if turn % 5 == 0:
-            looks += callers.try_look("victim", turn * 0.05 + 0.02)
+            looks += callers.try_probe("victim", turn * 0.05 + 0.02)
     assert looks >= 2
 
 

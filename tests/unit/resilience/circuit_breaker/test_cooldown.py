@@ -2,21 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.resilience.circuit_breaker.cooldown import (
     ACCEPTED_S,
     CREDENTIAL_S,
     PROBE_S,
-    Benched,
+    Cooldown,
+    CooldownKey,
     Cooldowns,
-    Key,
     as_of,
     deployment_key,
     quota_key,
 )
 
-KEY: Key = ("credential", "openai", "https://api.openai.com/v1", "digest", "")
-OTHER: Key = ("credential", "azure", "https://azure/openai/v1", "digest", "")
+KEY: CooldownKey = ("credential", "openai", "https://api.openai.com/v1", "digest", "")
+OTHER: CooldownKey = ("credential", "azure", "https://azure/openai/v1", "digest", "")
 PLACE = deployment_key(KEY, "gpt-4")
 QUOTA = quota_key(KEY, "gpt-4")
 CAP_S = 60.0
@@ -29,7 +29,9 @@ def limited(asked_s: float | None, detail: str = "answered 429") -> Failure:
     return Failure(FailureKind.RATE_LIMIT, detail, asked_s)
 
 
-def left_s(cooldowns: Cooldowns, now: float = 0.0, *, model: str = "gpt-4", credential: Key = KEY) -> float | None:
+def left_s(
+    cooldowns: Cooldowns, now: float = 0.0, *, model: str = "gpt-4", credential: CooldownKey = KEY
+) -> float | None:
     """Returns the seconds left of the longest cooldown of a credential for a model, or None."""
     stop = cooldowns.find(credential, model, now)
     return stop.until - now if stop is not None else None
@@ -45,7 +47,7 @@ def refuse(cooldowns: Cooldowns, failure: Failure, *instants: float, model: str 
         cooldowns.note_refusal(KEY, model, failure, now)
 
 
-def serve(cooldowns: Cooldowns, now: float, *, model: str = "gpt-4", credential: Key = KEY) -> None:
+def serve(cooldowns: Cooldowns, now: float, *, model: str = "gpt-4", credential: CooldownKey = KEY) -> None:
     """Notes a call that was sent and answered at `now`."""
     cooldowns.note_success(credential, model, now, now)
 
@@ -59,7 +61,9 @@ def test_credential_is_left_alone_after_two_refusals_in_a_row(failure: Failure) 
     refuse(cooldowns, failure, 0.0)
     assert left_s(cooldowns) is None
     refuse(cooldowns, failure, 1.0)
-    assert cooldowns.find(KEY, "gpt-4", 1.0) == Benched(1.0 + CREDENTIAL_S, failure, since=1.0, callers=frozenset({""}))
+    assert cooldowns.find(KEY, "gpt-4", 1.0) == Cooldown(
+        1.0 + CREDENTIAL_S, failure, since=1.0, callers=frozenset({""})
+    )
     assert left_s(cooldowns, 1.0, credential=OTHER) is None
 
 
@@ -190,7 +194,7 @@ def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
 def test_deployment_is_left_alone_as_long_as_its_hint_says() -> None:
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
-    assert cooldowns.find_hint(PLACE, 49.9) == Benched(50.0, limited(50.0), callers=frozenset({""}))
+    assert cooldowns.find_hint(PLACE, 49.9) == Cooldown(50.0, limited(50.0), callers=frozenset({""}))
     assert cooldowns.find_hint(PLACE, 50.0) is None
 
 
@@ -309,7 +313,7 @@ def test_hints_of_an_upstream_are_found_for_one_model_or_for_all() -> None:
 
 
 def test_wait_that_is_told_is_the_one_that_is_left() -> None:
-    told = as_of(Benched(60.0, limited(55.0)), 47.5)
+    told = as_of(Cooldown(60.0, limited(55.0)), 47.5)
     assert told == limited(12.5)
 
 
@@ -318,17 +322,17 @@ def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
         ("Content-Type", "application/json"), ("content-encoding", "gzip"), ("Set-Cookie", "__cf_bm=1"),
         ("x-request-id", "req_1"), ("date", "today"), ("retry-after", "60"),
     )  # fmt: skip
-    answer = Answer(429, "Too Many Requests", headers, BODY)
+    answer = UpstreamErrorResponse(429, "Too Many Requests", headers, BODY)
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
     rest = cooldowns.find_hint(PLACE, 0.0)
     assert rest is not None
-    assert rest.failure.answer == Answer(429, "Too Many Requests", headers[:2], BODY)
+    assert rest.failure.answer == UpstreamErrorResponse(429, "Too Many Requests", headers[:2], BODY)
 
 
 @pytest.mark.parametrize(("size", "is_kept"), [(16_384, True), (16_385, False)])
 def test_long_answer_is_not_kept(size: int, is_kept: bool) -> None:
-    answer = Answer(429, "", (), b"x" * size)
+    answer = UpstreamErrorResponse(429, "", (), b"x" * size)
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
     rest = cooldowns.find_hint(PLACE, 0.0)
@@ -366,10 +370,10 @@ def test_snapshot_shows_what_stops_calls_now() -> None:
     cooldowns = resting()
     refuse(cooldowns, SPENT, 0.0)
     serve(cooldowns, 0.0, credential=OTHER)
-    assert cooldowns.snapshot(0.0) == {PLACE: Benched(50.0, limited(50.0), callers=frozenset({""}))}
+    assert cooldowns.snapshot(0.0) == {PLACE: Cooldown(50.0, limited(50.0), callers=frozenset({""}))}
     assert cooldowns.snapshot(50.0) == {}
     cooldowns.note_sent((PLACE,), 50.0)
-    assert cooldowns.snapshot(50.0) == {PLACE: Benched(50.0 + PROBE_S, limited(50.0), callers=frozenset({""}))}
+    assert cooldowns.snapshot(50.0) == {PLACE: Cooldown(50.0 + PROBE_S, limited(50.0), callers=frozenset({""}))}
 
 
 def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:

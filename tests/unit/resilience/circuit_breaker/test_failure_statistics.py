@@ -4,18 +4,23 @@ from math import comb
 
 import pytest
 
-from llm_guard.resilience.circuit_breaker.failure_statistics import Run, Window, is_run_evidence, is_share_significant
+from llm_guard.resilience.circuit_breaker.failure_statistics import (
+    ConsecutiveFailures,
+    SlidingWindow,
+    is_run_evidence,
+    is_share_significant,
+)
 
 
-def window_of(calls: int, failures: int, over_s: float = 60.0) -> Window:
-    window = Window()
+def window_of(calls: int, failures: int, over_s: float = 60.0) -> SlidingWindow:
+    window = SlidingWindow()
     for i in range(calls):
         window.add(i < failures, False, i * over_s / max(1, calls), 60.0, None)
     return window
 
 
-def run_of(length: int, recent_rate: float = 0.0) -> Run:
-    run = Run(recent_rate)
+def run_of(length: int, recent_rate: float = 0.0) -> ConsecutiveFailures:
+    run = ConsecutiveFailures(recent_rate)
     for _ in range(length):
         run.add_failure(0.0, 0.0)
     return run
@@ -84,7 +89,7 @@ def test_run_lasts_as_long_as_a_success_takes() -> None:
 
 
 def test_window_without_a_success_asks_for_a_run_as_long_as_failures_take() -> None:
-    run = Run()
+    run = ConsecutiveFailures()
     for at in (0.0, 0.1, 0.2, 0.3):
         run.add_failure(0.4 + at, at)
     for _ in range(20):
@@ -95,7 +100,7 @@ def test_window_without_a_success_asks_for_a_run_as_long_as_failures_take() -> N
 
 def test_only_failures_of_calls_that_were_sent_before_an_answer_takes_count() -> None:
     """A burst after a lull: its failures arrive at once, and its answers after 0.4 s."""
-    run, window = Run(0.8), window_of(600, 480)
+    run, window = ConsecutiveFailures(0.8), window_of(600, 480)
     run.add_failure(59.0, 58.9)
     for _ in range(200):
         run.add_failure(59.6, 59.5)
@@ -106,7 +111,7 @@ def test_only_failures_of_calls_that_were_sent_before_an_answer_takes_count() ->
 @pytest.mark.parametrize("share", [0.4, 0.8])
 def test_calls_that_do_not_fail_are_going_to_succeed(share: float) -> None:
     """Failures take 0.1 s and answers 5 s, at 20 calls a second, one after the other."""
-    run = Run()
+    run = ConsecutiveFailures()
     for number in range(80):
         if number % 10 < share * 10:
             run.add_failure(number / 20 + 0.1, number / 20, number)
@@ -123,7 +128,7 @@ def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> No
 
 def test_recent_share_that_is_low_by_chance_is_not_taken_at_its_word() -> None:
     """90 % of 1,000 calls have failed, but only five of the last ten."""
-    run = Run()
+    run = ConsecutiveFailures()
     for _ in range(100):
         for _ in range(9):
             run.add_failure(0.0, 0.0)
@@ -136,7 +141,7 @@ def test_recent_share_that_is_low_by_chance_is_not_taken_at_its_word() -> None:
 
 
 def test_recent_rate_remembers_some_twenty_calls() -> None:
-    run = Run()
+    run = ConsecutiveFailures()
     run.add_failure(0.0, 0.0)
     run.end()
     assert run.recent_rate == pytest.approx(0.05 * 0.95)
@@ -180,14 +185,14 @@ def test_limit_of_nothing_is_exceeded_by_anything() -> None:
 
 
 def test_count_window_forgets_call_by_call() -> None:
-    window = Window()
+    window = SlidingWindow()
     for i in range(10):
         window.add(i < 3, i < 2, 0.0, 60.0, 4)
     assert (window.calls, window.failures, window.slow_calls) == (4, 0, 0)
 
 
 def test_count_window_still_ages() -> None:
-    window = Window()
+    window = SlidingWindow()
     window.add(True, True, 0.0, 10.0, 4)
     window.add(True, True, 0.5, 10.0, 4)
     window.expire(10.0, 10.0)
@@ -201,6 +206,6 @@ def test_window_that_becomes_one_of_counts_keeps_the_newest() -> None:
 
 
 def test_pace_is_the_mean_since_the_oldest_call_and_of_a_second_at_least() -> None:
-    assert Window().calls_per_s(5.0) == 0.0
+    assert SlidingWindow().calls_per_s(5.0) == 0.0
     window = window_of(6, 0, over_s=0.0)
     assert [window.calls_per_s(now) for now in (0.0, 1.0, 2.0, 12.0)] == [6.0, 6.0, 3.0, 0.5]

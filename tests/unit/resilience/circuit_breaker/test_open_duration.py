@@ -15,7 +15,7 @@ import pytest
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.resilience.circuit_breaker.history import BreakerMode, Transition
-from llm_guard.resilience.circuit_breaker.open_duration import Opening
+from llm_guard.resilience.circuit_breaker.open_duration import OpenDuration
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
 EARLY = BreakerSettings(open_jitter=0.0)
@@ -23,15 +23,21 @@ AT = 1000.0
 
 
 def begin(
-    opening: Opening, now: float, *, early: bool = True, brownout: bool = False, open_s: float = 30.0, jitter: float = 0
+    opening: OpenDuration,
+    now: float,
+    *,
+    early: bool = True,
+    brownout: bool = False,
+    open_s: float = 30.0,
+    jitter: float = 0,
 ) -> float:
     """Begins an opening, the first one or the one after a failed probe; returns its length in seconds."""
     opening.begin(now, open_s, 300.0, jitter, has_early_probes=early, is_brownout=brownout)
     return opening.probe_at() - now
 
 
-def begun(*, early: bool = True, brownout: bool = False) -> Opening:
-    opening = Opening(0.0)
+def begun(*, early: bool = True, brownout: bool = False) -> OpenDuration:
+    opening = OpenDuration(0.0)
     begin(opening, AT, early=early, brownout=brownout)
     return opening
 
@@ -87,7 +93,7 @@ def test_openings_with_early_probes_are_800_ms_and_a_twentieth_of_the_outage_up_
 
 
 def test_first_early_probe_of_each_outage_is_due_after_250_ms() -> None:
-    opening = Opening(0.0)
+    opening = OpenDuration(0.0)
     assert begin(opening, AT) == 0.25
     assert begin(opening, AT + 0.25) > 0.8
     opening.end()
@@ -116,14 +122,14 @@ def test_openings_without_early_probes_last_open_for_or_an_eighth_of_the_outage(
 
 
 def test_no_opening_with_early_probes_is_longer_than_open_for() -> None:
-    opening = Opening(0.0)
+    opening = OpenDuration(0.0)
     assert [begin(opening, AT + at, open_s=0.125) for at in (0.0, 0.125, 60.0)] == [0.125] * 3
     assert begin(opening, AT + 600.0, open_s=1.5) == 1.5
 
 
 @pytest.mark.parametrize("early", [True, False])
 def test_jitter_shortens_each_opening_by_another_share(early: bool) -> None:
-    opening = Opening(0.25)
+    opening = OpenDuration(0.25)
     plain = begun(early=early)
     shares = [begin(opening, AT, early=early, jitter=0.5) / plain.length_s]
     for i in range(1, 6):

@@ -140,7 +140,7 @@ def test_quotation_in_a_bad_request_is_an_echo() -> None:
 def test_verdict_says_what_decided() -> None:
     assert classify_answer(429, {}, body("insufficient_quota"), WALL).why == "code insufficientquota"
     assert (
-        classify_answer(400, {}, body(None, None, "prompt is too long"), WALL).why == 'the words "prompt is too long"'
+        classify_answer(400, {}, body(None, None, "prompt is too long"), WALL).why == 'the phrase "prompt is too long"'
     )
     verdict = classify_answer(418, {}, b"", WALL)
     assert (verdict.why, verdict.status) == ("status 418", 418)
@@ -221,7 +221,7 @@ def test_rule_of_the_config_comes_first() -> None:
     said = body("insufficient_quota", None, "the worker pool is draining")
     assert classify_answer(400, {}, said, WALL, rules=rules).kind is Kind.OVERLOADED
     assert classify_answer(429, {}, said, WALL, rules=rules).kind is Kind.CONFLICT
-    assert classify_answer(429, {}, said, WALL, rules=rules).why == "a rule of the config"
+    assert classify_answer(429, {}, said, WALL, rules=rules).why == "a rule in upstreams.X.errors"
     assert classify_event(said, WALL, rules=rules).kind is Kind.CONFLICT
     assert kind_of(429, said) is Kind.QUOTA_EXHAUSTED
 

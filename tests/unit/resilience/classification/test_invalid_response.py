@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import FailureKind
-from llm_guard.resilience.classification.invalid_response import Fault, Seen, media_type, page_in, wrong_answer
+from llm_guard.resilience.classification.invalid_response import (
+    InvalidReason,
+    ObservedResponse,
+    media_type,
+    page_in,
+    wrong_answer,
+)
 
 PAGE = b"\n<!-- x --><!doctype HTML><html><head><title>\n Log  in &amp; go\x07</title></head>secret"
 
 
-def seen(head: bytes, content_type: str = "text/html; charset=utf-8") -> Seen:
-    return Seen(200, content_type, 99, head)
+def seen(head: bytes, content_type: str = "text/html; charset=utf-8") -> ObservedResponse:
+    return ObservedResponse(200, content_type, 99, head)
 
 
 def test_page_is_misrouted_and_named_by_its_title_alone() -> None:
@@ -24,7 +30,7 @@ def test_page_is_misrouted_and_named_by_its_title_alone() -> None:
 
 
 @pytest.mark.parametrize("fault", ["empty", "encoding", "shape", "stream", "text", "unary"])
-def test_wrong_form_is_malformed_and_no_evidence(fault: Fault) -> None:
+def test_wrong_form_is_malformed_and_no_evidence(fault: InvalidReason) -> None:
     failure = wrong_answer(seen(b"secret words", "text/plain"), "a message", fault)
     assert (failure.kind, failure.is_shape_only) == (FailureKind.MALFORMED, True)
     assert "secret" not in failure.detail

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from llm_guard.resilience.classification.error_body import Said, read_body
+from llm_guard.resilience.classification.error_body import ErrorBody, read_body
 from llm_guard.resilience.classification.retry_after import duration_s, hint_s, retry_after
 
 WALL = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
-NOTHING = Said("empty")
+NOTHING = ErrorBody("empty")
 
 
 def hint(headers: dict[str, str] | None = None, body: object = None, *, is_limit: bool = True) -> float | None:

@@ -6,8 +6,8 @@ from llm_guard.resilience.degradation.degraded_mode import (
     MOST_CHARS,
     Degradation,
     DegradedSettings,
-    Seen,
-    Turn,
+    ModeChange,
+    RouteTotals,
     is_common,
     parse_answer,
 )
@@ -26,17 +26,17 @@ RULES = DegradedSettings(
 class Route:
     """A route and its call counters."""
 
-    def __init__(self, rules: DegradedSettings = RULES, before: Seen | None = None) -> None:
+    def __init__(self, rules: DegradedSettings = RULES, before: RouteTotals | None = None) -> None:
         self.now = 1000.0
-        self.seen = before or Seen()
+        self.seen = before or RouteTotals()
         self.mode = Degradation(rules, self.seen, self.now)
 
-    def calls(self, answered: int = 0, failed: int = 0, cut_short: int = 0) -> Turn | None:
+    def calls(self, answered: int = 0, failed: int = 0, cut_short: int = 0) -> ModeChange | None:
         begun = self.seen.begun + answered + failed + cut_short
-        self.seen = Seen(begun, self.seen.answered + answered, self.seen.failed + failed)
+        self.seen = RouteTotals(begun, self.seen.answered + answered, self.seen.failed + failed)
         return self.mode.note(self.seen, self.now)
 
-    def later(self, seconds: float) -> Turn | None:
+    def later(self, seconds: float) -> ModeChange | None:
         """Advances the clock without any calls."""
         self.now += seconds
         return self.mode.note(self.seen, self.now)
@@ -63,11 +63,11 @@ def test_route_is_degraded_from_its_share_and_its_number_of_calls_on(
 
 
 def test_turn_says_what_led_to_it() -> None:
-    assert Route().calls(4, 6) == Turn(True, "6 of 10 calls within 60 s had no real answer")
+    assert Route().calls(4, 6) == ModeChange(True, "6 of 10 calls within 60 s failed")
 
 
 def test_what_was_counted_before_says_nothing() -> None:
-    route = Route(before=Seen(100, 0, 100))
+    route = Route(before=RouteTotals(100, 0, 100))
     assert route.later(1) is None
     assert route.calls(failed=9) is None
 
@@ -111,7 +111,7 @@ def test_it_is_left_once_enough_of_the_last_calls_were_answered() -> None:
     route.now += 29
     assert route.calls(answered=9) is None  # the recovery window has not passed
     route.now += 2
-    assert route.calls(answered=9, failed=1) == Turn(False, "18 of 19 calls within 30 s had a real answer")
+    assert route.calls(answered=9, failed=1) == ModeChange(False, "18 of 19 calls within 30 s succeeded")
 
 
 @pytest.mark.parametrize(("answered", "failed", "is_left"), [(9, 1, True), (8, 1, False), (1, 0, True), (0, 0, False)])
@@ -133,15 +133,15 @@ def test_failures_before_the_calm_do_not_hold_it() -> None:
 def test_what_led_to_it_does_not_lead_back() -> None:
     route = outage()
     route.now += 31
-    assert route.calls(answered=1) == Turn(False, "1 of 1 calls within 30 s had a real answer")
+    assert route.calls(answered=1) == ModeChange(False, "1 of 1 calls within 30 s succeeded")
     assert route.calls(failed=9) is None
-    assert route.calls(failed=1) == Turn(True, "10 of 10 calls within 60 s had no real answer")
+    assert route.calls(failed=1) == ModeChange(True, "10 of 10 calls within 60 s failed")
 
 
 def test_it_is_left_when_nobody_calls() -> None:
     route = outage()
     assert route.later(59) is None
-    assert route.later(1) == Turn(False, "nobody has called for 60 s")
+    assert route.later(1) == ModeChange(False, "no calls for 60 s")
 
 
 def test_it_is_not_left_while_calls_are_cut_short() -> None:
@@ -170,7 +170,7 @@ def test_snapshot_says_since_when_and_why() -> None:
     route.calls(failed=10)
     snapshot = route.mode.snapshot(route.now + 5)
     assert (snapshot.is_degraded, snapshot.since) == (True, route.now)
-    assert snapshot.why == "10 of 10 calls within 60 s had no real answer"
+    assert snapshot.why == "10 of 10 calls within 60 s failed"
 
 
 def test_route_is_in_use_while_somebody_calls() -> None:
@@ -201,7 +201,7 @@ def test_half_of_the_routes_in_use_are_the_gateways_trouble(
 
 @pytest.mark.parametrize("value", ["", "  \n", None, 5, ["x"], "x" * (MOST_CHARS + 1)])
 def test_answer_is_a_text_of_some_length(value: object) -> None:
-    with pytest.raises(ValueError, match=r"in quotes|8000 characters at most, this one 8001"):
+    with pytest.raises(ValueError, match=r"in quotes|at most 8000 characters, has 8001"):
         parse_answer(value)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from llm_guard.resilience.health.engine_state import Engine, Turn
+from llm_guard.resilience.health.engine_state import Engine, EngineEvent
 from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings
 
 SETTINGS = RestartSettings(
@@ -14,7 +14,7 @@ BOOT_S = 30.0
 U = 0.5
 
 
-def told(engine: Engine, now: float, problem: str | None = None) -> Turn | None:
+def told(engine: Engine, now: float, problem: str | None = None) -> EngineEvent | None:
     """Performs the pending action, which fails if there is a `problem`."""
     assert engine.take() is not None
     return engine.finish(problem, now, U)
@@ -29,7 +29,7 @@ def running(now: float = 0.0, settings: RestartSettings = SETTINGS) -> Engine:
     return engine
 
 
-def what(turn: Turn | None) -> tuple[str, str] | None:
+def what(turn: EngineEvent | None) -> tuple[str, str] | None:
     return None if turn is None else (turn.what, turn.after)
 
 
@@ -83,7 +83,7 @@ def test_engine_that_went_down_is_revived_after_its_wait() -> None:
     assert what(engine.note_down("503", 10.0, U)) == ("health_failed", "unhealthy")
     assert engine.wakes_at == 12.0
     assert engine.pass_time(11.9, U) is None
-    assert engine.pass_time(12.0, U) == Turn("auto_restart", "unhealthy", "restarting", "503", 1)
+    assert engine.pass_time(12.0, U) == EngineEvent("auto_restart", "unhealthy", "restarting", "503", 1)
     assert engine.take() == "revive"
     engine.finish(None, 13.0, U)
     assert what(engine.note_up(13.5, 14.0)) == ("auto_restart_success", "running")
@@ -93,7 +93,7 @@ def test_engine_that_went_down_is_revived_after_its_wait() -> None:
 def test_engine_whose_process_ended_is_revived_too() -> None:
     engine = running()
     turn = engine.note_gone("signal SIGKILL", 10.0, U)
-    assert turn == Turn("health_failed", "running", "unhealthy", "signal SIGKILL", 0)
+    assert turn == EngineEvent("health_failed", "running", "unhealthy", "signal SIGKILL", 0)
 
 
 def test_waits_grow_and_after_the_last_attempt_it_is_given_up() -> None:
@@ -177,7 +177,7 @@ def test_hourly_limit_puts_an_attempt_off_and_says_so_once() -> None:
     turn = engine.pass_time(12.0, U)
     assert turn is not None
     assert what(turn) == ("auto_restart_postponed", "unhealthy")
-    assert turn.why == "1 restarts within an hour are the most; before it: it died again"
+    assert turn.why == "limit of 1 restarts an hour reached; last failure: it died again"
     assert engine.wakes_at == 2.0 + HOUR_S
     assert engine.pass_time(100.0, U) is None
     assert what(engine.pass_time(2.0 + HOUR_S, U)) == ("auto_restart", "restarting")
@@ -206,7 +206,7 @@ def test_reset_forgets_the_attempts_of_one_that_runs() -> None:
     engine.pass_time(2.0, U)
     told(engine, 2.0)
     engine.note_up(2.0, 2.0)
-    assert engine.reset(3.0) == Turn("reset", "running", "running", "", 0)
+    assert engine.reset(3.0) == EngineEvent("reset", "running", "running", "", 0)
     engine.note_gone("it died", 4.0, U)
     assert what(engine.pass_time(6.0, U)) == ("auto_restart", "restarting")
 
@@ -271,7 +271,7 @@ def test_stop_that_was_not_possible_is_said() -> None:
     engine = running()
     engine.stop(1.0)
     engine.take()
-    assert engine.finish("the daemon is away", 2.0, U) == Turn(
+    assert engine.finish("the daemon is away", 2.0, U) == EngineEvent(
         "stop_failed", "stopped", "stopped", "the daemon is away", 0
     )  # fmt: skip
     assert engine.snapshot(2.0).why == "the daemon is away"

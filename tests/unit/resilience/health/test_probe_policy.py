@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.resilience.health.probe_policy import (
-    Finding,
     ProbeHistory,
+    ProbeHistorySnapshot,
     ProbeKind,
+    ProbeOutcome,
     ProbeResult,
-    RecordSnapshot,
     delay_s,
     evaluate_completion,
     evaluate_health,
@@ -54,14 +54,16 @@ ANSWERED = ProbeResult("answered", "it answered 404")
         (429, None, "answered"),
     ],
 )
-def test_health_page_is_judged_by_its_status_and_by_what_it_says(status: int, said: object, finding: Finding) -> None:
+def test_health_page_is_judged_by_its_status_and_by_what_it_says(
+    status: int, said: object, finding: ProbeOutcome
+) -> None:
     assert evaluate_health(status, said).finding == finding
 
 
 def test_finding_that_is_not_all_well_says_why() -> None:
     assert evaluate_health(503, None).why == "it answered 503 to the health page"
-    assert evaluate_health(200, "loading model").why == "its health page says 'loading model'"
-    assert evaluate_health(200, "x" * 500).why == "its health page says 'xxxxx" + "x" * 54
+    assert evaluate_health(200, "loading model").why == "its health page reports 'loading model'"
+    assert evaluate_health(200, "x" * 500).why == "its health page reports 'xxxxx" + "x" * 54
     assert evaluate_health(200, None).why == ""
     assert evaluate_models(404, None, ()).why == "it answered 404 to the list of models"
     assert evaluate_completion(502, False).why == "it answered 502 to a call for one token"
@@ -99,7 +101,7 @@ def test_completion_must_be_one() -> None:
 
 def noted(
     *sights: ProbeResult, succeeded: tuple[int, ...] = (), max_failures: int = 3
-) -> tuple[list[bool], RecordSnapshot]:
+) -> tuple[list[bool], ProbeHistorySnapshot]:
     """Returns the news of each probe and the final snapshot. Calls succeeded before the probes in `succeeded`."""
     history = ProbeHistory()
     news = [
@@ -110,45 +112,45 @@ def noted(
 
 
 def test_nothing_is_known_before_the_first_look() -> None:
-    assert noted() == ([], RecordSnapshot("unknown", 0, ""))
+    assert noted() == ([], ProbeHistorySnapshot("unknown", 0, ""))
 
 
 def test_that_all_is_well_is_no_news() -> None:
-    assert noted(OK, OK) == ([False, False], RecordSnapshot("up", 0, ""))
+    assert noted(OK, OK) == ([False, False], ProbeHistorySnapshot("up", 0, ""))
 
 
 def test_it_is_down_after_so_many_failures_in_a_row() -> None:
     news, seen = noted(OK, FAILED, FAILED, FAILED, FAILED)
     assert news == [False, False, False, True, False]
-    assert seen == RecordSnapshot("down", 4, "it answered 503")
+    assert seen == ProbeHistorySnapshot("down", 4, "it answered 503")
 
 
 def test_it_may_be_down_from_the_first_look_on() -> None:
-    assert noted(FAILED, max_failures=1) == ([True], RecordSnapshot("down", 1, "it answered 503"))
+    assert noted(FAILED, max_failures=1) == ([True], ProbeHistorySnapshot("down", 1, "it answered 503"))
 
 
 def test_failures_that_are_not_in_a_row_do_not_count() -> None:
-    assert noted(FAILED, FAILED, OK, FAILED, FAILED)[1] == RecordSnapshot("up", 2, "it answered 503")
+    assert noted(FAILED, FAILED, OK, FAILED, FAILED)[1] == ProbeHistorySnapshot("up", 2, "it answered 503")
 
 
 @pytest.mark.parametrize("sight", [OK, ANSWERED])
 def test_it_is_up_again_after_one_answer(sight: ProbeResult) -> None:
     news, seen = noted(FAILED, FAILED, FAILED, sight)
     assert news == [False, False, True, True]
-    assert seen == RecordSnapshot("up", 0, sight.why)
+    assert seen == ProbeHistorySnapshot("up", 0, sight.why)
 
 
 def test_look_that_came_to_nothing_changes_nothing_but_what_is_said() -> None:
-    assert noted(FAILED, FAILED, UNCLEAR)[1] == RecordSnapshot("unknown", 2, "no descriptors")
-    assert noted(FAILED, FAILED, FAILED, UNCLEAR)[1] == RecordSnapshot("down", 3, "no descriptors")
-    assert noted(UNCLEAR)[1] == RecordSnapshot("unknown", 0, "no descriptors")
+    assert noted(FAILED, FAILED, UNCLEAR)[1] == ProbeHistorySnapshot("unknown", 2, "no descriptors")
+    assert noted(FAILED, FAILED, FAILED, UNCLEAR)[1] == ProbeHistorySnapshot("down", 3, "no descriptors")
+    assert noted(UNCLEAR)[1] == ProbeHistorySnapshot("unknown", 0, "no descriptors")
 
 
 def test_calls_that_succeed_count_for_more_than_looks_that_fail() -> None:
     news, seen = noted(FAILED, FAILED, FAILED, FAILED, FAILED, succeeded=(2,))
     assert news == [False] * 5
     assert seen.failures == 2
-    assert noted(FAILED, succeeded=(0,))[1] == RecordSnapshot("up", 0, "calls succeed, although it answered 503")
+    assert noted(FAILED, succeeded=(0,))[1] == ProbeHistorySnapshot("up", 0, "calls succeed, although it answered 503")
 
 
 def test_calls_that_succeed_bring_back_what_was_down() -> None:

@@ -7,7 +7,7 @@ import pytest
 from llm_guard.resilience.health.restart_policy import (
     HOUR_S,
     PRESETS,
-    GivingUp,
+    GiveUpWindow,
     RestartSettings,
     delay_s,
     giving_up,
@@ -31,13 +31,13 @@ def test_no_jitter_goes_beyond_the_longest_wait() -> None:
 
 
 def test_time_until_giving_up_is_the_sum_of_all_waits_and_attempts() -> None:
-    assert giving_up(PLAIN, 0.0) == GivingUp(24, 24, 24)
-    assert giving_up(PLAIN, 30.0) == GivingUp(144, 144, 144)
+    assert giving_up(PLAIN, 0.0) == GiveUpWindow(24, 24, 24)
+    assert giving_up(PLAIN, 30.0) == GiveUpWindow(144, 144, 144)
 
 
 def test_time_until_giving_up_has_the_bounds_of_the_jitter() -> None:
     spread = replace(PLAIN, jitter=0.5, max_delay=1000.0)
-    assert giving_up(spread, 1.0) == GivingUp(19, 34, 49)
+    assert giving_up(spread, 1.0) == GiveUpWindow(19, 34, 49)
 
 
 def test_hourly_limit_draws_the_time_until_giving_up_out() -> None:

@@ -10,7 +10,7 @@ from llm_guard.resilience.health.status import (
     HealthSettings,
     HealthSignals,
     HealthState,
-    Verdict,
+    HealthVerdict,
     evaluate_refusals,
     judge,
     sum_up,
@@ -56,17 +56,17 @@ def test_engine_that_was_given_up_is_failed_whatever_else_is_wrong() -> None:
         (HealthSignals(state="half_open"), "its breaker is half-open"),
         (HealthSignals(host="half_open"), "its upstream's breaker is half-open"),
         (HealthSignals(attempts=ENOUGH, failures=2), "2 of 20 attempts within a minute failed"),
-        (HealthSignals(held_s=11.6), "its provider takes nothing for another 12 s"),
-        (HealthSignals(rests_s=29.9), "its credential is benched for another 30 s"),
-        (HealthSignals(quota_s=29.9), "its quota is spent, and it rests for another 30 s"),
-        (HealthSignals(named_wait_s=59.9), "its provider has named a wait: it rests for another 60 s"),
+        (HealthSignals(held_s=11.6), "its provider sent a Retry-After: no calls for another 12 s"),
+        (HealthSignals(rests_s=29.9), "its credential is in cooldown for another 30 s"),
+        (HealthSignals(quota_s=29.9), "its quota is exhausted, in cooldown for another 30 s"),
+        (HealthSignals(named_wait_s=59.9), "its provider sent a Retry-After, in cooldown for another 60 s"),
         (
             HealthSignals(calls=20, refused={"limit": 4, "breaker": 6}),
             "the gateway refused 10 of 20 calls within a minute: 6 by breaker, 4 by limit",
         ),
         (HealthSignals(p95_s=10.01), "p95 is 10 s, above its budget of 10 s"),
         (HealthSignals(p95_s=12.34), "p95 is 12.3 s, above its budget of 10 s"),
-        (HealthSignals(p95_s=inf), "p95 is longer than its limits, above its budget of 10 s"),
+        (HealthSignals(p95_s=inf), "p95 is longer than its timeouts, above its budget of 10 s"),
         (HealthSignals(first_token_p95_s=1.5), "p95 to the first token is 1.5 s, above its budget of 1 s"),
         (HealthSignals(hold="drained by an operator"), "drained by an operator"),
     ],
@@ -102,13 +102,13 @@ def test_share_of_nothing_allowed_is_not_reached_by_no_failure() -> None:
 
 def test_worst_reasons_come_first_and_none_is_left_out() -> None:
     verdict = judge(
-        HealthSignals(state="open", host="open", attempts=50, failures=10, hold="benched by an operator"), SETTINGS
+        HealthSignals(state="open", host="open", attempts=50, failures=10, hold="cordoned by an operator"), SETTINGS
     )
     assert verdict.why == (
         "its breaker is open",
         "its upstream's breaker is open",
         "10 of 50 attempts within a minute failed",
-        "benched by an operator",
+        "cordoned by an operator",
     )
 
 
@@ -129,7 +129,7 @@ def test_one_that_is_ill_degrades_the_whole_and_is_named() -> None:
 def test_whole_is_ill_when_all_that_are_in_use_are() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a"])
     assert verdict.health == "unhealthy"
-    assert verdict.why[0] == "no deployment that is in use is well"
+    assert verdict.why[0] == "no deployment in use is healthy"
 
 
 def test_failed_ones_are_named_first_and_are_as_ill_as_the_unhealthy() -> None:
@@ -141,7 +141,7 @@ def test_failed_ones_are_named_first_and_are_as_ill_as_the_unhealthy() -> None:
 def test_whole_is_ill_when_a_model_has_nobody_left_though_others_are_well() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a", "b"], ["gpt-4o"])
     assert verdict.health == "unhealthy"
-    assert verdict.why == ("nobody is left who could answer for gpt-4o", "1 of 2 deployments is unhealthy: a")
+    assert verdict.why == ("no deployment is left for gpt-4o", "1 of 2 deployments is unhealthy: a")
 
 
 def test_ill_one_that_nobody_asks_does_not_make_the_whole_ill() -> None:
@@ -173,16 +173,22 @@ def test_half_of_the_calls_refused_is_degraded_and_nearly_all_unhealthy(
 
 
 def test_whole_is_no_healthier_than_the_calls_of_its_models() -> None:
-    well, poor, ill = Verdict("healthy"), Verdict("degraded", ("most",)), Verdict("unhealthy", ("all",))
+    well, poor, ill = (
+        HealthVerdict("healthy"),
+        HealthVerdict("degraded", ("most",)),
+        HealthVerdict("unhealthy", ("all",)),
+    )
     assert with_refusals(well, well, {}) == well
-    assert with_refusals(well, well, {"gpt": poor}) == Verdict("degraded", ("gpt: most",))
-    assert with_refusals(well, well, {"gpt": ill}) == Verdict("degraded", ("gpt: all",))
-    assert with_refusals(well, ill, {"gpt": ill}) == Verdict("unhealthy", ("gpt: all",))
-    assert with_refusals(ill, well, {"gpt": poor}) == Verdict("unhealthy", ("all", "gpt: most"))
+    assert with_refusals(well, well, {"gpt": poor}) == HealthVerdict("degraded", ("gpt: most",))
+    assert with_refusals(well, well, {"gpt": ill}) == HealthVerdict("degraded", ("gpt: all",))
+    assert with_refusals(well, ill, {"gpt": ill}) == HealthVerdict("unhealthy", ("gpt: all",))
+    assert with_refusals(ill, well, {"gpt": poor}) == HealthVerdict("unhealthy", ("all", "gpt: most"))
 
 
 def test_only_some_of_many_models_are_named() -> None:
     found = with_refusals(
-        Verdict("healthy"), Verdict("healthy"), {f"m{n}": Verdict("degraded", ("x",)) for n in range(7)}
+        HealthVerdict("healthy"),
+        HealthVerdict("healthy"),
+        {f"m{n}": HealthVerdict("degraded", ("x",)) for n in range(7)},
     )
-    assert found.why == ("m0: x", "m1: x", "so it did for 5 more models")
+    assert found.why == ("m0: x", "m1: x", "the same for 5 more models")

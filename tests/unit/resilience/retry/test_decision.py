@@ -136,11 +136,11 @@ def test_failure_that_only_another_deployment_can_cure_falls_back_at_once(kind: 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        (Facts(retries_done=2), "attempts used up"),
+        (Facts(retries_done=2), "max_attempts reached"),
         (Facts(can_spend=False), "retry budget empty"),
         (Facts(deadline_at=100.1), "deadline"),
         (Facts(deadline_at=100.2), "deadline"),
-        (Facts(asked=30.5), "upstream asks to wait longer than max_delay"),
+        (Facts(asked=30.5), "Retry-After longer than retry.max_delay"),
     ],
 )
 def test_obstacle_falls_back_or_ends_the_call(facts: Facts, why: str) -> None:
@@ -156,7 +156,7 @@ def test_attempts_count_the_first_exchange() -> None:
 def test_conflict_is_never_sent_to_another_deployment() -> None:
     assert isinstance(Facts(FailureKind.CONFLICT, has_next=True).decide(), Retry)
     used_up = Facts(FailureKind.CONFLICT, has_next=True, retries_done=2)
-    assert used_up.decide() == GiveUp("attempts used up")
+    assert used_up.decide() == GiveUp("max_attempts reached")
     asked = Facts(FailureKind.CONFLICT, has_next=True, asked=5.0)
     assert waits(asked.decide()) == pytest.approx(5.25)
 
@@ -275,7 +275,7 @@ def test_call_out_of_time_goes_to_no_other_model() -> None:
 @pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT, FailureKind.TRUNCATED])
 def test_call_that_may_have_been_executed_and_must_not_be_twice_is_given_up(kind: FailureKind) -> None:
     broken = Facts(kind, has_next=True, has_other_model=True, is_repeatable=False)
-    assert broken.decide() == GiveUp("it may have been executed")
+    assert broken.decide() == GiveUp("not idempotent: it may have been executed")
     assert not isinstance(replace(broken, is_repeatable=True).decide(), GiveUp)
 
 

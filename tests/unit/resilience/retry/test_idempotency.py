@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.outcome import Answer, Failure, FailureKind
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.resilience.retry.idempotency import Repeatable, may_have_executed
 
 BUILT_IN = Repeatable({})
@@ -116,7 +116,7 @@ def test_part_of_a_request_executes_nothing() -> None:
 @pytest.mark.parametrize(("status", "is_perhaps"), [(503, False), (500, True), (502, True), (504, True)])
 def test_service_that_says_it_is_unavailable_has_executed_nothing(status: int, is_perhaps: bool) -> None:
     """OpenAI uses `server_error` for both; a 503 means that nothing was executed."""
-    answer = Answer(status, "", (), b'{"error": {"type": "server_error"}}')
+    answer = UpstreamErrorResponse(status, "", (), b'{"error": {"type": "server_error"}}')
     assert may_have_executed(Failure(FailureKind.SERVER_ERROR, "answered", answer=answer)) == is_perhaps
     assert may_have_executed(Failure(FailureKind.NETWORK, "reset behind a proxy", answer=answer))
     assert may_have_executed(Failure(FailureKind.SERVER_ERROR, "event", answer=answer, is_after_head=True))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.resilience.streams.settings import Recover, effective_recover, may_recover, parse_recover
+from llm_guard.resilience.streams.settings import ResumePolicy, effective_recover, may_recover, parse_recover
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_other_words_are_refused(written: object) -> None:
 
 
 @pytest.mark.parametrize("recover", ["off", "auto", "continue", "restart"])
-def test_by_itself_a_stream_is_recovered_only_where_a_deployment_takes_a_beginning(recover: Recover) -> None:
+def test_by_itself_a_stream_is_recovered_only_where_a_deployment_takes_a_beginning(recover: ResumePolicy) -> None:
     assert effective_recover(recover, takes_prefill=True) == recover
     assert effective_recover(recover, takes_prefill=False) == ("off" if recover == "auto" else recover)
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from llm_guard.resilience.throttling.adaptive_throttle import Throttle
-from llm_guard.resilience.throttling.observation_window import Before, FailureShare
+from llm_guard.resilience.throttling.observation_window import FailureShare, TrialBaseline
 from llm_guard.resilience.throttling.rate_trial import at_least, differs, judge
 
 ANSWER_S, ERROR_S = 0.2, 0.05
@@ -132,7 +132,7 @@ def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
 def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
     """The throttle was started by chance."""
     world = World(at_random(0.9), seed)
-    world.throttle._before = Before(100.0, 0.9)
+    world.throttle._before = TrialBaseline(100.0, 0.9)
     world.throttle._try(0.9, 10.0, 0.0)
     world.throttle._keep(0.0)
     world.run(100.0, 0.0, 1.5)
@@ -141,7 +141,7 @@ def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
 
 def test_rate_that_is_a_little_too_high_is_lowered_once_more() -> None:
     world = World(overloaded(20.0))
-    world.throttle._before = Before(100.0, 0.8)
+    world.throttle._before = TrialBaseline(100.0, 0.8)
     world.throttle._keep(0.0)
     world.throttle._try(0.03, 22.0, 0.0)
     world.run(100.0, 0.0, 12.0)
@@ -308,7 +308,7 @@ def test_slow_failures_are_counted_from_the_first_on(times: float) -> None:
 def test_burst_at_a_small_load_does_not_lower_the_rate_to_that_load() -> None:
     """24 calls a second are allowed and 10 arrive, of which two fail."""
     throttle = Throttle(0.0)
-    throttle._before = Before(50.0, 0.6)
+    throttle._before = TrialBaseline(50.0, 0.6)
     throttle._try(0.5, 24.0, 0.0)
     throttle._keep(0.0)
     for number in range(10):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from llm_guard.storage.cache.response_store import CachedAnswer, MemoryCache, cost_of
+from llm_guard.storage.cache.response_store import CachedResponse, MemoryCache, cost_of
 from tests.fakes.clock import ManualClock
 
-ANSWER = CachedAnswer(route="a", status=200, reason="", headers=(), body=b"x" * 100, is_stream=False, deployment="")
+ANSWER = CachedResponse(route="a", status=200, reason="", headers=(), body=b"x" * 100, is_stream=False, deployment="")
 
 
 async def test_answer_that_is_replaced_for_ever_takes_the_room_of_one() -> None:

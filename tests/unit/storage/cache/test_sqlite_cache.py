@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from llm_guard.clock import SystemClock
 from llm_guard.storage.cache import sqlite_cache
-from llm_guard.storage.cache.response_store import CachedAnswer, cost_of
+from llm_guard.storage.cache.response_store import CachedResponse, cost_of
 from llm_guard.storage.cache.sqlite_cache import REST_S, SqliteCache
 from llm_guard.storage.cache.sqlite_cache_file import FILE, CacheFile
 from llm_guard.storage.io_thread import MOST_WAITING
@@ -23,8 +23,8 @@ from tests.fakes.waiting import eventually
 KEY, OTHER = b"k" * 32, b"o" * 32
 
 
-def answer(body: bytes = b"{}", route: str = "gpt") -> CachedAnswer:
-    return CachedAnswer(
+def answer(body: bytes = b"{}", route: str = "gpt") -> CachedResponse:
+    return CachedResponse(
         route=route, status=200, reason="OK", headers=(("content-type", "application/json"),), body=body,
         is_stream=False, deployment="one/gpt",
     )  # fmt: skip
@@ -121,12 +121,12 @@ async def test_broken_file_is_moved_aside(cache: SqliteCache, clock: SteppedCloc
     (tmp_path / FILE).write_bytes(b"no database" * 1000)
     with capture_logs() as log:
         assert await cache.get(KEY) is None
-        assert cache.snapshot().failures == {"read": 1}
+        assert cache.snapshot().failures == {"read_failed": 1}
         clock.advance(REST_S)
         await cache.put(KEY, answer(), 60)
         assert await cache.get(KEY) is not None
     assert (tmp_path / f"{FILE}.broken-1").exists()
-    assert any("is broken" in line["event"] for line in log)
+    assert any("is corrupt" in line["event"] for line in log)
 
 
 async def test_answer_that_cannot_be_read_is_not_there(cache: SqliteCache, tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ async def test_folder_that_is_gone_costs_the_cache_and_no_call(clock: SteppedClo
         assert await cache.get(KEY) is None
         assert await cache.get(KEY) is None
         await cache.put(KEY, answer(), 60)
-    assert cache.snapshot().failures == {"read": 1}  # the cache is suspended
+    assert cache.snapshot().failures == {"read_failed": 1}  # the cache is suspended
     assert [line["log_level"] for line in log] == ["warning"]
     clock.advance(REST_S)
     await cache.put(KEY, answer(), 60)
-    assert cache.snapshot().failures == {"read": 1, "write": 1}
+    assert cache.snapshot().failures == {"read_failed": 1, "write_failed": 1}
     assert await cache.purge(None) is None
     await cache.close()
 
@@ -183,7 +183,7 @@ async def test_disk_that_hangs_makes_a_call_wait_a_tenth_of_a_second(
     await clock.pass_s(sqlite_cache.READ_S)
     assert await asked is None
     assert await cache.get(KEY) is None  # at once, because the cache is suspended
-    assert cache.snapshot().failures == {"slow": 1}
+    assert cache.snapshot().failures == {"timeout": 1}
     go_on.set()
     await clock.pass_s(REST_S)
     assert await cache.get(KEY) is not None
@@ -197,7 +197,7 @@ async def test_answers_that_wait_for_a_disk_are_bounded(
     writing = [asyncio.create_task(cache.put(bytes([number]) * 32, answer(body), 60)) for number in range(2)]
     await let_run()
     await cache.put(KEY, answer(), 60)
-    assert cache.snapshot().failures == {"full": 1}
+    assert cache.snapshot().failures == {"queue_full": 1}
     go_on.set()
     await asyncio.gather(*writing)
     await clock.pass_s(REST_S)
@@ -213,7 +213,7 @@ async def test_answer_that_is_written_late_is_kept_all_the_same(
     await let_run()
     await clock.pass_s(sqlite_cache.WRITE_S)
     await asyncio.gather(*writing)
-    assert cache.snapshot().failures == {"slow": 2}
+    assert cache.snapshot().failures == {"timeout": 2}
     go_on.set()
     await clock.pass_s(REST_S)
     assert await cache.get(OTHER) is not None
@@ -238,7 +238,7 @@ async def test_disk_that_has_much_to_do_is_not_taken_for_one_that_hangs(
     assert await second is None
     turns.release(2)
     assert await cache.get(KEY) is not None
-    assert cache.snapshot().failures == {"slow": 1}
+    assert cache.snapshot().failures == {"timeout": 1}
 
 
 async def test_loop_that_is_late_itself_is_not_taken_for_a_disk_that_hangs(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_more_than_can_wait_costs_nobody_else_the_cache(
     go_on = stuck("get")
     asked = [asyncio.create_task(cache.get(KEY)) for _ in range(MOST_WAITING + 10)]
     await let_run()
-    assert cache.snapshot().failures["full"] > 0
+    assert cache.snapshot().failures["queue_full"] > 0
     go_on.set()
     found = await asyncio.gather(*asked)
     assert found[0] is not None

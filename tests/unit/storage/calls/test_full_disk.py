@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from llm_guard.storage.calls.bodies import Bodies
-from llm_guard.storage.calls.sqlite_store import KeptCallsFile
-from llm_guard.storage.calls.store import KeptCall, Wanted
+from llm_guard.storage.calls.sqlite_store import SqliteCallStore
+from llm_guard.storage.calls.store import CallFilter, StoredCall
 from llm_guard.storage.errors import DiskFullError, StoreError
-from tests.fakes.kept import ANSWER, BODY, letter, promise, stored_request
+from tests.fakes.kept import ANSWER, BODY, deferred_call, letter, stored_request
 from tests.fakes.small_disk import fill, small_disk
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[KeptCallsFile]:
-    kept = KeptCallsFile(lambda: tmp_path, "one", Bodies("plain", None))
+def store(tmp_path: Path) -> Iterator[SqliteCallStore]:
+    kept = SqliteCallStore(lambda: tmp_path, "one", Bodies("plain", None))
     yield kept
     kept.close()
 
@@ -30,15 +30,15 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def large(number: int) -> KeptCall:
+def large(number: int) -> StoredCall:
     return letter(f"large-{number}", 1000.0 + number, request=stored_request(b"x" * 60_000))
 
 
 def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(small_disk: Path) -> None:
-    store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
+    store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
     try:
         number = 0
-        with pytest.raises(DiskFullError, match="make room"):  # noqa: PT012  # any of the calls may fail
+        with pytest.raises(DiskFullError, match="free some space"):  # noqa: PT012  # any of the calls may fail
             for number in range(1000):
                 store.add(large(number))
         assert number > 50
@@ -49,8 +49,8 @@ def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(s
         kept = store.get("large-7")
         assert kept is not None
         assert kept.request.body == b"x" * 60_000
-        assert len(store.find(Wanted(), 1000, None)) == store.stats().count["letter/dead"] == number
-        assert store.delete(Wanted(ids=("large-7", "large-8"))) == 2
+        assert len(store.find(CallFilter(), 1000, None)) == store.stats().count["dead_letter/dead"] == number
+        assert store.delete(CallFilter(ids=("large-7", "large-8"))) == 2
         assert store.sweep(1000, 60, 9999, 5 * 60_000) > number - 10
         os.unlink(junk)
         store.add(large(number))
@@ -62,7 +62,7 @@ def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(s
 
 def test_disk_that_is_full_of_others_things_tells_so_from_the_beginning(small_disk: Path) -> None:
     fill(small_disk)
-    store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
+    store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
     with pytest.raises(DiskFullError):
         store.add(letter())
     os.unlink(small_disk / "junk")
@@ -72,29 +72,29 @@ def test_disk_that_is_full_of_others_things_tells_so_from_the_beginning(small_di
 
 
 def test_without_its_reserve_a_full_disk_says_so_when_something_is_deleted(small_disk: Path) -> None:
-    store = KeptCallsFile(lambda: small_disk, "one", Bodies("plain", None))
-    store.add(promise())
+    store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
+    store.add(deferred_call())
     store.add(letter("b"))
     os.unlink(small_disk / "calls.reserve")
     junk = fill(small_disk)
     with pytest.raises(DiskFullError):
-        store.delete(Wanted(ids=("b",)))
+        store.delete(CallFilter(ids=("b",)))
     os.unlink(junk)
-    assert store.delete(Wanted(ids=("b",))) == 1
+    assert store.delete(CallFilter(ids=("b",))) == 1
     store.close()
 
 
 def test_lock_that_another_process_holds_is_waited_for_and_then_told(
-    store: KeptCallsFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteCallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_guard.storage.sqlite_file._BUSY_S", 0.01)
-    store.add(promise())
+    store.add(deferred_call())
     other = sqlite3.connect(tmp_path / "calls.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for write in (
         lambda: store.add(letter("b")),
         lambda: store.begin(1000, 1, 30),
-        lambda: store.delete(Wanted()),
+        lambda: store.delete(CallFilter()),
         lambda: store.sweep(1e9, 0, 0, 0),
     ):
         with pytest.raises(StoreError, match="locked"):
@@ -108,7 +108,7 @@ def test_lock_that_another_process_holds_is_waited_for_and_then_told(
     assert store.answer(begun.id, ANSWER, 1, 1001)
 
 
-def test_broken_file_is_moved_aside_and_what_comes_is_kept(store: KeptCallsFile, tmp_path: Path) -> None:
+def test_broken_file_is_moved_aside_and_what_comes_is_kept(store: SqliteCallStore, tmp_path: Path) -> None:
     (tmp_path / "calls.db").write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match="not a database"):
         store.get("a")
@@ -121,6 +121,6 @@ def test_broken_file_is_moved_aside_and_what_comes_is_kept(store: KeptCallsFile,
 
 def test_folder_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    store = KeptCallsFile(lambda: tmp_path / "file" / "state", "one", Bodies("plain", None))
+    store = SqliteCallStore(lambda: tmp_path / "file" / "state", "one", Bodies("plain", None))
     with pytest.raises(StoreError):
         store.add(letter())

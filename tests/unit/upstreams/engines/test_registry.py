@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from llm_guard.config import EngineConfig
-from llm_guard.resilience.health.engine_state import Turn
-from llm_guard.upstreams.engines.docker_driver import ContainerEngine
-from llm_guard.upstreams.engines.process_driver import CommandEngine
+from llm_guard.resilience.health.engine_state import EngineEvent
+from llm_guard.upstreams.engines.docker_driver import ContainerDriver
+from llm_guard.upstreams.engines.process_driver import ProcessDriver
 from llm_guard.upstreams.engines.registry import Engines, strategy_of
-from llm_guard.upstreams.engines.systemd_driver import UnitEngine
+from llm_guard.upstreams.engines.systemd_driver import SystemdDriver
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.engine import FakeEngine, FakeProbing
 
@@ -61,7 +61,7 @@ class World:
         self.made.append(FakeEngine())
         return self.engine
 
-    def _hear(self, name: str, turn: Turn) -> None:
+    def _hear(self, name: str, turn: EngineEvent) -> None:
         self.told.append((name, turn.what, turn.after))
 
 
@@ -509,10 +509,10 @@ async def test_reload_that_removes_one_in_the_middle_of_a_restart_forgets_it() -
 @pytest.mark.parametrize(
     ("way", "kind", "place"),
     [
-        ({"command": {"argv": ("/opt/bin/vllm", "serve")}}, CommandEngine, "vllm"),
-        ({"docker": {"container": "x"}}, ContainerEngine, "docker container x"),
-        ({"podman": {"container": "x"}}, ContainerEngine, "podman container x"),
-        ({"systemd": {"unit": "vllm.service"}}, UnitEngine, "unit vllm.service"),
+        ({"command": {"argv": ("/opt/bin/vllm", "serve")}}, ProcessDriver, "vllm"),
+        ({"docker": {"container": "x"}}, ContainerDriver, "docker container x"),
+        ({"podman": {"container": "x"}}, ContainerDriver, "podman container x"),
+        ({"systemd": {"unit": "vllm.service"}}, SystemdDriver, "unit vllm.service"),
     ],
 )
 def test_each_way_has_its_strategy(way: dict[str, Any], kind: type, place: str) -> None:

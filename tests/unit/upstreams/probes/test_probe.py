@@ -12,11 +12,11 @@ import pytest
 
 from llm_guard.config import Auth
 from llm_guard.outcome import FailureKind
-from llm_guard.proxy.http_client.connection_pool import Connections, UpstreamError
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeResult, ProbeSettings
 from llm_guard.routing.deployment import Upstream
-from llm_guard.upstreams.probes.probe import look_at, sight_of
-from llm_guard.upstreams.probes.targets import Subject
+from llm_guard.upstreams.probes.probe import new_probe, result_of_error
+from llm_guard.upstreams.probes.targets import ProbeTarget
 from tests.fakes.provider import END, Close, Hold, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 
@@ -47,12 +47,12 @@ async def looks(
     family: str = "",
 ) -> tuple[list[ProbeResult], list[bytes]]:
     """Returns the results of `count` probes, and the requests that they sent."""
-    connections = Connections()
+    connections = ConnectionPool()
     async with ScriptedProvider(*scripts) as provider:
         auth: Auth = "x-api-key" if dialect == "anthropic" else "bearer"
         upstream = Upstream("a", dialect, provider.url + base_path, api_key, auth, family)
         model = "m" if settings is COMPLETION else None
-        look = look_at(Subject(upstream, settings, model, wanted=wanted), connections)
+        look = new_probe(ProbeTarget(upstream, settings, model, wanted=wanted), connections)
         try:
             return [await _seen(look.look()) for _ in range(count)], provider.requests
         finally:
@@ -64,7 +64,7 @@ async def _seen(looking: Any) -> ProbeResult:
         try:
             result: ProbeResult = await looking
         except UpstreamError as error:
-            result = sight_of(error)
+            result = result_of_error(error)
         return result
 
 
@@ -83,7 +83,7 @@ async def test_head_is_enough_where_there_is_nothing_to_read() -> None:
 
 async def test_page_is_read_where_there_is_json_and_from_then_on_at_once() -> None:
     sights, requests = await looks(2, HAS_JSON, said("ok"), said("loading model"))
-    assert sights == [ProbeResult("ok"), ProbeResult("failed", "its health page says 'loading model'")]
+    assert sights == [ProbeResult("ok"), ProbeResult("failed", "its health page reports 'loading model'")]
     assert lines(requests) == ["HEAD /health", "GET /health", "GET /health"]
 
 
@@ -124,7 +124,7 @@ async def test_page_without_an_end_is_not_read_on() -> None:
 async def test_page_that_is_cut_is_a_failure() -> None:
     cut: list[Step] = [stream_head(200), chunk(b"{"), Close()]
     sights, _ = await looks(1, NO_HEAD, cut)
-    assert sights == [ProbeResult("failed", "the answer was cut")]
+    assert sights == [ProbeResult("failed", "the response was cut off")]
 
 
 async def test_path_is_from_the_root_of_the_host() -> None:
@@ -139,9 +139,9 @@ async def test_connection_that_had_been_closed_is_no_failure() -> None:
 
 
 async def test_connection_that_is_refused_is_a_failure() -> None:
-    connections = Connections()
+    connections = ConnectionPool()
     upstream = Upstream("a", "openai", "http://127.0.0.1:1/v1", None, "bearer")
-    result = await _seen(look_at(Subject(upstream, HEALTH), connections).look())
+    result = await _seen(new_probe(ProbeTarget(upstream, HEALTH), connections).look())
     assert result.finding == "failed"
     assert result.why.startswith("connecting failed: ")
     await connections.close()
@@ -246,12 +246,12 @@ def _has_more_than(provider: ScriptedProvider, count: int) -> bool:
 
 
 async def test_look_that_is_broken_off_leaves_no_connection() -> None:
-    connections = Connections()
+    connections = ConnectionPool()
     async with ScriptedProvider([Hold()], [stream_head(), chunk(b"{"), Hold()]) as provider:
         upstream = Upstream("a", "openai", f"{provider.url}/v1", None, "bearer")
         for settings in (HEALTH, MODELS):
             count = len(provider.requests)
-            looking = asyncio.ensure_future(look_at(Subject(upstream, settings), connections).look())
+            looking = asyncio.ensure_future(new_probe(ProbeTarget(upstream, settings), connections).look())
             await eventually(partial(_has_more_than, provider, count))
             looking.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -262,7 +262,7 @@ async def test_look_that_is_broken_off_leaves_no_connection() -> None:
 
 
 def test_faults_of_our_own_say_nothing() -> None:
-    assert sight_of(UpstreamError(FailureKind.OWN_RESOURCES, "no descriptors")) == ProbeResult(
+    assert result_of_error(UpstreamError(FailureKind.OWN_RESOURCES, "no descriptors")) == ProbeResult(
         "unclear", "no descriptors"
     )
-    assert sight_of(UpstreamError(FailureKind.NETWORK, "reset")) == ProbeResult("failed", "reset")
+    assert result_of_error(UpstreamError(FailureKind.NETWORK, "reset")) == ProbeResult("failed", "reset")

@@ -17,7 +17,7 @@ from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.resilience.health.probe_policy import ProbeResult
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.upstreams.probes.prober import Prober
-from llm_guard.upstreams.probes.targets import ProbeView, Subject
+from llm_guard.upstreams.probes.targets import ProbeTarget, ProbeView
 from tests.fakes.clock import SteppedClock, let_run
 
 OK, FAILED, ANSWERED = (
@@ -97,7 +97,7 @@ class Stand:
 
 
 class _Played:
-    def __init__(self, stand: Stand, subject: Subject) -> None:
+    def __init__(self, stand: Stand, subject: ProbeTarget) -> None:
         self._stand = stand
         self._name = subject.label or subject.upstream.name
 
@@ -208,7 +208,7 @@ async def test_silence_is_a_failure_after_the_timeout() -> None:
         await stand.clock.pass_s(4.9)
         assert stand.view().last is None
         await stand.clock.pass_s(0.2)
-        assert (stand.view().last, stand.view().why) == ("failed", "it did not answer within 5 s")
+        assert (stand.view().last, stand.view().why) == ("failed", "it did not respond within 5 s")
         assert (stand.view().took_s, stand.view().last_ok_wall) == (None, None)
 
 
@@ -419,8 +419,8 @@ async def test_failure_opens_no_breaker_and_no_way() -> None:
 async def test_looking_now_does_not_wait_for_the_interval() -> None:
     async with probing() as stand:
         await stand.clock.pass_s(2)
-        stand.prober.look_now("a")
-        stand.prober.look_now("z")
+        stand.prober.probe_now("a")
+        stand.prober.probe_now("z")
         await stand.clock.pass_s(15)
         assert (stand.looks("a"), stand.looks("b")) == ([0, 2, 12], [0, 10])
 
@@ -428,8 +428,8 @@ async def test_looking_now_does_not_wait_for_the_interval() -> None:
 async def test_who_asks_while_a_look_is_under_way_gets_the_next() -> None:
     async with probing(a=Slow(3, FAILED)) as stand:
         await stand.clock.pass_s(1)
-        asking = asyncio.ensure_future(stand.prober.wait_looks("a"))
-        stand.prober.look_now("a")
+        asking = asyncio.ensure_future(stand.prober.probe_and_wait("a"))
+        stand.prober.probe_now("a")
         stand.sights["a"] = Slow(1)
         await stand.clock.pass_s(2.5)
         assert not asking.done()
@@ -441,16 +441,16 @@ async def test_who_asks_while_a_look_is_under_way_gets_the_next() -> None:
 async def test_all_can_be_looked_at_at_once() -> None:
     async with probing(CALLED) as stand:
         await stand.clock.pass_s(3)
-        found = await stand.prober.wait_looks(None)
+        found = await stand.prober.probe_and_wait(None)
         assert [(each.upstream, each.deployment) for each in found] == [("a", None), ("b", None), ("a", "a/m")]
         assert stand.looks("a/m") == [0, 3]
-        assert await stand.prober.wait_looks("z") == []
+        assert await stand.prober.probe_and_wait("z") == []
 
 
 async def test_who_waits_for_a_look_is_let_go_when_there_is_none_any_more() -> None:
     async with probing(a=Slow(3), b=Slow(3)) as stand:
         await stand.clock.pass_s(1)
-        asking = [asyncio.ensure_future(stand.prober.wait_looks(name)) for name in ("a", "b")]
+        asking = [asyncio.ensure_future(stand.prober.probe_and_wait(name)) for name in ("a", "b")]
         await let_run()
         await stand.prober.stop()
         assert [await each for each in asking] == [[], []]
@@ -459,7 +459,7 @@ async def test_who_waits_for_a_look_is_let_go_when_there_is_none_any_more() -> N
 async def test_who_has_left_while_he_waited_spoils_nothing() -> None:
     async with probing(a=Slow(3)) as stand:
         await stand.clock.pass_s(1)
-        asking = asyncio.ensure_future(stand.prober.wait_looks("a"))
+        asking = asyncio.ensure_future(stand.prober.probe_and_wait("a"))
         await let_run()
         asking.cancel()
         await stand.clock.pass_s(30)

@@ -10,7 +10,7 @@ import pytest
 from llm_guard.config import Config, ConfigError, load_config, parse_config
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeSettings
 from llm_guard.routing.route_table import compile_routes
-from llm_guard.upstreams.probes.targets import Subject, health_path, subjects_of, told
+from llm_guard.upstreams.probes.targets import ProbeTarget, health_path, probe_descriptions, subjects_of
 
 UPSTREAMS = """\
 upstreams:
@@ -31,7 +31,7 @@ def parse(text: str) -> Config:
     return parse_config(text, "f.yaml", {})
 
 
-def subjects(text: str = UPSTREAMS + MODELS) -> dict[tuple[str, str | None], Subject]:
+def subjects(text: str = UPSTREAMS + MODELS) -> dict[tuple[str, str | None], ProbeTarget]:
     config = parse(text)
     return subjects_of(config, compile_routes(config, 0.0).upstreams)
 
@@ -82,16 +82,14 @@ def test_deployment_that_two_models_name_is_called_once() -> None:
 
 def test_one_deployment_has_one_rhythm() -> None:
     other = "  s: {deployments: [{upstream: b, model: n, probe: {}}]}\n"
-    expected = "f.yaml:9: models.s.deployments[0].probe: is set otherwise for the same deployment of m; write it there"
-    assert problem(UPSTREAMS + MODELS + other) == expected + " alone"
+    expected = "differs from the setting for the same deployment in m; set it only there"
+    assert problem(UPSTREAMS + MODELS + other) == f"f.yaml:9: models.s.deployments[0].probe: {expected}"
 
 
 def test_pattern_cannot_be_called_for_one_token() -> None:
     text = UPSTREAMS + 'models: {"p-*": {deployments: [{upstream: a, probe: {}}]}}\n'
-    expected = (
-        "f.yaml:5: models.p-*.deployments[0].probe: needs a `model` beside it: there is nothing to ask a pattern for"
-    )
-    assert problem(text) == expected
+    expected = "needs `model` as well: a pattern is not a model that can be requested"
+    assert problem(text) == f"f.yaml:5: models.p-*.deployments[0].probe: {expected}"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_pattern_cannot_be_called_for_one_token() -> None:
     [
         ("{kind: ping}", "kind: must be 'health' or 'models'"),
         ("{path: health}", "path: not a path: 'health'; write one that begins with /, such as /health"),
-        ("{interval: 0s}", "interval: a duration must be longer than nothing: '0s'"),
+        ("{interval: 0s}", "interval: a duration must be longer than 0: '0s'"),
         ("{max_failures: 0}", "max_failures: not a count: 0; write a whole number of at least 1"),
         (
             "{intervall: 1s}",
@@ -126,8 +124,8 @@ def test_annotated_file_lists_every_default() -> None:
 
 
 def test_check_says_what_is_looked_at_and_how_soon_it_is_found_down() -> None:
-    assert list(told(parse(UPSTREAMS + MODELS))) == [
-        "a: probed at /health every 10s; down after 3 failures, within 48s",
-        "b: probed for its list of models every 10s; down after 3 failures, within 48s",
-        "b/n: probed with a call for one token every 60s; down after 2 failures, within 192s",
+    assert list(probe_descriptions(parse(UPSTREAMS + MODELS))) == [
+        "a: probed at /health every 10s; down after 3 failures, detected within 48s",
+        "b: probed by its list of models every 10s; down after 3 failures, detected within 48s",
+        "b/n: probed with a one-token call every 60s; down after 2 failures, detected within 192s",
     ]

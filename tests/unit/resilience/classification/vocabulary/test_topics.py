@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llm_guard.outcome import FailureKind as Kind
-from llm_guard.resilience.classification.classify import Evidence, Verdict, classify, classify_answer
+from llm_guard.resilience.classification.classify import Classification, Evidence, classify, classify_answer
 from llm_guard.resilience.classification.error_body import Layer
 from llm_guard.resilience.classification.phrase_match import words_of
 from llm_guard.resilience.classification.rules import RuleBook, about, said
@@ -18,7 +18,7 @@ from llm_guard.resilience.classification.unsatisfiable_limit import is_over_limi
 WALL = 1_800_000_000.0
 
 
-def verdict(status: int, body: Any, headers: dict[str, str] | None = None) -> Verdict:
+def verdict(status: int, body: Any, headers: dict[str, str] | None = None) -> Classification:
     text = body if isinstance(body, str) else json.dumps(body)
     return classify_answer(status, headers or {}, text.encode(), WALL)
 

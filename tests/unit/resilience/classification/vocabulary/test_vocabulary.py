@@ -8,7 +8,15 @@ from llm_guard.outcome import FailureKind as Kind
 from llm_guard.resilience.classification.error_body import Layer
 from llm_guard.resilience.classification.error_codes import plain_code
 from llm_guard.resilience.classification.phrase_match import words_of
-from llm_guard.resilience.classification.rules import Rule, RuleBook, cited, coded, exactly, said, user_rule
+from llm_guard.resilience.classification.rules import (
+    ClassificationRule,
+    RuleBook,
+    cited,
+    coded,
+    exactly,
+    said,
+    user_rule,
+)
 from llm_guard.resilience.classification.vocabulary import RULES
 from llm_guard.resilience.classification.vocabulary.families import family_of_headers, family_of_name, family_of_url
 from llm_guard.resilience.classification.vocabulary.finishes import KIND_OF_FINISH
@@ -67,7 +75,7 @@ def test_every_reason_to_stop_is_spelled_as_it_is_looked_up() -> None:
 
 
 def decided(
-    rules: tuple[Rule, ...], message: str = "", status: int | None = 429, family: str = "", **layer: str
+    rules: tuple[ClassificationRule, ...], message: str = "", status: int | None = 429, family: str = "", **layer: str
 ) -> Kind:
     found = RuleBook(rules).find(
         [(Layer(codes=frozenset(layer.values()), message=message), words_of(message))], status, family
@@ -158,7 +166,7 @@ def test_rule_of_the_config_needs_all_that_it_names() -> None:
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [({}, "says nothing"), ({"message": "***"}, "no word"), ({"message": "x" * 301}, "longer than")],
+    [({}, "is empty"), ({"message": "***"}, "no word"), ({"message": "x" * 301}, "longer than")],
 )
 def test_rule_that_can_never_mean_anything_is_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):

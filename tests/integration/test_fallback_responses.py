@@ -64,13 +64,17 @@ async def test_failed_call_gets_the_text_in_its_dialect(form: Form, stream: bool
         (line,) = await stand.calls()
         assert line["outcome"] == "server_error"
         if form is EMBEDDINGS:
-            assert (reply.status, "lesser" in line) == (500, False)
+            assert (reply.status, "fallback_response" in line) == (500, False)
             return
         assert (reply.status, reply.is_whole) == (200, True)
         assert reply.headers["content-type"].startswith("text/event-stream" if stream else "application/json")
         assert SORRY in reply.text
-        assert (line["status"], line["lesser"], line["why"]) == (200, "static", "answered 500 (status 500)")
-        assert await stand.metric("llm_guard_lesser_answers_total", model=form.model, kind="static") == 1
+        assert (line["status"], line["fallback_response"], line["reason"]) == (
+            200,
+            "static",
+            "answered 500 (status 500)",
+        )
+        assert await stand.metric("llm_guard_fallback_responses_total", model=form.model, kind="static") == 1
         assert await stand.metric("llm_guard_calls_total", model=form.model, outcome="ok") == 0
 
 
@@ -80,7 +84,7 @@ async def test_success_rate_sees_the_outage() -> None:
         snapshot = await get(stand.url, "metrics")
         (gpt,) = (each for each in snapshot["models"] if each["model"] == "gpt")
         assert gpt["traffic"]["success_rate"] == 0
-        assert snapshot["degraded"]["models"][0]["lesser_answers"] == {"static": 3}
+        assert snapshot["degraded"]["models"][0]["fallback_responses"] == {"static": 3}
 
 
 async def test_route_without_rules_fails_as_ever() -> None:
@@ -123,7 +127,7 @@ async def test_answer_from_before_comes_before_the_text() -> None:
         assert (reply.body, reply.headers["x-llm-guard-cache"]) == (CHAT.answer, "stale")
         assert "x-llm-guard-degraded" not in reply.headers
         assert (await stand.calls())[-1]["outcome"] == "server_error"
-        assert await stand.metric("llm_guard_lesser_answers_total", model="gpt", kind="stale") == 1
+        assert await stand.metric("llm_guard_fallback_responses_total", model="gpt", kind="stale") == 1
 
 
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
@@ -152,16 +156,16 @@ async def test_stream_that_dies_is_kept_before_its_client_is_told(form: Form, tm
     async with facing(script, models=kept, ops={"store": str(tmp_path)}) as (stand, _):
         await form.ask(stand.url, stream=True)
         (line,) = await stand.calls()
-        assert (line["outcome"], bool(line["letter"])) == ("truncated", True)
+        assert (line["outcome"], bool(line["dead_letter_id"])) == ("truncated", True)
         assert await stand.metric("llm_guard_dead_letters_total", model=form.model) == 1
 
 
-async def test_letter_of_a_call_that_got_something_lesser_is_named_to_its_client(tmp_path: Path) -> None:
+async def test_letter_of_a_call_that_got_a_fallback_response_is_named_to_its_client(tmp_path: Path) -> None:
     async with facing(DOWN, models=models(), ops={"store": str(tmp_path)}) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), {"x-llm-guard-dead-letter": "true"})
         (line,) = await stand.calls()
         assert reply.headers["x-llm-guard-degraded"] == "static"
-        assert reply.headers["x-llm-guard-dead-letter"] == line["letter"] != ""
+        assert reply.headers["x-llm-guard-dead-letter"] == line["dead_letter_id"] != ""
 
 
 # degraded mode
@@ -175,7 +179,7 @@ async def test_degraded_route_answers_soon_where_its_provider_hangs() -> None:
         assert reply.took_s < 2.0  # its limits are 5 s
         assert len(provider.requests) == 4
         line = (await stand.calls())[-1]
-        assert (line["outcome"], line["lesser"]) == ("timeout", "static")
+        assert (line["outcome"], line["fallback_response"]) == ("timeout", "static")
         assert stand.breaker("one/gpt").failures == 3, "what was cut short is held against nobody"
         look(stand)
         assert (await get(stand.url, "degraded"))["models"][0]["calls"] == 0, "nor for a sign of anything"
@@ -216,14 +220,14 @@ async def test_mode_is_seen_everywhere() -> None:
         view = await get(stand.url, "degraded")
         assert (view["gateway"]["is_degraded"], view["gateway"]["by"]) == (True, "rule")
         assert [(each["model"], each["by"]) for each in view["models"]] == [("gpt", "rule"), ("claude", "rule")]
-        assert view["models"][0]["why"] == "3 of 3 calls within 60 s had no real answer"
+        assert view["models"][0]["reason"] == "3 of 3 calls within 60 s failed"
         health = await get(stand.url, "health")
         assert health["health"] != "healthy"
         assert health["degraded_models"] == ["gpt", "claude"]
-        assert "the gateway is degraded" in health["why"]
+        assert "the gateway is degraded" in health["reasons"]
         ready = await ask(stand.url, "/readyz", headers=HERE, method="GET")
         assert ready.status == 200
-        assert "lesser answers are given soon for gpt, claude\n" in ready.text
+        assert "degraded mode: gpt, claude\n" in ready.text
         assert await stand.metric("llm_guard_degraded", model="gpt") == 1
         assert await stand.metric("llm_guard_degraded_gateway") == 1
         shown = (await get(stand.url, "metrics"))["degraded"]
@@ -237,18 +241,18 @@ async def test_operator_enters_and_leaves_and_all_of_it_is_written_down() -> Non
     async with facing(HANGS, models=models()) as (stand, _):
         answer = await change(stand.url, "degraded/enter", model="gpt", for_="1h")
         (gpt, claude) = answer["now"]["models"]
-        assert (gpt["is_degraded"], gpt["by"], gpt["why"], gpt["who"]) == (
+        assert (gpt["is_degraded"], gpt["by"], gpt["reason"], gpt["operator"]) == (
             True, "operator", "an outage", "ann from 127.0.0.1",
         )  # fmt: skip
         assert gpt["until"] > gpt["since"]
         assert not claude["is_degraded"]
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-degraded"] == "static"
-        answer = await change(stand.url, "degraded/leave", model="gpt")
+        answer = await change(stand.url, "degraded/exit", model="gpt")
         assert (answer["now"]["models"][0]["is_degraded"], answer["now"]["models"][0]["by"]) == (False, "operator")
         answer = await change(stand.url, "degraded/auto", model="gpt")
         assert answer["now"]["models"][0]["by"] is None
         assert [each[1:3] for each in await audit(stand.url)] == [
-            ("degraded.auto", "gpt"), ("degraded.leave", "gpt"), ("degraded.enter", "gpt"),
+            ("degraded.auto", "gpt"), ("degraded.exit", "gpt"), ("degraded.enter", "gpt"),
         ]  # fmt: skip
         assert turns(stand) == [("gpt", True), ("gpt", False)]
 
@@ -261,14 +265,14 @@ async def test_operator_degrades_the_whole_gateway_until_the_time_is_over() -> N
         stand.app.ops._degraded.look(stand.app._clock.now() + 3601)
         view = await get(stand.url, "degraded")
         assert (view["gateway"]["is_degraded"], view["gateway"]["by"]) == (False, None)
-        assert (await audit(stand.url))[0] == ("expiry", "degraded.auto", "gateway", "its time was over")
+        assert (await audit(stand.url))[0] == ("expiry", "degraded.auto", "gateway", "the override expired")
 
 
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
         ({"model": "gtp"}, 404, "unknown_model"),
-        ({"model": "plain"}, 409, "no_lesser_answers"),
+        ({"model": "plain"}, 409, "no_degraded_rules"),
         ({"for_": "soon"}, 422, "invalid_body"),
         ({"reason": ...}, 422, "invalid_body"),
         ({"deployment": "one/gpt"}, 422, "invalid_body"),
@@ -281,14 +285,14 @@ async def test_word_that_means_nobody_is_refused(body: dict[str, Any], status: i
         assert (await get(stand.url, "degraded"))["models"][0]["by"] is None
 
 
-async def test_word_on_a_gateway_without_lesser_answers_warns() -> None:
+async def test_word_on_a_gateway_without_fallback_responses_warns() -> None:
     async with facing(CHAT.ok) as (stand, _):
         answer = await change(stand.url, "degraded/enter")
-        assert answer["warnings"] == ["no model has `degraded` in its rules: there is nothing that this would change"]
+        assert answer["warnings"] == ["no effect: no model has `degraded` in its rules"]
         answer = await change(stand.url, "degraded/auto")
         assert answer["warnings"] == []
         answer = await change(stand.url, "degraded/auto")
-        assert answer["warnings"] == ["gateway was left to the rule already"]
+        assert answer["warnings"] == ["gateway had no override"]
 
 
 async def test_reload_that_takes_the_rules_away_ends_word_and_mode(tmp_path: Path) -> None:

@@ -14,26 +14,35 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
     """Returns the metrics, in the order of a call's life. Values never counted have no sample."""
     models, deployments, clients = counters.models, counters.deployments, counters.clients
     return (
-        _counter(models, "calls", "Client calls by how they ended.", "model", "outcome"),
+        _counter(models, "calls", "Calls by outcome.", "model", "outcome"),
         Family(
             "llm_guard_in_flight_calls", "gauge", "Calls running now.", ("model",), lambda: list(_in_flight(counters))
         ),
-        _histogram(models, "call_duration", "A call, to its last byte.", "model"),
-        _histogram(models, "time_to_first_token", "Streams: from receipt to the first useful event.", "model"),
-        _histogram(models, "overhead", "A call's time that was neither upstream nor backoff.", "model"),
+        _histogram(models, "call_duration", "Duration of a call, to its last byte.", "model"),
+        _histogram(
+            models,
+            "time_to_first_token",
+            "Time from the receipt of a call to the first useful event of its stream.",
+            "model",
+        ),
+        _histogram(
+            models, "overhead", "Time of a call that was spent in the gateway: neither upstream nor in a wait.", "model"
+        ),
         _counter(models, "refusals", "Calls that the gateway refused.", "model", "reason"),
         _counter(models, "cache", "Calls to models with a response cache, by cache result.", "model", "result"),
         _counter(models, "deferred_calls_accepted", "Calls answered with 202 and executed later.", "model"),
         _counter(models, "fallback_responses", "Failed calls that got a fallback response.", "model", "kind"),
         _counter(models, "dead_letters", "Failed calls that were stored as dead letters.", "model"),
-        _histogram(deployments, "queue_wait", "Waits for a turn at a deployment.", "deployment"),
-        _counter(deployments, "attempts", "Upstream exchanges: ok or the failure kind.", "deployment", "outcome"),
-        _histogram(deployments, "upstream_duration", "One exchange.", "deployment"),
-        _counter(deployments, "timeouts", "Limits exceeded.", "deployment", "limit"),
-        _counter(deployments, "retries", "Repeats on the same deployment, by what failed.", "deployment", "kind"),
-        _histogram(deployments, "retry_delay", "Waits before retries.", "deployment"),
-        _counter(models, "fallbacks", "Calls moved on to this deployment.", "model", "deployment"),
-        _counter(models, "hedges", "Attempts beside a slow one: won when they answered first.", "model", "outcome"),
+        _histogram(deployments, "queue_wait", "Time that calls waited in the queue of a deployment.", "deployment"),
+        _counter(deployments, "attempts", "Attempts by outcome: ok or the failure kind.", "deployment", "outcome"),
+        _histogram(deployments, "upstream_duration", "Duration of one attempt.", "deployment"),
+        _counter(deployments, "timeouts", "Attempts and calls that a timeout ended, by limit.", "deployment", "limit"),
+        _counter(deployments, "retries", "Retries on the same deployment, by failure kind.", "deployment", "kind"),
+        _histogram(deployments, "retry_delay", "Time that calls waited before a retry.", "deployment"),
+        _counter(models, "fallbacks", "Fallbacks to this deployment.", "model", "deployment"),
+        _counter(
+            models, "hedges", "Attempts in parallel with a slow one: won if they responded first.", "model", "outcome"
+        ),
         _counter(
             models,
             "stream_resumes",
@@ -44,7 +53,7 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
         ),
         _counter(models, "tokens", "Tokens as counted by the provider.", "model", "direction"),
         _counter(models, "wasted_tokens", "Output tokens that no client received, one per event.", "model"),
-        _counter(clients, "client_calls", "Calls with a client key by how they ended.", "client", "outcome"),
+        _counter(clients, "client_calls", "Calls with a client key, by outcome.", "client", "outcome"),
         _counter(
             clients,
             "client_tokens",

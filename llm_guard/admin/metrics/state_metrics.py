@@ -79,16 +79,26 @@ class StateMetrics:
         """Returns the metrics, in the order of a call's life; those of the gateway itself come last."""
         gauge, counter = _maker("gauge"), _maker("counter")
         return (
-            gauge("open_connections", "Of clients.", ("listener",), self._connections),
-            gauge("spooled_bytes", "Disk space of request bodies.", (), lambda: [((), self._gateway.spool.used_bytes)]),
-            gauge("spool_limit_bytes", "Its limit.", (), lambda: [((), self._gateway.spool.max_bytes)]),
-            gauge("queue_length", "Calls that wait for a turn.", ("deployment",), self._each(lambda one: one.waiting)),
+            gauge("open_connections", "Open connections of clients, by listener.", ("listener",), self._connections),
             gauge(
-                "in_flight_attempts", "Exchanges running now.", ("deployment",), self._each(lambda one: one.in_flight)
+                "spooled_bytes",
+                "Disk space that request bodies use.",
+                (),
+                lambda: [((), self._gateway.spool.used_bytes)],
+            ),
+            gauge(
+                "spool_limit_bytes",
+                "Limit of the disk space for request bodies.",
+                (),
+                lambda: [((), self._gateway.spool.max_bytes)],
+            ),
+            gauge("queue_length", "Calls in the wait queue.", ("deployment",), self._each(lambda one: one.waiting)),
+            gauge(
+                "in_flight_attempts", "Attempts running now.", ("deployment",), self._each(lambda one: one.in_flight)
             ),
             counter(
                 "connection_attempts",
-                "Connections begun to an upstream's host; upstreams with one host in common show the same.",
+                "Connections opened to an upstream's host. Upstreams with one host show the same number.",
                 ("upstream",),
                 self._dials,
             ),
@@ -97,34 +107,34 @@ class StateMetrics:
             ),
             gauge("breaker_state", "1 for the state a breaker is in.", ("deployment", "state"), self._states),
             counter("breaker_transitions", "Changes of a breaker's state.", ("deployment", "to"), self._entered),
-            gauge("health_state", "1 for how a deployment is.", ("deployment", "state"), self._healths),
+            gauge("health_state", "1 for the health state of a deployment.", ("deployment", "state"), self._healths),
             gauge(
                 "last_success_timestamp_seconds",
-                "When a deployment last answered well.",
+                "Time of a deployment's last success.",
                 ("deployment",),
                 self._successes,
             ),
-            counter("alerts", "Alerts raised.", ("alert", "severity"), self._alerts_raised),
+            counter("alerts", "Alerts that fired.", ("alert", "severity"), self._alerts_raised),
             gauge(
                 "event_loop_lag_seconds",
-                "The longest that everything had to wait for something else, in the last one or two minutes.",
+                "Longest time that the event loop was blocked, in the last one or two minutes.",
                 (),
                 lambda: [((), self._watch.max_lag_s)],
             ),
-            counter("log_lines_dropped", "Lines that nobody took in time.", (), _dropped),
+            counter("log_lines_dropped", "Log lines dropped because the output was too slow.", (), _dropped),
             gauge(
                 "config_last_reload_successful",
-                "1 when the file was taken when it was read last, 0 when it was refused.",
+                "1 if the last reload of the config succeeded, 0 if it was refused.",
                 (),
                 lambda: [((), int(self.is_last_reload_good))],
             ),
             gauge(
                 "config_rolled_back",
-                "1 while a config from before the file's runs: a restart would run by the file.",
+                "1 while an earlier config runs after a rollback; a restart uses the file.",
                 (),
                 lambda: [((), int(self._running.reloads.is_rolled_back))],
             ),
-            gauge("build_info", "1; what runs is in the labels.", ("version", "python", "compiled"), _build),
+            gauge("build_info", "1; the labels have the versions.", ("version", "python", "compiled"), _build),
         )
 
     def _connections(self) -> list[Row]:

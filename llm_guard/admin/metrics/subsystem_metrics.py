@@ -35,23 +35,23 @@ def probe_metrics(prober: Prober) -> tuple[Family | Histogram, ...]:
 
     return (
         Family(
-            "llm_guard_probes", "counter", "Looks at an upstream beside its calls.", ("upstream", "kind", "outcome"),
+            "llm_guard_probes", "counter", "Probes of an upstream.", ("upstream", "kind", "outcome"),
             lambda: list(prober.counts.items()),
         ),
         Histogram(
-            "llm_guard_probe_duration_seconds", "A look that was answered.", "upstream",
+            "llm_guard_probe_duration_seconds", "Duration of a probe that got a response.", "upstream",
             lambda: list(prober.durations.items()),
         ),
         Family(
-            "llm_guard_upstream_up", "gauge", "1 while an upstream is up by its probes, 0 while it is down.",
+            "llm_guard_upstream_up", "gauge", "1 if the probes of an upstream succeed, 0 if it is down.",
             ("upstream",), lambda: up(of_deployments=False),
         ),
         Family(
-            "llm_guard_deployment_up", "gauge", "The same of a deployment that has probes of its own.",
+            "llm_guard_deployment_up", "gauge", "1 if the probes of a deployment succeed, 0 if it is down.",
             ("deployment",), lambda: up(of_deployments=True),
         ),
         Family(
-            "llm_guard_upstream_last_ok_timestamp_seconds", "gauge", "When a probe found an upstream well last.",
+            "llm_guard_upstream_last_ok_timestamp_seconds", "gauge", "Time of the last probe that succeeded.",
             ("upstream",), last_ok,
         ),
     )  # fmt: skip
@@ -115,7 +115,7 @@ def engine_metrics(engines: Engines) -> tuple[Family, ...]:
             lambda: (((each.name, name), int(name == each.now.state)) for each in engines.seen() for name in _STATES),
         ),
         Family(
-            "llm_guard_engine_restarts", "counter", "Restarts of an engine that have come to an end.",
+            "llm_guard_engine_restarts", "counter", "Finished restarts of an engine.",
             ("engine", "outcome"),
             lambda: [
                 ((each.name, outcome), count)

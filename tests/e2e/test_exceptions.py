@@ -25,11 +25,11 @@ async def test_unknown_model_is_not_found_and_the_message_names_near_ones() -> N
         AsyncOpenAI(base_url=f"{stand.url}/v1", api_key="k", max_retries=0) as openai,
         AsyncAnthropic(base_url=stand.url, api_key="k", max_retries=0) as anthropic,
     ):
-        with pytest.raises(openai_sdk.NotFoundError, match=r"'gpt-4-turbp'.*near it are gpt-4-turbo") as caught:
+        with pytest.raises(openai_sdk.NotFoundError, match=r"'gpt-4-turbp'.*similar names: gpt-4-turbo") as caught:
             await openai.chat.completions.create(model="gpt-4-turbp", messages=SAID)
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
         assert caught.value.response.headers["x-llm-guard-refused-by"] == "route"
-        with pytest.raises(anthropic_sdk.NotFoundError, match="near it are claude-3-opus") as other:
+        with pytest.raises(anthropic_sdk.NotFoundError, match="similar names: claude-3-opus") as other:
             await anthropic.messages.create(model="claude-3-opuss", max_tokens=9, messages=SAID)
         body: Any = other.value.body
         assert body["error"]["type"] == "not_found_error"

@@ -143,7 +143,7 @@ async def test_deadline_ends_the_waiting_for_the_next() -> None:
         stream.cut()
         reply = await call
         assert reply.took_s < 0.4 + 1 + this.stand.lag_s
-        assert "was not gone on with" in CHAT.error_in(reply.events[-1])["message"]
+        assert "was not resumed" in CHAT.error_in(reply.events[-1])["message"]
         (line,) = await this.stand.calls()
         assert line["outcome"] == "truncated"
         await this.back.exchanges[0].left()
@@ -173,7 +173,7 @@ async def test_text_that_does_not_join_soon_is_given_up(monkeypatch: pytest.Monk
         this.back.open[0].say(chunk(b": ping\n\n"))
         reply = await call
         assert text_of(reply) == FIRST
-        assert "was not gone on with" in CHAT.error_in(reply.events[-1])["message"]
+        assert "was not resumed" in CHAT.error_in(reply.events[-1])["message"]
         (line,) = await this.stand.calls()
         assert [each["outcome"] for each in line["attempts"]] == ["truncated", "diverged"]
 
@@ -193,7 +193,7 @@ async def test_answer_that_is_of_no_use_leads_to_an_honest_error(answer: tuple[R
         stream.cut()
         reply = await call
         assert not reply.is_whole
-        assert "was not gone on with" in CHAT.error_in(reply.events[-1])["message"]
+        assert "was not resumed" in CHAT.error_in(reply.events[-1])["message"]
         assert text_of(reply) == FIRST
         await eventually(lambda: this.in_flight() == 0)
 

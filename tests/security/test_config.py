@@ -202,7 +202,7 @@ async def test_reload_that_fails_shows_no_key_and_changes_nothing(
                 await stand.app.reloads.reload("an operator")
             assert "CANARY" not in str(refused.value)
             assert stand.app.gateway._clients._known == known
-        refusals = [line for line in stand.log if line["event"].startswith("reload refused")]
+        refusals = [line for line in stand.log if line["event"].startswith("reload failed")]
         assert len(refusals) == 4
         assert "CANARY" not in str(refusals)
 

@@ -63,7 +63,7 @@ async def test_next_call_goes_out_with_the_answer() -> None:
     assert len(load.latencies_s) == 2
 
 
-async def test_other_status_is_a_failure_and_told() -> None:
+async def test_unexpected_status_is_a_reported_failure() -> None:
     load = Load("http://127.0.0.1:9")
     connection = connected(load)
     load.ask(time.monotonic())
@@ -141,7 +141,7 @@ async def test_provider_answers_a_call_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("field", [b'"user": "pace_s=60.0"', b'"user":"pace_s=60.0","stream":true'])
-async def test_provider_streams_at_the_pace_that_is_asked_for(field: bytes) -> None:
+async def test_provider_streams_at_the_requested_pace(field: bytes) -> None:
     provider, line, body = _Connection(), Line(), b'{"model": "gpt-4o", ' + field + b"}"
     provider.connection_made(line)
     provider.data_received(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))

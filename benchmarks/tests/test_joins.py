@@ -33,13 +33,13 @@ def test_text_is_right_to_the_character_or_wrong_or_an_error(came: str, is_unjoi
     assert verdict(random.Random(1), CUT, lambda _, __: came, is_unjoinable) == found
 
 
-def test_few_cuts_of_each_kind_hold_what_is_promised() -> None:
+def test_few_cuts_of_each_kind_meet_the_targets() -> None:
     cells = [measure(kind, text, habit, 3) for kind, text in TEXTS.items() for habit in HABITS]
     assert not any(cell.wrong for cell in cells)
     assert {cell.cuts for cell in cells} == {3}
 
 
-def test_promises_are_read_from_all_cells() -> None:
+def test_targets_are_judged_over_all_cells() -> None:
     good, bad = Cell("prose", EXACT, 96, 4, 0), Cell("code", EXACT, 50, 50, 0)
     refused, wrong = Cell("code", REFUSES, 0, 100, 0), Cell("code", REFUSES, 0, 99, 1)
     assert Joins((good, refused)).broken == []

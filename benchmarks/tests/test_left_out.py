@@ -51,7 +51,7 @@ def test_every_name_of_a_group_is_in_a_source() -> None:
     assert [name for names in NAMES.values() for name in names if not any(name in source for source in sources)] == []
 
 
-def test_word_of_a_sense_leaves_in_the_stricter_figure() -> None:
+def test_evidence_word_of_a_sense_is_left_out_of_the_stricter_figure() -> None:
     one = record("one", 503, "the backlog is full")
     taught = Taught([one, record("other", 503, "the queue is full")], WALL)
     found = {strict: dict_of(read_unknown([one], taught, WALL, words_too=strict)) for strict in (False, True)}

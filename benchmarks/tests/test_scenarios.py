@@ -77,11 +77,11 @@ def test_a_retry_after_is_right_when_the_next_call_is_let_through_then(told_s: f
     assert found.retry_after_off_s == pytest.approx(off_s, abs=0.1)
 
 
-def test_who_never_refuses_has_no_retry_after_to_be_wrong() -> None:
+def test_proxy_that_never_refuses_has_no_wrong_retry_after() -> None:
     assert outage_of([failed(1.0, 0.1), ok(4.0)]).retry_after_off_s is None
 
 
-def test_answers_and_requests_are_told_by_second() -> None:
+def test_responses_and_requests_are_reported_by_second() -> None:
     found = measured([ok(0.1), ok(0.2), failed(0.9, 0.2), ok(2.5)], [(0.0, 0), (1.0, 2), (2.0, 6), (2.5, 7)])
     assert (found.successes, found.failures, found.requests) == ((2, 0, 1), (0, 1, 0), (2, 4, 1))
 

@@ -82,7 +82,7 @@ def test_reads_every_kind_of_outcome() -> None:
     }
 
 
-def test_promise_is_broken_by_a_difference_and_by_an_empty_comparison() -> None:
+def test_difference_or_empty_comparison_misses_the_target() -> None:
     assert result().broken == []
     assert result(Difference("a", PASSED, FAILED)).broken == ["openai 1.2: 1 tests end otherwise behind the gateway"]
     assert "nothing was compared" in result(passed=0).broken[0]

@@ -128,7 +128,7 @@ def test_cells_are_chosen_by_their_values() -> None:
     assert cell == CELL
 
 
-def test_cells_keep_their_order_and_are_reported_as_they_are_ready() -> None:
+def test_cells_keep_their_order_and_are_reported_when_ready() -> None:
     chosen = [Cell(5.0, 0.5, "503", None), Cell(5.0, 5.0, "503", None)]
     lines: list[str] = []
     storms = run_cells(lines.append, chosen, processes=1)
@@ -170,7 +170,7 @@ def test_what_the_fallback_answers_is_counted(monkeypatch: pytest.MonkeyPatch) -
     assert found.p99_s == pytest.approx(0.5)
 
 
-def test_slow_calls_are_told_from_quick_ones() -> None:
+def test_slow_calls_are_distinguished_from_quick_ones() -> None:
     case = SlowCase("", False, CASES[0].answer, quick_per_slow=9, quick_first=5)
     assert [number for number in range(40) if case.is_slow(number)] == [5, 15, 25, 35]
     assert case.calls == 2005

@@ -9,7 +9,7 @@ def uploaded(first_byte_s: float = 0.01, memory_mib: float = 1.0) -> Uploaded:
     return Uploaded("one", first_byte_s, 4.0, 0.001, 0.002, memory_mib, 0.5)
 
 
-def test_late_first_byte_or_much_memory_breaks_a_promise() -> None:
+def test_late_first_byte_or_high_memory_misses_a_target() -> None:
     assert not uploaded().broken
     assert uploaded(first_byte_s=PROMISED_FIRST_BYTE_S * 2).broken == ["one: first byte after 0.200 s"]
     assert uploaded(memory_mib=PROMISED_MEMORY_MIB * 2).broken == ["one: 32.0 MiB of memory"]

@@ -100,7 +100,7 @@ def test_attribute_without_an_annotation_has_the_type_of_its_first_value(tmp_pat
         ("@property\n    def a(self): ...\n    def act(self): self.a = 1", {}),
     ],
 )
-def test_instance_holds_what_its_class_says_and_its_methods_assign(
+def test_instance_has_the_attributes_that_its_class_declares_and_its_methods_assign(
     tmp_path: Path, body: str, found: dict[str, str]
 ) -> None:
     assert held(tmp_path, f"class C:\n    {body}\n") == found

@@ -130,7 +130,7 @@ def test_checksums_are_of_all_files(tmp_path: Path) -> None:
     assert (tmp_path / "SHA256SUMS").read_text() == "".join(sums)
 
 
-def test_demo_whose_calls_fail_is_no_release() -> None:
+def test_demo_whose_calls_fail_blocks_the_release() -> None:
     good = (
         "20 % answer 503   82% ->   100%   73 requests for 60 calls\nx, without a fallback 0% -> 0% 9 requests for 60"
     )

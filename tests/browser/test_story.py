@@ -76,7 +76,7 @@ async def explained(url: str, call_id: str) -> str:
     return said.decode()
 
 
-async def test_operator_sees_an_outage_is_told_finds_the_cause_acts_and_finds_it_written_down(
+async def test_operator_sees_an_outage_is_alerted_finds_the_cause_acts_and_finds_it_in_the_audit_log(
     opens: Opens, tmp_path: Path
 ) -> None:
     taken = [whole(200)] * 20

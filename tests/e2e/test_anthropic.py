@@ -80,7 +80,7 @@ async def test_message_batches_give_their_results(anthropic: AsyncAnthropic) -> 
     assert [(line.custom_id, line.result.type) for line in results] == [("one", "succeeded")]
 
 
-async def test_models_of_each_dialect_are_told_apart(anthropic: AsyncAnthropic, openai: AsyncOpenAI) -> None:
+async def test_models_of_each_dialect_are_distinguished(anthropic: AsyncAnthropic, openai: AsyncOpenAI) -> None:
     theirs = [model.id async for model in anthropic.models.list()]
     others = [model.id async for model in openai.models.list()]
     assert "claude-3-opus" in theirs
@@ -113,7 +113,7 @@ async def test_beta_endpoints_keep_their_query_and_header(anthropic: AsyncAnthro
     assert stand.provider.last.header("anthropic-beta") == "files-api-2025-04-14"
 
 
-async def test_raw_response_says_what_the_gateway_did(anthropic: AsyncAnthropic) -> None:
+async def test_raw_response_shows_the_gateway_headers(anthropic: AsyncAnthropic) -> None:
     raw = await anthropic.messages.with_raw_response.create(**ASKED)
     assert raw.headers["x-llm-guard-request-id"].startswith("lg-")
     assert raw.headers["x-llm-guard-attempts"] == "1"

@@ -61,7 +61,7 @@ def waiting(app: App) -> int:
 
 
 @sdks
-async def test_sdk_that_is_turned_away_comes_back_when_it_was_told_to_and_is_served(sdk: Any, form: Form) -> None:
+async def test_refused_sdk_retries_after_retry_after_and_is_served(sdk: Any, form: Form) -> None:
     provider = ManualProvider()
     rules = "capacity: {concurrency: 2, max_queue: 1}"
     async with before(provider, rules) as app, sdk(app.addresses[0], max_retries=0) as hold:

@@ -115,7 +115,7 @@ async def test_providers_own_answer_reaches_the_sdk(
 
 
 @pytest.mark.parametrize("fault", ["reset", "close", "truncated"])
-async def test_provider_that_says_nothing_useful_is_an_internal_server_error(
+async def test_provider_error_without_details_is_an_internal_server_error(
     openai: AsyncOpenAI, anthropic: AsyncAnthropic, stand: Stand, fault: str
 ) -> None:
     with pytest.raises(openai_sdk.InternalServerError, match=r"openai/gpt-\*: .*3 attempts") as caught:
@@ -127,7 +127,7 @@ async def test_provider_that_says_nothing_useful_is_an_internal_server_error(
     assert stand.upstream_requests == 2 * MAX_ATTEMPTS
 
 
-async def test_error_event_in_place_of_the_first_token_is_the_exception_of_its_words(
+async def test_error_event_in_place_of_the_first_token_is_the_exception_for_its_text(
     openai: AsyncOpenAI, anthropic: AsyncAnthropic, stand: Stand
 ) -> None:
     with pytest.raises(openai_sdk.InternalServerError, match="The server had an error"):

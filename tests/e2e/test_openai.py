@@ -123,7 +123,7 @@ async def test_embeddings_are_the_same_in_both_encodings(openai: AsyncOpenAI) ->
     assert [one.embedding for one in decoded.data] == [one.embedding for one in floats.data]
 
 
-async def test_raw_response_says_what_the_gateway_did(openai: AsyncOpenAI) -> None:
+async def test_raw_response_shows_the_gateway_headers(openai: AsyncOpenAI) -> None:
     raw = await openai.chat.completions.with_raw_response.create(model="gpt-4o", messages=SAID)
     assert raw.headers["x-llm-guard-request-id"].startswith("lg-")
     assert raw.headers["x-llm-guard-attempts"] == "1"

@@ -19,7 +19,7 @@ steps = st.lists(
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_promises_hold_for_what_is_nearly_right(name: str) -> None:
+def test_invariants_hold_for_nearly_valid_input(name: str) -> None:
     target = TARGETS[name]
 
     @settings(
@@ -34,7 +34,7 @@ def test_promises_hold_for_what_is_nearly_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_promises_hold_for_what_is_right(name: str) -> None:
+def test_invariants_hold_for_valid_input(name: str) -> None:
     target = TARGETS[name]
     for seed in target.seeds[: max(8, target.examples // 4)]:
         for number in range(1 if target.is_timed else 3):
@@ -74,7 +74,7 @@ def test_pieces_are_the_whole() -> None:
         assert b"".join(cuts_of(dice, data)) == b"0123456789"
 
 
-def test_minimal_input_still_breaks_and_keeps_its_dice() -> None:
+def test_minimal_input_still_fails_and_preserves_its_random_choices() -> None:
     def breaks(data: bytes) -> bool:
         return data[:DICE_BYTES] == b"dice" and b"A" in data[4:] and data.endswith(b"B")
 

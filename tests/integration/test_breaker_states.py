@@ -190,7 +190,7 @@ def opening(**more: Any) -> dict[str, Any]:
     }
 
 
-async def test_calls_return_by_and_by_after_an_outage_and_none_is_turned_away() -> None:
+async def test_calls_return_gradually_after_an_outage_and_none_is_refused() -> None:
     """Four at a time and a second each would take 10 s, longer than calls wait, but the slow start is over in 3 s."""
     async with (
         ManualProvider() as provider,

@@ -175,7 +175,7 @@ async def test_stream_that_breaks_after_its_first_token_is_reported_as_ever() ->
 # operators
 
 
-async def test_operator_sees_what_is_kept_and_empties_it() -> None:
+async def test_operator_sees_the_cache_contents_and_empties_it() -> None:
     models = {"other": {"deployments": [{"upstream": "one"}], "cache": {"ttl": "1m"}}}
     async with cached(CHAT.ok, MESSAGES.ok, CHAT.ok, models=models) as (stand, _):
         await CHAT.ask(stand.url)
@@ -200,12 +200,12 @@ async def test_operator_sees_what_is_kept_and_empties_it() -> None:
     ("body", "status"),
     [({}, 422), ({"all": True, "route": "gpt"}, 422), ({"route": "gtp"}, 404), ({"all": False}, 422)],
 )
-async def test_purge_says_what_is_forgotten(body: dict[str, object], status: int) -> None:
+async def test_purge_reports_what_was_removed(body: dict[str, object], status: int) -> None:
     async with cached(CHAT.ok) as (stand, _):
         assert (await post(stand.url, "cache/purge", **body)).status == status
 
 
-async def test_what_was_asked_before_a_purge_is_not_kept_after_it() -> None:
+async def test_request_sent_before_a_purge_is_not_stored_after_it() -> None:
     go_on = asyncio.Event()
     async with cached([Pause(go_on), *CHAT.ok]) as (stand, provider):
         under_way = asyncio.create_task(CHAT.ask(stand.url))

@@ -41,7 +41,7 @@ async def poisoned() -> AsyncIterator[Stand]:
             yield stand
 
 
-async def test_caller_whose_calls_alone_fail_is_refused_by_itself() -> None:
+async def test_caller_whose_calls_alone_fail_is_refused_alone() -> None:
     async with poisoned() as stand:
         refused = await call(stand, "sk-poisoner")
         assert (refused.status, refused.headers["x-llm-guard-refused-by"]) == (503, "breaker")

@@ -45,7 +45,7 @@ def left(stand: Stand, limit: str) -> float:
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=str)
-async def test_refusal_says_in_the_dialect_what_is_left_and_when_to_come_back(form: Form) -> None:
+async def test_refusal_states_remaining_quota_and_retry_after_in_the_dialect(form: Form) -> None:
     async with limited(form.ok, form.ok, form.ok, rate=2, tokens_per_day=1000) as (stand, provider):
         assert [(await send(stand, form)).status for _ in range(2)] == [200, 200]
         reply = await send(stand, form)
@@ -221,7 +221,7 @@ async def test_refused_calls_are_counted_by_key_and_limit() -> None:
         assert line["client"] == "app"
 
 
-async def test_call_larger_than_a_day_is_not_told_to_come_back() -> None:
+async def test_call_larger_than_a_day_has_no_retry_after() -> None:
     async with limited(CHAT.ok, tokens_per_day=100) as (stand, _):
         reply = await send(stand, max_tokens=101)
         assert (reply.status, reply.headers["x-should-retry"]) == (429, "false")
@@ -236,7 +236,7 @@ async def test_sdk_does_not_retry_until_the_next_day() -> None:
         assert int(reply.headers["retry-after"]) > 60
 
 
-async def test_reload_keeps_what_a_key_has_used(tmp_path: Path) -> None:
+async def test_reload_preserves_the_usage_of_a_key(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider(CHAT.ok) as provider:
         path.write_text(config_text(provider.url, server=keys(tokens_per_day=100)))

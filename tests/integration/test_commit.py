@@ -176,7 +176,7 @@ async def test_error_under_200_is_one_in_any_encoding() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 429, 503])
-async def test_failure_whose_words_are_no_text_is_known_by_its_status(status: int) -> None:
+async def test_failure_with_undecodable_text_is_classified_by_its_status(status: int) -> None:
     body = b'{"error": {"message": "caf\xe9", "type": "\xff", "code": "\xff"}}'
     async with facing([whole(status, body)]) as (stand, _):
         reply = await CHAT.ask(stand.url)

@@ -70,7 +70,7 @@ async def test_hog_leaves_a_victim_its_share_of_the_capacity(hog_priority: str, 
         assert {status for _, status in answers} == {200}
 
 
-async def test_hog_that_fills_the_queue_does_not_keep_a_victim_out() -> None:
+async def test_heavy_caller_that_fills_the_queue_does_not_starve_another() -> None:
     async with sharing(queue=20, priority="high") as stand:
         answers = await answers_of(stand, hogs=40, victims=2, hog_priority="high")
         assert answers["victim", 200] >= 20

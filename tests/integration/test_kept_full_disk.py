@@ -17,7 +17,7 @@ LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x"
 """Large, because the file may still have room for small ones."""
 
 
-async def test_calls_go_on_while_the_disk_is_full_and_what_is_lost_is_counted(tmp_path: Path) -> None:
+async def test_calls_continue_while_the_disk_is_full_and_losses_are_counted(tmp_path: Path) -> None:
     with small_disk(tmp_path) as disk:
         async with keeping(disk / "s", CHAT.ok, BUSY, BUSY, CHAT.ok, CHAT.ok) as (stand, _):
             before = await defer(stand)

@@ -84,7 +84,7 @@ async def late_gateway(text: str) -> AsyncIterator[str]:
         await app.stop()
 
 
-async def test_nothing_that_was_acknowledged_is_lost_or_asked_again_after_its_answer(tmp_path: Path) -> None:
+async def test_acknowledged_call_is_never_lost_or_repeated_after_its_answer(tmp_path: Path) -> None:
     client, dice = Client(), Random(8)
     async with MockProvider(latency_s=0.02) as provider:
         provider.switch("bad", "status:500")

@@ -173,7 +173,7 @@ async def test_latency_comes_before_the_head(http: aiohttp.ClientSession) -> Non
     assert time.monotonic() - started_at >= 0.06
 
 
-async def test_a_limit_is_kept_per_model(http: aiohttp.ClientSession) -> None:
+async def test_limit_is_enforced_per_model(http: aiohttp.ClientSession) -> None:
     statuses = [(await post(http, "m+limit:0.01/s")).status for _ in range(3)]
     assert statuses == [200, 429, 429]
     async with await post(http, "n+limit:0.01/s") as other:
@@ -200,7 +200,7 @@ async def test_a_bad_fault_is_answered_with_the_grammar(http: aiohttp.ClientSess
     assert "status:CODE" in body["error"]["message"]
 
 
-async def test_the_request_is_kept_byte_for_byte(provider: MockProvider, http: aiohttp.ClientSession) -> None:
+async def test_request_is_recorded_byte_for_byte(provider: MockProvider, http: aiohttp.ClientSession) -> None:
     body = gzip.compress(b'{"model": "m", "a": 1.0e2}')
     target = "/v1/chat/completions?a[]=%5b&b=%C3%A9+x"
     request = raw_request(target, body, {"content-encoding": "gzip", "X-Odd": "caf\xc3"})

@@ -139,7 +139,7 @@ async def test_openai_media_and_moderation_answer(openai: AsyncOpenAI) -> None:
     assert [result.flagged for result in judged.results] == [False, False]
 
 
-async def test_openai_files_are_kept_and_deleted(openai: AsyncOpenAI) -> None:
+async def test_openai_files_are_stored_and_deleted(openai: AsyncOpenAI) -> None:
     data = bytes(range(256))
     file = await openai.files.create(file=("a.jsonl", data), purpose="batch")
     assert (file.bytes, file.filename) == (256, "a.jsonl")
@@ -191,7 +191,7 @@ async def test_anthropic_counts_models_and_batches_answer(anthropic: AsyncAnthro
     assert [(line.custom_id, line.result.type) for line in results] == [("one", "succeeded")]
 
 
-async def test_realtime_answers_echoes_and_closes_with_the_asked_code(http: aiohttp.ClientSession) -> None:
+async def test_realtime_echoes_and_closes_with_the_requested_code(http: aiohttp.ClientSession) -> None:
     async with http.ws_connect("/v1/realtime?model=gpt-realtime") as socket:
         assert (await socket.receive_json())["type"] == "session.created"
         await socket.send_json({"type": "response.create"})
@@ -206,7 +206,7 @@ async def test_realtime_answers_echoes_and_closes_with_the_asked_code(http: aioh
     assert (closed.type, closed.data, closed.extra) == (aiohttp.WSMsgType.CLOSE, 4000, "enough")
 
 
-async def test_realtime_refuses_the_upgrade_with_the_asked_status(http: aiohttp.ClientSession) -> None:
+async def test_realtime_refuses_the_upgrade_with_the_requested_status(http: aiohttp.ClientSession) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await http.ws_connect("/v1/realtime?model=gpt-realtime+status:401")
     assert caught.value.status == 401

@@ -166,7 +166,7 @@ async def test_limit_holds_at_once_and_is_lifted_by_a_reset() -> None:
         assert (await running).is_whole
 
 
-async def test_call_that_waits_is_let_in_as_soon_as_there_is_room() -> None:
+async def test_waiting_call_is_admitted_as_soon_as_there_is_room() -> None:
     gate = asyncio.Event()
     alone = {"gpt": {"deployments": [{"upstream": "one", "model": "a"}]}}
     async with facing(held_up(gate), CHAT.ok, models=alone) as (stand, provider):

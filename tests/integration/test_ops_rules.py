@@ -159,7 +159,7 @@ def test_failures_of_the_clients_own_doing_are_those_that_the_gateway_knows() ->
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-def test_alert_says_what_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_alert_states_what_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert set(rule["annotations"]) == {"summary", "description", "action"}
     assert all(len(text) > 20 for text in rule["annotations"].values())
@@ -213,7 +213,7 @@ def test_rows_are_in_the_order_of_a_calls_life() -> None:
     ]  # fmt: skip
 
 
-def test_dashboard_asks_the_data_source_that_is_provisioned() -> None:
+def test_dashboard_queries_the_provisioned_data_source() -> None:
     [source] = yaml.safe_load((GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text())["datasources"]
     variables = {each["name"]: each for each in dashboard()["templating"]["list"]}
     assert variables["datasource"]["current"]["value"] == source["uid"]

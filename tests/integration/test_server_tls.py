@@ -145,7 +145,7 @@ def _of_another(authority: Authority) -> dict[str, str]:
 # files that change
 
 
-async def test_new_pair_is_for_new_connections_and_old_ones_go_on(authority: Authority) -> None:
+async def test_new_certificate_is_for_new_connections_and_old_ones_continue(authority: Authority) -> None:
     files = authority.pair("one")
     async with serving(files) as stand, Connection(stand.url, authority.client()) as old:
         assert name_in(old) == "one"
@@ -155,7 +155,7 @@ async def test_new_pair_is_for_new_connections_and_old_ones_go_on(authority: Aut
         assert (await old.ask(CHAT.request())).status == 200
 
 
-async def test_broken_pair_leaves_the_old_one_in_use_and_is_told_once(authority: Authority) -> None:
+async def test_broken_certificate_leaves_the_old_one_in_use_and_is_reported_once(authority: Authority) -> None:
     files = authority.pair("one")
     async with serving(files) as stand:
         replace({"key": files["key"]}, authority.pair("other"))

@@ -226,7 +226,7 @@ async def test_large_opening_of_a_response_is_passed_on() -> None:
         assert reply.body == created + RESPONSES.token + RESPONSES.end
 
 
-async def test_client_is_sent_keep_alives_while_those_of_the_provider_are_dropped() -> None:
+async def test_client_gets_keep_alives_while_those_of_the_provider_are_dropped() -> None:
     script: list[Step] = [stream_head(), chunk(comments(3 * HELD_BYTES)), Pause(0.3), *CHAT.good_stream[1:]]
     async with facing(script, stream={"keepalive": {"interval": "50ms"}}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)

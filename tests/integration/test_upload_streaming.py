@@ -191,7 +191,7 @@ async def test_upload_through_a_proxy_is_sent_as_it_arrives(has_length: bool, mo
 
 
 @pytest.mark.parametrize("has_length", [True, False], ids=["length", "chunked"])
-async def test_provider_that_fails_in_the_middle_is_asked_again_from_the_first_byte(has_length: bool) -> None:
+async def test_provider_that_fails_mid_upload_is_retried_from_the_first_byte(has_length: bool) -> None:
     async with uploading(resetting(HALF // 2), store, retry=TRIES) as (stand, provider, client):
         client.writer.write(head() + BODY[:HALF] if has_length else chunked_head() + chunk(BODY[:HALF]).data)
         again = await arrived(provider, attempt=1)
@@ -346,7 +346,7 @@ async def test_client_that_leaves_in_the_middle_blames_no_provider(how: str) -> 
         assert stand.app.gateway.spool.used_bytes == 0
 
 
-async def test_gateway_that_goes_away_in_the_middle_says_so_and_blames_no_provider() -> None:
+async def test_gateway_that_stops_mid_upload_reports_it_and_blames_no_provider() -> None:
     async with uploading(store, retry=TRIES) as (stand, provider, client):
         client.writer.write(head() + BODY[:HALF])
         upload = await arrived(provider)
@@ -523,7 +523,7 @@ async def test_form_that_would_be_refused_as_a_whole_reaches_no_provider_as_a_wh
     ],
     ids=["letter", "letters", "later", "hedge"],
 )
-async def test_call_that_may_be_kept_or_doubled_waits_for_all_of_its_body(
+async def test_call_that_may_be_stored_or_hedged_waits_for_its_whole_body(
     headers: dict[str, str], sections: dict[str, Any]
 ) -> None:
     async with uploading(store, **sections) as (stand, provider, client):

@@ -195,7 +195,7 @@ async def test_file_that_is_not_as_long_as_it_was_breaks_the_request_off(size: i
 
 
 @on_each_loop
-async def test_early_refusal_of_an_upload_is_read_and_the_rest_is_not_sent() -> None:
+async def test_early_refusal_of_an_upload_is_read_and_the_upload_stops() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(100_000)
         writer.write(answer(413, b"too ", {"content-length": "9"}).data)
@@ -263,7 +263,7 @@ async def test_body_is_handed_out_as_it_comes() -> None:
 
 @on_each_loop
 @pytest.mark.parametrize("end", [Close(), Reset()], ids=["closed", "reset"])
-async def test_cut_is_told_after_everything_that_came_before_it(end: Step) -> None:
+async def test_cut_is_reported_after_everything_that_came_before_it(end: Step) -> None:
     async with facing([stream_head(), chunk(b"one"), chunk(b"two"), Pause(0.02), end]) as (connections, provider):
         exchange = await send(connections, provider.url)
         await eventually(lambda: connections.count == 0)
@@ -302,7 +302,7 @@ BROKEN = [
 
 @on_each_loop
 @pytest.mark.parametrize(("steps", "kind"), [each[1:] for each in BROKEN], ids=[each[0] for each in BROKEN])
-async def test_what_is_no_answer_says_why_and_leaves_no_connection(steps: Sequence[Step], kind: FailureKind) -> None:
+async def test_invalid_response_states_why_and_leaves_no_connection(steps: Sequence[Step], kind: FailureKind) -> None:
     async with facing(steps) as (connections, provider):
         assert (await failure(send(connections, provider.url))).kind is kind
         await eventually(lambda: connections.count == 0)
@@ -319,7 +319,7 @@ async def test_end_that_does_not_come_is_a_cut(flood: bytes) -> None:
 
 
 @on_each_loop
-async def test_what_nobody_reads_is_not_taken_from_the_upstream() -> None:
+async def test_unread_data_is_not_taken_from_the_upstream() -> None:
     async with pouring(b"x" * 8192) as fountain, client() as connections:
         exchange = await send(connections, fountain.url)
         poured = -1
@@ -359,7 +359,7 @@ async def test_what_must_not_be_repeated_gets_a_fresh_connection() -> None:
 
 @on_each_loop
 @pytest.mark.parametrize("end", [Close(), Reset()], ids=["closed", "reset"])
-async def test_kept_connection_that_ends_before_any_byte_was_retired(end: Step) -> None:
+async def test_pooled_connection_that_ends_before_any_byte_was_stale(end: Step) -> None:
     async with facing([OK], [end]) as (connections, provider):
         assert await ask(connections, provider.url) == b"fine"
         assert (await failure(ask(connections, provider.url))).kind is FailureKind.RETIRED
@@ -367,7 +367,7 @@ async def test_kept_connection_that_ends_before_any_byte_was_retired(end: Step) 
 
 
 @on_each_loop
-async def test_kept_connection_that_ends_within_an_answer_or_late_was_not_retired(
+async def test_pooled_connection_that_ends_within_a_response_or_late_was_not_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with facing([OK], [Respond(b"H"), Close()], [OK], [Close()]) as (connections, provider):
@@ -531,7 +531,7 @@ async def test_upgraded_connection_passes_bytes_both_ways_from_the_first() -> No
 
 
 @on_each_loop
-async def test_last_words_of_an_upgraded_connection_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_last_bytes_of_an_upgraded_connection_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream_connection, "_LAST_BYTES_S", 30.0)
     received = 0
 

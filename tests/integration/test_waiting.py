@@ -44,14 +44,14 @@ async def test_comments_come_once_a_provider_has_begun_a_stream(form: Form) -> N
 
 
 @streams
-async def test_nothing_is_said_while_a_failure_can_still_have_a_status(form: Form) -> None:
+async def test_nothing_is_sent_while_a_failure_can_still_have_a_status(form: Form) -> None:
     script: list[Step] = [Pause(0.2), whole(429, b'{"error": {"message": "busy"}}', {"retry-after": "7"})]
     async with facing(script, stream=SOON) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert (reply.status, reply.headers["retry-after"]) == (429, "7")
 
 
-async def test_nothing_is_said_to_a_client_that_does_not_wait_long() -> None:
+async def test_nothing_is_sent_to_a_client_with_a_short_timeout() -> None:
     async with facing(
         [Pause(0.1), *CHAT.good_stream], stream={"keepalive": {"interval": "5s", "before_headers": True}}
     ) as (
@@ -73,7 +73,7 @@ async def test_comments_may_come_before_any_head(form: Form) -> None:
 
 
 @streams
-async def test_attempts_go_on_behind_the_comments(form: Form) -> None:
+async def test_attempts_continue_behind_the_comments(form: Form) -> None:
     first: list[Step] = [stream_head(), Pause(0.2), Close()]
     async with facing(first, form.good_stream, stream=SOON, retry=RETRY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -104,7 +104,7 @@ async def test_error_answer_behind_comments_is_passed_on_as_an_event(form: Form)
         assert (call["outcome"], call["status"]) == ("rate_limit", 200)
 
 
-async def test_error_page_behind_comments_becomes_words_of_our_own() -> None:
+async def test_error_page_behind_comments_becomes_an_error_of_the_gateway() -> None:
     async with facing([Pause(0.2), whole(502, b"<html>oops")], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["code"] == "upstream_error"
@@ -148,7 +148,7 @@ async def test_client_that_leaves_at_the_end_behind_comments_has_got_all_of_it()
         assert call["outcome"] == "ok"
 
 
-async def test_drain_behind_comments_is_told_in_an_event() -> None:
+async def test_drain_behind_comments_is_reported_in_an_event() -> None:
     async with facing([stream_head(), Hold()], stream=SOON) as (stand, _):
         async with Connection(stand.url) as client:
             client.writer.write(CHAT.request(stream=True))
@@ -167,7 +167,7 @@ async def test_compressed_stream_is_waited_for_in_silence() -> None:
         assert reply.status == 502
 
 
-async def test_read_timeout_of_the_client_counts_no_more_once_it_hears_something() -> None:
+async def test_read_timeout_of_the_client_is_ignored_once_it_gets_keep_alives() -> None:
     """Without keep-alives the gateway answers shortly before the client's read timeout."""
     slow: list[Step] = [stream_head(), Pause(0.5), *CHAT.good_stream[1:]]
     async with facing([stream_head(), Pause(0.1), Close()], slow, stream=SOON, retry=RETRY) as (stand, _):
@@ -195,7 +195,7 @@ async def test_compressed_stream_behind_a_plain_head_is_inflated_or_refused(enco
 # unary calls
 
 
-async def test_unary_call_is_not_kept_waiting_with_words_by_default() -> None:
+async def test_unary_call_gets_no_keep_alives_by_default() -> None:
     async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert reply.body == CHAT.answer

@@ -167,7 +167,7 @@ async def test_fifty_informational_answers_do_no_harm() -> None:
         assert (await CHAT.ask(stand.url)).body == CHAT.answer
 
 
-async def test_4xx_keeps_its_retry_after() -> None:
+async def test_retry_after_of_a_4xx_is_preserved() -> None:
     refusal = whole(409, b'{"error":{"message":"locked","type":"x"}}', {"retry-after": "7"})
     for status in (400, 403, 404, 409):
         answer = Respond(refusal.data.replace(b" 409 ", b" %d " % status))

@@ -240,7 +240,7 @@ async def test_redirect_creates_nothing(path: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["true", "True", "1", "on"])
-async def test_form_may_ask_for_a_stream_in_many_words(value: str) -> None:
+async def test_form_may_request_a_stream_in_many_spellings(value: str) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
     body = form % (b"model", b"gpt") + form % (b"stream", value.encode()) + b"--x--\r\n"
     done = b'data: {"type":"transcript.text.done","text":"x"}\n\n'

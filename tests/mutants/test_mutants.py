@@ -61,7 +61,7 @@ def test_mutants_differ_from_what_they_replace() -> None:
     assert not same
 
 
-def test_every_mutant_is_told_from_the_others() -> None:
+def test_mutants_are_distinct() -> None:
     twice = [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1]
     assert not twice
 
@@ -83,7 +83,7 @@ def test_every_mutant_is_told_from_the_others() -> None:
         (LIMIT_LAW, {"resilience.capacity.concurrency_limit", "resilience.capacity.adaptive_limit"}, 3),
     ],
 )
-def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], least: int) -> None:
+def test_walks_that_are_not_in_the_catalogue_kill_too(walk: str, modules: set[str], least: int) -> None:
     assert sum(mutant.killer == walk and mutant.module in modules for mutant in MUTANTS) >= least
 
 

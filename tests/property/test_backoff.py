@@ -53,7 +53,7 @@ def test_wait_never_undercuts_retry_after_nor_exceeds_it_by_more_than_a_tenth(
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(retry_settings, retries, st.floats(0, 1), draws, shares)
-def test_spread_keeps_its_distance_from_the_exponential_wait(
+def test_jitter_stays_within_bounds_of_the_exponential_wait(
     chosen: RetrySettings, retry: int, spread: float, u: float, share: float
 ) -> None:
     proportional = RetrySettings(base_delay=chosen.base_delay, multiplier=2, max_delay=chosen.max_delay, jitter=spread)

@@ -351,7 +351,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         assert found.oldest_at == (by_age[-1].call.received_at if by_age else None)
 
 
-def test_kept_calls_hold_on_every_walk() -> None:
+def test_stored_calls_hold_on_every_walk() -> None:
     run_state_machine_as_test(
         KeptCallsWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
     )

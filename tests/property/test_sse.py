@@ -268,7 +268,7 @@ def test_any_bytes_pass_complete_and_in_order(stream: bytes, at: int) -> None:
     assert fed(reader("chat"), [stream[:at], stream[at:]]) == fed(reader("chat"), [stream])
 
 
-def test_text_that_looks_like_an_end_or_an_error_is_neither() -> None:
+def test_text_that_resembles_an_end_or_an_error_is_neither() -> None:
     for name, make in (
         ("chat", lambda text: {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}),
         ("responses", lambda text: {"type": "response.output_text.delta", "delta": text}),

@@ -56,7 +56,7 @@ def fed(joint: TextJoin, pieces: list[str]) -> str:
 
 @settings(max_examples=120, deadline=None)
 @given(cut=cut_texts(), data=st.data())
-def test_prefill_is_gone_on_with(cut: tuple[str, str], data: st.DataObject) -> None:
+def test_prefill_is_resumed(cut: tuple[str, str], data: st.DataObject) -> None:
     text, sent = cut
     rest = text[len(given_back(sent)) :]
     if len(given_back(sent)) >= LEAST_ECHO and data.draw(st.booleans(), label="repeats it first"):
@@ -87,7 +87,7 @@ def test_instruction_is_followed_from_the_anchor_or_an_earlier_word(cut: tuple[s
 
 @settings(max_examples=120, deadline=None)
 @given(cut=cut_texts(), data=st.data())
-def test_restart_repeats_and_goes_on(cut: tuple[str, str], data: st.DataObject) -> None:
+def test_restart_repeats_and_continues(cut: tuple[str, str], data: st.DataObject) -> None:
     text, sent = cut
     joint = seam("restart", sent)
     assert sent + fed(joint, pieces_of(data, text)) == text
@@ -96,7 +96,7 @@ def test_restart_repeats_and_goes_on(cut: tuple[str, str], data: st.DataObject) 
 
 @settings(max_examples=120, deadline=None)
 @given(cut=cut_texts(), data=st.data())
-def test_restart_that_says_anything_else_diverges(cut: tuple[str, str], data: st.DataObject) -> None:
+def test_restart_with_different_text_diverges(cut: tuple[str, str], data: st.DataObject) -> None:
     text, sent = cut
     at = data.draw(st.integers(0, len(sent) - 1))
     other = text[:at] + data.draw(st.sampled_from(["", "?" + text[at + 1 :], "?"]))
@@ -155,7 +155,7 @@ def test_whatever_a_model_does_its_text_joins_right_or_not_at_all(
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 1 << 30), data=st.data())
-def test_text_whose_words_come_again_joins_right_or_not_at_all(
+def test_text_with_repeated_words_joins_right_or_not_at_all(
     kind: Callable[[random.Random], str], habit: Habit, seed: int, data: st.DataObject
 ) -> None:
     dice = random.Random(seed)

@@ -98,7 +98,7 @@ async def test_model_routed_by_is_the_one_that_the_provider_reads(body: bytes, i
     "C32 inside a text": b'{"x":"\\"model\\":\\"alias\\"","model":"alias"}',
     "C32 inside a list, behind": b'{"model":"alias","x":[{"model":"alias"}]}',
 })  # fmt: skip
-async def test_renamed_body_names_the_new_model_to_whoever_reads_the_last_of_doubles(body: bytes) -> None:
+async def test_renamed_body_names_the_new_model_to_parsers_that_take_the_last_duplicate(body: bytes) -> None:
     async with fronting(models=RENAMED) as front:
         reply = await post(front, body)
         if reply.status != 200:
@@ -188,7 +188,7 @@ async def test_model_is_a_name_and_no_part_of_an_address(model: str, is_pattern:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_compressed_body_that_grows_beyond_bounds_is_refused_before_it_has(encoding: str) -> None:
+async def test_compressed_body_that_inflates_above_the_limit_is_refused_early(encoding: str) -> None:
     """C37, in the gateway's own error format: the body is 1000 times smaller than its content."""
     bomb = b'{"model":"gpt","x":"' + b"0" * (64 << 20) + b'"}'
     body = gzip.compress(bomb, 9) if encoding == "gzip" else zlib.compress(bomb, 9)

@@ -45,7 +45,7 @@ def bomb(size: int, wbits: int = 31) -> bytes:
         pytest.param(b"zstd", bomb(MIB), (415,), id="C26 zstd"),
     ],
 )
-async def test_body_that_grows_beyond_the_limit_is_refused_before_it_has_grown(
+async def test_body_that_grows_above_the_limit_is_refused_early(
     encoding: bytes, body: bytes, statuses: tuple[int, ...]
 ) -> None:
     async with fronting(server={"max_body": "1MiB"}) as front:

@@ -127,7 +127,7 @@ def test_key_that_is_there_twice_is_not_decided_by_its_order(text: str, reason: 
         ("defaults: {breaker: {failure_rate: .nan}}", "not a share"),
     ],
 )
-def test_value_is_what_it_looks_like_and_of_its_keys_kind(text: str, reason: str) -> None:
+def test_value_is_read_as_written_and_has_the_type_of_its_key(text: str, reason: str) -> None:
     """C73: YAML 1.1 makes 45045 of 12:30:45, 10 of 012 and true of yes."""
     check_rejected(UPSTREAMS + MODELS + text + "\n", reason)
 

@@ -325,7 +325,7 @@ async def test_list_in_which_others_hide_the_caller_s_objects_is_not_shown_as_em
         ({"models": ["*"]}, "/v1/models", ["gpt", "gpt-5-pro", "mini-1", "dear"]),
     ],
 )
-async def test_list_of_models_shows_what_the_key_may_ask_for(
+async def test_list_of_models_shows_the_models_of_the_key(
     allow: dict[str, Any], path: str, names: list[str], tmp_path: Path
 ) -> None:
     """C95: `dear` is an alias of the config; at the upstream that name is another model."""
@@ -339,7 +339,7 @@ async def test_list_of_models_shows_what_the_key_may_ask_for(
 # claims and disguises
 
 
-async def test_words_that_a_client_chooses_make_nothing_its_own(tmp_path: Path) -> None:
+async def test_client_chosen_values_grant_nothing(tmp_path: Path) -> None:
     """C96: `metadata` that the provider repeats, a file's content, the text of a model."""
     async with tenants(tmp_path) as both:
         await both.stand.app.screening._objects.close()

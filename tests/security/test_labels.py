@@ -29,7 +29,7 @@ ends of Unicode."""
 PATTERN = {"gpt-*": {"deployments": [{"upstream": "one"}]}}
 
 
-async def test_words_of_callers_and_providers_forge_no_log_line(tmp_path: Path) -> None:
+async def test_texts_of_callers_and_providers_forge_no_log_line(tmp_path: Path) -> None:
     """C58: one JSON object per line without control characters, for any content of requests and responses."""
     words = [
         f"a\n{FORGED}\n",
@@ -107,7 +107,7 @@ async def size_of_metrics(stand: Stand) -> int:
         "C59 roots",
     ],
 )
-async def test_no_word_of_a_caller_is_a_label(target: str, body: str, headers: dict[str, str]) -> None:
+async def test_no_text_of_a_caller_is_a_label(target: str, body: str, headers: dict[str, str]) -> None:
     async with facing(CHAT.ok, models=PATTERN) as (stand, _), Connection(stand.url) as connection:
 
         async def call(number: int) -> None:

@@ -214,7 +214,7 @@ async def test_call_refused_before_its_body_is_answered_once_and_its_body_is_nev
         assert front.provider.connections == []
 
 
-async def test_call_refused_while_its_client_waits_to_be_told_to_go_on_ends_the_connection() -> None:
+async def test_call_refused_before_100_continue_ends_the_connection() -> None:
     """C11: the client may or may not send the body now, and it could not be distinguished from a request."""
     async with fronting(server=KEYS) as front:
         expecting = post(b"Content-Length: %d" % len(SMUGGLED), b"Expect: 100-continue", body=b"")
@@ -227,7 +227,7 @@ async def test_call_refused_while_its_client_waits_to_be_told_to_go_on_ends_the_
         assert front.provider.connections == []
 
 
-async def test_client_that_waits_is_told_to_go_on_once() -> None:
+async def test_client_that_expects_100_continue_gets_it_once() -> None:
     """C11: one 100 (Continue), and the header is not passed on."""
     async with fronting() as front, Connection(front.url) as connection:
         connection.writer.write(post(LENGTH, b"Expect: 100-continue", body=b""))

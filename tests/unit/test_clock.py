@@ -41,7 +41,7 @@ def timers() -> int:
     return sum(not timer.cancelled() for timer in scheduled)
 
 
-async def test_system_clock_tells_time_and_sleeps() -> None:
+async def test_system_clock_has_the_time_and_sleeps() -> None:
     clock: Clock = SystemClock()
     began, wall = clock.now(), clock.wall()
     await clock.sleep(0.01)
@@ -49,7 +49,7 @@ async def test_system_clock_tells_time_and_sleeps() -> None:
     assert 0 < clock.wall() - wall < 5
 
 
-async def test_limit_that_passes_cancels_its_body_and_says_which_it_was() -> None:
+async def test_limit_that_passes_cancels_its_body_and_identifies_itself() -> None:
     async def body(limit: TimeLimit, now: float) -> None:
         limit.set(now + SOON_S, "connect")
         await hang()
@@ -339,7 +339,7 @@ async def test_alarm_that_never_comes_takes_no_timer() -> None:
     assert timers() == before
 
 
-def test_alarms_of_a_loop_that_is_gone_do_not_keep_those_of_the_next() -> None:
+def test_alarms_of_a_closed_loop_do_not_block_those_of_the_next() -> None:
     clock = SystemClock()
 
     async def far() -> int:

@@ -61,7 +61,7 @@ def test_table_of_the_demo_has_its_scenes_in_their_order() -> None:
     assert [re.split(r" {2,}", row)[0] for row in rows] == [scene.trouble for scene in SCENES]
 
 
-def test_recommended_config_leaves_a_hang_after_ten_seconds_and_goes_on_with_a_dead_stream() -> None:
+def test_recommended_config_ends_a_hang_after_ten_seconds_and_resumes_a_dead_stream() -> None:
     env = dict.fromkeys(("OPENAI_API_KEY", "AZURE_KEY"), "x") | {"AZURE_URL": "https://name.openai.azure.com/openai/v1"}
     config = parse_config(RECOMMENDED.read_text(), "recommended.yaml", env)
     chat = config.models["gpt-4o"]
@@ -77,13 +77,13 @@ def test_every_metric_is_in_the_table() -> None:
     assert set(re.findall(r"`(llm_guard_\w+)`", table)) == set(promised)
 
 
-def test_every_page_that_an_operator_looks_at_is_in_the_table() -> None:
+def test_every_operator_page_is_in_the_table() -> None:
     table = TEXT.partition("| path | for |")[2].partition("\n\n")[0]
     pages = set(re.findall(r"^GET (/admin/[a-z-]+)", SURFACE, re.MULTILINE)) - {"/admin/log-levels"}
     assert pages <= set(re.findall(r"/admin/[a-z-]+", table))
 
 
-def test_every_header_of_the_gateway_is_told_of() -> None:
+def test_every_header_of_the_gateway_is_documented() -> None:
     headers = re.findall(r"^(x-llm-guard-[a-z-]+)$", SURFACE, re.MULTILINE)
     said = TEXT + (ROOT / "config" / "llm_guard.yaml").read_text()
     assert [name for name in headers if name not in said] == []

@@ -18,7 +18,7 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_test_without_its_program_is_skipped_and_says_how_to_get_it(absent: pytest.MonkeyPatch) -> None:
+def test_test_without_its_program_is_skipped_and_states_how_to_get_it(absent: pytest.MonkeyPatch) -> None:
     with pytest.raises(pytest.skip.Exception, match="apt-get install prometheus"):
         tools.need("promtool")
 

@@ -24,7 +24,7 @@ LIMITED = {
 # reports
 
 
-def test_report_has_the_fields_that_were_promised() -> None:
+def test_report_has_the_documented_fields() -> None:
     assert list(report(LIMITED, WALL)) == FIELDS
     assert list(report(LIMITED, WALL).values()) == ["a", True, "rate_limit", 7.0, False, True]
 
@@ -96,7 +96,7 @@ def explained(record: dict[str, object]) -> dict[str, str]:
     return {line[:12].strip(): line[12:] for line in lines}
 
 
-def test_explanation_says_what_it_means_what_is_done_and_why() -> None:
+def test_explanation_states_meaning_action_and_reason() -> None:
     told = explained(LIMITED)
     assert told == {
         "meaning": "rate_limit: too many requests or tokens in a short window",
@@ -126,7 +126,7 @@ def test_explanation_says_what_it_means_what_is_done_and_why() -> None:
         ({"status": 503}, "wait", "none requested"),
     ],
 )
-def test_explanation_tells_what_the_gateway_does(record: dict[str, object], row: str, text: str) -> None:
+def test_explanation_states_what_the_gateway_does(record: dict[str, object], row: str, text: str) -> None:
     assert explained(record)[row].startswith(text)
 
 
@@ -171,7 +171,7 @@ def test_command_explains_a_broken_connection() -> None:
     assert "TLS is misconfigured" in output
 
 
-def test_command_says_when_there_is_no_error() -> None:
+def test_command_reports_when_there_is_no_error() -> None:
     assert run("--status", "200", "--body", '{"choices": []}') == (0, "no error: the response is valid\n")
 
 

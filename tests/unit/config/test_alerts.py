@@ -68,7 +68,7 @@ def test_durations_and_shares_of_a_rule_are_numbers() -> None:
         ),
     ],
 )  # fmt: skip
-def test_rule_that_cannot_be_is_said_by_its_place(text: str, expected: str) -> None:
+def test_invalid_rule_is_reported_by_its_place(text: str, expected: str) -> None:
     assert problems(text) == [expected]
 
 
@@ -140,7 +140,7 @@ NO_KEY = "routing_key is needed for the format pagerduty, and for no other"
         ),
     ],
 )  # fmt: skip
-def test_webhook_that_cannot_be_is_said_by_its_place(text: str, place: str, reason: str) -> None:
+def test_invalid_webhook_is_reported_by_its_place(text: str, place: str, reason: str) -> None:
     assert problems(f"webhooks: [{text}]") == [f"webhooks[0]{place}: {reason}"]
 
 

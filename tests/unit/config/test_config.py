@@ -84,7 +84,7 @@ def test_auth_follows_the_dialect_unless_it_is_given() -> None:
     assert [each.auth for each in config.upstreams.values()] == ["bearer", "x-api-key", "api-key"]
 
 
-def test_model_takes_from_defaults_what_it_does_not_say_itself() -> None:
+def test_model_inherits_unset_fields_from_defaults() -> None:
     config = parse(
         "defaults:\n"
         "  timeout: {idle: 7s, total: 1m}\n"
@@ -237,7 +237,7 @@ def test_upstream_names_can_stand_in_a_path() -> None:
     assert problems(text) == ["1: upstreams.a/b: a name has 1 to 64 letters, digits, dots and dashes"]
 
 
-def test_file_without_upstreams_and_models_says_so() -> None:
+def test_file_without_upstreams_and_models_is_reported() -> None:
     assert problems("server: {}") == [
         "1: upstreams: must have at least one entry",
         "1: models: must have at least one entry",
@@ -455,6 +455,6 @@ def test_rule_that_cannot_work_is_named_with_its_line(rule: str, expected: str) 
 
 
 @pytest.mark.parametrize("means", ["client_cancelled", "own_pool", "internal", "egress", "network", "truncated", "[]"])
-def test_rule_cannot_mean_what_no_answer_can_say(means: str) -> None:
+def test_rule_cannot_mean_a_kind_without_a_response(means: str) -> None:
     (found,) = problems(BASE + with_errors(f"{{match: {{code: a}}, kind: {means}}}"))
     assert "is not a failure kind" in found

@@ -38,7 +38,7 @@ def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
         (f"{KEY},{KEY[:-5]}", "entry 2 is not"),
     ],
 )
-def test_key_that_is_none_is_told_and_not_quoted(key: str, said: str) -> None:
+def test_invalid_key_is_reported_and_not_quoted(key: str, said: str) -> None:
     told = problem(MODELS + "store:\n  encryption_key: ${STORE_KEY}", STORE_KEY=key)
     assert told == f"6: {ASK}{said}"
 

@@ -66,7 +66,7 @@ def test_key_of_a_provider_that_strangers_cannot_reach_is_none(tmp_path: Path, s
     assert check(tmp_path, f"server: {server}") == []
 
 
-def test_model_that_a_key_may_ask_for_and_no_route_is_for() -> None:
+def test_model_that_a_key_may_use_and_no_route_serves() -> None:
     keys = [{"name": "a", "key": "x", "allow": {"models": ["gpt", "gtp", "mini-*", "*"]}}]
     config = config_of("http://127.0.0.1:9", server={"client_keys": keys})
     (warning,) = _unrouted_models(config)
@@ -77,7 +77,7 @@ def test_model_that_a_key_may_ask_for_and_no_route_is_for() -> None:
 # secrets in a file
 
 
-def test_token_in_a_file_that_anybody_can_read(tmp_path: Path) -> None:
+def test_token_in_a_world_readable_file(tmp_path: Path) -> None:
     text = f"ops: {{token: {LONG}, tokens: [{{name: ann, token: {LONG}-ann, role: viewer}}]}}"
     assert check(tmp_path, text) == []
     assert check(tmp_path, text, mode=0o640) == []

@@ -55,7 +55,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
     assert (found, type(found)) == (value, type(value))
 
 
-def test_keys_that_look_like_numbers_or_booleans_are_names() -> None:
+def test_keys_that_resemble_numbers_or_booleans_are_names() -> None:
     models = parse(
         "models: {4: {deployments: [{upstream: openai}]}, 1.50: {deployments: [{upstream: openai, model: off}]},"
         " true: {deployments: [{upstream: openai}]}}"

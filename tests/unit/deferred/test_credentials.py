@@ -24,7 +24,7 @@ def test_credentials_of_the_longest_ago_go_first() -> None:
     ]  # fmt: skip
 
 
-def test_key_that_opens_the_gateway_is_not_kept() -> None:
+def test_client_key_is_not_stored() -> None:
     credentials = Credentials()
     credentials.keep("a", call_with(client_key="app"))
     assert not credentials.of("a").headers

@@ -34,7 +34,7 @@ def watch(reader: StreamReader, stream: bytes) -> StreamObserver:
     return watched
 
 
-def test_path_says_how_its_stream_is_read() -> None:
+def test_path_decides_how_its_stream_is_read() -> None:
     assert isinstance(stream_reader("/v1/messages", 1), MessagesReader)
     complete, session = stream_reader("/v1/complete", 1), stream_reader("/v1/sessions/sesn_1/events/stream", 1)
     assert isinstance(complete, EventsReader)

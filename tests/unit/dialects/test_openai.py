@@ -57,7 +57,7 @@ def watch(reader: StreamReader, stream: bytes) -> StreamObserver:
         ("/v1/audio/speech", OtherReader),
     ],
 )
-def test_path_says_how_its_stream_is_read(path: str, reader: type) -> None:
+def test_path_decides_how_its_stream_is_read(path: str, reader: type) -> None:
     assert isinstance(stream_reader(path, 1), reader)
 
 
@@ -98,7 +98,7 @@ def test_chat_header_is_no_token(data: SseEvent) -> None:
         {"audio": {"id": "1"}},
     ],
 )
-def test_anything_said_in_a_chat_is_a_token(said: dict[str, Any]) -> None:
+def test_any_content_in_a_chat_is_a_token(said: dict[str, Any]) -> None:
     assert chat(chunk(choice(**said))) == TOKEN
 
 
@@ -166,7 +166,7 @@ def test_chat_of_two_choices_ends_when_both_have_finished() -> None:
     assert ChatReader(2).read(chunk(choice(0, "stop"), choice(1, "length"))).is_end
 
 
-def test_done_behind_fewer_choices_than_were_asked_for_is_the_end() -> None:
+def test_done_after_fewer_choices_than_requested_is_the_end() -> None:
     reader = ChatReader(3)
     reader.read(chunk(choice(0, content="x"), choice(1, content="y")))
     assert not reader.read(chunk(choice(0, "stop"), choice(1, "stop"))).is_end
@@ -215,7 +215,7 @@ def test_choice_that_begins_late_is_seen_on_the_fast_path() -> None:
     assert not watch(ChatReader(3), stream + b"data: [DONE]\n\n").may_end
 
 
-def test_choices_without_end_are_not_all_kept() -> None:
+def test_unfinished_choices_are_stored_up_to_a_bound() -> None:
     for reader in (ChatReader(2), ChatReader(1, is_chat=False)):
         for index in range(3000):
             reader.read(event(text(index, "x", "stop")))

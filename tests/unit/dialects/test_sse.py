@@ -160,7 +160,7 @@ def test_event_of_the_longest_length_is_read_whole_however_it_is_cut() -> None:
 # marks
 
 
-def test_watch_keeps_what_the_reader_marks() -> None:
+def test_observer_records_what_the_reader_marks() -> None:
     watch = StreamObserver(Notes({b"t": TOKEN, b"e": END, b"bad": Mark(error=b"bad")}))
     watch.feed(b"data: x\n\n")
     assert (watch.has_token, watch.has_ended, watch.may_end, watch.error) == (False, False, False, None)
@@ -172,13 +172,13 @@ def test_watch_keeps_what_the_reader_marks() -> None:
     assert (watch.has_ended, watch.may_end) == (True, True)
 
 
-def test_first_error_is_kept() -> None:
+def test_first_error_is_recorded() -> None:
     watch = StreamObserver(Notes({b"1": Mark(error=b"first"), b"2": Mark(error=b"second")}))
     watch.feed(b"data: 1\n\ndata: 2\n\n")
     assert watch.error == b"first"
 
 
-def test_later_usage_replaces_what_it_counts_and_keeps_the_rest() -> None:
+def test_later_usage_replaces_only_the_fields_that_it_has() -> None:
     marks = {b"1": Mark(usage=Usage(10, 1)), b"2": Mark(usage=Usage(None, 7)), b"3": Mark(usage=Usage(0, None))}
     watch = StreamObserver(Notes(marks))
     watch.feed(b"data: 1\n\ndata: 2\n\n")

@@ -54,7 +54,7 @@ def test_giant_line_is_held_up_to_the_bound_and_is_a_token(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [65_536, 5_000_000])
-def test_stream_goes_on_behind_a_giant_line(size: int) -> None:
+def test_stream_continues_after_a_giant_line(size: int) -> None:
     watch = watched(pieces(TOKEN + token("x" * (2 * MAX_EVENT_BYTES)) + FINISH + DONE, size))
     assert (watch.has_ended, watch.missing_end, watch.held, watch.garbled) == (True, b"", b"", 0)
 
@@ -81,7 +81,7 @@ def test_event_that_never_ends_is_passed_on_and_proves_nothing() -> None:
 
 
 @pytest.mark.skipif(is_compiled(), reason="compiled, a module calls its own functions without looking them up")
-def test_long_event_in_small_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_event_in_small_pieces_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
     real = sse_framing.last_boundary
 

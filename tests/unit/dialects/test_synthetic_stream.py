@@ -27,7 +27,7 @@ def test_choices_without_an_index_are_counted() -> None:
     assert [body["choices"][0]["index"] for body in bodies("/v1/completions", texts)] == [0, 1]
 
 
-def test_members_that_are_not_known_are_kept() -> None:
+def test_unknown_members_are_preserved() -> None:
     message = {"content": "hi", "reasoning_details": [{"type": "x"}], "refusal": None}
     answer = {"x_groq": {"id": "r"}, "choices": [{"message": message, "finish_reason": "stop", "content_filter": {}}]}
     _, said, end = bodies(CHAT, answer)

@@ -25,7 +25,7 @@ async def ending(how: Literal["reset", "close"]) -> Exception | None:
         return await ended
 
 
-async def test_reset_and_close_look_different_to_the_server() -> None:
+async def test_server_distinguishes_reset_and_close() -> None:
     assert isinstance(await ending("reset"), ConnectionResetError)
     assert await ending("close") is None
 

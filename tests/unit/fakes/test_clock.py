@@ -39,7 +39,7 @@ async def test_a_limit_never_fires_by_itself() -> None:
     assert limit.name == "total"
 
 
-async def test_a_limit_that_is_told_to_fire_cancels_its_body_with_a_timeout() -> None:
+async def test_limit_that_is_made_to_fire_cancels_its_body_with_a_timeout() -> None:
     clock = ManualClock()
 
     async def attempt() -> None:

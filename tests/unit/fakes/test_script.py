@@ -21,7 +21,7 @@ async def test_outcomes_come_in_their_order_and_everything_is_noted() -> None:
     assert script.asked == [target, target]
 
 
-async def test_an_exchange_beyond_the_script_fails_the_test() -> None:
+async def test_exchange_past_the_end_of_the_script_fails_the_test() -> None:
     with pytest.raises(AssertionError, match="not in the script"):
         await Script().open(new_call(), Attempt(new_target(), 1000.0))
 
@@ -43,7 +43,7 @@ async def test_a_hanging_exchange_ends_only_by_cancellation() -> None:
         await task
 
 
-async def test_a_sleeper_is_cancelled_where_the_script_says_so() -> None:
+async def test_sleeper_is_cancelled_where_the_script_requires() -> None:
     script = Script(is_cancelled_asleep=True)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.ensure_future(script.clock.sleep(1.0))

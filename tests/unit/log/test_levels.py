@@ -27,7 +27,7 @@ def test_nearest_name_above_counts(levels: Levels) -> None:
     assert levels.of("llm_guard.proxying") == "warning"
 
 
-def test_operators_word_goes_before_the_configs_on_the_same_name_and_outlives_a_reload(levels: Levels) -> None:
+def test_override_outranks_the_config_on_the_same_name_and_outlives_a_reload(levels: Levels) -> None:
     levels.adopt("info", {BREAKER_LOGGER: "error"})
     levels.override(BREAKER_LOGGER, "debug")
     levels.override("", "critical")
@@ -38,7 +38,7 @@ def test_operators_word_goes_before_the_configs_on_the_same_name_and_outlives_a_
     assert (levels.of(BREAKER_LOGGER), levels.of("llm_guard.app")) == ("warning", "warning")
 
 
-def test_word_that_was_never_said_can_be_taken_back(levels: Levels) -> None:
+def test_override_that_was_never_set_can_be_removed(levels: Levels) -> None:
     levels.override(BREAKER_LOGGER, None)
     assert levels.of(BREAKER_LOGGER) == "info"
 

@@ -55,7 +55,7 @@ def test_headers_of_one_connection_do_not_travel_to_a_client() -> None:
         "x-envoy-internal", "True-Client-IP", "X-LLM-Guard-Priority", "x-original-url",
     ],
 )  # fmt: skip
-def test_word_of_a_proxy_reaches_no_upstream_from_a_client(name: str) -> None:
+def test_proxy_header_of_a_client_reaches_no_upstream(name: str) -> None:
     assert to_upstream(call((name, "10.0.0.1"), *END_TO_END), UPSTREAM) == list(END_TO_END)
 
 
@@ -96,7 +96,7 @@ def test_only_encodings_that_can_be_decoded_are_requested(accepted: str, request
     assert to_upstream(call(*said), UPSTREAM) == [said[0], ("Accept-Encoding", requested), said[2]]
 
 
-def test_words_of_a_client_on_itself_travel_as_they_are() -> None:
+def test_user_agent_of_a_client_passes_unchanged() -> None:
     said = (("User-Agent", "OpenAI/Python 2.8.1"), ("Accept-Encoding", "gzip;q=1.0, identity"), ("Accept", "*/*"))
     assert to_upstream(call(*said), UPSTREAM) == list(said)
     assert to_upstream(call(), UPSTREAM) == []
@@ -110,7 +110,7 @@ def test_encoding_of_a_body_travels_only_with_that_body() -> None:
     assert to_client(encoded, is_inflated=True) == [encoded[1]]
 
 
-def test_upgrade_is_said_anew_in_both_directions() -> None:
+def test_upgrade_is_written_separately_in_both_directions() -> None:
     asks: Headers = (("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Key", "k"))
     said = [("Sec-WebSocket-Key", "k"), ("Connection", "Upgrade"), ("Upgrade", "websocket")]
     assert to_upstream(call(*asks, is_upgrade=True), UPSTREAM) == said
@@ -139,7 +139,7 @@ def test_key_that_opens_the_gateway_goes_no_further() -> None:
     assert to_upstream(call(*CREDENTIALS, client_key="app-1"), UPSTREAM) == []
 
 
-def test_cookie_goes_no_further_than_the_key_beside_it() -> None:
+def test_cookie_goes_no_further_than_the_key_next_to_it() -> None:
     """Where clients authenticate to the gateway, a cookie belongs to a proxy in front of it, not to the provider."""
     cookie = ("Cookie", "session=1")
     assert to_upstream(call(cookie), UPSTREAM) == [cookie]
@@ -158,7 +158,7 @@ def test_key_of_an_upstream_is_in_no_repr() -> None:
     assert "ours" not in repr(replace(UPSTREAM, api_key="ours"))
 
 
-def test_gateway_says_what_it_did() -> None:
+def test_gateway_headers_describe_its_work() -> None:
     this = call()
     assert ours(this, None) == [("x-llm-guard-request-id", "lg-1"), ("x-llm-guard-attempts", "0")]
     assert ours(this, "openai/gpt-4")[2:] == [("x-llm-guard-deployment", "openai/gpt-4")]
@@ -211,14 +211,14 @@ def test_two_headers_of_one_name_are_two_credentials() -> None:
     assert keys_of((("Authorization", "Bearer k1"), ("Authorization", "Bearer k2"))) == ["k1", "k2"]
 
 
-def test_header_of_a_credential_that_says_two_things_is_noticed() -> None:
+def test_credential_header_with_two_values_is_noticed() -> None:
     one, other = ("Authorization", "Bearer k1"), ("authorization", "Bearer k2")
     assert has_rival_keys((one, ("X-Custom", "1"), other))
     # SDKs send both forms if both are configured, and a proxy may repeat a header.
     assert not has_rival_keys((one, one, ("X-Api-Key", "k2"), ("X-Custom", "1"), ("X-Custom", "2")))
 
 
-def test_what_is_kept_of_names_is_bounded_and_stays_right() -> None:
+def test_cached_header_names_are_bounded_and_stay_right() -> None:
     """Clients choose these names."""
     for number in range(3000):
         assert to_upstream(call((f"X-{number}", "1"), ("TE", "1")), UPSTREAM) == [(f"X-{number}", "1")]

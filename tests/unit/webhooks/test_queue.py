@@ -84,7 +84,7 @@ async def test_what_comes_together_goes_together() -> None:
     assert [each for ids in receiver.ids() for each in ids] == [f"{number}" for number in range(120)]
 
 
-async def test_one_that_is_busy_is_asked_again_later_and_later_under_the_same_delivery() -> None:
+async def test_busy_webhook_is_retried_with_backoff_under_the_same_delivery() -> None:
     receiver = Receiver(BUSY, BUSY, BUSY, DELIVERED)
     async with webhook(receiver) as one:
         one.offer(notice())
@@ -99,7 +99,7 @@ async def test_one_that_is_busy_is_asked_again_later_and_later_under_the_same_de
     assert one.view().delivered == 1
 
 
-async def test_wait_that_it_asks_for_is_kept() -> None:
+async def test_requested_wait_is_obeyed() -> None:
     receiver = Receiver(WebhookResult(False, True, "answered 429", 120.0), DELIVERED)
     async with webhook(receiver) as one:
         one.offer(notice())
@@ -155,7 +155,7 @@ async def test_what_comes_while_it_is_dead_waits_in_order_and_the_oldest_is_drop
     assert any(line["event"].startswith("alerts dropped") for line in lines)
 
 
-async def test_rate_is_kept_and_what_is_too_much_waits_and_goes_in_one() -> None:
+async def test_rate_is_enforced_and_the_excess_is_batched() -> None:
     receiver = Receiver()
     async with webhook(receiver, rate="30/m") as one:
         for number in range(5):
@@ -170,7 +170,7 @@ async def test_rate_is_kept_and_what_is_too_much_waits_and_goes_in_one() -> None
     assert one.view().dropped == 0
 
 
-async def test_retries_keep_to_the_rate_as_well() -> None:
+async def test_retries_stay_within_the_rate_as_well() -> None:
     receiver = Receiver(BUSY)
     async with webhook(receiver, rate="6/h") as one:
         one.offer(notice())
@@ -186,7 +186,7 @@ async def test_retries_keep_to_the_rate_as_well() -> None:
         ({"min_severity": "critical", "send_resolved": False}, ["critical"]),
     ],
 )
-async def test_one_hears_of_what_it_wants_to_hear(facts: dict[str, Any], heard: list[str]) -> None:
+async def test_webhook_gets_only_the_notices_that_it_wants(facts: dict[str, Any], heard: list[str]) -> None:
     receiver = Receiver()
     async with webhook(receiver, **facts) as one:
         for severity in ("critical", "warning", "info"):
@@ -302,13 +302,13 @@ async def webhooks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Webhooks]:
     await both.stop()
 
 
-async def test_everybody_is_told(webhooks: Webhooks) -> None:
+async def test_every_webhook_is_notified(webhooks: Webhooks) -> None:
     webhooks.tell(notice())
     await let_run()
     assert receivers(webhooks) == {"a": 1, "b": 1}
 
 
-async def test_reload_keeps_who_has_not_changed_and_replaces_the_others(webhooks: Webhooks) -> None:
+async def test_reload_preserves_unchanged_webhooks_and_replaces_the_others(webhooks: Webhooks) -> None:
     webhooks.tell(notice(1))
     await let_run()
     kept = webhooks.find("a")

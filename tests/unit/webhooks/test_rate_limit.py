@@ -14,7 +14,7 @@ def test_burst_goes_at_once_and_then_one_at_a_time() -> None:
     assert rate.snapshot(2).wait_s == 2
 
 
-def test_rest_gives_no_more_than_a_burst() -> None:
+def test_idle_time_saves_no_more_than_a_burst() -> None:
     rate = SendRate(0.5)
     rate.take(0)
     for _ in range(BURST):

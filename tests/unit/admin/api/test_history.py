@@ -79,7 +79,7 @@ def test_line_that_begins_later_is_unknown_before() -> None:
     assert view.total.calls_per_second == [0.0, 0.0, 1.0]
 
 
-def test_a_quarter_of_an_hour_is_kept() -> None:
+def test_quarter_of_an_hour_is_stored() -> None:
     past = Past()
     past.call("gpt", 5)
     past.step(STEPS + 3)
@@ -159,7 +159,7 @@ def test_last_minute_of_a_deployment_is_that_of_its_attempts() -> None:
     assert past.history.deployment("a/x").tally.attempts == 0
 
 
-def test_names_that_were_never_asked_for_have_nothing_and_leave_nothing_behind() -> None:
+def test_names_that_were_never_requested_have_no_history_and_create_none() -> None:
     past = Past()
     assert past.history.model("never").tally.calls == past.history.deployment("never").tally.calls == 0
     assert not past.counters.models

@@ -20,7 +20,7 @@ def test_labels_are_those_of_the_deployments_that_are_made() -> None:
     assert labels_of(BOTH) == made
 
 
-def test_pattern_that_nobody_has_asked_for_has_its_label() -> None:
+def test_pattern_without_requests_has_its_label() -> None:
     assert labels_of(BOTH)["a/m-*"] == "a"
 
 

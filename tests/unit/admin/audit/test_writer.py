@@ -112,7 +112,7 @@ async def test_disk_that_does_not_answer_is_not_waited_for_but_may_answer_later(
         assert await trail.wait_written(written) is None
 
 
-async def test_who_leaves_while_the_disk_is_slow_leaves_the_change_on_its_way() -> None:
+async def test_disconnect_while_the_disk_is_slow_does_not_cancel_the_change() -> None:
     disk = Disk()
     disk.goes_on.clear()
     async with trail_on(disk) as trail:
@@ -149,7 +149,7 @@ async def test_process_may_end_while_the_disk_hangs() -> None:
         await written
 
 
-async def test_whatever_the_disk_says_no_change_is_lost() -> None:
+async def test_no_change_is_lost_for_any_disk_error() -> None:
     disk = Disk()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk, "append", lambda _entries: 1 // 0)

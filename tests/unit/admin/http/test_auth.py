@@ -50,7 +50,7 @@ def cookie_of(guard: Authenticator, at: int = 0, wall: float = WALL) -> dict[str
      {"origin": "http://evil.example"}, {"host": "attacker.example"}, {"host": ""},
      {"authorization": "Basic czNjcmV0"}, {"authorization": "s3cret"}, {"cookie": f"token={TOKEN}"}],
 )  # fmt: skip
-def test_request_without_a_token_is_refused_as_such_whatever_else_it_says(also: dict[str, str]) -> None:
+def test_request_without_a_token_is_refused_for_that_despite_other_headers(also: dict[str, str]) -> None:
     with pytest.raises(Refused) as raised:
         guarding().check("GET", {**HOST, **also}, WALL)
     assert (raised.value.status, raised.value.code) == (401, "token_needed")
@@ -58,7 +58,7 @@ def test_request_without_a_token_is_refused_as_such_whatever_else_it_says(also: 
     assert dict(raised.value.headers)["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_gateway_without_any_token_lets_nobody_in() -> None:
+def test_gateway_without_any_token_authorizes_no_request() -> None:
     guard = Authenticator(Ops(), credentials_of(Ops(), None), ())
     for headers in (HOST, HERE, {**HOST, "authorization": "Bearer "}, {**HOST, "authorization": "Bearer None"}):
         with pytest.raises(Refused) as raised:
@@ -160,7 +160,7 @@ def test_names_of_ours_and_addresses_pass() -> None:
     assert code({"host": "any.example", **BEARER}, hosts=("*",)) == ""
 
 
-def test_pages_of_another_origin_may_not_ask() -> None:
+def test_pages_of_another_origin_are_refused() -> None:
     assert code({**HERE, "origin": "http://127.0.0.1:8080"}) == ""
     for origin in ("http://evil.example", "http://127.0.0.1:8081", "null", "http://127.0.0.1"):
         assert code({**HERE, "origin": origin}) == "foreign_origin"

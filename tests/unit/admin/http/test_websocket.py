@@ -178,6 +178,6 @@ def test_close_is_answered_with_its_code(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"\x03", b"\x00\x00", b"\x03\xed", b"\x03\xee", b"\x13\x88", b"\x03\xe8\xff"])
-def test_close_with_a_code_that_nobody_may_send_is_against_the_protocol(payload: bytes) -> None:
+def test_close_with_a_reserved_code_is_against_the_protocol(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         answer_to_close(payload)

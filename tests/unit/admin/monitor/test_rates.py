@@ -97,7 +97,7 @@ def test_nothing_has_no_rate() -> None:
 # calls that the gateway itself refused
 
 
-def test_refusals_are_told_by_what_refused() -> None:
+def test_refusals_are_counted_by_cause() -> None:
     counts = ModelCounts()
     counts.calls["refused"] = 5
     counts.refusals.update(breaker=2, limit=2, auth=1)

@@ -69,7 +69,7 @@ def test_nothing_is_held_where_nothing_was_sent(resume_mode: ResumeMode) -> None
         ("#", "# Title", "## Title"),
     ],
 )
-def test_prefilled_text_goes_on_to_the_character(sent: str, new: str, whole: str) -> None:
+def test_prefilled_text_continues_to_the_character(sent: str, new: str, whole: str) -> None:
     assert joined("prefill", sent, new) == whole
 
 
@@ -120,7 +120,7 @@ def test_preamble_is_left_out(preamble: str) -> None:
         lambda text: text.replace(" ", ""),
     ],
 )  # fmt: skip
-def test_words_that_are_repeated_in_another_way_are_the_same(words: Callable[[str], str]) -> None:
+def test_words_that_are_repeated_in_another_form_are_the_same(words: Callable[[str], str]) -> None:
     assert joined("instruction", SENT, words(anchor(SENT)) + "ible.") == SENT + "ible."
 
 
@@ -184,7 +184,7 @@ def test_text_that_repeats_itself_proves_nothing(sent: str, new: str) -> None:
     assert diverges(sent, new)
 
 
-def test_text_may_repeat_itself_before_the_words_that_prove_the_seam() -> None:
+def test_text_may_repeat_itself_before_the_words_that_prove_the_join() -> None:
     sent = "- [ ] buy some milk\n" * 9 + "- [ ] and some bread for the"
     assert joined("instruction", sent, anchor(sent) + " week") == sent + " week"
 
@@ -445,7 +445,7 @@ NEXT_VERSES = (
     ],
     ids=["next row", "rest of a row and the next one", "refrain after two verses", "clauses after the end of another"],
 )
-def test_text_that_says_its_last_words_once_more_by_itself_is_not_joined(sent: str, new: str) -> None:
+def test_text_that_naturally_repeats_its_last_words_is_not_joined(sent: str, new: str) -> None:
     joint = seam("instruction", sent)
     assert joint.feed(new) + joint.end() == ""
     assert joint.has_diverged

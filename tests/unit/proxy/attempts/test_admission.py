@@ -83,7 +83,7 @@ async def test_those_in_a_hurry_go_first() -> None:
     assert order == [1001.0, 1002.0, 1003.0, 1004.0]
 
 
-async def test_newcomer_does_not_slip_in_before_one_whose_turn_has_come() -> None:
+async def test_newcomer_does_not_overtake_a_call_whose_turn_has_come() -> None:
     stage = Stage(narrow(), a=[Slow(1.0, OK), Slow(1.0, OK), OK])
     first, second = await stage.start(), await stage.start()
     await stage.pass_s(1.0)
@@ -103,7 +103,7 @@ async def test_rate_limit_headers_of_an_answer_set_the_pace() -> None:
     assert seen.rate == pytest.approx(1.0, rel=0.2)
 
 
-async def test_headers_of_a_stream_that_allow_more_let_those_who_wait_in_at_once() -> None:
+async def test_headers_of_a_stream_that_allow_more_admit_waiting_calls_at_once() -> None:
     stream = replace(open_stream(), rate=requests_left(100.0))
     stage = Stage(new_target("a/x", capacity=CapacitySettings()), a=[Slow(0.1, stream), OK, OK])
     await stage.start()
@@ -143,7 +143,7 @@ async def test_hold_that_is_longer_than_expected_is_waited_for_again() -> None:
     assert stage.served(call).attempt.started_at == 1009.0
 
 
-async def test_settings_that_leave_more_room_let_those_who_wait_in_at_once() -> None:
+async def test_settings_that_allow_more_admit_waiting_calls_at_once() -> None:
     stage = Stage(narrow(), a=[Hang(), OK])
     running, waiting = await stage.start(), await stage.start()
     deployment = stage.targets[0].deployment
@@ -188,7 +188,7 @@ async def test_gate_that_was_forgotten_meanwhile_still_lets_its_callers_in() -> 
 # limits
 
 
-async def test_full_line_refuses_at_once_and_says_when_to_come_back() -> None:
+async def test_full_queue_refuses_at_once_with_retry_after() -> None:
     stage = Stage(narrow(queue=1), a=[Hang()])
     await stage.start()
     await stage.start()
@@ -232,7 +232,7 @@ async def test_wait_ends_with_the_call() -> None:
     assert refused(stage, second)[:2] == (429, "limit")
 
 
-async def test_wait_in_vain_tells_how_long_it_would_be_now() -> None:
+async def test_wait_in_vain_reports_the_current_estimate() -> None:
     """The Retry-After is estimated when the wait ends, not when it began."""
     stage = Stage(narrow(queue_wait=3.0), a=[Hang()])
     await stage.start()
@@ -260,7 +260,7 @@ async def test_one_that_can_wait_leaves_its_place_to_one_in_a_hurry() -> None:
 # other deployments with room
 
 
-async def test_one_that_has_room_is_asked_rather_than_waited_for_another() -> None:
+async def test_deployment_with_room_is_preferred_to_a_wait() -> None:
     stage = Stage(narrow("a/x"), narrow("b/y"), a=[Hang()], b=[OK])
     await stage.start()
     second = await stage.start()
@@ -452,7 +452,7 @@ async def test_turn_that_is_given_back_goes_to_the_next_in_line() -> None:
     this.assert_free()
 
 
-async def test_who_finds_the_line_full_does_not_wait() -> None:
+async def test_call_that_finds_the_queue_full_does_not_wait() -> None:
     clock, target = SteppedClock(), narrow(queue=1)
     admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
@@ -460,7 +460,7 @@ async def test_who_finds_the_line_full_does_not_wait() -> None:
     assert await admission.wait_turn(new_call(), target, 1010.0) == AtCapacity(2.0, has_place=False)
 
 
-async def test_who_loses_its_place_to_one_in_a_hurry_waits_no_longer() -> None:
+async def test_call_evicted_by_a_higher_priority_waits_no_longer() -> None:
     clock, target = SteppedClock(), narrow(queue=1)
     admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
@@ -496,7 +496,7 @@ async def test_probe_of_a_host_that_finds_no_room_leaves_the_host_to_the_next() 
     assert (seen.state, seen.leases) == ("half_open", 0)
 
 
-async def test_one_alarm_is_set_for_all_who_wait_at_a_gate() -> None:
+async def test_one_alarm_is_set_for_all_calls_that_wait_at_a_gate() -> None:
     stage = Stage(new_target("a/x"), a=[OK] * 50)
     stage.targets[0].deployment.gates.of(" ", 1000.0).pause_until(1005.0)
     for _ in range(50):

@@ -78,7 +78,7 @@ async def test_fallback_answers_after_a_timeout() -> None:
     assert await transcript(TIMED_OUT, OK, targets=(own(), cheap())) == ["asked a/big", "asked z/cheap"]
 
 
-async def test_other_deployment_of_the_same_model_is_asked_at_once_and_the_fallback_last() -> None:
+async def test_other_deployment_of_the_same_model_is_tried_at_once_and_the_fallback_last() -> None:
     told = await transcript(
         limited(1.0), limited(1.0), OK, targets=(own("a/big"), own("b/big"), cheap())
     )  # fmt: skip
@@ -168,7 +168,7 @@ async def test_exchange_that_a_default_limit_ended_is_sent_again_once() -> None:
     assert this.script.transcript == ["asked a/x", "asked b/x"]
 
 
-async def test_exchange_that_a_chosen_limit_ended_is_sent_as_often_as_the_rules_say() -> None:
+async def test_exchange_that_a_configured_limit_ended_is_retried_as_configured() -> None:
     chosen = new_target("a/x", timeouts=TimeoutSettings(attempt=10.0))
     this = play(TIMED_OUT, TIMED_OUT, OK, targets=(chosen,), deadline_at=9000.0)
     await this.serves()

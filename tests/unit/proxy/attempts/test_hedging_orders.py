@@ -259,7 +259,7 @@ def word_of(side: int, what: What) -> int | Failure | None:
 
 @pytest.mark.parametrize("second", ALL)
 @pytest.mark.parametrize("first", ALL)
-async def test_whoever_has_the_last_word_wins_and_of_two_the_earlier(first: What, second: What) -> None:
+async def test_last_event_decides_and_of_two_the_earlier(first: What, second: What) -> None:
     for events in orders([(0, first), (1, second)]):
         race, result = await hedged(events)
         assert told(result, race) in expected(events), events

@@ -76,7 +76,7 @@ def test_request_for_an_upgrade_is_seen_every_time() -> None:
         assert [head(headers=[(name, "websocket")])[1] for _ in range(2)] == [True, True]
 
 
-def test_names_that_clients_make_up_are_not_kept_for_ever() -> None:
+def test_names_that_clients_invent_are_not_stored_for_ever() -> None:
     for number in range(3000):
         head(headers=[(f"x-made-up-{number}", "1")])
     assert len(module._sound_names) <= 1024

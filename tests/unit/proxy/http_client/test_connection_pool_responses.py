@@ -176,7 +176,7 @@ def test_reason_has_no_control_character() -> None:
         (b"HTTP/1.0 200 OK\r\n\r\n", False, False),
     ],
 )
-def test_connection_is_kept_only_where_both_sides_know_where_an_answer_ends(
+def test_connection_is_pooled_only_if_both_sides_know_where_a_response_ends(
     head: bytes, is_kept: bool, is_framed: bool
 ) -> None:
     reader, _ = read(head)
@@ -188,7 +188,7 @@ def test_keep_alive_timeout_is_read() -> None:
     assert read(OK + b"Keep-Alive: soon\r\n" + LENGTH_1)[0].keep_alive_s is None
 
 
-def test_upgrade_that_was_asked_for_ends_the_parsing() -> None:
+def test_requested_upgrade_ends_the_parsing() -> None:
     reader = ResponseParser()
     reader.expect(is_head=False, is_upgrade=True)
     switched = b"HTTP/1.1 101 S\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
@@ -207,7 +207,7 @@ def test_one_answer_leaves_nothing_to_the_next() -> None:
     assert (reader.status, reader.reason, reader.headers) == (200, "", (("content-length", "0"),))
 
 
-def test_names_that_upstreams_make_up_are_not_kept_for_ever() -> None:
+def test_names_that_upstreams_invent_are_not_stored_for_ever() -> None:
     for number in range(3000):
         read(OK + b"x-made-up-%d: 1\r\n" % number + LENGTH_1)
     assert len(response_parser._names) <= 1024

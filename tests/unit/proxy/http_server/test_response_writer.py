@@ -59,7 +59,7 @@ async def test_whole_answer_goes_out_in_one_write() -> None:
     assert reply.is_over
 
 
-async def test_reason_of_the_provider_is_kept() -> None:
+async def test_reason_phrase_of_the_provider_is_preserved() -> None:
     reply, connection = reply_to()
     await reply.send(529, "Site is overloaded", [], b"")
     assert connection.writes[0].startswith(b"HTTP/1.1 529 Site is overloaded\r\n")
@@ -157,7 +157,7 @@ async def test_broken_answer_without_framing_does_not_end_like_a_whole_one(last_
     assert connection.end == end
 
 
-async def test_client_that_is_stuck_gets_no_last_words() -> None:
+async def test_client_that_is_stuck_gets_no_final_event() -> None:
     reply, connection = reply_to()
     reply.begin(200, "OK", [])
     connection.is_stuck = True
@@ -178,5 +178,5 @@ def test_bare_answer_is_read_by_clients_of_both_dialects() -> None:
 
 
 @pytest.mark.parametrize(("status", "retry"), [(400, b"false"), (431, b"false"), (408, b"true"), (503, b"true")])
-def test_bare_answer_says_whether_to_try_again(status: int, retry: bytes) -> None:
+def test_bare_response_states_whether_to_retry(status: int, retry: bytes) -> None:
     assert b"\r\nx-should-retry: " + retry + b"\r\n" in bare_answer(BadRequest(status, "x", "x"))

@@ -70,7 +70,7 @@ def test_nothing_is_not_whole() -> None:
     assert not JsonCompleteness("").is_whole
 
 
-def test_decompression_bomb_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bomb_is_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_completeness, "_MOST_INFLATED_BYTES", 100_000)
     end = JsonCompleteness("gzip")
     end.feed(gzip.compress(b"[" + b" " * 10_000_000))

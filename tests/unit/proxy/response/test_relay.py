@@ -123,7 +123,7 @@ async def test_useful_event_postpones_the_stall_limit(form: Form) -> None:
     assert 2 * 179.0 + STALL_S <= left_s <= 2 * 179.0 + STALL_S + UNSEEN_S + 0.25
 
 
-async def test_useful_event_is_seen_among_the_keep_alives_of_its_chunk() -> None:
+async def test_useful_event_is_found_among_the_keep_alives_of_its_chunk() -> None:
     slow = [(20.0, PING), (20.0, PING + CHAT.token + PING), (20.0, CHAT.token[:9]), (20.0, CHAT.token[9:] + PING[:4])]
     call, left_s, _ = await relayed(CHAT, slow * 7, for_s=550.0, stall_s=70.0)
     assert left_s is None, call.failure

@@ -43,11 +43,11 @@ def flushed(*parts: bytes, wbits: int = 31) -> list[bytes]:
         ("deflate", CompressedStreamDecoder), (" GZIP ", CompressedStreamDecoder),
     ],
 )  # fmt: skip
-def test_encoding_says_how_a_stream_is_seen(encoding: str, kind: type) -> None:
+def test_encoding_decides_how_a_stream_is_decoded(encoding: str, kind: type) -> None:
     assert type(new_view(encoding)) is kind
 
 
-def test_plain_stream_passes_event_by_event_and_gives_its_rest_at_the_end() -> None:
+def test_plain_stream_passes_event_by_event_and_its_trailing_bytes_at_the_end() -> None:
     view = new_view("")
     assert view.feed(STREAM[:-3]) == STREAM[: STREAM.index(b"\n\n") + 2]
     assert view.trailing_bytes() == STREAM[STREAM.index(b"\n\n") + 2 : -3]
@@ -212,7 +212,7 @@ def test_much_that_comes_bit_by_bit_is_no_bomb(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("encoding", "is_plain_wanted"), [("", False), ("gzip", False), ("gzip", True)])
-def test_view_looks_out_for_as_many_tokens_as_are_wanted(encoding: str, is_plain_wanted: bool) -> None:
+def test_decoder_counts_tokens_up_to_the_wanted_number(encoding: str, is_plain_wanted: bool) -> None:
     end = STREAM.index(b"\n\n") + 2
     view = view_of(ChatReader(1), encoding, 2, is_plain_wanted=is_plain_wanted)
     seen = []

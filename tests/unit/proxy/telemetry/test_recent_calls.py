@@ -63,7 +63,7 @@ def test_oldest_goes_first_when_they_are_too_large() -> None:
     assert list(timelines.newest_failed()) == [line(number, 500) for number in (5, 4, 3)]
 
 
-def test_line_that_is_larger_than_all_the_room_is_not_kept() -> None:
+def test_line_larger_than_the_whole_buffer_is_not_stored() -> None:
     timelines = RecentCalls(1000, 1000)
     keep(timelines, 1, fate="failed", size=5000)
     assert timelines.snapshot() == BufferSize(0, 0)

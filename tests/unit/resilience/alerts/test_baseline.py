@@ -22,7 +22,7 @@ def test_what_has_never_been_fed_knows_nothing() -> None:
     assert (trend.recent.weight, trend.usual.weight, trend.recent.value) == (0, 0, 0)
 
 
-def test_first_note_says_where_the_sums_begin() -> None:
+def test_first_note_sets_where_the_sums_begin() -> None:
     trend = Trend(300, 14_400)
     trend.note(5000, 1000, 0)
     trend.note(5003, 1001, 1)
@@ -82,7 +82,7 @@ def test_long_gap_between_two_notes_is_no_trouble() -> None:
     assert trend.usual.weight == pytest.approx(0, abs=1e-6)
 
 
-def test_window_is_kept_in_few_marks() -> None:
+def test_window_is_stored_in_few_marks() -> None:
     trend = Trend(300, 14_400)
     for step in range(100_000):
         trend.note(step, step, step / 100)
@@ -117,7 +117,7 @@ def test_shorter_window_holds_from_the_next_note_on() -> None:
     assert gains.note((6,), 41.0)[0] == (1,)
 
 
-def test_window_of_few_gains_is_longer_and_says_how_long() -> None:
+def test_window_of_few_gains_is_longer_and_states_its_length() -> None:
     gains = Gains(10.0, (0,), 0.0)
     for second in range(1, 100):
         gains.note((second,), float(second))

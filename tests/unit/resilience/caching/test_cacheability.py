@@ -22,7 +22,7 @@ def test_other_paths_are_not_answered_from_before(path: str) -> None:
     assert not may_be_asked_of_cache(path, {}, "all")
 
 
-def test_what_is_answered_from_before_could_be_asked_twice() -> None:
+def test_cacheable_requests_are_repeatable() -> None:
     assert all(Repeatable({}).allows("POST", path, is_stateful=False) for path in ANSWERS)
     assert ANSWERS.keys() >= SAME_FOR_ALL
 
@@ -71,7 +71,9 @@ def test_deterministic_is_what_would_be_answered_the_same(path: str, fields: dic
         ({"content": "\\"}, False),
     ],
 )
-def test_filtered_is_what_the_provider_says_not_what_the_model_writes(fields: dict[str, Any], expected: bool) -> None:
+def test_filtered_is_decided_by_the_provider_and_not_by_the_text_of_the_model(
+    fields: dict[str, Any], expected: bool
+) -> None:
     for separators in ((",", ":"), (", ", ": "), (" ,\n", " :\n")):
         assert is_filtered(json.dumps(fields, separators=separators).encode()) == expected
 
@@ -80,5 +82,5 @@ def test_filtered_is_what_the_provider_says_not_what_the_model_writes(fields: di
     ("said", "expected"),
     [("no-store", True), ("private, No-Store", True), ("", False), ("no-cache", False), ("x-no-store", False)],
 )
-def test_provider_may_forbid_to_keep_its_answer(said: str, expected: bool) -> None:
+def test_provider_may_forbid_storing_its_response(said: str, expected: bool) -> None:
     assert forbids_keeping(said) == expected

@@ -90,7 +90,7 @@ def test_no_list_can_pass_for_the_next() -> None:
     assert len({key_of(one), key_of(other), key_of(third)}) == 3
 
 
-def test_headers_that_say_nothing_of_the_answer_are_left_out() -> None:
+def test_headers_without_effect_on_the_response_are_left_out() -> None:
     silent = [
         "user-agent",
         "x-stainless-os",

@@ -27,7 +27,7 @@ def note(
     return law.limit(at) or 0
 
 
-def test_without_a_limit_everybody_enters() -> None:
+def test_without_a_limit_every_call_enters() -> None:
     law = Limiter(LimiterSettings())
     law.note("overloaded", 0.0, 0.0, None, 10**6)
     assert law.limit(0.0) is None
@@ -69,7 +69,7 @@ def test_limit_does_not_grow_when_idle() -> None:
 
 
 @pytest.mark.parametrize("ending", ["failed", "rate_limited"])
-def test_other_failures_say_nothing_about_the_limit(ending: Ending) -> None:
+def test_other_failures_prove_nothing_about_the_limit(ending: Ending) -> None:
     assert note(limiter(), ending, 1.0, 0.1) == 20
 
 
@@ -278,7 +278,7 @@ def test_ramp_does_not_raise_the_limit() -> None:
     assert law.opens_at(1, 0.0) == inf
 
 
-def test_second_ramp_begins_anew() -> None:
+def test_second_ramp_starts_from_the_bottom() -> None:
     law = Limiter(LimiterSettings())
     law.ramp(0.0, 10.0, 0)
     law.note("ok", 0.0, 1.0, None, 1)

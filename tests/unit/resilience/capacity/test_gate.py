@@ -49,7 +49,7 @@ class Told:
         return slot
 
 
-def test_by_default_everybody_enters_at_once() -> None:
+def test_by_default_every_call_enters_at_once() -> None:
     free = gate()
     slots = [enter(free) for _ in range(2000)]
     assert free.snapshot(0.0).in_flight == 2000
@@ -60,7 +60,7 @@ def test_by_default_everybody_enters_at_once() -> None:
     assert (seen.limit, seen.in_flight, seen.waiting, seen.rate, seen.held_until) == (None, 0, {}, None, None)
 
 
-def test_full_gate_lets_nobody_in_until_somebody_leaves() -> None:
+def test_full_gate_admits_no_call_until_another_leaves() -> None:
     full = gate(concurrency=2)
     first = enter(full)
     enter(full)
@@ -112,7 +112,7 @@ def test_line_is_served_by_priority_and_then_in_order() -> None:
     assert of.snapshot(1.0).waiting == {}
 
 
-def test_newcomer_does_not_pass_those_who_wait() -> None:
+def test_newcomer_does_not_overtake_waiting_calls() -> None:
     of = gate(concurrency=1)
     told = Told(of)
     slot = enter(of)
@@ -135,7 +135,7 @@ def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> N
     assert told.order == ["waiting"]
 
 
-def test_full_line_takes_nobody_of_the_same_priority() -> None:
+def test_full_queue_takes_no_call_of_the_same_priority() -> None:
     of = gate(concurrency=1, queue=2)
     enter(of)
     told = Told(of)
@@ -170,7 +170,7 @@ def test_evicted_ticket_may_still_leave() -> None:
     assert of.snapshot(0.0).in_flight == 1
 
 
-def test_who_leaves_the_line_is_not_called() -> None:
+def test_call_that_leaves_the_queue_is_not_granted_a_slot() -> None:
     of = gate(concurrency=1)
     slot = enter(of)
     told = Told(of)
@@ -183,7 +183,7 @@ def test_who_leaves_the_line_is_not_called() -> None:
     assert told.order == ["b"]
 
 
-def test_who_leaves_with_a_slot_returns_it_unused() -> None:
+def test_call_that_leaves_with_a_grant_returns_it_unused() -> None:
     of = gate(concurrency=1)
     slot = enter(of)
     told = Told(of)
@@ -249,7 +249,7 @@ def test_thousand_random_disconnects_leak_no_slot() -> None:
     assert (seen.in_flight, seen.waiting) == (0, {})
 
 
-def test_hold_keeps_the_line_until_its_end() -> None:
+def test_hold_blocks_the_queue_until_its_end() -> None:
     of = gate()
     of.pause_until(5.0)
     assert of.try_enter(0.0) is None
@@ -263,7 +263,7 @@ def test_hold_keeps_the_line_until_its_end() -> None:
     assert told.order == ["a"]
 
 
-def test_ramp_lets_four_in_and_says_when_it_ends() -> None:
+def test_ramp_admits_four_and_reports_its_end() -> None:
     of = gate()
     of.ramp(0.0, 10.0)
     first, *_ = [enter(of) for _ in range(4)]
@@ -299,7 +299,7 @@ def test_rate_limit_paces_the_line() -> None:
     assert instants[-1] - 1.0 == pytest.approx(4 / paced, rel=0.15)
 
 
-def test_without_pacing_429s_and_headers_say_nothing_but_a_hold_holds() -> None:
+def test_without_pacing_429s_and_headers_are_ignored_but_a_hold_holds() -> None:
     of = gate(pacing=False)
     limit(of, 1.0)
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.1),)), 1.0, 1.0)
@@ -342,7 +342,7 @@ def test_wait_is_estimated_from_the_rate() -> None:
     assert of.wait_s(0.0) == pytest.approx(8.0, abs=0.1)
 
 
-def test_reload_may_free_everybody() -> None:
+def test_reload_may_admit_every_call() -> None:
     of = gate(concurrency=1)
     enter(of)
     told = Told(of)
@@ -354,7 +354,7 @@ def test_reload_may_free_everybody() -> None:
     assert told.order == ["a", "b", "c"]
 
 
-def test_smaller_queue_evicts_nobody() -> None:
+def test_smaller_queue_evicts_no_call() -> None:
     of = gate(concurrency=1)
     enter(of)
     told = Told(of)
@@ -376,7 +376,7 @@ def test_reload_without_pacing_forgets_the_rate() -> None:
     assert of.snapshot(1.0).rate is None
 
 
-def test_adaptive_limit_hears_of_overload_and_success() -> None:
+def test_adaptive_limit_observes_overload_and_success() -> None:
     of = gate(concurrency="adaptive")
     slots = [enter(of) for _ in range(20)]
     of.exit(slots[0], 1.0, "overloaded", None)
@@ -408,7 +408,7 @@ def test_provider_of_40_a_second_is_offered_60(retry_after_s: float | None, seed
     assert world.utilisation(5.0, 40.0, 40.0) >= 0.95
 
 
-def test_provider_with_little_patience_for_bursts_is_used_as_well() -> None:
+def test_provider_with_a_small_burst_allowance_is_used_as_well() -> None:
     world = World(Provider(40.0, capacity=8.0))
     world.offer(at_random(60.0, 0.0, 30.0))
     world.run()
@@ -457,7 +457,7 @@ def test_twelve_calls_a_minute(capacity: float, utilisation: float) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("share", [0.01, 0.03, 0.1, 0.2, 0.3, 0.4])
-def test_429s_by_chance_make_nobody_wait(share: float, seed: int) -> None:
+def test_random_429s_delay_no_call(share: float, seed: int) -> None:
     world = World(Provider(inf, tokens=1e12, moody=share, dice=random.Random(seed)), seed=seed)
     world.offer(at_random(100.0, 0.0, 30.0, seed))
     world.run()
@@ -467,14 +467,14 @@ def test_429s_by_chance_make_nobody_wait(share: float, seed: int) -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.2, 0.3])
-def test_429s_by_chance_make_nobody_wait_at_a_quiet_deployment(share: float) -> None:
+def test_random_429s_delay_no_call_at_a_quiet_deployment(share: float) -> None:
     world = World(Provider(inf, tokens=1e12, moody=share), seed=3)
     world.offer(at_random(5.0, 0.0, 60.0))
     world.run()
     assert world.longest_wait(0.0) == 0.0
 
 
-def test_rate_is_found_beside_429s_by_chance() -> None:
+def test_rate_is_found_despite_random_429s() -> None:
     world = World(Provider(40.0, moody=0.05))
     world.offer(at_random(60.0, 0.0, 30.0))
     world.run()
@@ -482,14 +482,14 @@ def test_rate_is_found_beside_429s_by_chance() -> None:
     assert world.requests_per_call() <= 1.6
 
 
-def test_provider_without_patience_for_bursts_is_used_better_than_not() -> None:
+def test_provider_without_a_burst_allowance_is_used_better_than_unpaced() -> None:
     world = World(Provider(40.0, capacity=1.0))
     world.offer(at_random(60.0, 0.0, 30.0))
     world.run()
     assert world.utilisation(5.0, 40.0, 40.0) >= 0.4
 
 
-def test_slot_that_comes_back_says_whether_anybody_waits_for_it() -> None:
+def test_returned_slot_reports_whether_a_call_waits_for_it() -> None:
     narrow = gate(concurrency=2)
     told, slots = Told(narrow), [enter(narrow) for _ in range(2)]
     assert told.join("a")

@@ -194,7 +194,7 @@ def stopped() -> Pacer:
     return pacer
 
 
-def test_nothing_accepted_is_a_stop_and_one_call_a_second_looks() -> None:
+def test_without_accepted_calls_one_call_a_second_probes() -> None:
     pacer = stopped()
     gone, now = 0, 100.0
     while now < 400.0:
@@ -215,7 +215,7 @@ def test_first_answer_after_a_stop_opens_within_five_seconds() -> None:
     assert not pacer.snapshot(now + 5.3).is_probing
 
 
-def test_look_without_a_429_for_five_seconds_opens_too() -> None:
+def test_probe_without_a_429_for_five_seconds_opens_too() -> None:
     pacer = stopped()
     drain(pacer, 101.0, 109.0)
     assert rate(pacer, 109.0) > PROBE_RATE
@@ -229,7 +229,7 @@ def test_wait_in_an_opening_is_estimated_as_it_doubles() -> None:
     assert pacer.wait_s(1000, 101.3) < 6.5
 
 
-def test_rate_below_one_a_second_is_kept_only_while_answers_confirm_it() -> None:
+def test_rate_below_one_a_second_lasts_only_while_successes_confirm_it() -> None:
     pacer = Pacer(0.0)
     for second in range(0, 96, 4):
         pacer.take(float(second))
@@ -267,7 +267,7 @@ def test_pace_that_was_in_vain_three_times_is_given_up() -> None:
     assert pacer.snapshot(vain(pacer, 102.0, 1)).rate is None
 
 
-def test_epoch_that_helped_begins_the_count_anew() -> None:
+def test_epoch_that_helped_restarts_the_count() -> None:
     pacer = limited(100)
     now = vain(pacer, 100.0, 2)
     drain(pacer, now, now + 3)
@@ -275,7 +275,7 @@ def test_epoch_that_helped_begins_the_count_anew() -> None:
     assert pacer.snapshot(vain(pacer, now + 3, 2)).rate is not None
 
 
-def test_epoch_in_which_most_meet_a_429_says_nothing() -> None:
+def test_epoch_in_which_most_meet_a_429_proves_nothing() -> None:
     pacer = limited(100)
     assert pacer.snapshot(vain(pacer, 100.0, 10, share=0.65)).rate is not None
 
@@ -432,7 +432,7 @@ def test_rate_does_not_grow_without_calls_that_wait() -> None:
     assert rate(pacer, now) == before
 
 
-def test_asking_twice_does_not_grow_it_twice() -> None:
+def test_two_queries_do_not_grow_it_twice() -> None:
     once, often = limited(), limited()
     drain(once, 100.0, 101.0)
     now = 100.0
@@ -450,7 +450,7 @@ def test_rate_is_forgotten_after_a_minute_without_need() -> None:
     assert pacer.opens_at(160.0) == -inf
 
 
-def test_calls_that_never_wait_do_not_keep_the_rate_in_mind() -> None:
+def test_calls_that_never_wait_let_the_rate_be_forgotten() -> None:
     pacer = limited()
     for second in range(110, 161, 10):
         assert pacer.opens_at(float(second)) <= second

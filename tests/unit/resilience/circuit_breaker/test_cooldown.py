@@ -191,7 +191,7 @@ def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
 # deployments
 
 
-def test_deployment_is_left_alone_as_long_as_its_hint_says() -> None:
+def test_deployment_gets_no_calls_as_long_as_its_hint_lasts() -> None:
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
     assert cooldowns.find_hint(PLACE, 49.9) == Cooldown(50.0, limited(50.0), callers=frozenset({""}))
@@ -257,7 +257,7 @@ def test_call_that_goes_first_and_is_refused_begins_the_next_cooldown() -> None:
     assert hint_left_s(cooldowns, 71.0) == PROBE_S
 
 
-def test_call_that_goes_first_and_never_comes_back_keeps_the_others_out_only_for_a_moment() -> None:
+def test_first_call_that_never_comes_back_blocks_the_others_only_for_a_moment() -> None:
     cooldowns = resting()
     cooldowns.note_sent((PLACE,), 50.0)
     assert hint_left_s(cooldowns, 50.0 + PROBE_S) is None
@@ -312,12 +312,12 @@ def test_hints_of_an_upstream_are_found_for_one_model_or_for_all() -> None:
 # error responses during a cooldown
 
 
-def test_wait_that_is_told_is_the_one_that_is_left() -> None:
+def test_reported_wait_is_the_remaining_one() -> None:
     told = as_of(Cooldown(60.0, limited(55.0)), 47.5)
     assert told == limited(12.5)
 
 
-def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
+def test_error_is_shared_without_the_headers_of_one_call() -> None:
     headers = (
         ("Content-Type", "application/json"), ("content-encoding", "gzip"), ("Set-Cookie", "__cf_bm=1"),
         ("x-request-id", "req_1"), ("date", "today"), ("retry-after", "60"),
@@ -331,7 +331,7 @@ def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
 
 
 @pytest.mark.parametrize(("size", "is_kept"), [(16_384, True), (16_385, False)])
-def test_long_answer_is_not_kept(size: int, is_kept: bool) -> None:
+def test_long_error_is_not_stored(size: int, is_kept: bool) -> None:
     answer = UpstreamErrorResponse(429, "", (), b"x" * size)
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
@@ -348,7 +348,7 @@ def fill(cooldowns: Cooldowns, count: int, now: float = 0.0) -> None:
         cooldowns.note_wait(("credential", "openai", str(number)), limited(60.0), CAP_S, now)
 
 
-def test_bench_has_room_for_4096_and_forgets_the_oldest_first() -> None:
+def test_cooldowns_have_room_for_4096_and_forget_the_oldest_first() -> None:
     cooldowns = Cooldowns()
     fill(cooldowns, 5000)
     resting = cooldowns.snapshot(0.0)
@@ -376,7 +376,7 @@ def test_snapshot_shows_what_stops_calls_now() -> None:
     assert cooldowns.snapshot(50.0) == {PLACE: Cooldown(50.0 + PROBE_S, limited(50.0), callers=frozenset({""}))}
 
 
-def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
+def test_cooldowns_are_certainly_empty_some_time_after_the_last_one() -> None:
     cooldowns = Cooldowns()
     assert cooldowns.quiet_from <= 0.0
     cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
@@ -463,7 +463,7 @@ def test_call_of_another_caller_is_not_the_one_that_goes_first() -> None:
     assert cooldowns.find_hint(PLACE, 50.1, "poisoner") is not None
 
 
-def test_cooldown_of_a_crowd_stops_everybody() -> None:
+def test_cooldown_of_many_callers_stops_all_of_them() -> None:
     cooldowns = Cooldowns()
     for number in range(100):
         cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0, f"caller {number}")

@@ -297,7 +297,7 @@ def test_probe_that_outlived_its_lease_reopens_if_no_newer_one_is_in_flight() ->
     assert breaker.state == "closed", "it was sent in the outage, and has succeeded"
 
 
-def test_calls_that_are_refused_beside_a_probe_come_back_when_it_may_have_succeeded() -> None:
+def test_calls_refused_during_a_probe_return_when_it_may_have_succeeded() -> None:
     """The suggested wait does not run until the lease ends, and grows with the duration of the probe."""
     breaker = opened()
     assert breaker.come_back_s(AT) == breaker.retry_after_s(AT) == 0.25
@@ -334,7 +334,7 @@ def test_probe_stays_due_until_a_call_comes() -> None:
     assert breaker.retry_after_s(AT + 7.0) == pytest.approx(1.15)
 
 
-def test_opening_that_has_begun_keeps_its_length_through_a_reload_and_the_next_does_not() -> None:
+def test_current_open_duration_outlives_a_reload_and_the_next_does_not() -> None:
     breaker = opened()
     breaker.settings = replace(EARLY, early_probes=False, open_for=2.0)
     assert probes_until(breaker, 5.0) == [0.25, 2.25, 4.25]
@@ -344,7 +344,7 @@ def test_opening_that_has_begun_keeps_its_length_through_a_reload_and_the_next_d
 
 
 @pytest.mark.parametrize("mode", ["forced_open", "forced_closed", "metrics_only", "disabled"])
-def test_operators_word_ends_early_probes_with_the_outage(mode: BreakerMode) -> None:
+def test_override_ends_early_probes_with_the_outage(mode: BreakerMode) -> None:
     breaker = opened()
     early = acquire(breaker, AT + 0.25)
     breaker.force(mode, AT + 0.5)

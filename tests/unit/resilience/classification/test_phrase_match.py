@@ -44,7 +44,7 @@ def test_wildcard_alone_finds_anything() -> None:
     assert Phrase("*").matches(words_of("anything"))
 
 
-def test_the_same_word_is_not_used_twice() -> None:
+def test_same_word_is_not_used_twice() -> None:
     assert not Phrase("* limit * limit *").matches(words_of("the limit"))
     assert Phrase("* limit * limit *").matches(words_of("the limit of the limit"))
     assert not Phrase("a*a").matches(words_of("a"))

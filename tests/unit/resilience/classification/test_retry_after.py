@@ -59,7 +59,7 @@ def test_what_is_no_duration_is_none(text: str) -> None:
         ({"x-retry-after": "4"}, 4.0),
     ],
 )
-def test_header_that_says_when_to_come_back(headers: dict[str, str], seconds: float) -> None:
+def test_header_with_retry_after(headers: dict[str, str], seconds: float) -> None:
     assert retry_after(headers, WALL) == pytest.approx(seconds)
     assert hint(headers, is_limit=False) == pytest.approx(seconds)
 

@@ -75,7 +75,7 @@ def test_a_seconds_worth_of_calls_may_come_at_once(rate: float, burst: int) -> N
     assert check_is_exact(key) <= 1 / rate + 1e-6
 
 
-def test_rate_is_kept_in_the_long_run() -> None:
+def test_rate_is_enforced_in_the_long_run() -> None:
     key, count = Key(rate=5), 0
     for _ in range(10_000):
         count += isinstance(key.ask(), Reservation)
@@ -141,7 +141,7 @@ def test_call_over_midnight_is_of_the_day_on_which_it_began() -> None:
     assert key.left() == {"tokens_per_day": 100}
 
 
-def test_call_larger_than_a_days_tokens_is_never_let_in() -> None:
+def test_call_larger_than_the_tokens_of_a_day_is_never_admitted() -> None:
     assert Key(tokens_per_day=100).refused(101) == Exceeded("tokens_per_day", None)
 
 
@@ -204,7 +204,7 @@ def test_sum_of_the_day_survives_a_restart_and_no_other_day_does() -> None:
     assert later.left() == {"tokens_per_day": 100}
 
 
-def test_changed_settings_keep_what_was_used() -> None:
+def test_changed_settings_preserve_usage() -> None:
     key = Key(tokens_per_day=100)
     key.enter(70)
     key.limits.settings = ClientLimitSettings(tokens_per_day=200, tokens_per_minute=10)

@@ -48,7 +48,7 @@ def test_engine_starts_and_runs_once_it_answers() -> None:
     assert engine.wakes_at is None
 
 
-def test_look_that_began_before_it_was_started_proves_nothing() -> None:
+def test_probe_that_began_before_it_was_started_proves_nothing() -> None:
     engine = running()
     engine.restart(10.0)
     told(engine, 12.0)
@@ -90,7 +90,7 @@ def test_engine_that_went_down_is_revived_after_its_wait() -> None:
     assert engine.snapshot(14.0).restarts_ok == 1
 
 
-def test_engine_whose_process_ended_is_revived_too() -> None:
+def test_engine_whose_process_ended_is_restarted_too() -> None:
     engine = running()
     turn = engine.note_gone("signal SIGKILL", 10.0, U)
     assert turn == EngineEvent("health_failed", "running", "unhealthy", "signal SIGKILL", 0)
@@ -167,7 +167,7 @@ def test_engine_that_stayed_well_has_all_its_attempts_again() -> None:
     assert engine.wakes_at == 64.0
 
 
-def test_hourly_limit_puts_an_attempt_off_and_says_so_once() -> None:
+def test_hourly_limit_postpones_an_attempt_and_reports_it_once() -> None:
     engine = running(settings=replace(SETTINGS, max_per_hour=1, reset_after=1.0))
     engine.note_gone("it died", 0.0, U)
     engine.pass_time(2.0, U)
@@ -228,7 +228,7 @@ def test_start_and_restart_try_one_that_was_given_up() -> None:
 # operator commands
 
 
-def test_restart_asked_for_twice_is_one() -> None:
+def test_restart_requested_twice_is_one() -> None:
     engine = running()
     assert what(engine.restart(1.0)) == ("restart", "restarting")
     assert engine.restart(1.0) is None
@@ -267,7 +267,7 @@ def test_stopped_engine_is_not_brought_back_whatever_is_seen_of_it() -> None:
     assert engine.state == "stopped"
 
 
-def test_stop_that_was_not_possible_is_said() -> None:
+def test_stop_that_was_not_possible_is_reported() -> None:
     engine = running()
     engine.stop(1.0)
     engine.take()
@@ -309,7 +309,7 @@ def test_operators_restart_that_fails_is_followed_by_automatic_ones() -> None:
     assert (turn.what, turn.attempt) == ("auto_restart", 1)
 
 
-def test_replacing_begins_anew_also_in_the_middle_of_a_restart() -> None:
+def test_replacing_starts_from_scratch_also_in_the_middle_of_a_restart() -> None:
     engine = running()
     engine.restart(1.0)
     told(engine, 1.0)
@@ -323,7 +323,7 @@ def test_replacing_begins_anew_also_in_the_middle_of_a_restart() -> None:
 @pytest.mark.parametrize(
     ("at", "next_attempt_s", "boot_left_s"), [(10.0, 2.0, None), (11.0, 1.0, None), (12.0, None, 30.0)]
 )
-def test_snapshot_tells_what_comes_next(at: float, next_attempt_s: float | None, boot_left_s: float | None) -> None:
+def test_snapshot_shows_the_next_step(at: float, next_attempt_s: float | None, boot_left_s: float | None) -> None:
     engine = running()
     engine.note_down("503", 10.0, U)
     if at >= 12.0:

@@ -26,7 +26,7 @@ def test_jitter_spreads_a_wait_either_way() -> None:
     assert [delay_s(spread, 1, u) for u in (0.0, 0.5, 1.0)] == [1.5, 2.0, 2.5]
 
 
-def test_no_jitter_goes_beyond_the_longest_wait() -> None:
+def test_jitter_stays_below_the_longest_wait() -> None:
     assert delay_s(replace(PLAIN, jitter=1.0), 50, 1.0) == 10.0
 
 

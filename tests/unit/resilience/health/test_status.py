@@ -20,7 +20,7 @@ from llm_guard.resilience.health.status import (
 SETTINGS = HealthSettings(p95=10.0, first_token_p95=1.0, failure_share=0.1)
 
 
-def test_deployment_that_nobody_asks_is_healthy() -> None:
+def test_unused_deployment_is_healthy() -> None:
     assert judge(HealthSignals(), SETTINGS).health == "healthy"
     assert judge(HealthSignals(), SETTINGS).why == ()
 
@@ -87,7 +87,7 @@ def test_weaknesses_are_degraded(signs: HealthSignals, why: str) -> None:
         HealthSignals(p95_s=10.0, first_token_p95_s=1.0),
     ],
 )
-def test_what_says_little_is_healthy(signs: HealthSignals) -> None:
+def test_deployment_without_enough_evidence_is_healthy(signs: HealthSignals) -> None:
     assert judge(signs, SETTINGS).health == "healthy"
 
 
@@ -138,13 +138,13 @@ def test_failed_ones_are_named_first_and_are_as_ill_as_the_unhealthy() -> None:
     assert verdict.why[1:] == ("1 of 2 deployments is failed: b", "1 of 2 deployments is unhealthy: a")
 
 
-def test_whole_is_ill_when_a_model_has_nobody_left_though_others_are_well() -> None:
+def test_whole_is_unhealthy_when_a_model_has_no_deployment_left_though_others_are_well() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a", "b"], ["gpt-4o"])
     assert verdict.health == "unhealthy"
     assert verdict.why == ("no deployment is left for gpt-4o", "1 of 2 deployments is unhealthy: a")
 
 
-def test_ill_one_that_nobody_asks_does_not_make_the_whole_ill() -> None:
+def test_unused_unhealthy_deployment_does_not_make_the_whole_unhealthy() -> None:
     assert sum_up({"a": "unhealthy", "b": "healthy"}, []).health == "degraded"
     assert sum_up({"a": "unhealthy"}, ["gone"]).health == "degraded"
 

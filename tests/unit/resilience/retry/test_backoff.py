@@ -73,7 +73,7 @@ def test_full_jitter_spreads_from_nothing() -> None:
     assert wait(settings, 3, u=LAST) == pytest.approx(0.8)
 
 
-def test_equal_jitter_keeps_half() -> None:
+def test_equal_jitter_is_at_least_half() -> None:
     settings = RetrySettings(jitter="equal")
     assert [wait(settings, 3, u=u) for u in (0.0, 0.5, LAST)] == pytest.approx([0.4, 0.6, 0.8])
 
@@ -107,7 +107,7 @@ def test_immediate_first_retry_can_be_switched_off() -> None:
     assert wait(replace(PLAIN, immediate_first=False), 1, kind=FailureKind.NETWORK) == pytest.approx(0.2)
 
 
-def test_immediate_retry_keeps_a_shorter_longest_wait() -> None:
+def test_immediate_retry_preserves_a_shorter_longest_wait() -> None:
     assert wait(replace(PLAIN, max_delay=0.01), 1, kind=FailureKind.NETWORK, u=LAST) <= 0.01
 
 

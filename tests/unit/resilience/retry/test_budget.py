@@ -115,7 +115,7 @@ def test_without_floor_retries_come_from_calls_alone() -> None:
     assert not budget.try_spend(100.0)
 
 
-def test_asking_spends_nothing() -> None:
+def test_check_spends_nothing() -> None:
     budget = RetryBudget(BudgetSettings(ratio=0.0, min_per_second=0.1), 0.0)
     assert all(budget.can_spend(0.0) for _ in range(10))
     assert budget.try_spend(0.0)
@@ -267,7 +267,7 @@ def test_earlier_instant_neither_brings_nor_takes_anything() -> None:
     assert budget.can_spend(11.0)
 
 
-def test_new_ratio_says_at_once_how_fast_savings_fade() -> None:
+def test_new_ratio_changes_at_once_how_fast_savings_fade() -> None:
     kept, changed = (RetryBudget(BudgetSettings(adaptive=False), 0.0) for _ in range(2))
     for budget in (kept, changed):
         for _ in range(500):

@@ -64,7 +64,7 @@ BUSY = (FailureKind.RATE_LIMIT, FailureKind.OVERLOADED)
 
 
 @pytest.mark.parametrize("kind", RETRIABLE)
-def test_retriable_failure_is_retried_before_anyone_else_is_asked(kind: FailureKind) -> None:
+def test_retriable_failure_is_retried_before_another_deployment(kind: FailureKind) -> None:
     assert isinstance(Facts(kind).decide(), Retry)
     if kind not in SLOW:
         assert isinstance(Facts(kind, has_next=True).decide(), Retry)
@@ -78,7 +78,7 @@ def test_after_a_timeout_another_comes_first_and_the_same_one_again_after_it(kin
 
 
 @pytest.mark.parametrize("kind", BUSY)
-def test_who_has_no_room_waits_while_one_that_is_free_is_asked(kind: FailureKind) -> None:
+def test_deployment_without_room_waits_while_a_free_one_is_tried(kind: FailureKind) -> None:
     assert Facts(kind, has_next=True, has_free_peer=True).decide() == FallBack(back_after_s=0.2)
     assert Facts(kind, has_next=True, has_free_peer=False).decide() == Retry(0.2)
 
@@ -117,13 +117,13 @@ def waits(step: Step) -> float:
     return step.after_s
 
 
-def test_retry_waits_as_long_as_backoff_says() -> None:
+def test_retry_waits_for_the_backoff() -> None:
     assert Facts(retries_done=0).decide() == Retry(0.2)
     assert Facts(retries_done=1).decide() == Retry(0.4)
 
 
 @pytest.mark.parametrize("kind", FINAL)
-def test_final_failure_ends_the_call_even_if_another_could_be_asked(kind: FailureKind) -> None:
+def test_final_failure_ends_the_call_even_if_another_deployment_is_left(kind: FailureKind) -> None:
     assert Facts(kind, has_next=True).decide() == GiveUp("final error")
 
 
@@ -161,18 +161,18 @@ def test_conflict_is_never_sent_to_another_deployment() -> None:
     assert waits(asked.decide()) == pytest.approx(5.25)
 
 
-def test_upstream_that_asks_to_wait_is_left_for_the_next() -> None:
+def test_upstream_that_requests_a_wait_is_left_for_the_next() -> None:
     limited = Facts(FailureKind.RATE_LIMIT, asked=5.0)
     assert waits(limited.decide()) == pytest.approx(5.25)
     left = replace(limited, has_next=True).decide()
     assert left == FallBack(back_after_s=waits(limited.decide()), is_hint=True)
 
 
-def test_upstream_that_asks_for_less_than_we_wait_anyway_is_retried() -> None:
+def test_upstream_that_requests_less_than_the_backoff_is_retried() -> None:
     assert Facts(FailureKind.RATE_LIMIT, asked=0.1, has_next=True).decide() == Retry(0.2)
 
 
-def test_longest_wait_that_is_asked_for_is_still_granted() -> None:
+def test_longest_requested_wait_is_still_granted() -> None:
     assert waits(Facts(asked=30.0).decide()) == pytest.approx(31.5)
 
 
@@ -208,7 +208,7 @@ def test_another_model_is_preferred_after_a_timeout(kind: FailureKind) -> None:
     assert replace(CHEAP, kind=kind).decide() == FallBack(back_after_s=0.025, is_last=True)
 
 
-def test_another_model_is_asked_once_the_retries_of_its_own_are_spent() -> None:
+def test_another_model_is_tried_once_the_retries_of_its_own_are_spent() -> None:
     assert replace(CHEAP, retries_done=2).decide() == FallBack()
     assert replace(CHEAP, can_spend=False).decide() == FallBack()
 
@@ -245,7 +245,7 @@ def test_context_too_long_for_a_model_goes_to_another_model_only() -> None:
     assert replace(too_long, has_other_model=True, settings=NOTHING).decide() == GiveUp("final error")
 
 
-def test_refusal_for_content_is_the_models_answer_unless_the_route_says_otherwise() -> None:
+def test_refusal_for_content_is_the_response_of_the_model_unless_the_route_disagrees() -> None:
     refused = Facts(FailureKind.CONTENT_POLICY, has_next=True, has_other_model=True)
     assert refused.decide() == GiveUp("final error")
     assert replace(refused, settings=ANYTHING).decide() == TO_OTHER_MODEL

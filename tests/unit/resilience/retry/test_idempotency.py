@@ -38,7 +38,7 @@ def test_reading_may_always_be_repeated(method: str, path: str) -> None:
     assert BUILT_IN.allows(method, path, is_stateful=False)
 
 
-def test_call_whose_state_a_provider_keeps_may_not_be_repeated() -> None:
+def test_call_whose_state_a_provider_stores_may_not_be_repeated() -> None:
     assert not BUILT_IN.allows("POST", "/v1/responses", is_stateful=True)
 
 
@@ -59,7 +59,7 @@ def test_override_goes_before_the_built_in_rules_in_both_directions() -> None:
     assert not chosen.allows("POST", "/v1/files", is_stateful=False)
 
 
-def test_override_says_it_for_stateful_calls_and_for_reading_too() -> None:
+def test_override_applies_to_stateful_and_read_calls_too() -> None:
     chosen = Repeatable({"/v1/responses": True, "/v1/models": False})
     assert chosen.allows("POST", "/v1/responses", is_stateful=True)
     assert not chosen.allows("GET", "/v1/models", is_stateful=False)
@@ -114,7 +114,7 @@ def test_part_of_a_request_executes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_perhaps"), [(503, False), (500, True), (502, True), (504, True)])
-def test_service_that_says_it_is_unavailable_has_executed_nothing(status: int, is_perhaps: bool) -> None:
+def test_service_that_reports_itself_unavailable_has_executed_nothing(status: int, is_perhaps: bool) -> None:
     """OpenAI uses `server_error` for both; a 503 means that nothing was executed."""
     answer = UpstreamErrorResponse(status, "", (), b'{"error": {"type": "server_error"}}')
     assert may_have_executed(Failure(FailureKind.SERVER_ERROR, "answered", answer=answer)) == is_perhaps

@@ -36,7 +36,7 @@ def test_ranked_keys_are_taken_in_their_order_whatever_their_load() -> None:
     assert pick(replace(FREE, in_flight=9, last_use=9), FREE, is_ranked=True) == 0
 
 
-def test_where_all_rest_the_first_to_come_back_is_taken() -> None:
+def test_with_all_in_cooldown_the_first_to_come_back_is_taken() -> None:
     assert pick(RESTS, replace(RESTS, rests_until=50.0), replace(RESTS, rests_until=70.0)) == 1
 
 
@@ -44,7 +44,7 @@ def test_where_none_has_room_the_shortest_wait_is_taken() -> None:
     assert pick(FULL, replace(FREE, wait_s=3.0), replace(FREE, wait_s=1.0, in_flight=5)) == 2
 
 
-def test_key_that_failed_in_this_call_comes_after_one_that_rests() -> None:
+def test_key_that_failed_in_this_call_comes_after_one_in_cooldown() -> None:
     assert pick(FAILED, RESTS) == 1
 
 

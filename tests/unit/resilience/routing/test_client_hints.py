@@ -9,7 +9,7 @@ READ, WHOLE, RETRY = "x-stainless-read-timeout", "x-stainless-timeout", "x-stain
 
 @pytest.mark.parametrize("name", [READ, WHOLE])
 @pytest.mark.parametrize(("said", "seconds"), [("600", 600.0), ("600.0", 600.0), ("0.3", 0.3), ("1", 1.0)])
-def test_client_waits_as_long_as_it_says(name: str, said: str, seconds: float) -> None:
+def test_client_timeout_is_the_value_of_its_header(name: str, said: str, seconds: float) -> None:
     assert patience_s({name: said}) == seconds
 
 
@@ -17,11 +17,11 @@ def test_client_waits_as_long_as_it_says(name: str, said: str, seconds: float) -
 @pytest.mark.parametrize(
     "said", ["NOT_GIVEN", "None", "0", "0.0", "-5", "nan", "inf", "-inf", "1e999", "", "soon", "5s", "Timeout(read=5)"]
 )
-def test_client_that_says_nothing_useful_waits_for_nobody_knows_how_long(name: str, said: str) -> None:
+def test_useless_value_leaves_the_client_timeout_unknown(name: str, said: str) -> None:
     assert patience_s({name: said}) is None
 
 
-def test_client_without_the_headers_says_nothing() -> None:
+def test_client_without_the_headers_has_no_timeout() -> None:
     assert patience_s({"timeout": "5", "x-stainless-lang": "python"}) is None
 
 

@@ -26,7 +26,7 @@ def firsts(candidates: list[LoadCandidate], how: Balance, times: int = 20_000) -
 
 
 @each_how
-def test_nobody_and_a_single_one_need_no_draw(how: Balance) -> None:
+def test_none_or_a_single_one_needs_no_draw(how: Balance) -> None:
     assert arranged([], how, lots()) == ()
     assert arranged([LoadCandidate(3)], how, lots()) == (0,)
 
@@ -59,7 +59,7 @@ def test_weights_are_shares_of_the_first_place() -> None:
     assert shares == pytest.approx([0.6, 0.3, 0.1], abs=0.015)
 
 
-def test_weights_hold_among_the_rest_too() -> None:
+def test_weights_hold_among_the_remaining_too() -> None:
     """When the first choice has failed, the remaining candidates are ordered by their weights."""
     dice = random.Random(5)
     candidates = [LoadCandidate(0, weight) for weight in (6.0, 3.0, 1.0)]

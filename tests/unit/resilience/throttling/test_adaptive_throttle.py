@@ -109,7 +109,7 @@ def test_failures_that_are_many_by_chance_are_not_taken_for_an_overload(
 
 @pytest.mark.parametrize("times", [1.2, 2.0, 5.0])
 @pytest.mark.parametrize("capacity", [20.0, 100.0])
-def test_overload_is_kept_to_what_the_provider_takes(capacity: float, times: float) -> None:
+def test_overload_is_limited_to_what_the_provider_takes(capacity: float, times: float) -> None:
     world = World(overloaded(capacity))
     world.run(capacity * times, 0.0, 10.0)
     world.run(capacity * times, 10.0, 60.0)
@@ -190,7 +190,7 @@ def test_provider_that_takes_more_again_is_sent_more() -> None:
     assert world.sent_per_s >= 98
 
 
-def test_rate_that_nobody_needs_is_forgotten() -> None:
+def test_unneeded_rate_is_forgotten() -> None:
     world = World(at_random(0.0))
     world.throttle._try(0.5, 20.0, 0.0)
     world.throttle._keep(0.0)
@@ -216,7 +216,7 @@ def test_trial_does_not_wait_for_answers_that_take_a_minute() -> None:
     assert world.sent_per_s >= 19
 
 
-def test_trial_that_is_left_alone_holds_nobody_back_later() -> None:
+def test_unfinished_trial_delays_no_later_call() -> None:
     world = World(at_random(0.5), answer_s=60.0)
     world.run(100.0, 0.0, 61.0)
     world.throttle._try(0.5, 1.0, 61.0)

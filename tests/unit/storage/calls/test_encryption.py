@@ -38,7 +38,7 @@ def test_newest_key_seals_and_all_open() -> None:
         BodyEncryption([ONE]).open(sealed, "a", old.newest)
 
 
-def test_name_of_a_key_does_not_tell_it() -> None:
+def test_name_of_a_key_does_not_reveal_it() -> None:
     name = BodyEncryption([ONE]).newest
     assert len(name) == 16
     assert ONE.hex() not in name

@@ -53,7 +53,7 @@ def test_process_that_was_killed_has_ended(tmp_path: Path) -> None:
     assert lock(tmp_path, "2").ended() == ["gateway-a-runner-1"]
 
 
-def test_processes_of_other_gateways_are_not_looked_at(tmp_path: Path) -> None:
+def test_processes_of_other_gateways_are_ignored(tmp_path: Path) -> None:
     for gateway in ("gateway-b", "gateway-a-b"):
         other = lock(tmp_path, "1", gateway)
         other.hold()

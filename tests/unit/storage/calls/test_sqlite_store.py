@@ -149,7 +149,7 @@ def test_what_is_queued_or_runs_gets_its_times_in_the_new_clock(store: SqliteCal
     assert store.put_back("runs", None, 5001.0, 5001.0)
 
 
-def test_nothing_is_made_where_nothing_is_kept(tmp_path: Path, store: SqliteCallStore) -> None:
+def test_nothing_is_created_when_nothing_is_stored(tmp_path: Path, store: SqliteCallStore) -> None:
     store.reschedule({})
     store.reschedule({"a": (1.0, 2.0)})
     assert list(tmp_path.iterdir()) == []
@@ -171,13 +171,13 @@ def test_call_comes_back_as_it_was_after_a_restart(opened: Opening, bodies: Bodi
     assert [again.get("one"), again.get("other"), again.get("third")] == [one, other, None]
 
 
-def test_nobody_else_can_read_it(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_no_other_user_can_read_it(store: SqliteCallStore, tmp_path: Path) -> None:
     store.add(letter())
     assert {each.name for each in tmp_path.iterdir()} >= {"calls.db", "calls.db-wal", "calls.reserve"}
     assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
 
 
-def test_nothing_is_made_before_something_is_kept(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_nothing_is_created_before_something_is_stored(store: SqliteCallStore, tmp_path: Path) -> None:
     assert store.get("a") is None
     assert store.find(CallFilter(), 10, None) == store.begin(0, 10, 30) == store.unnotified("done", 10) == []
     assert store.requeue(CallFilter(), 0, 1) == []
@@ -237,7 +237,7 @@ def test_what_is_due_is_begun_once_the_longest_due_first(opened: Opening) -> Non
     assert other.begin(50, 10, 30) == []
 
 
-def test_only_what_is_asked_for_is_begun(store: SqliteCallStore) -> None:
+def test_only_requested_calls_are_begun(store: SqliteCallStore) -> None:
     store.add(deferred_call("later"))
     store.add(letter("letter", state="queued", due_at=900.0))
     assert ids(store.begin(1000, 10, 30, "deferred")) == ["later"]
@@ -259,7 +259,7 @@ def test_call_that_is_put_back_is_begun_again_when_it_is_due(store: SqliteCallSt
     assert call.ended.body is None
 
 
-def test_call_that_was_not_asked_is_put_back_without_a_failure(store: SqliteCallStore) -> None:
+def test_call_that_was_not_sent_is_put_back_without_a_failure(store: SqliteCallStore) -> None:
     store.add(deferred_call())
     store.begin(1000, 1, 30)
     assert store.put_back("a", None, 1005, due_at=1005)
@@ -267,7 +267,7 @@ def test_call_that_was_not_asked_is_put_back_without_a_failure(store: SqliteCall
     assert (call.ended, call.first_failed_at, call.attempts) == (None, None, 0)
 
 
-def test_answer_is_kept_and_what_was_asked_for_is_not(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_response_is_stored_and_its_request_is_removed(store: SqliteCallStore, tmp_path: Path) -> None:
     store.add(deferred_call(ended=FAILED))
     store.begin(1000, 1, 30)
     assert store.answer("a", ANSWER, 2, 1010)
@@ -281,7 +281,7 @@ def test_answer_is_kept_and_what_was_asked_for_is_not(store: SqliteCallStore, tm
     assert store.begin(2000, 1, 30) == []
 
 
-def test_buried_call_stays_with_what_it_asked_for(store: SqliteCallStore) -> None:
+def test_dead_call_stays_with_its_request(store: SqliteCallStore) -> None:
     store.add(deferred_call())
     store.begin(1000, 1, 30)
     assert store.dead_letter("a", FAILED, 1010)
@@ -291,7 +291,7 @@ def test_buried_call_stays_with_what_it_asked_for(store: SqliteCallStore) -> Non
     assert store.begin(9999, 1, 30) == []
 
 
-def test_nobody_ends_what_another_gateway_runs_or_what_does_not_run(opened: Opening) -> None:
+def test_call_of_another_gateway_or_not_running_cannot_be_ended(opened: Opening) -> None:
     one, other = opened("one"), opened("two")
     one.add(deferred_call())
     one.add(letter("b"))
@@ -329,7 +329,7 @@ def test_lease_that_is_extended_is_not_taken_over(opened: Opening) -> None:
     assert (state_of(one, "a"), state_of(one, "b")) == ("running", "queued")
 
 
-def test_late_answer_counts_as_long_as_nobody_has_taken_over(store: SqliteCallStore) -> None:
+def test_late_response_counts_until_another_gateway_takes_over(store: SqliteCallStore) -> None:
     store.add(deferred_call())
     store.begin(1000, 1, 30)
     assert store.answer("a", ANSWER, 1, 5000)
@@ -366,14 +366,14 @@ def test_second_requeue_waits_behind_the_first(store: SqliteCallStore) -> None:
     assert [call.due_at for call in store.find(CallFilter(), 9, None)] == [2001.0, 2000.5, 2000.5, 2000.0]
 
 
-def test_deadline_of_what_is_asked_again_is_lifted(store: SqliteCallStore) -> None:
+def test_deadline_of_a_requeued_call_is_lifted(store: SqliteCallStore) -> None:
     store.add(letter(purpose="deferred", deadline_at=1100.0))
     store.requeue(CallFilter(), 9999, 1)
     (call,) = store.begin(9999, 1, 30)
     assert call.deadline_at is None
 
 
-def test_of_two_who_requeue_at_once_one_gets_each(opened: Opening) -> None:
+def test_simultaneous_requeues_get_each_call_once(opened: Opening) -> None:
     first = opened()
     for number in range(40):
         first.add(letter(str(number)))
@@ -396,7 +396,7 @@ def test_of_two_who_requeue_at_once_one_gets_each(opened: Opening) -> None:
 # completion webhooks
 
 
-def test_webhook_is_owed_when_it_is_over_until_it_was_told(store: SqliteCallStore) -> None:
+def test_webhook_is_owed_from_the_end_until_it_was_notified(store: SqliteCallStore) -> None:
     store.add(deferred_call("a", webhook="done"))
     store.add(deferred_call("b", webhook="done"))
     store.add(letter("c"))
@@ -411,7 +411,7 @@ def test_webhook_is_owed_when_it_is_over_until_it_was_told(store: SqliteCallStor
     assert store.unnotified("other", 9) == []
 
 
-def test_webhook_is_owed_anew_what_has_another_end(store: SqliteCallStore) -> None:
+def test_webhook_is_owed_again_after_another_end(store: SqliteCallStore) -> None:
     store.add(letter("a", webhook="done"))
     store.mark_notified("a", "dead")
     for end in ("dead", "answered"):
@@ -450,7 +450,7 @@ def test_found_is_what_is_wanted(store: SqliteCallStore) -> None:
     assert found == ["d", "cba", "b", "c", "dc", "ba", "ca", "", "b"]
 
 
-def test_any_number_of_ids_can_be_asked_for(store: SqliteCallStore) -> None:
+def test_any_number_of_ids_can_be_requested(store: SqliteCallStore) -> None:
     store.add(letter("7"))
     assert ids(store.find(CallFilter(ids=[str(number) for number in range(50_000)]), 9, None)) == ["7"]
 
@@ -488,9 +488,7 @@ def test_deleted_is_what_is_wanted_but_not_what_runs(store: SqliteCallStore) -> 
     assert state_of(store, "runs") == "running"
 
 
-def test_call_that_was_begun_since_it_was_looked_at_is_not_deleted(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_that_was_begun_since_it_was_read_is_not_deleted(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = opened("one"), opened("two")
     one.add(deferred_call())
     one.add(letter("b"))
@@ -533,7 +531,7 @@ def test_sweep_deletes_what_is_too_old(store: SqliteCallStore) -> None:
     assert sorted(ids(store.find(CallFilter(), 9, None))) == ["runs", "waits"]
 
 
-def test_sweep_deletes_the_oldest_letters_until_the_rest_fits(store: SqliteCallStore) -> None:
+def test_sweep_deletes_the_oldest_dead_letters_until_the_remaining_fit(store: SqliteCallStore) -> None:
     store.add(deferred_call("waits", 0.0, request=stored_request(b"x" * 50_000)))
     for number in range(5):
         store.add(letter(str(number), 1000.0 + number, request=stored_request(b"x" * 10_000)))
@@ -591,7 +589,7 @@ def test_what_another_key_has_sealed_waits_for_it(opened: Opening) -> None:
     assert ids(opened("one", sealed(OLD)).begin(1000, 9, 30)) == ["sealed"]
 
 
-def test_deferred_call_that_nobody_has_the_key_to_is_dead_from_its_deadline_on(opened: Opening) -> None:
+def test_deferred_call_without_an_available_key_is_dead_from_its_deadline_on(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(deferred_call("sealed", deadline_at=1100.0, webhook="done"))
     stranger = opened("two", sealed(NEW))
     stranger.add(deferred_call("own", deadline_at=1100.0))
@@ -603,7 +601,7 @@ def test_deferred_call_that_nobody_has_the_key_to_is_dead_from_its_deadline_on(o
     assert opened("one", sealed(OLD)).requeue(CallFilter(), 2000, 0) == ["sealed"]
 
 
-def test_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
+def test_dead_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(letter())
     stranger = opened("two", PLAIN)
     assert stranger.requeue(CallFilter(), 2000, 1) == []
@@ -611,7 +609,7 @@ def test_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
     assert stranger.requeue(CallFilter(), 2000, 1) == ["a"]
 
 
-def test_bodies_that_are_not_to_be_kept_are_not(opened: Opening, tmp_path: Path) -> None:
+def test_bodies_that_must_not_be_stored_are_not(opened: Opening, tmp_path: Path) -> None:
     store = opened(bodies=Bodies("none", None))
     store.add(letter())
     assert b"sky blue" not in on_the_disk(tmp_path)
@@ -621,7 +619,7 @@ def test_bodies_that_are_not_to_be_kept_are_not(opened: Opening, tmp_path: Path)
     assert store.requeue(CallFilter(), 2000, 1) == []
 
 
-def test_deferred_call_is_kept_whole_until_it_is_dead_where_letters_are_not(opened: Opening) -> None:
+def test_deferred_call_is_stored_whole_until_it_is_dead_without_dead_letters(opened: Opening) -> None:
     store = opened(bodies=Bodies("none", None))
     store.add(deferred_call())
     (call,) = store.begin(1000, 1, 30)
@@ -637,7 +635,7 @@ def test_encryption_without_a_key_is_refused() -> None:
         Bodies("encrypted", None)
 
 
-def test_damaged_body_is_told_and_holds_up_no_other(opened: Opening, tmp_path: Path) -> None:
+def test_damaged_body_is_reported_and_blocks_no_other(opened: Opening, tmp_path: Path) -> None:
     store = opened(bodies=sealed(NEW))
     store.add(deferred_call("a"))
     store.add(deferred_call("b", due_at=1001.0))
@@ -666,7 +664,7 @@ def test_body_of_one_call_cannot_be_passed_off_as_anothers(opened: Opening, tmp_
         store.get("a")
 
 
-def test_row_of_somebody_elses_hand_is_told_with_its_id(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_invalid_row_is_reported_with_its_id(store: SqliteCallStore, tmp_path: Path) -> None:
     store.add(letter())
     other = sqlite3.connect(tmp_path / "calls.db")
     other.execute("UPDATE calls SET request = 'no JSON'")

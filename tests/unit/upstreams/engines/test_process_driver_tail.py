@@ -10,7 +10,7 @@ def test_lines_are_whole_however_they_arrive() -> None:
     assert tail.lines() == ("one", "two", "", "thr")
 
 
-def test_only_the_last_lines_are_kept() -> None:
+def test_only_the_last_lines_are_stored() -> None:
     tail = Tail()
     tail.feed(b"".join(b"%d\n" % number for number in range(LINES + 50)))
     assert (len(tail.lines()), tail.lines()[0], tail.lines()[-1]) == (LINES, "50", str(LINES + 49))

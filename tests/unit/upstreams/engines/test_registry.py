@@ -154,7 +154,7 @@ async def test_engine_that_hangs_is_restarted_when_its_probes_have_failed_so_oft
         assert here.engine.done == ["start", "stop 20", "start"]
 
 
-async def test_engine_is_looked_at_often_while_it_comes_up() -> None:
+async def test_engine_is_probed_often_while_it_starts() -> None:
     async with world() as here:
         here.probing.asked.clear()
         await here.clock.pass_s(10)
@@ -165,7 +165,7 @@ async def test_engine_is_looked_at_often_while_it_comes_up() -> None:
         assert here.probing.asked == []
 
 
-async def test_look_that_failed_once_does_not_show_that_it_is_up() -> None:
+async def test_probe_that_failed_once_does_not_show_that_it_is_up() -> None:
     async with world() as here:
         here.probing.slip()
         assert here.state() == "starting"

@@ -105,7 +105,7 @@ def test_limit_and_start_of_a_server_are_believed_under_a_bad_request(status: in
         "In line 3 you say: the server is overloaded, try again later",
     ],
 )
-def test_words_of_a_caller_under_a_bad_request_are_an_echo(message: str) -> None:
+def test_text_of_a_caller_in_a_bad_request_is_an_echo(message: str) -> None:
     assert verdict(400, worded(message)).kind is Kind.INVALID_REQUEST
 
 
@@ -184,7 +184,7 @@ def test_request_that_is_larger_than_the_whole_limit_is_not_retried() -> None:
         ("Limit 10", False), ("", False), ("limit 0, requested 5", False),
     ],
 )  # fmt: skip
-def test_two_numbers_say_whether_a_wait_can_help(sentence: str, is_over: bool) -> None:
+def test_two_numbers_show_whether_a_wait_can_help(sentence: str, is_over: bool) -> None:
     assert is_over_limit(sentence) is is_over
 
 

@@ -63,7 +63,7 @@ COVERAGE: tuple[Coverage, ...] = (
     Coverage("A07", "probe that never ends", "test",
              (_BREAKER + "test_cancelled_probe_returns_its_permit",
               _BREAKER + "test_lost_probe_frees_its_place_when_its_lease_ends",
-              "tests/integration/test_client_leaves.py::test_cancelled_probe_returns_its_permit")),
+              "tests/integration/test_client_disconnects.py::test_cancelled_probe_returns_its_permit")),
     Coverage("A08", "outcomes that are nobody's failure", "test",
              (_BREAKER + "test_outcomes_that_are_not_the_deployments_doing_count_for_nothing",
               _RECOVERY + "test_rate_limits_and_bad_requests_open_no_breaker")),

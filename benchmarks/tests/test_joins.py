@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks.joins import PROMISED_ERRORS, Cell, Joins, measure, page, verdict
-from tests.fakes.habits import HABITS, OTHERS, REPEATING, TEXTS, UNJOINABLE, Cut
+from tests.fakes.continuation_styles import HABITS, OTHERS, REPEATING, TEXTS, UNJOINABLE, Cut
 
 EXACT, REFUSES = next(iter(REPEATING)), "apologises and refuses"
 CUT = Cut(TEXTS["prose"], TEXTS["prose"][:400])

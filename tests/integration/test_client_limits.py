@@ -19,7 +19,7 @@ from tests.fakes.client import raw_request
 from tests.fakes.provider import Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.integration.caching import cached
-from tests.integration.keeping import ASYNC, keeping, outcome, shown
+from tests.integration.calls_on_disk import ASYNC, keeping, outcome, shown
 from tests.integration.operating import change, get, post, running
 
 

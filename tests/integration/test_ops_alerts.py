@@ -12,12 +12,12 @@ import pytest
 
 from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, WebhookTestResult
 from llm_guard.admin.audit.changes import Changed
+from tests.admin_client import HOST, look, view
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
-from tests.listening import HOST, look, view
 from tests.tokens import NAMED, bearer
 
 GOOD, BAD = CHAT.ok, [whole(500)]

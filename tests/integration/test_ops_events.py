@@ -21,6 +21,7 @@ from llm_guard.admin.events.stream import BEAT_S, MAX_READERS, EventStream
 from llm_guard.admin.events.websocket_stream import EventSocket
 from llm_guard.admin.http import websocket
 from llm_guard.version import __version__
+from tests.admin_client import HOST, Listening, look
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving, write
 from tests.chaos.stand import Stand, config_text, facing
@@ -28,7 +29,6 @@ from tests.chaos.wire import Connection
 from tests.fakes.client import raw_request
 from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.waiting import eventually
-from tests.listening import HOST, Listening, look
 from tests.tokens import BEARER
 
 PATH = "/admin/events/ws"

@@ -17,12 +17,12 @@ from llm_guard.admin.http.endpoint import AdminRequest, Operator
 from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, HistoryView, LabelledBreaker, Snapshot
 from llm_guard.clock import SystemClock
 from llm_guard.outcome import Failure, FailureKind
+from tests.admin_client import look, view
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, Reset, whole
 from tests.fakes.waiting import eventually
-from tests.listening import look, view
 
 OPENS_FAST = {"consecutive_failures": 3, "open_for": "30s", "open_jitter": 0, "early_probes": False}
 GOOD, BAD = CHAT.ok, [whole(500)]

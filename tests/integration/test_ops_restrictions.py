@@ -23,7 +23,7 @@ from tests.chaos.wire import Connection, Reply, ask, fetch
 from tests.fakes.certificates import Authority
 from tests.fakes.provider import Hold, Pause, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC
+from tests.integration.calls_on_disk import ASYNC
 from tests.integration.operating import audit, change, get, post, running
 from tests.integration.test_callers import call as call_of
 from tests.integration.test_callers import poisoned

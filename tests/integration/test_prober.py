@@ -14,12 +14,12 @@ from llm_guard.admin.schemas.models import HealthSummary
 from llm_guard.admin.schemas.subsystems import ProbedView
 from llm_guard.config import Config, parse_config
 from llm_guard.mock.provider import MockProvider
+from tests.admin_client import view
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, connections_to, facing, standing
 from tests.chaos.wire import ask
 from tests.fakes.waiting import eventually
 from tests.integration.operating import change, get, post, running
-from tests.listening import view
 
 PROBE = {"interval": "15ms", "timeout": "500ms", "max_failures": 2}
 SECRET = "sk-of-the-upstream"  # of this test

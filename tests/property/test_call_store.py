@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall
-from tests.fakes.kept import ANSWER, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, letter, stored_request
 
 LEASE_S = 30.0
 KEEP_S, MAX_AGE_S = 500.0, 4000.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llm_guard.dialects.resume.overlap import folded, is_proof
 from llm_guard.dialects.resume.text_join import LEAST_ECHO, TextJoin, anchor, given_back, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
-from tests.fakes.habits import HABITS, TEXTS, Cut, Habit
+from tests.fakes.continuation_styles import HABITS, TEXTS, Cut, Habit
 from tests.fakes.hard_texts import KINDS
 
 MOST_HELD = 700

@@ -21,12 +21,12 @@ from llm_guard.admin.http import penalty
 from llm_guard.admin.http.credentials import CODE_S, Credential
 from llm_guard.app import create_app
 from llm_guard.config import load_config
+from tests.admin_client import Listening
 from tests.chaos import process
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, config_text, facing, standing
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.waiting import eventually
-from tests.listening import Listening
 from tests.security.test_operator import traces
 from tests.tokens import BEARER, NAMED, SHARED, VIEWER, bearer
 

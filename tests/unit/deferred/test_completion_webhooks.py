@@ -10,7 +10,7 @@ from llm_guard.storage.calls.store import CallFilter, State, StoreError
 from llm_guard.webhooks.client import WebhookResult
 from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import let_run
-from tests.fakes.kept_calls import KeptInMemory
+from tests.fakes.in_memory_store import KeptInMemory
 from tests.unit.deferred.world import OK, WRONG, World, world
 
 HOOKS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from llm_guard.proxy.request_body.spooled_body import SpooledBody
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
-from tests.fakes.kept_calls import KeptInMemory
+from tests.fakes.in_memory_store import KeptInMemory
 from tests.unit.deferred.world import BUSY, WRONG, World, world
 
 SECRET = "sk-canary-4711"

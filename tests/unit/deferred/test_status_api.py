@@ -7,7 +7,7 @@ import json
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from tests.fakes.clock import let_run
-from tests.fakes.kept import deferred_call
+from tests.fakes.stored_calls import deferred_call
 from tests.unit.deferred.world import BUSY, WRONG, world
 
 

@@ -13,7 +13,7 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.storage.calls.store import CallFilter, StoredCall
 from tests.fakes.clock import let_run
-from tests.fakes.kept_calls import KeptInMemory
+from tests.fakes.in_memory_store import KeptInMemory
 from tests.unit.deferred.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
 
 

@@ -1,4 +1,4 @@
-"""Whole responses written as streams: the cases that the SDK tests in e2e/test_whole_for_stream.py do not cover."""
+"""Whole responses written as streams: the cases that the SDK tests in e2e/test_unary_for_stream.py do not cover."""
 
 from __future__ import annotations
 

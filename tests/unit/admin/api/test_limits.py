@@ -12,7 +12,7 @@ from llm_guard.admin.http.endpoint import AdminRequest, Refused
 from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.audit.test_changes import InMemory
-from tests.unit.admin.overrides.acted_on import ActedOn, config, deployment
+from tests.unit.admin.overrides.override_world import ActedOn, config, deployment
 
 
 class World(ActedOn):

@@ -5,7 +5,7 @@ import pytest
 from llm_guard.admin.api.parameters import check_known, labels_of, left_alone
 from llm_guard.admin.http.endpoint import Refused
 from llm_guard.routing.route_table import compile_routes
-from tests.unit.admin.overrides.acted_on import config
+from tests.unit.admin.overrides.override_world import config
 
 A, B = {"upstream": "a"}, {"upstream": "b"}
 BOTH = config(

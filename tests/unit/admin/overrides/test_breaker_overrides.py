@@ -12,7 +12,7 @@ from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_target
-from tests.unit.admin.overrides.acted_on import ActedOn, deployment
+from tests.unit.admin.overrides.override_world import ActedOn, deployment
 
 LABEL = BreakerSelector("a/m-*")
 NOW = "2027-01-15T08:00:00.000Z"

@@ -3,7 +3,7 @@ from __future__ import annotations
 from llm_guard.admin.overrides.maintenance_holds import MaintenanceHolds
 from llm_guard.routing.deployment import MaintenanceHold
 from tests.fakes.clock import ManualClock
-from tests.unit.admin.overrides.acted_on import ActedOn, deployment
+from tests.unit.admin.overrides.override_world import ActedOn, deployment
 
 
 def world(*labels: str) -> tuple[ManualClock, ActedOn, MaintenanceHolds]:

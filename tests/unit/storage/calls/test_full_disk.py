@@ -13,8 +13,8 @@ from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, StoredCall
 from llm_guard.storage.errors import DiskFullError, StoreError
-from tests.fakes.kept import ANSWER, BODY, deferred_call, letter, stored_request
 from tests.fakes.small_disk import fill, small_disk
+from tests.fakes.stored_calls import ANSWER, BODY, deferred_call, letter, stored_request
 
 
 @pytest.fixture

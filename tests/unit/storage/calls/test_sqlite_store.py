@@ -22,7 +22,7 @@ from llm_guard.storage.calls.sqlite_store import INTERRUPTED, SqliteCallStore
 from llm_guard.storage.calls.store import CallFailure, CallFilter, CallStats, StoredCall
 from llm_guard.storage.errors import StoreError
 from llm_guard.storage.sqlite_file import SqliteFile
-from tests.fakes.kept import ANSWER, BODY, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, BODY, FAILED, deferred_call, letter, stored_request
 
 PLAIN = Bodies("plain", None)
 OLD, NEW = b"o" * 32, b"n" * 32

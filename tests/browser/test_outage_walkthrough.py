@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
+from tests.admin_client import look
 from tests.browser.conftest import Opens
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
 from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.waiting import eventually
-from tests.listening import look
 from tests.tokens import SHARED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

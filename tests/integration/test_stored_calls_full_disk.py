@@ -10,7 +10,7 @@ from tests.chaos.forms import CHAT
 from tests.chaos.wire import ask
 from tests.fakes.provider import whole
 from tests.fakes.small_disk import fill, small_disk
-from tests.integration.keeping import ASYNC, LETTER, defer, keeping, outcome
+from tests.integration.calls_on_disk import ASYNC, LETTER, defer, keeping, outcome
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
 LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x" * 1_000_000}]}).encode()

@@ -24,7 +24,7 @@ from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, ScriptedProvider
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC
+from tests.integration.calls_on_disk import ASYNC
 from tests.tokens import BEARER
 
 KILLS = 5

@@ -16,7 +16,7 @@ from tests.chaos.stand import standing
 from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC, LETTER, OWN_KEY, defer, keeping, kept_config, on_disk, outcome, shown
+from tests.integration.calls_on_disk import ASYNC, LETTER, OWN_KEY, defer, keeping, kept_config, on_disk, outcome, shown
 from tests.tokens import BEARER
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)

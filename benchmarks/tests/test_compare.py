@@ -146,7 +146,7 @@ def test_missing_envoy_error_names_the_download() -> None:
         find_envoy("no-such-program")
 
 
-def test_peer_is_known_by_name_url_and_process() -> None:
+def test_peer_is_described_by_name_url_and_process() -> None:
     [nginx, other] = parse_peers(["nginx=http://127.0.0.1:80", "other=http://127.0.0.1:81"], ["other=1"])
     assert (nginx.name, nginx.url, nginx.process) == ("nginx", "http://127.0.0.1:80", None)
     assert other.process is not None

@@ -49,7 +49,7 @@ def test_targets_are_judged_over_all_cells() -> None:
     assert promise == f"27.0% honest errors where the anchor is repeated, against {PROMISED_ERRORS:.0%}"
 
 
-def test_page_has_a_line_for_each_habit() -> None:
+def test_page_has_a_row_for_each_continuation_style() -> None:
     text = "\n".join(page(Joins(tuple(Cell(kind, habit, 5, 1, 0) for kind in TEXTS for habit in HABITS))))
     assert all(text.count(f"| {habit} |") == 2 for habit in HABITS)
     assert "**0 wrong**" in text

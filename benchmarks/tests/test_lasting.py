@@ -54,7 +54,7 @@ def test_failed_calls_are_reported() -> None:
     assert lasted(100.0, ("all off: 3 calls failed",)).broken == ["all off: 3 calls failed"]
 
 
-def test_ratios_stand_in_the_json() -> None:
+def test_ratios_are_in_the_json() -> None:
     assert lasted(101.0).as_dict()["ratios"]["cpu_s_per_call"][ELSEWHERE][0] == 1.01
 
 

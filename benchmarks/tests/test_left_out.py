@@ -63,14 +63,14 @@ def dict_of(answers: Any) -> str:
     return str(found["category"])
 
 
-def test_group_is_a_house_and_what_stands_in_between_has_a_name() -> None:
+def test_group_is_a_provider_and_each_intermediary_has_a_name() -> None:
     assert group_of({"provider": "vertex"}) == group_of({"provider": "gemini"}) == "google"
     assert group_of({"provider": "edge", "id": "x-1", "headers": {"server": "Envoy"}}) == "envoy"
     assert group_of({"provider": "edge", "id": "kong-429"}) == "kong"
     assert group_of({"provider": "mistral"}) == "mistral"
 
 
-def test_providers_that_are_not_known_are_read_as_well_as_is_published() -> None:
+def test_unknown_providers_are_read_as_well_as_is_published() -> None:
     score = Score("left out", promised=LEFT_OUT_PROMISED)
     for each, found in read_unknown(RECORDS, Taught(RECORDS, WALL), WALL):
         score.add(each, found, group_of(each))

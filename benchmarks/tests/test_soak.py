@@ -89,7 +89,7 @@ def test_leftovers_miss_the_target(left: dict[str, int], told: str) -> None:
     assert replace(soak(), after=replace(EMPTY, **left)).broken == [told]
 
 
-def test_fewer_than_before_is_nothing_left_behind() -> None:
+def test_fewer_than_before_are_no_leftovers() -> None:
     assert replace(soak(), after=replace(EMPTY, tasks=1, fds=10)).left_over == {}
 
 

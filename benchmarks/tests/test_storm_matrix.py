@@ -95,7 +95,7 @@ def test_a_percentile_is_one_of_the_values() -> None:
 # the provider
 
 
-def test_the_provider_storms_and_then_takes_what_is_offered() -> None:
+def test_provider_storms_and_then_accepts_the_offered_load() -> None:
     provider = StormyProvider(replace(CELL, hint_s=30), iter(()))
     assert provider.answer(request(BEFORE_S - 0.1)).status == 200
     stormy = provider.answer(request(BEFORE_S))
@@ -159,7 +159,7 @@ def test_a_substitution_is_judged_by_each_of_its_bounds() -> None:
     )] == [1, 1, 1]  # fmt: skip
 
 
-def test_what_the_fallback_answers_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_of_the_fallback_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fallbacks, "SECONDS", 20.0)
     monkeypatch.setattr(fallbacks, "FAILING_SHARE", 1.0)
     found = fallbacks.measure(Flaw("503", None, 5.0))

@@ -109,7 +109,7 @@ async def test_a_stream_has_begun_with_its_first_event() -> None:
     assert client.begun.is_set()
 
 
-async def test_events_and_the_writes_they_came_in_are_counted() -> None:
+async def test_events_and_the_writes_that_carried_them_are_counted() -> None:
     client = new_client()
     client.data_received(HEAD)
     before = client.frames

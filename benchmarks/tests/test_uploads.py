@@ -15,5 +15,5 @@ def test_late_first_byte_or_high_memory_misses_a_target() -> None:
     assert uploaded(memory_mib=PROMISED_MEMORY_MIB * 2).broken == ["one: 32.0 MiB of memory"]
 
 
-def test_page_has_a_line_for_each() -> None:
+def test_page_has_a_row_for_each() -> None:
     assert page([uploaded()])[-1] == "| one | 4.0 s | **10 ms** | 1 ms | 2 ms | 1.0 MiB | 0.50 s |"

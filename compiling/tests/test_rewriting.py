@@ -77,7 +77,7 @@ def test_functions_that_c_calls_are_not_imported(tmp_path: Path) -> None:
     assert new["four"] == texts["four"]
 
 
-def test_what_is_exported_can_be_imported(tmp_path: Path) -> None:
+def test_exported_names_can_be_imported(tmp_path: Path) -> None:
     texts = {
         "one": "class C: ...\ndef act(): ...\n",
         "two": "from llm_guard.one import C, act\n__all__ = ['C', 'act']\n",

@@ -172,7 +172,7 @@ async def said_by_a_provider(route: Route) -> None:
     await route.fulfill(json=said)
 
 
-async def test_events_that_come_in_pieces_are_read_whole(opens: Opens) -> None:
+async def test_fragmented_events_are_read_whole(opens: Opens) -> None:
     script = """async ([text, size]) => {
         const { readEvents } = await import(new URL("dashboard/stream.js", document.baseURI));
         const bytes = new TextEncoder().encode(text);
@@ -239,7 +239,7 @@ async def test_no_table_is_wider_than_its_place_on_a_laptop(opens: Opens, width:
 
 
 @pytest.mark.parametrize("fonts", ["dejavu", "liberation", None])
-async def test_tables_are_as_wide_whatever_fonts_a_machine_has(tmp_path: Path, fonts: str | None) -> None:
+async def test_tables_have_the_same_width_with_any_fonts(tmp_path: Path, fonts: str | None) -> None:
     folder = tmp_path if fonts is None else Path("/usr/share/fonts/truetype", fonts)
     if not folder.is_dir():
         pytest.skip(f"there is no {folder}: apt-get install fonts-{fonts}")

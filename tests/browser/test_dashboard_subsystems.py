@@ -77,7 +77,7 @@ async def do(page: Page, reason: str) -> None:
 # empty sections
 
 
-async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: Path) -> None:
+async def test_unused_features_are_not_shown(opens: Opens, tmp_path: Path) -> None:
     async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
         page = await window.open(stand.url)
         await expect(page.locator("#status-state")).to_have_text("Healthy")
@@ -91,7 +91,7 @@ async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: 
 # engines and probes
 
 
-async def test_operator_restarts_an_engine_and_reads_what_it_has_printed(opens: Opens, tmp_path: Path) -> None:
+async def test_operator_restarts_an_engine_and_reads_its_output(opens: Opens, tmp_path: Path) -> None:
     port = free_port()
     async with (
         MockProvider() as provider,

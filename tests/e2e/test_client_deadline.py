@@ -261,7 +261,7 @@ def models_asked(provider: ScriptedProvider) -> list[str]:
     return [json.loads(wired(request).body)["model"] for request in provider.requests]
 
 
-async def test_context_too_long_goes_to_the_fallback_and_not_to_the_models_other_deployment() -> None:
+async def test_context_too_long_goes_to_the_fallback_and_not_to_another_deployment_of_the_model() -> None:
     async with refused_by_small(TOO_LONG, two_models()) as (client, provider):
         raw = await client.chat.completions.with_raw_response.create(model="small", messages=SAID)
         assert raw.headers["x-llm-guard-deployment"] == "openai/large"

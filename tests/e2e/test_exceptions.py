@@ -140,7 +140,7 @@ async def test_error_event_in_place_of_the_first_token_is_the_exception_for_its_
 
 
 @pytest.mark.parametrize("fault", ["status:500", "status:429", "status:409", "reset", "truncated"])
-async def test_openai_sdk_does_not_retry_what_the_gateway_has_retried(stand: Stand, fault: str) -> None:
+async def test_openai_sdk_does_not_retry_after_the_gateway_has_retried(stand: Stand, fault: str) -> None:
     async with AsyncOpenAI(base_url=f"{stand.url}/v1", api_key="k", max_retries=2) as client:
         with pytest.raises(openai_sdk.APIStatusError) as caught:
             await client.chat.completions.create(model=f"gpt-4o+{fault}", messages=SAID)
@@ -149,7 +149,7 @@ async def test_openai_sdk_does_not_retry_what_the_gateway_has_retried(stand: Sta
 
 
 @pytest.mark.parametrize("fault", ["status:529", "status:500", "reset", "error:0"])
-async def test_anthropic_sdk_does_not_retry_what_the_gateway_has_retried(stand: Stand, fault: str) -> None:
+async def test_anthropic_sdk_does_not_retry_after_the_gateway_has_retried(stand: Stand, fault: str) -> None:
     async with AsyncAnthropic(base_url=stand.url, api_key="k", max_retries=2) as client:
         with pytest.raises(anthropic_sdk.APIStatusError) as caught:
             await client.messages.create(model=f"claude-3+{fault}", max_tokens=9, messages=SAID, stream=True)

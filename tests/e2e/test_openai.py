@@ -51,7 +51,7 @@ async def test_chat_streams_token_by_token(openai: AsyncOpenAI) -> None:
     assert deltas == ["", *say(TOKENS), None]
 
 
-async def test_usage_trailer_comes_after_the_finish_reason(openai: AsyncOpenAI) -> None:
+async def test_usage_trailer_follows_the_finish_reason(openai: AsyncOpenAI) -> None:
     stream = await openai.chat.completions.create(
         model="gpt-4o", messages=SAID, stream=True, stream_options={"include_usage": True}
     )

@@ -42,7 +42,7 @@ def test_invariants_hold_for_valid_input(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "case"), BROKEN_ONCE, ids=[f"{name}-{path.name}" for name, path in BROKEN_ONCE])
-def test_what_has_broken_it_once_does_so_no_more(name: str, case: Path) -> None:
+def test_earlier_failures_do_not_return(name: str, case: Path) -> None:
     TARGETS[name].run(case.read_bytes())
 
 

@@ -47,7 +47,7 @@ def test_input_that_reaches_a_new_line_is_stored_and_another_is_not(tmp_path: Pa
     assert not found.broken
 
 
-def test_lines_of_others_are_not_counted() -> None:
+def test_lines_of_other_modules_are_not_counted() -> None:
     lines = Lines()
     lines.watch(lambda: random.Random(1).shuffle([1, 2]))
     assert lines.count == 0

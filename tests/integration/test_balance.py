@@ -109,7 +109,7 @@ async def test_least_loaded_is_the_deployment_with_fewest_calls_in_flight() -> N
         )
 
 
-async def test_least_loaded_goes_by_weight() -> None:
+async def test_least_loaded_respects_weights() -> None:
     async with field([60, 60], [{"weight": 3}, {}], balance="least_loaded") as this:
         calls = []
         for count in range(1, 13):

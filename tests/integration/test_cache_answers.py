@@ -105,7 +105,7 @@ async def test_callers_never_get_each_others_answers() -> None:
             assert (await call(stand, headers)).headers["x-llm-guard-cache"] == "hit"
 
 
-async def test_callers_do_not_share_what_is_under_way_either() -> None:
+async def test_callers_do_not_share_requests_in_flight_either() -> None:
     go_on = asyncio.Event()
     async with cached([Pause(go_on), *CHAT.ok]) as (stand, provider):
         calls = [asyncio.create_task(call(stand, headers)) for headers in CALLERS.values()]

@@ -158,7 +158,7 @@ async def test_request_is_broken_off_at_once_when_all_have_left(is_stream: bool)
         assert stand.breaker(CHAT.deployment).failures == 0
 
 
-async def test_client_that_leaves_at_the_terminal_event_leaves_an_answer_behind() -> None:
+async def test_client_that_disconnects_at_the_terminal_event_leaves_a_cached_response() -> None:
     script: list[Step] = [*MESSAGES.good_stream[:-1], Pause(0.05), END]
     async with cached(script) as (stand, provider):
         async with Connection(stand.url) as client:
@@ -293,7 +293,7 @@ async def test_each_waiter_gets_keep_alives() -> None:
         assert len(provider.requests) == 1
 
 
-async def test_call_of_high_priority_waits_behind_no_call_of_a_low_one() -> None:
+async def test_call_of_high_priority_waits_for_no_call_of_a_low_one() -> None:
     go_on = [asyncio.Event() for _ in range(4)]
     alone = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 1}}}
     scripts: list[list[Step]] = [[Pause(each), *CHAT.ok] for each in go_on]
@@ -320,7 +320,7 @@ async def test_call_of_high_priority_waits_behind_no_call_of_a_low_one() -> None
         assert asked == [b'first"}', b'shared"}', b'other"}', b'shared"}']
 
 
-async def test_call_after_a_reload_joins_none_that_goes_by_the_old_rules(tmp_path: Path) -> None:
+async def test_call_after_a_reload_joins_no_call_under_the_old_rules(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     models = {"gpt": {"deployments": [{"upstream": "one"}], "cache": {"ttl": "1m"}}}
     async with ScriptedProvider([Hold()]) as old, ScriptedProvider(CHAT.ok) as new:

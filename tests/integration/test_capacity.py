@@ -127,7 +127,7 @@ async def test_stream_holds_its_slot_until_its_last_byte() -> None:
 
 
 @pytest.mark.parametrize("answer", [whole(500), whole(429, LIMITED), whole(400)], ids=["500", "429", "400"])
-async def test_failed_call_gives_its_place_to_the_next(answer: Respond) -> None:
+async def test_failed_call_releases_its_slot_to_the_next(answer: Respond) -> None:
     async with before(after(0.001, answer), concurrency=1, pacing=False) as (stand, provider):
         replies = await asyncio.gather(*(CHAT.ask(stand.url) for _ in range(5)))
         assert {reply.headers["x-llm-guard-attempts"] for reply in replies} == {"1"}
@@ -167,7 +167,7 @@ async def test_limit_holds_for_all_callers_together() -> None:
 # the wait queue
 
 
-async def test_calls_are_served_in_their_order_and_those_in_a_hurry_first() -> None:
+async def test_calls_are_served_in_order_and_by_priority() -> None:
     keys = [{"name": "app", "key": "k-app", "priority": "high"}]
     app = {"authorization": "Bearer k-app"}
     async with (
@@ -254,7 +254,7 @@ async def test_full_queue_refuses_at_once_with_retry_after(form: Form, is_stream
         assert {call.status for call in await asyncio.gather(*calls)} == {200}
 
 
-async def test_call_in_a_hurry_takes_the_last_place_of_one_that_can_wait() -> None:
+async def test_high_priority_call_takes_the_last_slot_of_a_lower_one() -> None:
     async with before(concurrency=1, max_queue=1) as (stand, provider):
         calls = [await first(stand, provider)]
         (low,) = await queued(stand, "low", priority="low")
@@ -331,7 +331,7 @@ async def test_retry_whose_slot_is_taken_goes_to_a_deployment_with_room() -> Non
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])
-async def test_client_that_leaves_the_line_frees_its_place(how: str) -> None:
+async def test_client_that_leaves_the_queue_frees_its_slot(how: str) -> None:
     async with before(concurrency=1, max_queue=1) as (stand, provider):
         call = await first(stand, provider)
         async with Connection(stand.url) as client:
@@ -347,7 +347,7 @@ async def test_client_that_leaves_the_line_frees_its_place(how: str) -> None:
         assert (left["outcome"], left["attempts"]) == ("client_cancelled", [])
 
 
-async def test_waiting_call_is_refused_when_the_gateway_goes_away() -> None:
+async def test_waiting_call_is_refused_when_the_gateway_stops() -> None:
     async with before(concurrency=1) as (stand, provider):
         calls = [await first(stand, provider), *await queued(stand, "second")]
         await stand.app.stop()
@@ -360,7 +360,7 @@ async def test_waiting_call_is_refused_when_the_gateway_goes_away() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [4, None])
-async def test_reload_lets_waiting_calls_in_at_once_when_there_is_more_room(
+async def test_reload_admits_waiting_calls_at_once_when_there_is_more_room(
     tmp_path: Path, concurrency: int | None
 ) -> None:
     path = tmp_path / "guard.yaml"

@@ -130,7 +130,7 @@ async def test_stream_whose_chunks_are_malformed_breaks_off_at_once(form: Form) 
 
 
 @streams
-async def test_reset_after_the_terminal_event_harms_nothing(form: Form) -> None:
+async def test_reset_after_the_terminal_event_does_no_harm(form: Form) -> None:
     script: list[Step] = [*form.good_stream[:-1], Pause(0.05), Reset()]
     async with facing(script) as (stand, _):
         reply = await form.ask(stand.url, stream=True)

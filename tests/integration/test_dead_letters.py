@@ -275,7 +275,7 @@ async def test_page_after_a_deleted_dead_letter_is_not_the_last_one(tmp_path: Pa
         assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_call")
 
 
-async def test_what_runs_just_now_is_not_deleted(tmp_path: Path) -> None:
+async def test_running_call_is_not_deleted(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (Hold(),), server={"drain": "100ms"}) as (stand, provider):
         kept_id = await defer(stand)
         await eventually(lambda: provider.requests)

@@ -140,7 +140,7 @@ async def test_deferred_call_survives_a_restart_and_so_does_its_answer(tmp_path:
         assert len(provider.requests) == 2
 
 
-async def test_key_that_is_gone_with_its_process_ends_the_call_with_the_remedy(tmp_path: Path) -> None:
+async def test_key_lost_with_its_process_ends_the_call_with_a_remedy(tmp_path: Path) -> None:
     refused = (whole(401, b'{"error":{"message":"You did not provide an API key."}}'),)
     async with ScriptedProvider((Hold(),), refused) as provider:
         config = kept_config(provider.url, tmp_path / "s", server={"drain": "100ms"}, one={})
@@ -153,7 +153,7 @@ async def test_key_that_is_gone_with_its_process_ends_the_call_with_the_remedy(t
             assert CANARY.encode() not in provider.requests[1]
 
 
-async def test_gateway_that_goes_does_not_wait_longer_for_background_calls_than_for_clients(tmp_path: Path) -> None:
+async def test_shutdown_waits_no_longer_for_background_calls_than_for_clients(tmp_path: Path) -> None:
     async with ScriptedProvider((Hold(),)) as provider:
         async with asyncio.timeout(3):
             async with standing(kept_config(provider.url, tmp_path / "s", server={"drain": "100ms"})) as stand:
@@ -162,7 +162,7 @@ async def test_gateway_that_goes_does_not_wait_longer_for_background_calls_than_
         assert await provider.closed_within(1)
 
 
-async def test_call_can_be_given_up_in_the_middle(tmp_path: Path) -> None:
+async def test_running_call_can_be_cancelled(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (Hold(),)) as (stand, provider):
         kept_id = await defer(stand)
         await eventually(lambda: provider.requests)

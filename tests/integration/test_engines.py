@@ -120,7 +120,7 @@ async def admission(stand: Stand, query: str) -> dict[str, Any]:
 # recovery and giving up
 
 
-async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the_fallback() -> None:
+async def test_engine_killed_by_a_signal_restarts_while_calls_use_the_fallback() -> None:
     others = psutil.Process().children()
     async with engine_behind() as stand:
         await until(stand, "running")
@@ -146,7 +146,7 @@ async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the
     await eventually(lambda: set(psutil.Process().children()) <= set(others))
 
 
-async def test_engine_that_cannot_start_is_given_up_in_time_with_audit_and_alert(tmp_path: Path) -> None:
+async def test_engine_that_cannot_start_is_given_up_with_audit_and_alert(tmp_path: Path) -> None:
     marker = tmp_path / "broken"
     async with engine_behind(marker) as stand:
         await until(stand, "running")

@@ -130,7 +130,7 @@ async def test_argv_is_passed_to_the_program_unchanged(tmp_path: Path) -> None:
         assert not (tmp_path / "pwned").exists()
 
 
-async def test_engine_gets_none_of_our_keys(tmp_path: Path) -> None:
+async def test_engine_gets_no_provider_keys(tmp_path: Path) -> None:
     own = {"OPENAI_API_KEY": "sk-provider", "HF_TOKEN": "hf-hush-hush", "HOME": "/root"}
     given = {"env": {"OWN_KEY": "mine-hush-hush"}, "pass_env": ("HF_TOKEN",), "folder": str(tmp_path)}
     script = "import os; print(sorted(os.environ), os.getcwd(), os.environ['HF_TOKEN'], os.environ['OWN_KEY'])"
@@ -179,7 +179,7 @@ async def test_program_that_the_system_refuses_to_run_is_reported_by_its_output(
         await eventually(lambda: made.output == (f"llm-guard: {program} cannot be started: Exec format error",))
 
 
-async def test_start_that_is_cancelled_leaves_no_process_behind() -> None:
+async def test_start_that_is_cancelled_leaves_no_process() -> None:
     async with engine(*SLEEPER) as made:
         starting = asyncio.create_task(made.start())
         await asyncio.sleep(0)

@@ -190,7 +190,7 @@ def _has_slept(clock: SteppedClock, times: int) -> bool:
     return len(clock.slept) >= times
 
 
-async def test_container_stays_when_the_gateway_goes(tmp_path: Path) -> None:
+async def test_container_outlives_the_gateway(tmp_path: Path) -> None:
     async with daemon(tmp_path, (204, None)) as there:
         await engine(there.path).close(1.0)
         assert there.asked == []

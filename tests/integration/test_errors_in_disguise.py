@@ -94,7 +94,7 @@ RULE = "[{match: {status: 400, message: '*pool is draining*'}, kind: overloaded}
 
 
 @pytest.mark.parametrize(("errors", "requests"), [(RULE, 2), ("[]", 1)])
-async def test_rule_of_the_config_decides_what_the_tables_do_not_know(errors: str, requests: int) -> None:
+async def test_rule_of_the_config_decides_errors_that_the_tables_do_not_have(errors: str, requests: int) -> None:
     found, _, _ = await asked(
         [whole(400, error(message="Worker pool is draining!"))], [whole(200, GOOD)], errors=errors
     )

@@ -118,7 +118,7 @@ async def test_answers_from_before_hide_no_outage() -> None:
         assert turns(stand) == [("gpt", True)]
 
 
-async def test_answer_from_before_comes_before_the_text() -> None:
+async def test_stale_response_is_preferred_to_the_text() -> None:
     cached = {name: {**each, "cache": {"ttl": "1ms", "stale_if_error": "1h"}} for name, each in models().items()}
     async with facing(CHAT.ok, DOWN, models=cached) as (stand, _):
         await CHAT.ask(stand.url)
@@ -140,7 +140,7 @@ async def test_stream_that_dies_after_its_first_token_ends_as_ever(form: Form) -
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_text_stands_behind_an_early_head(stream: bool) -> None:
+async def test_text_follows_an_early_head(stream: bool) -> None:
     waiting = {"keepalive": {"interval": "50ms", "before_headers": True, "unary": True}}
     async with facing(HANGS, models=models(), stream=waiting, timeout={"total": "200ms"}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=stream)
@@ -185,7 +185,7 @@ async def test_degraded_route_answers_soon_where_its_provider_hangs() -> None:
         assert (await get(stand.url, "degraded"))["models"][0]["calls"] == 0, "nor for a sign of anything"
 
 
-async def test_degraded_route_still_gives_real_answers_and_leaves_when_they_come() -> None:
+async def test_degraded_route_returns_to_normal_with_real_responses() -> None:
     async with facing(*[DOWN] * 3, CHAT.ok, models=models()) as (stand, _):
         await fail(stand)
         assert turns(stand) == [("gpt", True)]

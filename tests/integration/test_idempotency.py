@@ -98,7 +98,7 @@ async def test_call_that_changes_something_is_sent_again_after_a_refused_connect
             assert kind(await ask(stand.url, path, body, headers)) == (502, "3")
 
 
-async def test_call_that_changes_something_is_sent_again_after_a_connection_that_never_came() -> None:
+async def test_non_idempotent_call_is_sent_again_after_a_connection_that_was_never_made() -> None:
     with never_accepting() as url:
         async with standing(config_of(url, retry={"max_attempts": 2}, timeout={"connect": "100ms"})) as stand:
             assert kind(await ask(stand.url, "/v1/files", FORM, MULTIPART)) == (504, "2")
@@ -121,7 +121,7 @@ async def test_upload_reaches_a_provider_that_comes_up_between_two_attempts() ->
 
 @often
 @unclear
-async def test_model_call_is_sent_again_whatever_became_of_the_first(form: Form, script: Sequence[Step]) -> None:
+async def test_model_call_is_sent_again_after_any_outcome_of_the_first(form: Form, script: Sequence[Step]) -> None:
     async with facing(script, form.ok, retry=RETRY, timeout=LIMITS) as (stand, provider):
         assert kind(await form.ask(stand.url)) == (200, "2")
         assert len(provider.requests) == 2
@@ -156,7 +156,7 @@ async def test_config_may_allow_and_forbid_repetition_by_path() -> None:
         assert len(provider.requests) == 1
 
 
-async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() -> None:
+async def test_path_with_an_upstream_name_is_judged_by_its_remainder() -> None:
     async with facing([Reset()], [whole(200, OK)], retry=RETRY, server={"idempotency": {"/v1/files": True}}) as (
         stand,
         _,

@@ -110,7 +110,7 @@ async def until_it_refuses(url: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_sigterm_under_load_lets_every_call_finish(path: Path) -> None:
+async def test_sigterm_under_load_finishes_every_call(path: Path) -> None:
     gate = asyncio.Event()
     server = {"drain": "20s", "drain_delay": "1500ms"}
     streams = [CHAT, MESSAGES] * 10

@@ -155,7 +155,7 @@ async def test_token_of_the_usual_folder_is_sent_to_no_other_machine(monkeypatch
     ]  # fmt: skip
 
 
-async def test_token_that_is_given_goes_before_all_others(tmp_path: Path) -> None:
+async def test_explicit_token_outranks_all_others(tmp_path: Path) -> None:
     async with facing() as (stand, _):
         file = write(tmp_path, config_text(URL, ops={"token": "another-operators-token"}, server={"port": 81}))
         given = await command("explain", "-c", file, "--url", stand.url, "--token", NAMED["ann"])

@@ -184,7 +184,7 @@ async def test_other_text_is_sent_in_every_format(openai: AsyncOpenAI, anthropic
     assert await chat(openai, USER, BEGUN, model="m+another") == other
 
 
-async def test_another_text_comes_by_the_dice(openai: AsyncOpenAI) -> None:
+async def test_other_text_is_chosen_at_random(openai: AsyncOpenAI) -> None:
     said = {(await chat(openai, USER, model="m+another@50%"))[0] for _ in range(12)}
     assert said == {"Breakers ", "srekaerB "}
 

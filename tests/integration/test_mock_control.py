@@ -59,7 +59,7 @@ async def test_above_its_capacity_a_model_queues_and_latency_grows(http: aiohttp
     assert await timed("n+latency:60ms+capacity:2") < 0.12
 
 
-async def test_a_client_that_leaves_gives_its_place_to_the_next(
+async def test_client_that_disconnects_releases_its_slot_to_the_next(
     http: aiohttp.ClientSession, provider: MockProvider
 ) -> None:
     provider.switch("m", "capacity:1, silence")

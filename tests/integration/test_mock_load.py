@@ -156,7 +156,7 @@ async def test_lost_repeated_and_altered_words_are_found_at_the_end(words: str, 
     assert (ended.outcome, ended.requests) == (outcome, 1)
 
 
-async def test_a_cancelled_load_leaves_no_call_behind(provider: MockProvider) -> None:
+async def test_cancelled_load_leaves_no_call(provider: MockProvider) -> None:
     plan = LoadPlan(provider.url, ("m+silence",), rate_per_s=100, calls=100)
     running = asyncio.ensure_future(run_load(plan))
     await eventually(lambda: provider.stats().in_flight >= 3)

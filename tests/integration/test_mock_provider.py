@@ -168,7 +168,7 @@ async def test_anthropic_messages_answer_whole_and_streamed(anthropic: AsyncAnth
         assert (await stream.get_final_message()).usage.output_tokens == 8
 
 
-async def test_anthropic_tools_are_used_until_their_result_comes(anthropic: AsyncAnthropic) -> None:
+async def test_anthropic_tools_are_used_until_their_result(anthropic: AsyncAnthropic) -> None:
     asked: Any = {"model": "claude-3-opus", "max_tokens": 99, "tools": [ANTHROPIC_TOOL]}
     used = await anthropic.messages.create(messages=SAID, **asked)
     block: Any = used.content[0]
@@ -212,9 +212,7 @@ async def test_realtime_refuses_the_upgrade_with_the_requested_status(http: aioh
     assert caught.value.status == 401
 
 
-async def test_a_status_comes_with_the_dialects_body_and_headers(
-    openai: AsyncOpenAI, anthropic: AsyncAnthropic
-) -> None:
+async def test_status_has_the_body_and_headers_of_the_dialect(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
     with pytest.raises(APIStatusError) as caught:
         await openai.chat.completions.create(model="gpt-4o+status:429:7", messages=SAID)
     assert (caught.value.status_code, caught.value.code) == (429, "rate_limit_exceeded")

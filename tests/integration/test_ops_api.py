@@ -76,7 +76,7 @@ async def changed(stand: Stand) -> list[dict[str, Any]]:
     return [event.facts for event in stand.app.ops.journal.since(0)[0] if event.kind == "change"]
 
 
-async def test_every_page_that_changes_anything_wants_a_reason_and_leaves_a_trace(tmp_path: Path) -> None:
+async def test_every_endpoint_that_changes_anything_requires_a_reason_and_is_audited(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     text = config_text(
         "http://127.0.0.1:9", ops={"webhooks": [WEBHOOK]}, upstreams=OWN, engines=ENGINES, server=CLIENTS
@@ -338,7 +338,7 @@ async def test_responses_match_the_description(monkeypatch: pytest.MonkeyPatch) 
         assert not [line for line in stand.log if line["event"] == "admin request failed"]
 
 
-async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_undocumented_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)
     async with facing(CHAT.ok) as (stand, _):
         document = await document_of(stand)

@@ -190,7 +190,7 @@ async def test_nothing_is_stored_with_a_limit_of_zero() -> None:
         (CHAT.path, b'{"model":"gpt"}', {"Expect": "tea"}, 417),
     ],
 )
-async def test_every_refusal_names_the_call_and_so_does_its_line(
+async def test_every_refusal_and_its_log_line_name_the_call(
     target: str, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     async with facing(server={"max_body": "64KiB"}) as (stand, _):
@@ -293,7 +293,7 @@ async def test_explanation_of_a_call_that_would_be_refused_is_the_refusal_itself
 
 @pytest.mark.parametrize("body", [{}, {"model": ""}, {"model": 1}, {"model": "gpt", "messages": []},
                                   {"model": "gpt", "path": "/admin"}, {"model": "gpt", "priority": "now"}])  # fmt: skip
-async def test_explanation_of_what_is_no_call_is_refused(body: dict[str, object]) -> None:
+async def test_explanation_of_an_invalid_call_is_refused(body: dict[str, object]) -> None:
     async with facing() as (stand, _):
         assert (await explain(stand, **body)).status == 422
 

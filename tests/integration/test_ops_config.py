@@ -41,7 +41,7 @@ async def test_running_config_is_shown_without_its_secrets(tmp_path: Path) -> No
         assert KEY not in json.dumps(shown)
 
 
-async def test_reload_answers_with_what_has_changed(tmp_path: Path) -> None:
+async def test_reload_responds_with_its_changes(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     path.write_text(text("http://127.0.0.1:9"))
     async with running(path) as stand:
@@ -229,7 +229,7 @@ async def test_gateway_without_a_file_reports_that() -> None:
         assert (reply.status, reply.json["error"]["code"]) == (409, "nothing_to_do")
 
 
-async def test_signal_file_and_operator_take_the_same_way(tmp_path: Path) -> None:
+async def test_signal_file_and_operator_use_the_same_path(tmp_path: Path) -> None:
     import signal
 
     path = tmp_path / "guard.yaml"

@@ -79,7 +79,7 @@ async def test_last_one_of_a_model_may_be_drained_and_the_answer_warns() -> None
         assert [each["outcome"] for each in await stand.calls()] == ["refused"]
 
 
-async def test_cordoned_deployment_comes_back_by_itself_and_that_is_written_down() -> None:
+async def test_cordoned_deployment_returns_by_itself_and_that_is_audited() -> None:
     async with facing(CHAT.ok, models=TWO) as (stand, _):
         await change(stand.url, "deployments/cordon", deployment="one/a", **HOUR)
         pass_s(stand, 3599)

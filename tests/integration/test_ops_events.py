@@ -191,7 +191,7 @@ async def test_reader_that_does_not_read_is_dropped_and_others_are_not(stand: St
     assert any(line["event"].startswith("event reader dropped") for line in stand.log)
 
 
-async def test_number_of_readers_is_bounded_and_places_come_back(stand: Stand) -> None:
+async def test_number_of_readers_is_bounded_and_slots_are_reused(stand: Stand) -> None:
     async with AsyncExitStack() as stack:
         listening = [await stack.enter_async_context(Listening(stand.url)) for _ in range(MAX_READERS)]
         for reader in listening:
@@ -292,7 +292,7 @@ async def test_close_of_a_client_is_answered_with_its_code(stand: Stand, http: a
     await eventually(lambda: readers(stand) == 0)
 
 
-async def test_socket_is_closed_when_the_gateway_goes_away() -> None:
+async def test_socket_is_closed_when_the_gateway_stops() -> None:
     async with aiohttp.ClientSession(headers=BEARER) as session:
         async with facing(CHAT.ok) as (stand, _):
             socket = await session.ws_connect(stand.url + PATH)
@@ -304,7 +304,7 @@ async def test_socket_is_closed_when_the_gateway_goes_away() -> None:
         assert asyncio.get_running_loop().time() - began_at < 1.0
 
 
-async def test_client_that_answers_no_ping_is_given_up(stand: Stand, http: aiohttp.ClientSession) -> None:
+async def test_client_that_answers_no_ping_is_disconnected(stand: Stand, http: aiohttp.ClientSession) -> None:
     events = events_of(stand)
     stand.app.ops._watch.stop()
     async with http.ws_connect(PATH, autoping=False) as socket:
@@ -330,7 +330,7 @@ async def test_message_that_is_too_long_ends_the_connection(http: aiohttp.Client
         assert (await socket.receive(timeout=5)).data == websocket.TOO_BIG
 
 
-async def test_client_that_vanishes_leaves_nothing_behind(stand: Stand) -> None:
+async def test_client_that_vanishes_leaks_nothing(stand: Stand) -> None:
     upgrade = {
         **HOST, "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
         "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
@@ -350,7 +350,7 @@ async def test_endpoint_without_an_upgrade_explains_itself(stand: Stand) -> None
     assert (reply.status, reply.json["error"]["code"]) == (400, "upgrade_needed")
 
 
-async def test_token_may_come_as_a_subprotocol() -> None:
+async def test_token_may_be_sent_as_a_subprotocol() -> None:
     token = base64.urlsafe_b64encode(TOKEN.encode()).decode().rstrip("=")
     async with (
         facing(CHAT.ok, ops={"token": "s3cret"}) as (stand, _),

@@ -61,7 +61,7 @@ async def test_log_level_is_the_config_and_then_the_override(tmp_path: Path) -> 
     assert all(line["reason"] == "to see more" and line["logger"].startswith("llm_guard.") for line in changed)
 
 
-async def test_levels_are_shown_with_where_they_come_from() -> None:
+async def test_levels_are_shown_with_their_source() -> None:
     async with facing(ops={"log": {"level": "warning", "levels": {BREAKER_LOGGER: "error"}}}) as (stand, _):
         said = (await change(stand.url, logger="llm_guard.admin", level="debug", **{"for": "10m"})).json["now"]
         assert said == await levels(stand.url)
@@ -142,7 +142,7 @@ def look(stand: Stand, after_s: float) -> None:
 # the console
 
 
-async def test_console_shows_calls_to_people_and_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+async def test_console_shows_calls_readably_and_the_command_line_outranks_the_file(tmp_path: Path) -> None:
     async with ScriptedProvider(CHAT.ok) as provider:
         path = write(tmp_path / "config.yaml", config_text(provider.url, ops={"log": {"level": "error"}}))
         process = await start(path, "--log-format", "console", "--log-level", "info")

@@ -66,7 +66,7 @@ async def test_models_without_calls_are_shown_too() -> None:
         assert (seen.health, seen.reasons, seen.is_draining) == ("healthy", [], False)
 
 
-async def test_what_the_client_did_wrong_is_no_failure() -> None:
+async def test_client_error_is_no_failure() -> None:
     async with facing([whole(400, b'{"error":{"message":"bad"}}')], [whole(500)]) as (stand, _):
         await CHAT.ask(stand.url)
         await ask(stand.url, CHAT.path, b'{"model":"unknown"}')
@@ -77,7 +77,7 @@ async def test_what_the_client_did_wrong_is_no_failure() -> None:
         assert (await snapshot(stand)).total.success_rate == 0.0
 
 
-async def test_callers_own_key_that_is_refused_is_no_failure_but_ours_is() -> None:
+async def test_refused_key_of_a_caller_is_no_failure_but_a_configured_one_is() -> None:
     refused = [whole(401, b'{"error":{"message":"no","code":"invalid_api_key"}}')]
     async with facing(refused) as (stand, provider):
         await CHAT.ask(stand.url)

@@ -508,7 +508,7 @@ async def test_reset_leaves_operator_decisions_and_reports_them() -> None:
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "hold"
 
 
-async def test_only_what_is_named_is_reset() -> None:
+async def test_only_the_named_targets_are_reset() -> None:
     async with breaker(Path()) as scene:
         answer = await change(scene.admin, "deployments/reset", deployment="one/gpt", kinds=["pace", "cooldown"])
         assert [each["kind"] for each in answer["now"]] == ["breaker"]
@@ -528,7 +528,7 @@ async def test_one_name_under_a_pattern_is_reset_alone() -> None:
         assert [reply.status for reply in replies] == [200, 503]
 
 
-async def test_keys_of_callers_are_listed_together_and_without_what_they_are() -> None:
+async def test_keys_of_callers_are_listed_together_and_not_revealed() -> None:
     async with facing([whole(401, REFUSED)]) as (stand, _):
         for name in ("alice", "bob"):
             headers = {"authorization": f"Bearer sk-{name}"}

@@ -175,7 +175,7 @@ async def test_failure_is_an_error_with_its_kind() -> None:
     assert facts(seen.attempts[0].attributes)["http.response.status_code"] == 503
 
 
-async def test_callers_own_mistake_is_no_error_of_ours() -> None:
+async def test_client_error_is_no_error_of_the_gateway() -> None:
     async with traced() as seen:
         await ask(seen.stand.url, CHAT.path, b'{"model":"nobody"}')
     said = facts(seen.call.attributes)
@@ -247,7 +247,7 @@ async def test_without_traces_the_callers_headers_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("script", [(Reset(),), (Hold(),)], ids=["resets", "never answers"])
-async def test_collector_that_is_ill_touches_no_call_and_the_end_does_not_wait_for_it(script: tuple[Step, ...]) -> None:
+async def test_failing_collector_affects_no_call_and_no_shutdown(script: tuple[Step, ...]) -> None:
     async with ScriptedProvider(*[script] * 50) as collector:
         ops = {"traces": {"endpoint": f"{collector.url}/v1/traces"}}
         async with facing(*[CHAT.ok] * 20, ops=ops) as (stand, _):

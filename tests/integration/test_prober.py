@@ -90,7 +90,7 @@ async def test_upstream_that_is_down_is_tried_last_until_it_is_back(
         ]
 
 
-async def test_operator_sees_what_was_found(pair: tuple[MockProvider, MockProvider]) -> None:
+async def test_operator_sees_the_results(pair: tuple[MockProvider, MockProvider]) -> None:
     a, b = pair
     a.switch("/health", "status:503")
     b.switch("/health", "status:404")
@@ -144,7 +144,7 @@ async def test_probe_on_demand_without_probes_is_refused() -> None:
         assert await stand.metric("llm_guard_upstream_up") == 0
 
 
-async def test_engine_that_was_given_up_is_failed(pair: tuple[MockProvider, MockProvider]) -> None:
+async def test_engine_that_gave_up_is_failed(pair: tuple[MockProvider, MockProvider]) -> None:
     async with standing(probed(pair[0].url, pair[1].url)) as stand:
         stand.app.prober.set_failed("a", "it did not start 5 times")
         summary = await view(stand.url, "/admin/health", HealthSummary)
@@ -154,7 +154,7 @@ async def test_engine_that_was_given_up_is_failed(pair: tuple[MockProvider, Mock
         assert await answered_by(stand) == "b/m"
 
 
-async def test_breaker_of_an_upstream_that_is_back_lets_a_call_through_before_its_time() -> None:
+async def test_breaker_of_a_recovered_upstream_admits_a_call_early() -> None:
     breaker = {
         "consecutive_failures": 2, "open_for": "10m", "max_open_for": "10m", "early_probes": False, "min_calls": 2,
     }  # fmt: skip

@@ -134,7 +134,7 @@ async def test_hundred_unknown_models_leave_one_series(stand: Stand) -> None:
 
 
 @dialects
-async def test_body_that_is_announced_too_large_is_refused_before_it_comes(
+async def test_body_announced_as_too_large_is_refused_before_it_arrives(
     stand: Stand, provider: ScriptedProvider, form: Form
 ) -> None:
     request = raw_request(form.path, b"", {"content-length": str(MAX_BODY + 1)})
@@ -178,7 +178,7 @@ async def test_body_that_is_not_gzip_as_it_claims_is_refused(
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-async def test_compressed_body_is_served_as_it_came(
+async def test_compressed_body_is_forwarded_unchanged(
     stand: Stand, provider: ScriptedProvider, encoding: str, pack: type
 ) -> None:
     body = pack(BODY)

@@ -126,7 +126,7 @@ def _ask_in_one_packet(url: str, context: ssl.SSLContext) -> bytes:
 # clients with certificates
 
 
-async def test_client_without_a_certificate_is_turned_away_where_one_is_demanded(authority: Authority) -> None:
+async def test_client_without_a_certificate_is_refused_where_one_is_required(authority: Authority) -> None:
     tls = {**authority.pair("one"), "client_ca": str(authority.file)}
     async with serving(tls) as stand:
         assert (await ask(stand, authority.client(authority.pair("me")))).status == 200

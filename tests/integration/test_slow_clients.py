@@ -185,7 +185,7 @@ async def test_response_arrives_whole_when_the_provider_closes_long_before_the_c
 
 
 @streams
-async def test_all_that_came_before_a_cut_reaches_a_slow_client(form: Form) -> None:
+async def test_data_before_a_cut_reaches_a_slow_client(form: Form) -> None:
     async with facing([stream_head(), *[chunk(event_of(form))] * TOKENS, Close()]) as (stand, _):
         received = await sip(stand.url, form)
         (call,) = await stand.calls()

@@ -40,7 +40,7 @@ async def test_half_of_done_is_made_whole() -> None:
         assert reply.body == CHAT.token + FINISH + DONE
 
 
-async def test_usage_behind_the_finish_is_waited_for() -> None:
+async def test_usage_after_the_finish_is_waited_for() -> None:
     script: list[Step] = [stream_head(), chunk(CHAT.token), chunk(FINISH), Pause(0.3), chunk(USAGE), END]
     async with facing(script) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)

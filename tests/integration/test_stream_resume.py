@@ -238,7 +238,7 @@ async def test_two_choices_are_restarted_rather_than_resumed() -> None:
         assert this.back.exchanges[0].body["messages"] == SAID
 
 
-async def test_second_run_must_repeat_what_was_sent() -> None:
+async def test_second_run_must_repeat_the_sent_text() -> None:
     async with dying(finish(FIRST[:10], FIRST[10:] + REST[:5], REST[5:]), RESTART) as (this, call, stream):
         stream.cut()
         reply = await call
@@ -297,7 +297,7 @@ async def test_non_stream_response_is_a_failure_and_the_next_is_tried() -> None:
         assert (outcomes[:2], outcomes[-1]) == (["truncated", "malformed"], "ok")
 
 
-async def test_bug_of_ours_at_the_seam_costs_an_error_event_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_in_the_join_costs_an_error_event_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, choice: Any) -> None:
         raise ZeroDivisionError
 

@@ -58,7 +58,7 @@ each_hang = pytest.mark.parametrize("hang", list(hangs()), ids=str)
 
 
 @each_hang
-async def test_dead_model_behind_keep_alives_is_found_after_the_first_token(hang: Hang) -> None:
+async def test_dead_model_with_keep_alives_is_found_after_the_first_token(hang: Hang) -> None:
     form, script = hang.form, [*begun(hang.form), Pause(EVERY_S), *for_ever(hang.keep_alive)]
     async with facing(script, timeout={"stall": LIMIT}, stream={"recover": "off"}) as (stand, provider):
         reply = await form.ask(stand.url, stream=True)
@@ -73,7 +73,7 @@ async def test_dead_model_behind_keep_alives_is_found_after_the_first_token(hang
 
 
 @each_hang
-async def test_dead_model_behind_keep_alives_is_replaced_before_the_first_token(hang: Hang) -> None:
+async def test_dead_model_with_keep_alives_is_replaced_before_the_first_token(hang: Hang) -> None:
     form, script = hang.form, [stream_head(), *map(chunk, hang.form.preamble), *for_ever(hang.keep_alive)]
     async with facing(script, form.good_stream, timeout={"first_token": LIMIT}, models=MODELS) as (stand, _):
         reply = await form.ask(stand.url, stream=True)

@@ -390,7 +390,7 @@ async def test_client_that_stalls_in_the_middle_blames_no_provider(monkeypatch: 
 
 
 @pytest.mark.parametrize("is_answered", [True, False], ids=["408", "reset"])
-async def test_provider_that_gives_up_a_slow_client_is_not_to_blame(
+async def test_provider_that_drops_a_slow_client_is_not_to_blame(
     is_answered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream_attempt, "_CLIENT_SLOW_S", 0.05)
@@ -479,7 +479,7 @@ async def test_model_before_the_file_is_renamed_as_the_body_passes(has_length: b
         assert upload.is_whole
 
 
-async def test_model_behind_the_file_is_waited_for() -> None:
+async def test_model_after_the_file_is_waited_for() -> None:
     async with uploading(store, models=RENAMED) as (stand, provider, client):
         client.writer.write(head(TRANSCRIPTIONS, len(MODEL_LAST)) + MODEL_LAST[:-10])
         await check_waited_for(stand, provider, len(MODEL_LAST) - 10)

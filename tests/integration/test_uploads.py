@@ -115,7 +115,7 @@ async def test_body_larger_than_all_of_the_spool_is_not_to_be_sent_again() -> No
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])
-async def test_client_that_leaves_half_way_frees_its_room(how: str) -> None:
+async def test_client_that_disconnects_half_way_frees_its_room(how: str) -> None:
     async with facing([STORED], server={"max_spool": str(4 * MIB)}) as (stand, provider):
         async with Connection(stand.url) as client:
             client.writer.write(upload(4 * MIB)[: 2 * MIB])

@@ -145,7 +145,7 @@ async def test_machine_without_sockets_is_not_the_upstreams_failure(monkeypatch:
 
 @on_each_loop
 @pytest.mark.parametrize("origin", ["http://", "http://[", "http://h:99999", "http://" + "a" * 70 + ".test"])
-async def test_origin_that_is_none_is_our_own_failure(origin: str) -> None:
+async def test_invalid_origin_is_a_local_failure(origin: str) -> None:
     async with client() as connections:
         with pytest.raises(UpstreamError) as raised:
             await ask(connections, origin)
@@ -234,7 +234,7 @@ async def test_host_header_names_the_intended_provider(authority: trustme.CA) ->
 
 
 @on_each_loop
-async def test_handshake_that_is_given_up_is_closed_at_once(authority: trustme.CA) -> None:
+async def test_cancelled_handshake_is_closed_at_once(authority: trustme.CA) -> None:
     async with ScriptedProvider([Hold()]) as provider, client() as connections:
         asking = asyncio.ensure_future(ask(connections, provider.url.replace("http:", "https:")))
         await eventually(lambda: provider.connections)
@@ -325,7 +325,7 @@ async def test_tls_passes_through_the_proxy_and_is_verified(
     assert len(provider.requests) == 1
 
 
-async def test_proxy_that_refuses_or_is_gone_is_no_failure_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_that_refuses_or_is_down_is_no_failure_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     async with proxy(b"403 Forbidden") as (url, _):
         monkeypatch.setenv("all_proxy", url)
         async with client() as connections:
@@ -336,7 +336,7 @@ async def test_proxy_that_refuses_or_is_gone_is_no_failure_of_the_upstream(monke
             assert (await failure(ask(connections, "https://provider.test"))).kind is FailureKind.EGRESS
 
 
-async def test_request_that_may_not_go_out_reaches_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_request_reaches_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with proxy() as (url, heads):
         monkeypatch.setenv("http_proxy", url)
         async with client() as connections:

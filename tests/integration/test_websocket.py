@@ -72,7 +72,7 @@ async def http(app: App) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_text_and_binary_pass_both_ways(http: aiohttp.ClientSession) -> None:
+async def test_text_and_binary_pass_in_both_directions(http: aiohttp.ClientSession) -> None:
     async with http.ws_connect(TARGET, max_msg_size=0) as socket:
         assert (await socket.receive_json())["type"] == "session.created"
         await socket.send_json({"type": "own", "text": "déjà \U0001f600"})

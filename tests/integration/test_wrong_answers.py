@@ -154,7 +154,7 @@ async def test_speech_passes_from_its_first_byte() -> None:
         assert await client.reader.readuntil(b"0\r\n\r\n") is not None
 
 
-async def test_memory_of_wrong_answers_is_given_back() -> None:
+async def test_memory_of_wrong_responses_is_released() -> None:
     large = b'{"detail":"' + b"x" * 300_000 + b'"}'
     async with facing([whole(200, large)], CHAT.ok, retry=RETRY) as (stand, _):
         assert (await CHAT.ask(stand.url)).status == 200
@@ -201,9 +201,7 @@ ANSWER = ("/v1/chat/completions", b'{"model":"gpt","messages":[],"stream":true}'
         (b": ping\n\n", "truncated"),
     ],
 )
-async def test_what_is_only_declared_as_an_event_stream_is_no_answer(
-    call: tuple[str, bytes], body: bytes, kind: str
-) -> None:
+async def test_false_event_stream_is_no_response(call: tuple[str, bytes], body: bytes, kind: str) -> None:
     async with facing([whole(200, body, {"content-type": "Text/Event-Stream"})]) as (stand, _):
         assert (await ask(stand.url, *call)).status == (500 if kind == "server_error" else 502)
         (call_seen,) = await stand.calls()

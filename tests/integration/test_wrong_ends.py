@@ -50,7 +50,7 @@ async def test_end_that_reports_a_failure_is_retried(end: dict[str, Any], kind: 
 
 
 @pytest.mark.parametrize(("end", "kind"), BROKEN)
-async def test_end_that_reports_a_failure_behind_text_is_followed_by_no_end(end: dict[str, Any], kind: str) -> None:
+async def test_failure_reported_after_text_is_followed_by_no_end(end: dict[str, Any], kind: str) -> None:
     has_token = asyncio.Event()
     last = chunk(chat_chunk(**end) + b"data: [DONE]\n\n")
     script: list[Step] = [stream_head(), chunk(CHAT.token), Pause(has_token), last, END]

@@ -51,12 +51,12 @@ def test_mutant_is_killed(mutant: Mutant, stand: Stand, warm_stand: Stand) -> No
 
 
 @pytest.mark.parametrize("file", sorted(KILLERS))
-def test_killers_spare_what_is_right(file: str, warm_stand: Stand) -> None:
+def test_killers_pass_without_a_mutant(file: str, warm_stand: Stand) -> None:
     verdict = warm_stand.run(KILLERS[file])
     assert verdict.exit_code == 0, verdict.output
 
 
-def test_mutants_differ_from_what_they_replace() -> None:
+def test_mutants_differ_from_the_original() -> None:
     same = [mutant.name for mutant in MUTANTS if mutant.source() == mutant.path.read_text()]
     assert not same
 

@@ -93,6 +93,6 @@ def test_wait_grows_with_the_draw_and_with_the_failure_share(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(retry_settings, st.sampled_from([FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT]), draws)
-def test_immediate_retry_is_immediate_whatever_the_jitter(chosen: RetrySettings, kind: FailureKind, u: float) -> None:
+def test_immediate_retry_is_immediate_for_any_jitter(chosen: RetrySettings, kind: FailureKind, u: float) -> None:
     wait_s = delay_s(chosen, retry=1, kind=kind, retry_after_s=None, previous_s=None, u=u)
     assert not chosen.immediate_first or wait_s <= IMMEDIATE_S

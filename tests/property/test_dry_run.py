@@ -200,7 +200,7 @@ def test_obstacle_is_the_one_that_the_entrance_finds(world: World, hint_patience
 
 @settings(max_examples=300)
 @given(WORLDS)
-def test_call_goes_where_it_was_foreseen_to_go(world: World) -> None:
+def test_call_goes_where_the_dry_run_predicted(world: World) -> None:
     foreseen = world.look(lambda: 0.3)
     waited_for = []
 

@@ -112,7 +112,7 @@ packed = junk | junk.map(gzip.compress) | junk.map(zlib.compress)
 @given(body=packed, kind=kinds, encoding=encodings)
 @example(b'{"model": "\xff"}', JSON, "")
 @example(b'{"t": "\\ud83d", "model": ' + b"[" * 500 + b"]" * 500 + b"}", JSON, "")
-def test_inspection_refuses_or_answers_whatever_comes(body: bytes, kind: str, encoding: str) -> None:
+def test_inspection_refuses_or_answers_any_input(body: bytes, kind: str, encoding: str) -> None:
     try:
         asked = inspect(body, kind, encoding, 200)
     except BadRequest:
@@ -129,7 +129,7 @@ def test_inspection_refuses_or_answers_whatever_comes(body: bytes, kind: str, en
 
 @settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=60) | st.lists(pieces, max_size=8).map(b"".join), model=names, new=names)
-def test_file_in_a_form_comes_through_untouched(content: bytes, model: str, new: str) -> None:
+def test_file_in_a_form_is_unchanged(content: bytes, model: str, new: str) -> None:
     boundary = b"a1b2c3"
     assume(boundary not in content and boundary not in (model + new).encode())
     head = b'Content-Disposition: form-data; name="%s"\r\n\r\n'

@@ -198,7 +198,7 @@ def test_marks_and_bytes_passed_on_are_the_same_under_any_split(name: str, data:
     ],
     ids=repr,
 )
-def test_empty_lines_and_comments_before_an_event_pass_wherever_the_stream_is_split(name: str, stream: bytes) -> None:
+def test_empty_lines_and_comments_before_an_event_pass_for_any_split(name: str, stream: bytes) -> None:
     whole = fed(reader(name), [stream])
     for at in range(len(stream)):
         assert fed(reader(name), [stream[:at], stream[at:]]) == whole

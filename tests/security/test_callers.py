@@ -167,7 +167,7 @@ async def test_request_that_always_fails_costs_a_fifth_more_than_once(fallbacks:
         assert len(provider.requests) <= (1.2 + 1.2 * fallbacks) * calls + 10
 
 
-async def test_clients_that_leave_leave_nothing_running() -> None:
+async def test_disconnected_clients_leave_nothing_running() -> None:
     """C85: two hundred streams, each abandoned after its first token."""
     pouring: list[Step] = [stream_head(), *map(chunk, CHAT.preamble), chunk(CHAT.token), Hold()]
     async with facing(pouring) as (stand, provider):
@@ -184,7 +184,7 @@ async def test_clients_that_leave_leave_nothing_running() -> None:
         assert await stand.metric("llm_guard_calls_total", outcome="client_cancelled") == 200
 
 
-async def test_clients_that_leave_before_an_answer_leave_nothing_running() -> None:
+async def test_clients_that_disconnect_before_a_response_leave_nothing_running() -> None:
     """C85: a hundred unary calls, each abandoned before its response."""
     async with facing([Hold()]) as (stand, provider), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Connection(stand.url)) for _ in range(100)]

@@ -87,7 +87,7 @@ def bomb(levels: int, width: int) -> str:
         pytest.param("? " * 50_000, id="C73 deep keys"),
     ],
 )
-def test_few_lines_cannot_become_a_config_without_end(text: str) -> None:
+def test_few_lines_cannot_expand_into_an_endless_config(text: str) -> None:
     check_rejected(text, "more than 200000 values" if text.startswith(("a0", "a: &a [")) else "nested deeper")
 
 
@@ -221,7 +221,7 @@ def test_every_package_is_pinned_to_its_hash(name: str) -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", line), line
 
 
-def test_image_has_what_a_store_key_needs() -> None:
+def test_image_has_the_dependencies_of_a_store_key() -> None:
     """Stored calls can be encrypted in a container, too."""
     assert "\ncryptography==" in (_ROOT / "requirements-image.lock").read_text(encoding="utf-8")
     assert "/venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock" in (

@@ -69,7 +69,7 @@ def cookie_in(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("ops", [{}, NO_TOKEN], ids=["a token of the config", "a generated one"])
-async def test_admin_without_credentials_is_401_from_loopback_at_every_version_and_behind_every_proxy(
+async def test_admin_without_credentials_is_401_from_loopback_at_every_version_and_through_every_proxy(
     ops: dict[str, str],
 ) -> None:
     async with facing(CHAT.ok, ops=ops) as (stand, _):
@@ -218,7 +218,7 @@ async def test_login_is_taken_from_no_other_site_and_only_as_json() -> None:
         assert [(await log_in(stand)).status, (await log_in(stand, token=SHARED, code="1")).status] == [422, 422]
 
 
-async def test_cookie_is_secure_where_the_browser_sees_https_and_goes_at_logout() -> None:
+async def test_cookie_is_secure_over_https_and_removed_at_logout() -> None:
     async with facing(CHAT.ok) as (stand, _):
         cookie = (await log_in(stand, {**HOST, "origin": "https://localhost"}, token=SHARED)).headers["set-cookie"]
         assert cookie.endswith("; SameSite=Strict; Secure")
@@ -256,7 +256,7 @@ async def test_reload_that_changes_a_token_ends_its_cookies_and_its_readers() ->
 # roles
 
 
-async def test_viewer_changes_nothing_whatever_it_posts() -> None:
+async def test_viewer_changes_nothing_by_any_post() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         document = (await ask(stand.url, "/admin/openapi.json", headers={**HOST, **BEARER}, method="GET")).json
         changes = [

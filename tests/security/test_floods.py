@@ -118,7 +118,7 @@ async def test_body_that_drips_is_not_waited_for() -> None:
         await front.check_reached()
 
 
-async def test_large_body_that_comes_steadily_is_waited_for() -> None:
+async def test_large_body_that_arrives_steadily_is_waited_for() -> None:
     """C24: it takes far longer than the limit, as an upload over a slow line does."""
     body = b'{"model":"gpt","user":"' + b"v" * (8 << 14) + b'"}'
     async with fronting(server=SOON) as front, Connection(front.url) as connection:

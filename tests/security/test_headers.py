@@ -88,7 +88,7 @@ async def test_control_character_in_a_header_is_refused(value: bytes) -> None:
         await front.check_reached()
 
 
-async def test_named_headers_stay_and_what_the_gateway_adds_travels() -> None:
+async def test_named_headers_stay_and_added_ones_are_forwarded() -> None:
     """C45, CVE-2022-31813: `Connection: Authorization` must not send a call out without the key."""
     named = b"Connection: close, X-Tenant-Id, Authorization, Host, Content-Length, Content-Type"
     async with keyed() as front:
@@ -138,7 +138,7 @@ async def test_headers_of_a_providers_connection_reach_no_client() -> None:
         assert reply.headers["x-llm-guard-attempts"] == "1"
 
 
-async def test_priority_is_read_by_the_gateway_and_goes_no_further() -> None:
+async def test_priority_is_read_by_the_gateway_and_not_forwarded() -> None:
     """C46: the priority header is for the gateway only."""
     async with fronting() as front:
         assert (await reached(front, b"X-LLM-Guard-Priority: low")).values(b"x-llm-guard-priority") == []

@@ -125,7 +125,7 @@ async def test_no_text_of_a_caller_is_a_label(target: str, body: str, headers: d
             assert await stand.metric("llm_guard_calls_total", model="other") == 400
 
 
-def test_hundred_thousand_names_leave_a_bounded_number_behind() -> None:
+def test_hundred_thousand_names_leave_a_bounded_number() -> None:
     """C59: of a pattern, only recently requested names are kept; unknown names are not kept at all."""
     table = compile_routes(config_of("http://127.0.0.1:1", models=PATTERN), 0.0)
     before = len(table.deployments())

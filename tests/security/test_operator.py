@@ -320,7 +320,7 @@ def _check_headers(reply: Reply) -> None:
         "attacker.example.", "localhost.", "0x7f000001", "2130706433", "127.1", "x-localhost",
     ],
 )  # fmt: skip
-async def test_name_that_is_not_ours_leads_to_no_page(stand: Stand, bare: Stand, host: str) -> None:
+async def test_foreign_host_name_leads_to_no_page(stand: Stand, bare: Stand, host: str) -> None:
     """C67: DNS rebinding is refused, even with the right token."""
     for one, token in ((stand, BEARER), (bare, token_of(bare))):
         before = traces(one)
@@ -341,7 +341,7 @@ async def test_request_without_a_host_leads_to_no_page(bare: Stand) -> None:
             assert code(reply) == (403, "unknown_host"), page.path
 
 
-async def test_names_of_the_config_are_ours(bare: Stand) -> None:
+async def test_configured_host_names_are_accepted(bare: Stand) -> None:
     """C67: hosts on the allow-list work, in any case and with any port."""
     bare.app.ops.adopt(config_of("http://127.0.0.1:1", ops={"token": "", "hosts": ["ops.example"]}))
     for host in ("ops.example", "OPS.EXAMPLE:8443", "localhost:1", "127.0.0.1", "[::1]:80"):

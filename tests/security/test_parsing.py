@@ -71,7 +71,7 @@ async def test_head_that_is_no_head_is_refused(attack: bytes) -> None:
     "C14 CR before": b"\r" + POST, "C14 LF before": b"\n" + POST, "C14 blank lines before": b"\r\n\r\n" + POST,
     "C14 two blanks": b"POST  /v1/chat/completions HTTP/1.1", "C18 RTSP": b"POST /v1/chat/completions RTSP/1.0",
 })  # fmt: skip
-async def test_what_the_parser_forgives_reaches_the_provider_as_one_request_in_its_right_form(attack: bytes) -> None:
+async def test_tolerated_syntax_reaches_the_provider_as_one_well_formed_request(attack: bytes) -> None:
     """RFC 9112, sections 2.2 and 3, lets a server skip these; RTSP is read as HTTP/1.0."""
     async with fronting() as front:
         heard = await front.hear(post(CLOSE, line=attack))
@@ -240,7 +240,7 @@ async def test_ten_thousand_requests_at_once_are_answered_in_order() -> None:
         assert [each.target for each in front.provider.requests] == [*wanted, b"/v1/last"]
 
 
-async def test_requests_behind_one_that_is_not_answered_are_left_in_their_clients_hands() -> None:
+async def test_requests_after_an_unanswered_one_are_not_executed() -> None:
     """C21: backpressure stops a client that sends 64 MB of them."""
     async with fronting(lambda _request: b"") as front:
         loop = asyncio.get_running_loop()
@@ -278,7 +278,7 @@ async def test_requests_whose_responses_are_not_read_are_not_made() -> None:
         front.provider.connections.clear()
 
 
-async def test_nothing_is_read_behind_the_last_request_of_a_connection() -> None:
+async def test_nothing_is_read_after_the_last_request_of_a_connection() -> None:
     """C21: after `Connection: close` or HTTP/1.0 the connection is closed and the rest discarded."""
     for last in (post(CLOSE), post(line=POST[:-1] + b"0"), post(b"Connection: keep-alive, close")):
         async with fronting() as front:

@@ -228,7 +228,7 @@ def form(*models: str, size: int = 10, is_late: bool = False) -> bytes:
         pytest.param("/v1/audio/transcriptions", form("cheap", "dear", size=300_000), {}, id="a large form with two"),
     ],
 )  # fmt: skip
-async def test_body_names_one_model_that_is_allowed_or_goes_nowhere(
+async def test_body_names_one_allowed_model_or_is_refused(
     prefix: str, path: str, body: bytes, headers: dict[str, str]
 ) -> None:
     """C95: of two models some servers read the first; without one they use a default of their own. Go and .NET match

@@ -144,7 +144,7 @@ def unparsable() -> list[bytes]:
 
 
 @pytest.mark.parametrize("data", [pytest.param(each, id=f"C54 {at}") for at, each in enumerate(unparsable())])
-async def test_what_is_no_request_is_answered_without_quoting_it(data: bytes) -> None:
+async def test_malformed_request_is_answered_without_quoting_it(data: bytes) -> None:
     async with keyed(is_open=False) as front:
         heard = await front.hear(data)
         assert heard.statuses

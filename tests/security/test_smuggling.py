@@ -145,7 +145,7 @@ async def test_chunks_below_http_1_1_are_refused(attack: bytes) -> None:
         await front.check_refused(attack)
 
 
-async def test_well_formed_chunk_extension_goes_no_further_than_the_gateway() -> None:
+async def test_well_formed_chunk_extension_is_not_forwarded() -> None:
     """C08: the body arrives without the extensions."""
     async with fronting() as front:
         body = b'7;a=b;c="d"\r\n' + BODY[:7] + b"\r\n8;e\r\n" + BODY[7:] + b"\r\n0;f=g\r\n\r\n"
@@ -170,7 +170,7 @@ async def test_trailer_is_no_header(attack: bytes) -> None:
         await front.check_reached(*([BODY] if heard.statuses == [200] else []))
 
 
-async def test_trailer_is_no_header_of_the_request_behind_it_either() -> None:
+async def test_trailer_is_no_header_of_the_next_request_either() -> None:
     """C10: behind a proxy that shares its connections, the next request is another client's."""
     async with fronting() as front:
         with_trailer = post(TE, body=chunked(BODY, trailer=b"X-Evil: yes\r\nAuthorization: Bearer sk-evil\r\n"))

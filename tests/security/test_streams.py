@@ -79,7 +79,7 @@ async def test_error_in_an_early_stream_is_one_event_for_any_content(form: Form,
 
 
 @streams
-async def test_error_of_a_cut_stream_does_not_join_what_was_cut(form: Form) -> None:
+async def test_error_of_a_cut_stream_does_not_join_the_cut_event(form: Form) -> None:
     """C52: half an event is dropped, because the error event would be appended to it."""
     half = form.token[: len(form.token) // 2]
     begun = [stream_head(), *map(chunk, form.preamble), chunk(form.token)]

@@ -163,7 +163,7 @@ async def test_answer_that_is_not_http_is_the_providers_failure(script: list[Ste
         assert len(provider.connections) == 2
 
 
-async def test_folded_line_of_an_answer_is_one_line_or_no_answer() -> None:
+async def test_folded_line_of_a_response_is_one_line_or_an_error() -> None:
     """C48, RFC 9112, section 5.2: the lines are joined, or the response is refused."""
     async with facing(answer(b"X-Odd: a", b" X-Evil: 1")) as (stand, _):
         reply = await CHAT.ask(stand.url)

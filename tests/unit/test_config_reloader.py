@@ -66,7 +66,7 @@ async def test_reload_reports_its_changes(world: World) -> None:
     assert adopted.config.server.port == 9999
 
 
-async def test_only_what_cannot_be_followed_needs_a_restart(world: World) -> None:
+async def test_only_non_reloadable_changes_need_a_restart(world: World) -> None:
     adopted = await world.reload(2)
     assert adopted.needs_restart == ["server.port"]
     assert (await world.reload(3)).needs_restart == []
@@ -85,7 +85,7 @@ async def test_file_that_is_invalid_changes_nothing(world: World) -> None:
     assert world.reloads.problems == ()
 
 
-async def test_file_that_is_gone_changes_nothing(world: World) -> None:
+async def test_missing_file_changes_nothing(world: World) -> None:
     world.path.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
         await world.reloads.reload("ann")

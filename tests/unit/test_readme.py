@@ -41,7 +41,7 @@ def test_every_example_is_a_config_once_its_upstreams_are_there(block: str) -> N
     parse_config(json.dumps(config), "README.md", names)
 
 
-def test_what_most_people_add_is_the_recommended_config(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_common_additions_are_the_recommended_config(monkeypatch: pytest.MonkeyPatch) -> None:
     [block] = [each for each in BLOCKS if TEXT.partition(each)[0].rstrip().endswith("as it stands:\n\n```yaml")]
     path = ROOT / "config" / "recommended.yaml"
     assert path.read_text() == block

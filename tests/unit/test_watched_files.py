@@ -39,7 +39,7 @@ def problem_of(files: WatchedFiles[str]) -> str | None:
     return files.problem
 
 
-async def test_only_what_is_new_is_adopted(file: Path) -> None:
+async def test_only_changed_content_is_adopted(file: Path) -> None:
     found: list[str] = []
     files = watched(file, found)
     assert files.load() == "one"
@@ -79,7 +79,7 @@ async def test_problem_is_reported_once_and_ends_with_it(file: Path) -> None:
     assert [line["event"] for line in log][1:] == ["changed files are in use"]
 
 
-async def test_file_that_comes_back_as_it_was_ends_the_problem(file: Path) -> None:
+async def test_restored_file_ends_the_problem(file: Path) -> None:
     found: list[str] = []
     files = watched(file, found)
     files.load()

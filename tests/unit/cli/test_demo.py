@@ -36,7 +36,7 @@ async def test_demo_leaves_the_users_own_state_alone(tmp_path: Path, monkeypatch
     assert not (tmp_path / "own").exists()
 
 
-def test_demo_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_leaves_no_files_or_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 
     async def play(_provider: object, app: App, _show: object) -> None:

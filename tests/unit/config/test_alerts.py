@@ -83,7 +83,7 @@ def test_webhook_needs_an_address_alone() -> None:
     assert (found.secret, found.routing_key, found.headers) == (None, None, {})
 
 
-def test_secrets_of_a_webhook_come_from_variables_and_are_not_shown() -> None:
+def test_secrets_of_a_webhook_are_from_variables_and_are_not_shown() -> None:
     env = {"U": "https://h.example/T0KEN", "K": "r0uting", "S": "s3cret"}
     headers = '{authorization: "Bearer ${S}"}'
     text = f'{{url: "${{U}}", format: pagerduty, routing_key: "${{K}}", secret: "${{S}}", headers: {headers}}}'

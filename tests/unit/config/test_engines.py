@@ -41,7 +41,7 @@ def test_engines_are_none_by_default() -> None:
     assert parse_config(BASE.removesuffix("engines:\n"), env={}).engines == {}
 
 
-def test_each_way_to_run_one_is_read() -> None:
+def test_each_driver_is_read() -> None:
     command = engine("command: {argv: [vllm, serve, m], env: {A: b}, pass_env: [HF_TOKEN], folder: /srv}")
     assert command.way == CommandConfig(
         argv=("vllm", "serve", "m"), env={"A": "b"}, pass_env=("HF_TOKEN",), folder="/srv"
@@ -51,7 +51,7 @@ def test_each_way_to_run_one_is_read() -> None:
     assert engine("systemd: {unit: vllm@0.service, user: true}").way == UnitConfig(unit="vllm@0.service", user=True)
 
 
-def test_restart_is_a_preset_or_what_differs_from_one() -> None:
+def test_restart_is_a_preset_or_its_differences() -> None:
     assert engine("docker: {container: x}").restart.settings == PRESETS["production"]
     assert engine("docker: {container: x}, restart: demo").restart.settings == PRESETS["demo"]
     own = engine("docker: {container: x}, restart: {preset: demo, max_attempts: 9, base_delay: 2s, jitter: 0}")
@@ -153,7 +153,7 @@ def test_engine_whose_upstream_must_not_be_probed_is_refused() -> None:
     assert problems("  e: {upstreams: [local], docker: {container: x}}\n", base) == [expected]
 
 
-def test_name_of_an_engine_can_stand_in_a_label() -> None:
+def test_name_of_an_engine_is_valid_in_a_label() -> None:
     text = '  "a b": {upstreams: [local], docker: {container: x}}\n'
     assert problems(text) == ["engines.a b: a name has 1 to 64 letters, digits, dots and dashes"]
 

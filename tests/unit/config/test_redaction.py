@@ -121,7 +121,7 @@ def test_same_config_changes_nothing() -> None:
     assert found(config()) == {}
 
 
-def test_digest_is_the_same_for_the_same_config_whatever_its_secrets() -> None:
+def test_digest_is_the_same_for_the_same_config_with_other_secrets() -> None:
     assert digest(config()) == digest(config())
     other = {"a": {"dialect": "openai", "base_url": "https://a.example/v1", "api_key": "sk-SHOWN-another"}}
     one = {"a": {"dialect": "openai", "base_url": "https://a.example/v1", "api_key": "sk-SHOWN-one"}}

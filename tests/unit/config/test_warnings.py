@@ -51,7 +51,7 @@ def test_index_of_objects_in_a_folder_that_no_other_gateway_shares(tmp_path: Pat
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
-def test_key_of_a_provider_behind_a_public_address_without_client_keys(tmp_path: Path, host: str) -> None:
+def test_key_of_a_provider_at_a_public_address_without_client_keys(tmp_path: Path, host: str) -> None:
     (warning,) = check(tmp_path, f"server: {{host: '{host}'}}")
     assert warning.startswith(f"server.host: {host} is reachable from other machines")
     assert "can use the API key of paid" in warning
@@ -137,7 +137,7 @@ def test_store_that_others_may_put_another_folder_in_the_place_of(tmp_path: Path
     assert f"other users can write to {shared} " in warning
 
 
-def test_store_behind_a_link_into_a_folder_that_others_may_write_in(tmp_path: Path) -> None:
+def test_store_in_a_linked_folder_that_others_may_write_to(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)

@@ -15,7 +15,7 @@ def call_with(**facts: object) -> Call:
     return call
 
 
-def test_credentials_of_the_longest_ago_go_first() -> None:
+def test_credentials_of_the_oldest_use_are_removed_first() -> None:
     credentials = Credentials()
     for number in range(MOST + 2):
         credentials.keep(str(number), call_with())

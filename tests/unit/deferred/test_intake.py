@@ -34,7 +34,7 @@ HEADERS = (
 )
 
 
-async def test_deferred_call_is_on_the_disk_when_it_is_given() -> None:
+async def test_deferred_call_is_on_the_disk_when_it_is_acknowledged() -> None:
     async with world(rules={"deferred": {"deadline": "10m"}}) as it:
         call = it.call()
         kept_id = await it.intake.defer(call, is_at_once=True)
@@ -111,7 +111,7 @@ async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.Monke
         assert it.deferred.counts.lost["write_timeout"] == 200
 
 
-async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         monkeypatch.setattr("llm_guard.deferred.intake._MOST_WAITING_BYTES", 100)
         it.disk.hangs = True
@@ -129,7 +129,7 @@ async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyP
         assert await it.intake.dead_letter(it.call(failure=BUSY)) is not None
 
 
-async def test_what_waits_for_the_disk_is_written_together() -> None:
+async def test_calls_that_wait_for_the_disk_are_written_together() -> None:
     async with world() as it:
         it.disk.hangs = True
         waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(50)]
@@ -300,7 +300,7 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
         assert refusal.code == "invalid_api_key"
 
 
-async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> None:
+async def test_reload_with_more_room_admits_waiting_calls_at_once() -> None:
     async with world(rules={"capacity": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
         calls = [

@@ -35,7 +35,7 @@ async def test_call_that_is_being_sent_is_running() -> None:
         assert (shown.status, json.loads(shown.body)["status"]) == (202, "running")
 
 
-async def test_answer_is_given_as_the_provider_gave_it_as_often_as_wanted() -> None:
+async def test_response_is_returned_unchanged_any_number_of_times() -> None:
     async with world() as it:
         kept = await it.new_deferred()
         await let_run()
@@ -83,7 +83,7 @@ async def test_clients_of_the_gateway_are_distinguished_by_name() -> None:
         assert (await it.shown(kept.id, client_key="other")).status == 404
 
 
-async def test_waiting_call_can_be_given_up() -> None:
+async def test_waiting_call_can_be_cancelled() -> None:
     async with world() as it:
         it.provider.outcomes = [BUSY]
         kept = await it.new_deferred()
@@ -107,7 +107,7 @@ async def test_call_that_is_being_sent_can_be_cancelled() -> None:
         assert it.deferred.counts.rounds == {("deferred", "cancelled"): 1}
 
 
-async def test_call_can_be_given_up_in_the_moment_in_which_it_is_begun() -> None:
+async def test_call_can_be_cancelled_at_the_moment_of_its_start() -> None:
     async with world() as it:
         kept = deferred_call(due_at=0.0)
         it.store.rows[kept.id] = kept

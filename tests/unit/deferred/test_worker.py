@@ -191,7 +191,7 @@ async def test_clients_own_idempotency_key_stays() -> None:
         assert it.provider.headers("idempotency-key") == ["theirs"]
 
 
-async def test_background_calls_go_behind_clients_and_are_not_counted_as_theirs() -> None:
+async def test_background_calls_yield_to_clients_and_are_not_counted_as_theirs() -> None:
     async with world() as it:
         it.provider.outcomes = [BUSY, OK]
         await it.new_deferred()
@@ -295,7 +295,7 @@ async def test_callers_own_key_is_used_as_long_as_the_process_lives() -> None:
         assert "sk-caller" not in repr(it.now(kept))
 
 
-async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> None:
+async def test_key_lost_with_its_process_is_named_with_the_remedy() -> None:
     store = KeptInMemory()
     first = World(store, one={})
     kept = await first.new_deferred(headers=(("Authorization", "Bearer sk-caller"),))
@@ -310,7 +310,7 @@ async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> N
         assert it.provider.asked[0].key_digest == sha256(b"").hexdigest()
 
 
-async def test_key_of_the_gateways_own_goes_nowhere() -> None:
+async def test_client_key_of_the_gateway_is_not_forwarded() -> None:
     async with world(one={}) as it:
         await it.new_deferred(headers=(("Authorization", "Bearer sk-gateway"),), client_key="app")
         await let_run()
@@ -318,7 +318,7 @@ async def test_key_of_the_gateways_own_goes_nowhere() -> None:
         assert it.provider.asked[0].client_key == "app"
 
 
-async def test_what_runs_when_the_gateway_goes_is_put_back_as_it_was() -> None:
+async def test_running_call_is_put_back_unchanged_at_shutdown() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()
@@ -359,7 +359,7 @@ async def test_call_that_is_being_begun_when_the_gateway_leaves_is_put_back_unas
         assert it.store.done[-1] == "close"
 
 
-async def test_call_that_another_gateway_has_taken_over_is_let_go() -> None:
+async def test_call_that_another_gateway_has_taken_over_is_released() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()
@@ -409,7 +409,7 @@ async def test_answer_that_cannot_be_written_is_written_when_the_disk_has_room()
         assert len(it.provider.asked) == 1
 
 
-async def test_answer_that_can_never_be_written_is_given_up_and_counted() -> None:
+async def test_response_that_can_never_be_written_is_given_up_and_counted() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()

@@ -65,7 +65,7 @@ def test_paths_that_have_a_form_are_those_that_answer_with_text() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_answer_is_known_by_its_id_and_costs_nothing(path: str) -> None:
+def test_response_is_recognized_by_its_id_and_costs_nothing(path: str) -> None:
     whole = body(path)
     assert whole["id"].endswith("degraded-lg-01")
     assert whole["model"] == "gpt"
@@ -142,5 +142,5 @@ def test_json_is_no_call_of_a_tool(path: str, request_: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", '"text"', "[" * 100_000, "{", "null"])
-def test_what_is_no_object_is_no_json_answer(text: str) -> None:
+def test_non_object_is_no_json_response(text: str) -> None:
     assert static_response_body(text, occasion("/v1/messages", output_format=SCHEMA)) is None

@@ -53,5 +53,5 @@ def test_response_without_a_status_is_completed() -> None:
         ("/v1/messages", {"content": [{"type": "text", "text": "x", "citations": 5}]}),
     ],
 )
-def test_what_cannot_be_written_is_refused(path: str, answer: dict[str, Any]) -> None:
+def test_unwritable_response_is_refused(path: str, answer: dict[str, Any]) -> None:
     assert stream_of(path, answer, is_usage_wanted=True) is None

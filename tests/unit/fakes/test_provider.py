@@ -101,7 +101,7 @@ async def test_a_peer_that_leaves_is_noticed_during_any_step(script: list[Hold |
     assert left_at <= closed_at < left_at + 1
 
 
-async def test_steps_on_connect_come_before_any_request() -> None:
+async def test_steps_on_connect_precede_any_request() -> None:
     async with ScriptedProvider(on_connect=[Respond(b"hello"), Close()]) as provider:
         reader, writer = await connect(provider)
         assert await reader.read() == b"hello"

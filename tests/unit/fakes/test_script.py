@@ -10,7 +10,7 @@ from tests.fakes.clock import let_run
 from tests.fakes.script import OK, SERVER_ERROR, Hang, Script, Slow, TimedScript, new_call, new_target
 
 
-async def test_outcomes_come_in_their_order_and_everything_is_noted() -> None:
+async def test_outcomes_are_played_in_order_and_everything_is_noted() -> None:
     script = Script(SERVER_ERROR, OK)
     opener: Opener = script
     target = new_target("openai/gpt-4")
@@ -66,7 +66,7 @@ async def test_timed_outcomes_take_their_time_at_the_same_time_each_deployment_i
     assert script.transcript == ["0 asked a/x", "0 asked b/y", "1.5 asked b/y", "6.5 broke off b/y"]
 
 
-async def test_timed_script_knows_its_end_and_raises_what_it_is_given() -> None:
+async def test_timed_script_knows_its_end_and_raises_its_exception() -> None:
     script = TimedScript(a=[RuntimeError("a bug")])
     with pytest.raises(RuntimeError, match="a bug"):
         await script.open(new_call(), Attempt(new_target("a/x"), 1000.0))

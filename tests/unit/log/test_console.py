@@ -23,7 +23,7 @@ def shown(more: dict[str, Any] | None = None, *, is_coloured: bool = False, **fi
     return to_console(line, is_coloured=is_coloured).decode()
 
 
-def test_time_level_and_event_come_first_then_what_matters() -> None:
+def test_time_level_and_event_precede_the_details() -> None:
     line = shown(logger="llm_guard.breaker", reason="5 in a row", before="closed", after="open", deployment="a/x")
     assert line == (
         "23:59:58.123 warning  breaker  deployment=a/x  before=closed  after=open"
@@ -42,7 +42,7 @@ def test_absent_fields_are_left_out() -> None:
     assert shown(refused_by=None, attempts=[], model=None) == "23:59:58.123 warning  breaker\n"
 
 
-def test_line_without_time_or_level_is_shown_all_the_same() -> None:
+def test_line_without_time_or_level_is_shown() -> None:
     assert to_console(b'{"event":"log lines dropped","count":50}\n', is_coloured=False) == (
         b"          log lines dropped  count=50\n"
     )

@@ -66,7 +66,7 @@ def test_stable_loggers_modules_and_packages_are_loggers(name: str) -> None:
     "name",
     ["llm_guard.proxi", "asyncio", "llm_guard.", ".", "llm_guard..admin", "llm_guard/admin", "llm_guard.py.typed"],
 )
-def test_what_is_no_module_is_no_logger(name: str) -> None:
+def test_non_module_is_no_logger(name: str) -> None:
     assert not is_logger(name)
 
 
@@ -81,7 +81,7 @@ def stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[BytesIO]:
     LEVELS.override(BREAKER_LOGGER, None)
 
 
-def test_line_below_its_loggers_level_is_not_written_until_the_level_is_another(stdout: BytesIO) -> None:
+def test_line_below_the_level_of_its_logger_is_not_written_until_the_level_changes(stdout: BytesIO) -> None:
     writer = configure_logging()
     log = structlog.get_logger(BREAKER_LOGGER)
     log.debug("one")

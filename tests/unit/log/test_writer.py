@@ -84,7 +84,7 @@ def test_each_line_is_visible_at_once_and_the_thread_idles_between(
 
 
 @pytest.mark.usefixtures("never_gathered")
-def test_lines_that_come_together_are_written_together() -> None:
+def test_simultaneous_lines_are_written_together() -> None:
     sink = Sink()
     writer = LogWriter(sink)
     for line in numbered(1000):
@@ -116,7 +116,7 @@ def test_stuck_reader_loses_lines_and_gets_their_number() -> None:
     assert sink.text == b"first\n" + b"".join(numbered(WAITING_LINES)) + told
 
 
-def test_lines_find_a_place_again_when_the_reader_has_caught_up() -> None:
+def test_lines_are_accepted_again_when_the_reader_has_caught_up() -> None:
     sink = Sink(is_open=False)
     writer = LogWriter(sink)
     writer.write(b"first\n")
@@ -150,7 +150,7 @@ def test_lines_left_while_the_last_block_is_written_are_written_at_the_close() -
     assert sink.text == b"first\nsecond\n"
 
 
-def test_reader_that_is_gone_is_no_error() -> None:
+def test_missing_reader_is_no_error() -> None:
     for error in (BrokenPipeError(), ValueError("I/O operation on closed file")):
         sink = Sink(error=error)
         writer = LogWriter(sink)

@@ -44,13 +44,13 @@ def told(given: str, order: str, *, overlap: int | None = None) -> str:
 
 
 @conversations
-def test_answer_begins_exactly_where_its_given_beginning_ends(path: str) -> None:
+def test_response_begins_exactly_where_its_given_beginning_ends(path: str) -> None:
     for cut in CUTS:
         assert "".join(speak(talk(path, USER, assistant(TEXT[:cut])), TOKENS)) == TEXT[cut:]
 
 
 @conversations
-def test_beginning_may_stand_in_blocks(path: str) -> None:
+def test_beginning_may_be_in_blocks(path: str) -> None:
     blocks = [
         {"type": "thinking", "thinking": "hm"},
         {"type": "text", "text": "Breakers op"},

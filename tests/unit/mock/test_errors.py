@@ -20,7 +20,7 @@ def test_every_status_has_a_body_in_each_dialect(dialect: MockDialect, status: i
     assert (body.get("type") == "error") == (dialect == "anthropic")
 
 
-def test_known_errors_carry_the_codes_that_providers_send() -> None:
+def test_known_errors_have_the_codes_that_providers_send() -> None:
     assert json.loads(error_reply("openai", 404, "m-1").body)["error"]["code"] == "model_not_found"
     assert json.loads(error_reply("openai", 429, "m-1").body)["error"]["code"] == "rate_limit_exceeded"
     assert json.loads(error_reply("anthropic", 529, "m-1").body)["error"]["type"] == "overloaded_error"

@@ -14,7 +14,7 @@ def who_is_struck(courses: FaultStates, requests: int = 40) -> list[bool]:
     return [bool(courses.of("m", "").throw().faults) for _ in range(requests)]
 
 
-def test_switched_faults_stand_after_those_of_the_request() -> None:
+def test_switched_faults_follow_those_of_the_request() -> None:
     courses = FaultStates(0)
     courses.switch("m", "cut:1, silence")
     plan = courses.of("m+reset", "close").plan
@@ -22,7 +22,7 @@ def test_switched_faults_stand_after_those_of_the_request() -> None:
     assert courses.of("other", "").plan.faults == ()
 
 
-def test_an_empty_text_lifts_what_was_switched_on() -> None:
+def test_empty_text_clears_switched_faults() -> None:
     courses = FaultStates(0)
     courses.switch("m", "status:503")
     courses.switch("m", "")

@@ -52,7 +52,7 @@ def test_a_bad_fault_is_named_and_the_grammar_shown(text: str) -> None:
     assert GRAMMAR in str(caught.value)
 
 
-def test_faults_come_from_the_model_first_and_then_from_the_header() -> None:
+def test_faults_are_those_of_the_model_and_then_of_the_header() -> None:
     plan = parse_plan("gpt-4o+status:503@10%+latency:50ms", "reset, cut:3")
     assert plan.model == "gpt-4o"
     assert [fault.kind for fault in plan.faults] == ["status", "latency", "reset", "cut"]
@@ -99,7 +99,7 @@ def test_shares_of_one_plan_are_independent() -> None:
     assert seen == {(), ("reset",), ("close",), ("reset", "close")}
 
 
-def test_latencies_add_up_and_spread_both_ways() -> None:
+def test_latencies_add_up_and_spread_in_both_directions() -> None:
     assert parse_plan("m+latency:50ms+latency:1s").draw(0, 1).latency_s == pytest.approx(1.05)
     plan = parse_plan("m+latency:50ms~20ms")
     drawn = [plan.draw(0, number).latency_s for number in range(200)]

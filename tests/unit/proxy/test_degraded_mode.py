@@ -99,7 +99,7 @@ def test_route_whose_calls_fail_is_degraded_and_reported_once() -> None:
 
 
 @pytest.mark.parametrize("calls", [{"ok": 11, "failed": 10}, {"cut_short": 100}, {"unasked": 100}, {"failed": 9}])
-def test_what_is_no_outage_turns_nothing(calls: dict[str, int]) -> None:
+def test_non_outage_changes_no_mode(calls: dict[str, int]) -> None:
     world = World()
     world.calls("one", **calls)
     assert world.look() == []

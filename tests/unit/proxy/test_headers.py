@@ -135,7 +135,7 @@ def test_every_credential_of_a_caller_is_swapped_for_the_upstream_key(auth: Auth
     assert to_upstream(call(*CREDENTIALS, ("X-Custom", "1")), upstream) == [("X-Custom", "1"), *sent]
 
 
-def test_key_that_opens_the_gateway_goes_no_further() -> None:
+def test_client_key_is_not_forwarded() -> None:
     assert to_upstream(call(*CREDENTIALS, client_key="app-1"), UPSTREAM) == []
 
 
@@ -147,7 +147,7 @@ def test_cookie_goes_no_further_than_the_key_next_to_it() -> None:
     assert to_upstream(call(cookie), replace(UPSTREAM, api_key="ours", auth="none")) == []
 
 
-def test_key_among_the_protocols_of_a_websocket_goes_no_further() -> None:
+def test_key_among_the_protocols_of_a_websocket_is_not_forwarded() -> None:
     offered = ("Sec-WebSocket-Protocol", "realtime, openai-insecure-api-key.k1, v1")
     assert keys_of((offered,)) == ["k1"]
     sent = to_upstream(call(offered, client_key="app-1", is_upgrade=True), UPSTREAM)
@@ -168,11 +168,11 @@ def test_gateway_headers_describe_its_work() -> None:
     ("seconds", "whole", "milliseconds"),
     [(0.0, "1", "1"), (0.2, "1", "200"), (1.0, "1", "1000"), (1.0001, "2", "1001"), (30.0, "30", "30000")],
 )
-def test_time_to_come_back_is_rounded_up(seconds: float, whole: str, milliseconds: str) -> None:
+def test_retry_after_is_rounded_up(seconds: float, whole: str, milliseconds: str) -> None:
     assert retry_after(seconds) == [("retry-after", whole), ("retry-after-ms", milliseconds)]
 
 
-def test_header_is_found_whatever_its_case_and_the_first_counts() -> None:
+def test_header_is_found_in_any_case_and_the_first_counts() -> None:
     said = (("Content-Type", "a"), ("content-type", "b"))
     assert value_of(said, "content-type") == "a"
     assert value_of(said, "date") == ""
@@ -194,14 +194,14 @@ def test_keys_are_found_in_every_form_that_sdks_use() -> None:
     assert keys_of((("X-Custom", "k"),)) == []
 
 
-def test_keys_come_in_one_order_whatever_the_order_of_headers() -> None:
+def test_keys_have_one_order_for_any_order_of_headers() -> None:
     """The keys identify the caller: a proxy that reorders or repeats headers does not make it another one."""
     key, bearer, other = ("X-API-Key", "k2"), ("Authorization", "Bearer k1"), ("Accept", "a")
     for sent in ((key, bearer), (bearer, key), (key, other, bearer, other), (other, other, bearer, key)):
         assert keys_of(sent) == ["k1", "k2"]
 
 
-def test_account_that_a_caller_chooses_is_read_whatever_the_names_case() -> None:
+def test_caller_chosen_account_is_read_in_any_case() -> None:
     said = (("OpenAI-Organization", "org-1"), ("Authorization", "Bearer k"), ("openai-project", "proj_1"))
     assert account_of(said) == ["openai-organization: org-1", "openai-project: proj_1"]
     assert account_of((("Authorization", "Bearer k"),)) == []

@@ -45,7 +45,7 @@ def test_least_recently_seen_account_restarts_after_1024_others() -> None:
     assert len(gates.all()) == 1024
 
 
-def test_new_settings_hold_for_gates_that_there_are_and_for_those_to_come() -> None:
+def test_new_settings_apply_to_existing_and_future_gates() -> None:
     gates = Gates(NARROW)
     gate = gates.of("alice", 0.0)
     assert gate.try_enter(0.0) is not None

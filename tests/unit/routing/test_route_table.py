@@ -447,7 +447,7 @@ def test_table_that_cannot_be_built_changes_nothing_of_the_one_before() -> None:
     assert (settings_of(before), dressed) == (was, [])
 
 
-def test_table_changes_what_it_has_carried_over_when_it_takes_over() -> None:
+def test_table_changes_carried_over_objects_when_it_takes_over() -> None:
     before = table(OLD)
     route(before, "m-1")
     dressed: list[Deployment] = []
@@ -468,7 +468,7 @@ def test_table_changes_what_it_has_carried_over_when_it_takes_over() -> None:
     assert dressed == [found]
 
 
-def test_breaker_that_nothing_took_at_the_reload_is_let_go() -> None:
+def test_breaker_that_was_not_carried_over_is_released() -> None:
     before = table("fast: {deployments: [{upstream: openai, model: gpt-4}]}")
     after = table('"gpt-*": {deployments: [{upstream: openai}]}', before)
     assert deployment(after, "gpt-4").breaker is not deployment(before, "fast").breaker

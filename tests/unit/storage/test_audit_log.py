@@ -51,7 +51,7 @@ def reasons(file: AuditFile, limit: int = 100, before: int | None = None) -> lis
     return [each.reason for each in file.latest(limit, before)]
 
 
-def test_what_is_written_outlives_the_process(file_in: FileIn, tmp_path: Path) -> None:
+def test_written_changes_outlive_the_process(file_in: FileIn, tmp_path: Path) -> None:
     first = file_in(tmp_path)
     said = entry(detail={"for": "10m", "changes": [{"key": "é\n", "after": None}]})
     first.append([said])
@@ -59,7 +59,7 @@ def test_what_is_written_outlives_the_process(file_in: FileIn, tmp_path: Path) -
     assert file_in(tmp_path).latest(10, None) == [msgspec.structs.replace(said, id=1)]
 
 
-def test_newest_comes_first_page_by_page(file_in: FileIn, tmp_path: Path) -> None:
+def test_newest_is_first_page_by_page(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     for number in range(5):
         file.append([entry(str(number))])
@@ -100,7 +100,7 @@ def test_nothing_is_taken_out_of_it_or_changed(file_in: FileIn, tmp_path: Path, 
     assert reasons(file) == ["an outage"]
 
 
-def test_what_is_written_is_on_the_disk(file_in: FileIn, tmp_path: Path) -> None:
+def test_written_changes_are_on_the_disk(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append([entry()])
     connection = file._database._connection

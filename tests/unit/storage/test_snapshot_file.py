@@ -26,7 +26,7 @@ def test_written_state_is_read_and_leaves_no_other_file(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "state" / "gateway.json").stat().st_mode) == 0o600
 
 
-def test_write_that_fails_in_the_middle_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_fails_in_the_middle_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = file_in(tmp_path)
     file.write(b"first")
 
@@ -42,7 +42,7 @@ def test_write_that_fails_in_the_middle_leaves_what_was_there(tmp_path: Path, mo
     assert file.read() == b"third"
 
 
-def test_gateway_of_the_same_name_takes_over_and_the_one_before_stops(tmp_path: Path) -> None:
+def test_gateway_of_the_same_name_takes_over_and_the_earlier_one_stops(tmp_path: Path) -> None:
     one, other = file_in(tmp_path), file_in(tmp_path)
     one.write(b"one")
     other.write(b"other")

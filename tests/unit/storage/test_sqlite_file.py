@@ -78,7 +78,7 @@ def test_gateway_that_is_older_than_the_file_has_become_writes_no_more(opened: O
 # transactions
 
 
-def test_what_fails_in_the_middle_is_not_there(opened: Opening) -> None:
+def test_failed_transaction_is_rolled_back(opened: Opening) -> None:
     database = opened()
     write(database, "owl")
     with pytest.raises(ZeroDivisionError), database.writing() as connection:
@@ -186,7 +186,7 @@ def test_write_ahead_log_stays_during_a_read_and_is_emptied_after(opened: Openin
     assert b"quick" not in (tmp_path / "words.db").read_bytes()
 
 
-def test_giving_back_what_is_not_open_does_nothing(opened: Opening, tmp_path: Path) -> None:
+def test_release_without_a_reserve_does_nothing(opened: Opening, tmp_path: Path) -> None:
     opened().give_back()
     assert list(tmp_path.iterdir()) == []
 

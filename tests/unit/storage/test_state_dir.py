@@ -56,7 +56,7 @@ def test_folder_that_others_may_write_to_is_reported_and_left_alone(tmp_path: Pa
     assert line["remedy"] == f"chmod go-w {tmp_path}"
 
 
-def test_remedy_can_be_pasted_whatever_the_folder_is_called(tmp_path: Path) -> None:
+def test_remedy_can_be_pasted_for_any_folder_name(tmp_path: Path) -> None:
     folder = tmp_path / "a b; $(c)"
     folder.mkdir()
     folder.chmod(0o777)

@@ -74,7 +74,7 @@ async def test_notice_is_sent_at_once() -> None:
     assert view.last_problem is None
 
 
-async def test_what_comes_together_goes_together() -> None:
+async def test_simultaneous_notices_are_sent_together() -> None:
     receiver = Receiver()
     async with webhook(receiver) as one:
         for number in range(120):
@@ -123,7 +123,7 @@ async def test_refusal_is_final_and_counted_and_the_next_is_sent() -> None:
     assert [(line["event"], line["will_retry"]) for line in lines] == [("webhook delivery failed", False)]
 
 
-async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tried() -> None:
+async def test_notice_that_fails_for_half_an_hour_is_given_up_and_the_next_is_tried() -> None:
     receiver = Receiver(BUSY)
     with capture_logs() as lines:
         async with webhook(receiver) as one:
@@ -138,7 +138,7 @@ async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tri
     assert told == [True, False, True], "not one line for each attempt"
 
 
-async def test_what_comes_while_it_is_dead_waits_in_order_and_the_oldest_is_dropped_and_counted() -> None:
+async def test_notices_during_an_outage_wait_in_order_and_the_oldest_is_dropped_and_counted() -> None:
     receiver = Receiver(BUSY)
     with capture_logs() as lines:
         async with webhook(receiver) as one:
@@ -221,7 +221,7 @@ async def test_pagerduty_gets_one_event_in_each_request() -> None:
     assert [body["event_action"] for body in receiver.bodies] == ["trigger", "resolve"]
 
 
-async def test_bug_does_not_silence_the_alerts_to_come() -> None:
+async def test_bug_does_not_silence_later_alerts() -> None:
     receiver = Receiver()
     real, broken = receiver.post, [True]
 
@@ -243,7 +243,7 @@ async def test_bug_does_not_silence_the_alerts_to_come() -> None:
     assert [line["event"] for line in lines] == ["unexpected error in a webhook"]
 
 
-async def test_test_is_sent_once_before_all_that_waits_and_whatever_is_wanted() -> None:
+async def test_test_notice_is_sent_once_before_all_others_and_regardless_of_filters() -> None:
     receiver = Receiver(BUSY)
     async with webhook(receiver, min_severity="critical") as one:
         one.offer(notice(1))
@@ -254,7 +254,7 @@ async def test_test_is_sent_once_before_all_that_waits_and_whatever_is_wanted() 
     assert one.view().last_problem == "answered 503"
 
 
-async def test_what_waits_is_sent_when_it_stops() -> None:
+async def test_pending_notices_are_sent_at_shutdown() -> None:
     receiver = Receiver()
     one = Webhook(config(), receiver.post, "host-1", receiver.clock, lambda: 0.5)
     one.start()
@@ -266,7 +266,7 @@ async def test_what_waits_is_sent_when_it_stops() -> None:
     assert lines == []
 
 
-async def test_what_cannot_be_sent_when_it_stops_is_logged() -> None:
+async def test_unsendable_notices_are_logged_at_shutdown() -> None:
     receiver = Receiver()
     receiver.hang.clear()
     one = Webhook(config(), receiver.post, "host-1", receiver.clock, lambda: 0.5)

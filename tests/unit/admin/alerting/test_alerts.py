@@ -79,7 +79,7 @@ def test_rules_that_never_fired_are_counted_as_such() -> None:
     assert not any(alert == "loop_lag" for alert, _ in counts)
 
 
-def test_what_fires_shows_how_it_is_now() -> None:
+def test_firing_alert_shows_its_current_state() -> None:
     world = failing(World())
     world.end_calls("gpt", good=10)
     world.pass_s(1)
@@ -107,7 +107,7 @@ def test_alert_without_signals_states_that_when_it_resolves() -> None:
     assert world.told.notices[1].summary.startswith("gpt: nothing new for 10 min; before: 0 % of the last 100 calls")
 
 
-def test_what_is_well_leaves_nothing_behind() -> None:
+def test_healthy_subject_leaves_nothing() -> None:
     world = failing(World())
     recover(world)
     assert not world.alerts._watched
@@ -194,7 +194,7 @@ def test_firing_alert_is_repeated_every_minute_unless_it_is_silenced() -> None:
 # reload
 
 
-def test_rule_that_is_turned_off_resolves_what_it_has_raised() -> None:
+def test_disabled_rule_resolves_its_alerts() -> None:
     world = failing(World())
     world.alerts.adopt(config_of(alerts={"success_rate": "off"}).ops.alerts)
     assert world.told.said() == [FIRING, RESOLVED]
@@ -207,7 +207,7 @@ def test_rule_that_is_turned_off_resolves_what_it_has_raised() -> None:
     assert world.told.said() == [FIRING, RESOLVED, FIRING]
 
 
-def test_reload_changes_thresholds_and_severities_of_what_fires_from_then_on() -> None:
+def test_reload_changes_thresholds_and_severities_of_firing_alerts() -> None:
     world = World()
     world.alerts.adopt(config_of(alerts={"success_rate": {"below": 0.5, "severity": "info"}}).ops.alerts)
     world.end_calls("gpt", good=70, bad=30)

@@ -160,7 +160,7 @@ def test_deployment_that_fails_at_once_is_a_spike() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "invalid_request", "client_cancelled", "context_length", "model_not_found"])
-def test_what_a_client_alone_can_bring_about_is_no_failure(outcome: str) -> None:
+def test_client_caused_error_is_no_failure(outcome: str) -> None:
     world = World()
     world.fail_attempts("one/gpt", 1000, outcome)
     world.pass_s(1)
@@ -323,7 +323,7 @@ def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> No
 # other signals
 
 
-def test_own_credential_in_a_cooldown_is_found_once_whatever_its_account() -> None:
+def test_configured_credential_in_cooldown_is_found_once_for_any_account() -> None:
     world = World()
     credential = world.deployment("one/gpt").credential
     assert credential is not None

@@ -24,7 +24,7 @@ def test_pattern_without_requests_has_its_label() -> None:
     assert labels_of(BOTH)["a/m-*"] == "a"
 
 
-def test_slip_is_answered_with_what_was_meant() -> None:
+def test_typing_error_is_answered_with_a_suggestion() -> None:
     with pytest.raises(Refused) as refused:
         check_known("a/gtp-x", labels_of(BOTH).keys(), "deployment")
     assert (refused.value.status, refused.value.code) == (404, "unknown_deployment")

@@ -83,7 +83,7 @@ async def test_change_that_cannot_be_audited_is_made_and_the_response_reports_it
     assert (answer["now"], answer["audited"], answer["audit_error"]) == (1, False, "the disk is full")
 
 
-async def test_what_is_refused_is_no_change() -> None:
+async def test_refused_change_is_no_change() -> None:
     world = World()
 
     def refuse() -> ChangeResult:

@@ -76,13 +76,13 @@ async def test_files_have_their_content_types(path: str, kind: str) -> None:
         "a\0b",
     ],
 )
-async def test_what_is_not_on_the_list_is_not_there(name: str) -> None:
+async def test_file_that_is_not_listed_is_not_found(name: str) -> None:
     with pytest.raises(Refused, match="no such file") as refused:
         await give(f"/dashboard/{name}")
     assert refused.value.status == 404
 
 
-async def test_address_with_a_slash_behind_leads_to_the_page() -> None:
+async def test_address_with_a_trailing_slash_leads_to_the_page() -> None:
     answer = await give("/dashboard/")
     assert (answer.status, answer.headers) == (308, (("Location", "../dashboard"),))
 
@@ -230,5 +230,5 @@ def test_every_colour_is_a_variable_with_both_themes() -> None:
     assert "gradient" not in style
 
 
-def test_motion_ends_where_none_is_wanted() -> None:
+def test_motion_stops_if_reduced_motion_is_preferred() -> None:
     assert "@media (prefers-reduced-motion: reduce)" in TEXT["style.css"]

@@ -32,7 +32,7 @@ async def test_waiting_reader_is_woken() -> None:
     assert await taking == b"a"
 
 
-async def test_reader_gets_what_waits_before_the_end() -> None:
+async def test_reader_gets_pending_events_before_the_end() -> None:
     reader, said = new_reader()
     reader.put(b"a")
     reader.end()
@@ -69,7 +69,7 @@ async def test_reader_with_too_many_bytes_waiting_is_dropped() -> None:
     assert said == ["dropped"]
 
 
-async def test_what_was_taken_waits_no_more() -> None:
+async def test_delivered_events_are_no_longer_pending() -> None:
     reader, said = new_reader()
     for _ in range(3):
         for _ in range(MAX_EVENTS):

@@ -103,7 +103,7 @@ def test_socket_of_a_browser_brings_its_token_as_a_protocol() -> None:
 # cookies
 
 
-def test_cookie_stands_for_the_token_that_it_was_made_with() -> None:
+def test_cookie_is_valid_for_the_token_that_it_was_made_with() -> None:
     guard = guarding()
     callers = [guard.check("GET", {**HOST, **cookie_of(guard, at)}, WALL) for at in range(3)]
     assert [each.name for each in callers] == ["operator", "ann", "vic"]
@@ -148,12 +148,12 @@ def test_right_cookie_does_not_make_a_wrong_token_good() -> None:
 # hosts, origins and bodies
 
 
-def test_names_that_are_not_ours_are_refused_with_a_token_too() -> None:
+def test_unknown_host_names_are_refused_with_a_token_too() -> None:
     for host in ("attacker.example", "attacker.example:8080", "localhost.attacker.example", ""):
         assert code({"host": host, **BEARER}) == "unknown_host"
 
 
-def test_names_of_ours_and_addresses_pass() -> None:
+def test_configured_host_names_and_addresses_pass() -> None:
     for host in ("localhost", "LOCALHOST:1", "guard.example:80", "192.0.2.7", "[::1]:8080", "[2001:db8::1]"):
         assert code({"host": host, **BEARER}) == ""
     assert code({"host": "ops.example", **BEARER}, hosts=("Ops.Example",)) == ""
@@ -169,7 +169,7 @@ def test_pages_of_another_origin_are_refused() -> None:
     assert code({**HERE, "sec-fetch-site": "same-site"}) == "foreign_origin"
 
 
-def test_changes_must_come_as_json() -> None:
+def test_changes_must_be_json() -> None:
     assert code(HERE, method="POST") == "json_needed"
     assert code({**HERE, "content-type": "text/plain"}, method="POST") == "json_needed"
     assert code({**HERE, "content-type": "application/json; charset=utf-8"}, method="POST") == ""

@@ -344,7 +344,7 @@ async def pieces_of_a_page(models: int = 0) -> int:
     return clock.rendered()
 
 
-async def test_scrapers_that_come_while_a_page_is_written_share_the_next() -> None:
+async def test_scrapers_that_arrive_while_a_page_is_written_share_the_next() -> None:
     one = await pieces_of_a_page(300)
     stand, clock = laborious(300)
     first = asyncio.create_task(stand.scrape())
@@ -394,7 +394,7 @@ async def test_no_scraper_waits_for_more_than_a_second_before_its_page_is_begun(
     assert (await following).status == 200
 
 
-async def test_scraper_that_comes_later_does_not_wait() -> None:
+async def test_later_scraper_does_not_wait() -> None:
     stand, clock = laborious()
     await stand.scrape()
     await clock.pass_s(1.0)
@@ -403,7 +403,7 @@ async def test_scraper_that_comes_later_does_not_wait() -> None:
     assert set(clock.slept[slept:]) == {0}
 
 
-async def test_scrapers_that_leave_again_and_again_get_no_more_of_the_loops_time() -> None:
+async def test_scrapers_that_disconnect_repeatedly_get_no_more_time_of_the_loop() -> None:
     stand, clock = laborious()
     for _ in range(5):
         leaving = asyncio.create_task(stand.scrape())

@@ -89,7 +89,7 @@ def test_quotes_in_a_help_text_are_escaped_in_openmetrics_alone() -> None:
 
 
 @in_each_form
-def test_example_stands_behind_its_bucket_in_openmetrics_alone(form: Format) -> None:
+def test_exemplar_follows_its_bucket_in_openmetrics_alone(form: Format) -> None:
     seen = Distribution(BOUNDS)
     seen.note_call(0.3, "lg-1", 0x0BF92F3577B34DA6A3CE929D0E0E4736, 1_800_000_000.125)
     seen.note_call(40.0, "lg-2", 0, 1_800_000_001.0)
@@ -217,7 +217,7 @@ def test_gateway_without_calls_names_every_metric_and_shows_no_value() -> None:
     ]
 
 
-def test_only_what_was_counted_is_shown() -> None:
+def test_only_counted_values_are_shown() -> None:
     counters = CallCounters()
     counters.models["m"].refusals["limit"] += 1
     counters.deployments["a/x"].queue_wait.note(31.0)

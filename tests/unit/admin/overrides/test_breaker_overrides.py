@@ -136,7 +136,7 @@ def test_force_ends_by_itself_and_calls_return_gradually() -> None:
     assert world_.notes == [("expiry", "breakers.reset", "a/x", "the override expired")]
 
 
-def test_calls_that_were_let_through_are_not_held_up_by_the_end() -> None:
+def test_admitted_calls_are_not_delayed_by_the_end() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     gate = one.gates.of("", clock.now())
@@ -145,7 +145,7 @@ def test_calls_that_were_let_through_are_not_held_up_by_the_end() -> None:
     assert gate.snapshot(clock.now()).limit is None
 
 
-def test_reset_closes_what_the_evidence_has_opened() -> None:
+def test_reset_closes_a_breaker_opened_by_evidence() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     gate = one.gates.of("", clock.now())
@@ -184,7 +184,7 @@ def test_end_of_a_force_is_one_change_of_state_with_its_reason(state: Literal["f
     ]
 
 
-def test_reset_of_what_the_evidence_has_opened_is_one_change_of_state() -> None:
+def test_reset_of_a_breaker_opened_by_evidence_is_one_change_of_state() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     open_(one, clock.now())

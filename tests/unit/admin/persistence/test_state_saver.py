@@ -80,7 +80,7 @@ async def world_on(disk: Disk) -> AsyncIterator[World]:
         await world.keeping.close()
 
 
-async def test_only_what_is_new_is_written() -> None:
+async def test_only_changed_state_is_written() -> None:
     async with world_on(Disk()) as world:
         await world.keeping.recall()
         await world.look()
@@ -173,7 +173,7 @@ async def test_lock_error_does_not_stop_the_gateway_from_starting() -> None:
         await keeping.close()
 
 
-async def test_end_writes_what_is_new_also_behind_a_write_that_runs() -> None:
+async def test_shutdown_writes_new_state_also_after_a_running_write() -> None:
     disk = Disk()
     world = World(disk)
     disk.goes_on.clear()

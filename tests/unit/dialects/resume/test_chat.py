@@ -196,7 +196,7 @@ def test_several_choices_run_again_side_by_side() -> None:
 # can the stream be resumed?
 
 
-def test_best_way_comes_first() -> None:
+def test_best_resume_mode_is_first() -> None:
     transcript = sent(ROLE, *said("one two", " three"))
     assert resume_modes(transcript) == ("prefill", "instruction")
     assert resume_modes(transcript, "none") == ("instruction",)
@@ -251,13 +251,13 @@ def test_prose_is_resumed(wish: Body) -> None:
         (chunk({"content": "x" * (MAX_TEXT + 1)}), False),
     ],
 )
-def test_what_is_no_mere_text_restarts_or_fails(begun: bytes, can_restart: bool) -> None:
+def test_call_with_more_than_text_restarts_or_fails(begun: bytes, can_restart: bool) -> None:
     transcript = sent(ROLE, *said("one two three"), begun)
     assert resume_modes(transcript) == ()
     assert transcript.can_restart(REQUEST) is can_restart
 
 
-def test_nothing_is_known_of_an_answer_that_has_not_begun() -> None:
+def test_nothing_is_known_of_a_response_that_has_not_begun() -> None:
     transcript = sent(event(id="", choices=[], prompt_filter_results=[]), b": ping\n\n", b"data: oops\n\n")
     assert resume_modes(transcript) == ()
     assert not transcript.can_restart(REQUEST)
@@ -270,7 +270,7 @@ def test_after_reasoning_nothing_is_prefilled(delta: Body) -> None:
     assert transcript.can_restart(REQUEST) is ("reasoning_details" not in delta)
 
 
-def test_beginning_too_short_to_be_known_again_is_no_prefix() -> None:
+def test_beginning_too_short_to_be_recognized_is_no_prefix() -> None:
     transcript = sent(ROLE, *said("One"))
     assert resume_modes(transcript, "prefix") == ("instruction",)
     assert resume_modes(transcript, "plain") == ("prefill", "instruction")
@@ -295,7 +295,7 @@ def test_completion_that_is_no_plain_text_is_not_resumed(wish: Body) -> None:
         ("continue_final_message", {}, {"continue_final_message": True, "add_generation_prompt": False}),
     ],
 )
-def test_text_is_given_back_as_the_deployment_takes_it(prefill: Prefill, message: Body, more: Body) -> None:
+def test_text_is_sent_back_in_the_format_of_the_deployment(prefill: Prefill, message: Body, more: Body) -> None:
     request = {**REQUEST, "seed": 3}
     rest = sent(ROLE, *said("one two", " three \n")).request(request, "prefill", prefill)
     answer = {"role": "assistant", "content": "one two three", **message}
@@ -322,7 +322,7 @@ def test_beginning_of_the_clients_own_becomes_longer(begun: Any) -> None:
     assert "continue_final_message" not in rest
 
 
-def test_beginning_of_the_clients_own_that_was_repeated_is_given_back_once() -> None:
+def test_prefill_of_the_client_that_was_repeated_is_sent_back_once() -> None:
     request = {**REQUEST, "messages": [QUESTION, {"role": "assistant", "content": "Well then, ", "prefix": True}]}
     transcript = sent(ROLE, *said("Well then,", " one two"))
     (_, answer) = transcript.request(request, "prefill", "prefix")["messages"]
@@ -339,7 +339,7 @@ def test_repeated_beginning_includes_the_clients_own() -> None:
     assert content_of(rest) == " three"
 
 
-def test_limits_are_lessened_by_what_is_there() -> None:
+def test_limits_are_reduced_by_the_sent_tokens() -> None:
     transcript = sent(ROLE, chunk({"reasoning_content": "hm"}), *said("one", " two", " three"))
     request = {**REQUEST, "max_tokens": 10, "max_completion_tokens": 3}
     for resume_mode in ("prefill", "instruction"):
@@ -381,7 +381,7 @@ def test_azure_client_sees_the_id_that_came_second() -> None:
     assert [body["id"] for body in bodies(rest)] == ["chatcmpl-1"]
 
 
-def test_held_text_comes_before_the_end() -> None:
+def test_held_text_precedes_the_end() -> None:
     transcript = sent(ROLE, *said("one two three"))
     splice, rest = spliced(transcript, "prefill", *said("one two"))
     assert (rest, splice.is_joined) == (b"", False)
@@ -407,7 +407,7 @@ def test_nothing_follows_the_end() -> None:
         assert not splice.has_diverged
 
 
-def test_tool_call_of_the_new_stream_passes_behind_the_text() -> None:
+def test_tool_call_of_the_new_stream_follows_the_text() -> None:
     transcript = sent(ROLE, *said("one two three"))
     call = called("{}", name="look", number=2)
     _, rest = spliced(transcript, "instruction", *said("one two three four", number=2), call, END, DONE)
@@ -559,7 +559,7 @@ def test_usage_is_the_sum_of_all_streams() -> None:
     assert transcript.wasted_tokens == 0
 
 
-def test_usage_that_is_counted_on_the_way_is_summed_too() -> None:
+def test_intermediate_usage_is_summed_too() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
     first = event(id="a", choices=[{"index": 0, "delta": {"content": "one"}}], usage=usage)
     second = event(id="b", choices=[{"index": 0, "delta": {"content": " two"}}], usage={**usage, "prompt_tokens": 11})
@@ -582,14 +582,14 @@ def test_usage_of_groq_is_found_and_rewritten() -> None:
     assert x_groq == {"id": "req", "usage": {"prompt_tokens": 21, "completion_tokens": 5, "total_time": 0.5}}
 
 
-def test_what_came_twice_was_wasted() -> None:
+def test_repeated_tokens_are_wasted() -> None:
     transcript = sent(ROLE, *said("one", " two"))
     spliced(transcript, "restart", *said("one", " two", " three"), END, counted(10, 3), DONE)
     assert transcript.usage == Usage(20, 5)
     assert transcript.wasted_tokens == 2
 
 
-def test_what_was_held_when_a_stream_died_was_wasted() -> None:
+def test_tokens_held_when_a_stream_died_are_wasted() -> None:
     transcript = sent(ROLE, *said("one two three", " four"))
     spliced(transcript, "instruction", *said("one two", " three"))
     assert transcript.wasted_tokens == 2

@@ -234,7 +234,7 @@ def test_beginning_that_the_client_gave_itself_becomes_longer(own: object, longe
     assert messages[1]["content"] == own
 
 
-def test_thinking_is_given_back_with_its_signature_before_the_text() -> None:
+def test_thinking_is_sent_back_with_its_signature_before_the_text() -> None:
     hidden = [start(1, "redacted_thinking", data="secret"), stop(1)]
     transcript = sent(opening(), *thinking(0, "hm", "m"), *hidden, *text(2, "one"))
     request = {**REQUEST, "max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": 1999}}
@@ -339,7 +339,7 @@ def test_nothing_is_sent_after_the_end() -> None:
         assert kinds(told) == ["content_block_delta", "content_block_stop", "message_delta", "message_stop"]
 
 
-def test_count_on_the_way_does_not_end_the_text() -> None:
+def test_intermediate_count_does_not_end_the_text() -> None:
     on_the_way = event("message_delta", delta={}, usage={"output_tokens": 3})
     assert spliced(sent(opening(), *text(0, "one ")), "prefill", on_the_way)[1] == b""
     first = [opening(), *text(0, "one "), on_the_way]
@@ -366,7 +366,7 @@ def test_restart_passes_new_content_and_does_not_repeat_sent_content() -> None:
     assert transcript.wasted_tokens == 5
 
 
-def test_signature_that_was_not_sent_comes_from_the_second_run() -> None:
+def test_unsent_signature_is_that_of_the_second_run() -> None:
     first = [opening(), *thinking(0, "hm", signature="")]
     _, told = spliced(sent(*first), "restart", opening(2), *thinking(0, "hmm", signature="new"), *closing())
     assert read_by_sdk(b"".join(first) + told).content[0].to_dict() | {"type": "thinking"} == {
@@ -398,7 +398,7 @@ def test_restart_with_different_content_has_diverged(another: list[bytes]) -> No
 
 
 @pytest.mark.parametrize("another", [[*text(0, "on"), stop(0)], [*text(0, "on"), *closing()], tool(0, "one")])
-def test_run_from_scratch_that_does_not_come_as_far_has_diverged(another: list[bytes]) -> None:
+def test_restart_that_ends_too_early_has_diverged(another: list[bytes]) -> None:
     splice, told = spliced(sent(opening(), *text(0, "one")), "restart", opening(2), *another)
     assert (splice.has_diverged, told) == (True, b"")
 
@@ -420,7 +420,7 @@ def test_signature_that_was_sent_stays_though_its_block_was_not_ended() -> None:
     assert read_by_sdk(b"".join(first) + told).content[0].to_dict()["signature"] == "sig"
 
 
-def test_text_behind_a_tool_of_the_second_stream_is_a_block_of_its_own() -> None:
+def test_text_after_a_tool_of_the_second_stream_is_a_block_of_its_own() -> None:
     first = [opening(), *text(0, "one ")]
     second = [opening(2), *tool(0, "{}"), stop(0), *text(1, "two"), stop(1), *closing()]
     message = read_by_sdk(b"".join(first) + spliced(sent(*first), "prefill", *second)[1])
@@ -433,7 +433,7 @@ def test_message_that_ends_without_text_ends_its_blocks() -> None:
     assert text_of(read_by_sdk(b"".join(first) + spliced(sent(*first), "prefill", *second)[1])) == "one two"
 
 
-def test_what_the_provider_ran_by_itself_is_not_run_again() -> None:
+def test_server_tool_is_not_run_again() -> None:
     for kind in ("server_tool_use", "mcp_tool_use", "anything_new"):
         assert not sent(opening(), start(0, kind, name="x", input={})).can_restart(REQUEST)
     assert not sent(opening(), *text(0, "a"), stop(0), *closing()).can_restart(REQUEST)
@@ -452,7 +452,7 @@ CONFUSED: list[Body] = [
 
 
 @pytest.mark.parametrize("resume_mode", ["prefill", "instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> None:
+def test_no_input_of_a_provider_raises(resume_mode: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(event("x", **body) for body in CONFUSED)]
     odd += [b"data: " + json.dumps(body).encode() + b"\n\n" for body in CONFUSED]
     for first in ([], [opening(), *text(0, "one ")]):
@@ -464,7 +464,7 @@ def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> No
             assert all(json.loads(each.data)["type"] == each.name for each in events_in(told))
 
 
-def test_half_an_emoji_is_passed_on_as_it_came() -> None:
+def test_half_an_emoji_is_passed_on_unchanged() -> None:
     first = [opening(), *text(0, "one ")]
     halves = [start(0, "text", text=""), *(delta(0, "text_delta", half) for half in ("\ud83d", "\ude00"))]
     _, told = spliced(sent(*first), "prefill", opening(2), *halves)

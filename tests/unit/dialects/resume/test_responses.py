@@ -332,7 +332,7 @@ def test_logprobs_of_a_partly_sent_piece_are_left_out() -> None:
     assert [(body["delta"], len(body["logprobs"])) for body in bodies(told)] == [("two", 0), (" three", 1)]
 
 
-def test_message_that_comes_to_no_end_is_incomplete_with_its_response() -> None:
+def test_message_without_an_end_is_incomplete_with_its_response() -> None:
     second = [*opening(2), *message(0, 2, "beginning two"), closing(2, kind="incomplete")]
     whole = joined("instruction", [*opening(), *message(0, 1, "beginning ")], second)
     assert whole.output[0].to_dict()["status"] == "incomplete"
@@ -463,7 +463,7 @@ def test_restart_passes_new_content_and_does_not_repeat_sent_content() -> None:
     assert {"call_id": "call_1", "arguments": '{"a": 1}'}.items() <= whole.output[2].to_dict().items()
 
 
-def test_what_is_encrypted_and_was_not_sent_comes_from_the_second_run() -> None:
+def test_unsent_encrypted_content_is_that_of_the_second_run() -> None:
     first = [*opening(), *reasoning(0, 1, "hm", is_done=False)]
     whole = joined("restart", first, [*opening(2), *reasoning(0, 2, "hmm"), closing(2)]).output[0].to_dict()
     assert (whole["id"], whole["encrypted_content"]) == ("reasoning_1", "secret 2")
@@ -501,14 +501,14 @@ def test_restart_with_more_text_in_an_ended_text_has_diverged() -> None:
         assert (splice.has_diverged, told) == (True, b"")
 
 
-def test_run_from_scratch_that_does_not_come_as_far_has_diverged() -> None:
+def test_restart_that_ends_too_early_has_diverged() -> None:
     for end in (finished(0, 2, "begin"), finished(0, 2, "begin")[2:], [closing(2)]):
         transcript = sent(*opening(), *message(0, 1, "beginning"))
         splice, told = spliced(transcript, "restart", *opening(2), *message(0, 2, "begin"), *end)
         assert (splice.has_diverged, told) == (True, b"")
 
 
-def test_what_the_provider_ran_by_itself_is_not_run_again() -> None:
+def test_server_tool_is_not_run_again() -> None:
     for kind in ("web_search_call", "mcp_call", "code_interpreter_call", "anything_new"):
         assert not sent(*opening(), added(0, kind, 1)).can_restart(REQUEST)
     said = sent(*opening(), *message(0, 1, "a"))
@@ -553,7 +553,7 @@ CONFUSED: list[Body] = [
 
 
 @pytest.mark.parametrize("resume_mode", ["instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> None:
+def test_no_input_of_a_provider_raises(resume_mode: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(f"data: {json.dumps(body)}\n\n".encode() for body in CONFUSED)]
     for first in ([], [*opening(), *message(0, 1, "beginning ")]):
         transcript = sent(*first, *odd)

@@ -234,7 +234,7 @@ def assert_nothing_happened(this: Play) -> None:
     assert breaker.try_acquire(now) is not None
 
 
-async def test_cancelled_attempt_gives_its_permit_back_and_counts_nothing() -> None:
+async def test_cancelled_attempt_returns_its_permit_and_counts_nothing() -> None:
     this = await probing(Hang())
     task = asyncio.ensure_future(this.run())
     done, _ = await asyncio.wait([task], timeout=0.01)
@@ -247,7 +247,7 @@ async def test_cancelled_attempt_gives_its_permit_back_and_counts_nothing() -> N
     assert [each.outcome for each in this.call.attempts] == ["client_cancelled"]
 
 
-async def test_call_cancelled_in_its_sleep_leaves_nothing_behind() -> None:
+async def test_call_cancelled_in_its_sleep_leaks_nothing() -> None:
     this = await probing(limited(1.0), is_cancelled_asleep=True)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.ensure_future(this.run())

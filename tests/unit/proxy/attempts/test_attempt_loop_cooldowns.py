@@ -224,7 +224,7 @@ async def test_call_that_is_not_refused_soon_after_a_cooldown_readmits_the_other
     assert all(stage.served(call).attempt.ended_at == stage.clock.now() for call in later_calls)
 
 
-async def test_hint_that_comes_again_after_a_cooldown_is_obeyed_again() -> None:
+async def test_hint_repeated_after_a_cooldown_is_obeyed_again() -> None:
     cooldowns, target = Cooldowns(), new_target("a/x", api_key="k")
     for after_s in (0.0, 60.0, 120.0):
         await fail_at(after_s, cooldowns, target, limited(86_400.0))
@@ -327,7 +327,7 @@ async def test_host_that_refuses_connections_takes_its_other_deployments_out() -
     [RESET, SERVER_ERROR, Failure(FailureKind.TIMEOUT, "silent", limit="attempt"), limited(1.0), WRONG_KEY],
     ids=["reset", "500", "silence", "429", "401"],
 )
-async def test_host_is_not_blamed_for_what_one_of_its_models_answers(failure: Failure) -> None:
+async def test_host_is_not_blamed_for_errors_of_one_of_its_models(failure: Failure) -> None:
     x, y = on_one_host("a/x", "a/y")
     for _ in range(4):
         await fail(Cooldowns(), x, failure)
@@ -357,7 +357,7 @@ async def test_host_that_is_down_is_refused_with_its_own_wait() -> None:
     assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
 
 
-async def test_half_open_host_recovers_by_one_probe_and_lets_all_its_deployments_back() -> None:
+async def test_half_open_host_recovers_by_one_probe_and_readmits_all_its_deployments() -> None:
     x, y = on_one_host("a/x", "a/y")
     open_this(host_of(x))
     await later(play(OK, targets=(x,)), 30.0).serves()
@@ -386,7 +386,7 @@ def assert_probe_is_free(target: Target, now: float) -> None:
     assert host_of(target).try_acquire(now) is not None
 
 
-async def test_cancelled_call_gives_the_hosts_probe_back() -> None:
+async def test_cancelled_call_returns_the_probe_of_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     task = asyncio.ensure_future(later(play(Hang(), targets=(x,)), 30.0).run())
@@ -399,7 +399,7 @@ async def test_cancelled_call_gives_the_hosts_probe_back() -> None:
     assert_probe_is_free(x, 1030.0)
 
 
-async def test_bug_gives_the_hosts_probe_back() -> None:
+async def test_bug_returns_the_probe_of_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     with pytest.raises(RuntimeError, match="a bug"):
@@ -515,7 +515,7 @@ async def test_context_too_long_for_the_last_model_too_is_that_ones_answer() -> 
     assert this.script.transcript == ["asked a/x", "asked b/large"]
 
 
-async def test_call_that_must_not_be_repeated_is_given_up_after_one_that_may_have_been_executed() -> None:
+async def test_non_repeatable_call_is_given_up_after_a_possible_execution() -> None:
     targets = (new_target("a/x"), new_target("b/y"))
     this = play(RESET, targets=targets, is_repeatable=False)
     assert (await this.gives_up()).why == "not idempotent: it may have been executed"

@@ -150,7 +150,7 @@ async def test_deployment_whose_tokens_were_taken_is_not_retried_and_takes_none(
     }  # fmt: skip
 
 
-async def test_one_that_is_failing_when_its_turn_comes_again_costs_no_token() -> None:
+async def test_deployment_that_is_failing_at_its_next_turn_costs_no_token() -> None:
     stage = Stage(*two(), a=[timed_out()], b=[Slow(1.0, AUTH)])
     call = await stage.start()
     stage.targets[0].deployment.breaker.force("forced_open", stage.clock.now())
@@ -224,7 +224,7 @@ async def test_other_that_cannot_finish_is_passed_over_for_one_that_can() -> Non
     assert skipped(this) == ["b/y"]
 
 
-async def test_first_attempt_is_made_whatever_is_known() -> None:
+async def test_first_attempt_is_made_regardless_of_evidence() -> None:
     this = play(OK, deadline_at=1001.0)
     learn(this.targets[0].deployment.latency, 50.0)
     await this.serves()
@@ -496,7 +496,7 @@ async def test_wait_that_its_client_does_not_stay_for_is_no_time_of_the_gateways
     assert overhead_s(call, stage.clock.now()) == pytest.approx(0.0)
 
 
-async def test_wait_for_a_turn_that_does_not_come_is_no_time_of_the_gateways() -> None:
+async def test_wait_for_a_turn_in_vain_is_no_overhead_of_the_gateway() -> None:
     one = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1, queue_timeout=3.0))
     stage = Stage(one, a=[Slow(10.0, OK)])
     await stage.start()

@@ -136,7 +136,7 @@ async def test_delay_that_is_not_learned_yet_starts_no_hedge() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_delay_is_learned_from_what_the_call_waits_for(is_stream: bool) -> None:
+async def test_delay_is_learned_from_the_awaited_latency(is_stream: bool) -> None:
     stage = hedged(*two(), after="p95", a=[Hang()], b=[OK])
     learn(stage.targets[0].deployment.first_tokens, 0.3)
     learn(stage.targets[0].deployment.latency, 4.0)

@@ -75,7 +75,7 @@ async def test_running_call_continues_and_waiting_calls_go_elsewhere() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_call_that_waits_for_its_turn_is_refused_when_the_turn_comes() -> None:
+async def test_call_that_waits_for_its_turn_is_refused_at_its_turn() -> None:
     one = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1))
     stage = Stage(one, a=[Slow(1.0, OK)])
     await stage.start()

@@ -135,7 +135,7 @@ def in_flight(target: Target) -> tuple[int, int]:
     return gates.in_flight, sum(gate.snapshot(1000.0).in_flight for gate in gates.all())
 
 
-def test_slot_is_given_back_once() -> None:
+def test_slot_is_released_once() -> None:
     target, clock = new_target("a/x"), ManualClock()
     first, second = leave_for(target), leave_for(target)
     assert in_flight(target) == (2, 2)

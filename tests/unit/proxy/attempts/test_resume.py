@@ -150,7 +150,7 @@ async def test_refused_resume_mode_leads_to_the_next_one_at_once() -> None:
     assert [each.resume_mode for each in this.call.attempts] == [None, "prefill", "instruction"]
 
 
-async def test_what_is_refused_in_every_resume_mode_is_the_end() -> None:
+async def test_refusal_in_every_resume_mode_is_the_end() -> None:
     _, served = await dead(open_stream(), BAD, BAD, targets=two())
     end = await resumed(served)
     assert isinstance(end, Exhausted)

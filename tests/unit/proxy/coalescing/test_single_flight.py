@@ -109,7 +109,7 @@ async def test_bad_request_is_raised_separately_for_each() -> None:
     assert vars(raised[0]) == vars(bad)
 
 
-async def test_bug_of_ours_is_a_failure_and_no_silence() -> None:
+async def test_bug_is_a_failure_and_no_silence() -> None:
     world = World()
     world.flight.follow(call(), is_own=True)
     world.result.set_exception(KeyError("x"))

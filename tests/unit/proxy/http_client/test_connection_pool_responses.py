@@ -93,7 +93,7 @@ NOT_A_BODY = {
 
 
 @pytest.mark.parametrize("name", NOT_A_HEAD)
-def test_what_two_readers_could_understand_differently_is_no_answer(name: str) -> None:
+def test_ambiguous_framing_is_no_response(name: str) -> None:
     reader, is_taken = read(NOT_A_HEAD[name])
     assert not is_taken
     assert reader.status == 0
@@ -110,7 +110,7 @@ def test_a_body_that_is_not_framed_as_it_must_be_has_no_end(name: str) -> None:
 @pytest.mark.parametrize(
     "rest", [WHOLE, b"H", b"HTTP/1.1 ", b"x", b" ", b"\0"], ids=["an answer", "H", "a version", "x", "space", "NUL"]
 )
-def test_whatever_follows_an_answer_is_noticed(rest: bytes) -> None:
+def test_data_after_a_response_is_noticed(rest: bytes) -> None:
     reader, is_taken = read(WHOLE + rest)
     assert not is_taken
     assert (reader.is_complete, b"".join(reader.pieces)) == (True, b"x")

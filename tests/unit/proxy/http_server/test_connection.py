@@ -150,7 +150,7 @@ async def test_pipelined_requests_are_answered_in_their_order(stand: Stand) -> N
     assert len(transport.statuses) == 500
 
 
-async def test_little_of_what_is_pipelined_is_parsed_ahead(stand: Stand) -> None:
+async def test_pipelined_data_is_parsed_ahead_up_to_a_bound(stand: Stand) -> None:
     stand.go_on.clear()
     connection, transport = stand.connect()
     for _ in range(4):
@@ -163,7 +163,7 @@ async def test_little_of_what_is_pipelined_is_parsed_ahead(stand: Stand) -> None
     await settle()
 
 
-async def test_request_behind_one_that_is_answered_does_not_wait_for_more_bytes(stand: Stand) -> None:
+async def test_request_after_one_that_is_answered_does_not_wait_for_more_bytes(stand: Stand) -> None:
     stand.go_on.clear()
     connection, transport = stand.connect()
     connection.data_received(GET)
@@ -231,7 +231,7 @@ async def test_limit_on_a_body_outlasts_a_pause_of_its_answer() -> None:
     await stand.listener.close(0)
 
 
-async def test_client_that_does_not_read_is_gone_though_its_body_has_ended() -> None:
+async def test_client_that_does_not_read_is_disconnected_though_its_body_has_ended() -> None:
     async def hold(_request: Request, _reply: ResponseWriter) -> None:
         await asyncio.Event().wait()
 
@@ -395,7 +395,7 @@ async def test_idle_connection_stays_open_for_its_time(stand: Stand) -> None:
     assert transport.is_closed
 
 
-async def test_body_that_trickles_is_given_up(stand: Stand) -> None:
+async def test_trickling_body_is_given_up(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(post(b"", length=1000))
     for _ in range(59):
@@ -409,7 +409,7 @@ async def test_body_that_trickles_is_given_up(stand: Stand) -> None:
     assert stand.served == []
 
 
-async def test_body_that_comes_at_a_fair_pace_has_the_time_that_it_needs(stand: Stand) -> None:
+async def test_body_at_a_fair_pace_has_the_time_that_it_needs(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(post(b"", length=20_000 * 200))
     for _ in range(200):

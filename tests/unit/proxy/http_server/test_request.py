@@ -141,7 +141,7 @@ def test_long_target_is_refused() -> None:
 # bodies
 
 
-async def test_body_is_read_as_it_comes() -> None:
+async def test_body_is_read_as_it_arrives() -> None:
     this = request()
     this.feed(b"one")
     this.feed(b"two")

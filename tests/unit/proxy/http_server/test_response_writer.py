@@ -52,7 +52,7 @@ def reply_to(method: str = "GET", version: str = "1.1", **facts: Any) -> tuple[R
     return ResponseWriter(request, cast("ResponseConnection", connection)), connection
 
 
-async def test_whole_answer_goes_out_in_one_write() -> None:
+async def test_whole_response_is_one_write() -> None:
     reply, connection = reply_to()
     await reply.send(200, "", [TYPE], b"hello")
     assert connection.writes == [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"]
@@ -65,7 +65,7 @@ async def test_reason_phrase_of_the_provider_is_preserved() -> None:
     assert connection.writes[0].startswith(b"HTTP/1.1 529 Site is overloaded\r\n")
 
 
-async def test_stream_is_chunked_and_its_head_goes_with_its_first_piece() -> None:
+async def test_stream_is_chunked_and_its_head_is_sent_with_its_first_piece() -> None:
     reply, connection = reply_to()
     reply.begin(200, "OK", [TYPE])
     assert connection.writes == []
@@ -127,7 +127,7 @@ async def test_answer_before_the_request_is_whole_ends_the_connection() -> None:
     assert reply.closes_connection
 
 
-async def test_bytes_of_a_provider_are_written_as_they_came() -> None:
+async def test_bytes_of_a_provider_are_written_unchanged() -> None:
     reply, connection = reply_to()
     await reply.send(200, "", [("x-note", "caf\xe9 \x80")], b"")
     assert b"x-note: caf\xe9 \x80\r\n" in connection.writes[0]

@@ -145,7 +145,7 @@ def test_end_of_a_large_document_is_judged_like_that_of_a_small_one(opening: str
         b"[" * 1025, b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"a":' * 100_000, b'{"\xc3":1}}',
     ],
 )  # fmt: skip
-def test_what_no_upstream_could_read_is_refused(rest: bytes) -> None:
+def test_body_that_no_upstream_could_read_is_refused(rest: bytes) -> None:
     for piece_bytes in (997, 32_768):
         assert refused(b'{"model": "a", "x": ' + rest, piece_bytes) == "invalid_json"
 

@@ -167,7 +167,7 @@ def test_empty_body_has_no_fields_for_any_content_type() -> None:
         b'{"x":"\\ud83d","y":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
 )
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     assert refused(body) == (400, "invalid_json")
 
 
@@ -188,12 +188,12 @@ def test_numbers_of_any_size_pass(number: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["01e400", "0" + "1" * 5000, "1e400.5", "--1e400", "1e400e1", "1" * 90_000 + "."])
-def test_numbers_that_are_none_are_refused_whatever_their_size(number: str) -> None:
+def test_invalid_numbers_of_any_size_are_refused(number: str) -> None:
     assert refused('{"model": "a", "seed": ' + number + "}") == (400, "invalid_json")
 
 
 @pytest.mark.parametrize("name", ["id", "name"])
-def test_model_that_is_an_object_has_the_name_that_stands_in_it(name: str) -> None:
+def test_model_that_is_an_object_has_the_name_in_it(name: str) -> None:
     body = '{"x": {"model": "b"}, "model": {"speed": "fast", "NAME" : "a"}, "y": "\\ud83d"}'.replace("NAME", name)
     assert asked(body).model == "a"
     assert renamed(body) == body.replace('"a"', '"new"').encode()
@@ -210,7 +210,7 @@ def test_model_that_is_an_object_of_unknown_place_is_not_renamed() -> None:
             renamed(body)
 
 
-def test_2_to_the_64_is_let_pass() -> None:
+def test_2_to_the_64_passes() -> None:
     assert renamed('{"model": "a", "seed": 18446744073709551616}') == b'{"model": "new", "seed": 18446744073709551616}'
 
 
@@ -333,7 +333,7 @@ def test_part_of_another_name_is_not_the_model(head: str) -> None:
     assert asked(form((head, "x")), FORM) == BodyFields()
 
 
-def test_what_stands_in_a_file_is_not_read() -> None:
+def test_content_of_a_file_is_not_read() -> None:
     content = f'{field("model")}\r\n\r\nevil\r\n-b0\r\n--b\r\n --b0\r\nx--b0\r\n{{"model": "evil"}}'
     body = form((FILE, content), (field("model"), "whisper"))
     assert asked(body, FORM) == BodyFields("whisper")
@@ -358,12 +358,12 @@ def test_line_that_only_begins_like_a_delimiter_is_content() -> None:
     assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
 
 
-def test_what_follows_the_last_delimiter_is_not_read() -> None:
+def test_data_after_the_last_delimiter_is_not_read() -> None:
     body = form((field("model"), "whisper")) + form((field("model"), "evil"))
     assert asked(body, FORM) == BodyFields("whisper")
 
 
-def test_padding_may_stand_behind_a_delimiter() -> None:
+def test_padding_may_follow_a_delimiter() -> None:
     body = form((FILE, "RIFF"), (field("model"), "whisper")).replace(b"--b0\r\n", b"--b0 \t\r\n")
     assert asked(body, FORM) == BodyFields("whisper")
 

@@ -357,7 +357,7 @@ async def test_loop_gets_a_turn_whenever_a_millisecond_has_passed() -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 5, 100])
-def test_patch_may_lie_over_several_blocks(block_bytes: int) -> None:
+def test_patch_may_span_several_blocks(block_bytes: int) -> None:
     text = b"0123456789"
     blocks = [text[at : at + block_bytes] for at in range(0, 10, block_bytes)]
     for patches, after in (
@@ -413,7 +413,7 @@ async def test_small_body_needs_no_room() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), ConnectionResetError(), BadRequest(408, "slow", "slow")])
-async def test_body_that_does_not_come_to_its_end_frees_its_room(error: BaseException) -> None:
+async def test_incomplete_body_frees_its_room(error: BaseException) -> None:
     spool = Spool(BOUND)
     with pytest.raises(type(error)):
         await take_in(Incoming(LARGE[:-100_000], error=error), spool=spool)

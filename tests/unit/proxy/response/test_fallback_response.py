@@ -143,7 +143,7 @@ async def test_nothing_is_stored_without_a_store() -> None:
 
 
 @pytest.mark.parametrize("result", [DOWN, SHUT, HELD, LATE], ids=lambda result: result.why)
-async def test_call_is_a_failure_whatever_it_gets(result: Exhausted) -> None:
+async def test_call_is_a_failure_with_any_fallback_response(result: Exhausted) -> None:
     play = Play(degraded=STATIC, dead_letter="always")
     assert await play.give(result) == (200, ["look", "dead_letter"])
     assert play.call.outcome == (result.failure.kind.label if result.failure else "refused")
@@ -232,7 +232,7 @@ async def test_body_that_cannot_be_read_again_gets_the_plain_text() -> None:
         assert json.loads(play.recording.body)["choices"][0]["message"]["content"] == "later"
 
 
-async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
+async def test_requested_format_is_read_from_a_compressed_body() -> None:
     import gzip
 
     play = Play(degraded=STATIC)
@@ -245,7 +245,7 @@ async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_static_answer_stands_behind_an_early_head_and_a_deferred_call_does_not(is_stream: bool) -> None:
+async def test_static_response_follows_an_early_head_and_a_deferred_call_does_not(is_stream: bool) -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE)
     play.call.is_stream = is_stream
     await play.reply.keep_waiting(play.call, [])

@@ -58,7 +58,7 @@ def test_it_is_whole_where_a_parser_takes_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"<html>", b"x", b"{", b'"'])
-def test_anything_behind_the_end_breaks_it(behind: bytes) -> None:
+def test_any_data_after_the_end_breaks_it(behind: bytes) -> None:
     for pieces in ([b"{}" + behind], [b"{}", behind], [b"{}", b" ", behind]):
         end = JsonCompleteness("")
         for piece in pieces:

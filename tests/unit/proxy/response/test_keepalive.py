@@ -73,7 +73,7 @@ async def test_keep_alive_follows_each_silence() -> None:
     assert alarms(clock) == []
 
 
-async def test_quick_answer_leaves_nothing_behind() -> None:
+async def test_quick_response_leaves_no_alarm() -> None:
     clock, reply = ManualClock(), FakeReply()
     with waiting(reply, clock):
         await pass_s(clock, 9.0)

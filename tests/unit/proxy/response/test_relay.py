@@ -186,7 +186,7 @@ async def test_provider_that_is_silent_after_a_full_buffer_is_not_a_client_that_
     assert call.failure.kind.label == "timeout"
 
 
-async def test_body_that_stays_open_behind_the_terminal_event_is_closed_soon() -> None:
+async def test_body_that_stays_open_after_the_terminal_event_is_closed_soon() -> None:
     call, left_s, _ = await relayed(CHAT, [(1.0, CHAT.end)], for_s=30.0)
     assert call.failure is None
     assert left_s is not None

@@ -51,13 +51,13 @@ def test_flood_of_refusals_pushes_out_no_call_that_was_served() -> None:
     assert [line(2), line(1)] == list(timelines.newest())[-2:]
 
 
-def test_oldest_goes_first_when_there_are_too_many() -> None:
+def test_oldest_is_removed_first_when_there_are_too_many() -> None:
     timelines = RecentCalls(3, MEMORY)
     keep(timelines, 1, 2, 3, 4, 5, fate="failed")
     assert list(timelines.newest_failed()) == [line(5), line(4), line(3)]
 
 
-def test_oldest_goes_first_when_they_are_too_large() -> None:
+def test_oldest_is_removed_first_when_they_are_too_large() -> None:
     timelines = RecentCalls(1000, 8 * (500 + BESIDE))
     keep(timelines, 1, 2, 3, 4, 5, fate="failed", size=500)
     assert list(timelines.newest_failed()) == [line(number, 500) for number in (5, 4, 3)]

@@ -106,7 +106,7 @@ def test_call_is_the_example_of_the_durations_that_it_had(records: Records) -> N
     assert len(examples) == 2
 
 
-def test_retries_and_their_waits_are_counted_by_what_failed(records: Records) -> None:
+def test_retries_and_their_waits_are_counted_by_failure(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
     call.attempts = [
@@ -303,7 +303,7 @@ def test_call_that_never_began_is_not_taken_from_those_in_flight(records: Record
     assert records("in_flight_calls", model="gpt-4") == 1
 
 
-def test_overhead_is_what_neither_exchanges_nor_waits_took() -> None:
+def test_overhead_excludes_exchanges_and_waits() -> None:
     target = new_target()
     call = new_call(target)
     call.attempts = [tried(target, 1001.0, 1003.0), tried(target, 1004.0, None, waited=1.0)]
@@ -312,7 +312,7 @@ def test_overhead_is_what_neither_exchanges_nor_waits_took() -> None:
     assert overhead_s(call, 1010.0) == 0.0
 
 
-def test_overhead_takes_off_only_once_what_two_attempts_took_side_by_side() -> None:
+def test_overhead_excludes_concurrent_attempts_once() -> None:
     target = new_target()
     call = new_call(target)
     call.attempts = [
@@ -361,7 +361,7 @@ def plant_in_upstream_key(call: Call) -> None:
 @pytest.mark.parametrize(
     "plant", [plant_in_headers, plant_in_body, plant_in_query, plant_in_answer, plant_in_upstream_key]
 )
-def test_log_line_holds_no_body_key_or_header(records: Records, plant: Callable[[Call], None]) -> None:
+def test_log_line_has_no_body_key_or_header(records: Records, plant: Callable[[Call], None]) -> None:
     target = new_target()
     call = new_call(target)
     call.client_key = "app-1"
@@ -425,7 +425,7 @@ def failed(kind: FailureKind) -> Callable[[Call], None]:
         (failed(FailureKind.INTERNAL), True),
     ],
 )
-def test_failed_is_what_could_have_been_made_a_success(
+def test_failed_calls_are_those_that_could_have_succeeded(
     records: Records, end: Callable[[Call], None], is_failed: bool
 ) -> None:
     call = new_call(new_target("a/x"))
@@ -693,7 +693,7 @@ def test_durations_are_rounded_to_a_tenth_of_a_millisecond(records: Records, sec
     assert records.whole_call(new_call(), at=1000.0 + seconds)["duration_s"] == shown
 
 
-def test_timestamps_are_those_of_isoformat_whichever_way_the_clock_is_moved() -> None:
+def test_timestamps_equal_isoformat_for_any_clock_change() -> None:
     stamps = Timestamps()
     for wall in (0.0, 1_800_000_000.0, 1_800_000_000.25, 1_800_000_001.9999990, 1_799_999_999.5, 1_800_000_001.000005):
         told = stamps.of(wall)

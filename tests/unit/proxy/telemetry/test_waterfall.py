@@ -32,7 +32,7 @@ def drawn(*attempts: AttemptLine, **facts: Any) -> list[str]:
     return [line[len("1. a/x  ok  ") :] for line in lines if line[:3] in ("1. ", "2. ", "3. ")]
 
 
-def test_bars_are_as_long_as_what_they_stand_for() -> None:
+def test_bars_are_as_long_as_their_durations() -> None:
     first, second = drawn(attempt(0.0, 1.0), attempt(2.0, 2.0, waited_s=1.0))
     assert first == f"{'=' * 10}{' ' * 30} 1 s"
     assert second == f"{' ' * 10}{'.' * 10}{'=' * 20} 2 s"
@@ -136,7 +136,7 @@ def said_everywhere(text: str) -> CallLine:
     return call(tried, model=text, path=text, reason=text, skipped=[SkippedLine(text, text)], **beyond)
 
 
-def test_table_has_a_line_for_each_call() -> None:
+def test_table_has_a_row_for_each_call() -> None:
     lines = table([call(outcome="timeout", status=504, reason="x" * 100), call(model=None, status=None)]).splitlines()
     assert [line.split()[:6] for line in lines[1:]] == [
         ["23:59:58", "lg-1", "gpt", "timeout", "504", "4"],

@@ -17,7 +17,7 @@ def firing(now: float = 0.0) -> Alert:
     return alert
 
 
-def test_what_is_bad_for_long_enough_fires_once() -> None:
+def test_condition_that_lasts_long_enough_fires_once() -> None:
     alert = Alert()
     assert [alert.note(found("bad"), SETTINGS, now) for now in (0, 5, 9.9, 10, 11, 100)] == [
         None, None, None, "fired", None, None,
@@ -35,7 +35,7 @@ def test_interruption_restarts_its_wait(verdict: RuleVerdict) -> None:
     assert alert.note(found("bad"), SETTINGS, 22) == "fired"
 
 
-def test_what_is_good_for_long_enough_resolves_once() -> None:
+def test_recovery_that_lasts_long_enough_resolves_once() -> None:
     alert = firing()
     assert [alert.note(found("good"), SETTINGS, now) for now in (1, 60, 61, 62)] == [None, None, "resolved", None]
     assert alert.is_idle
@@ -51,7 +51,7 @@ def test_value_between_the_thresholds_does_not_resolve(verdict: RuleVerdict) -> 
     assert alert.note(found("good"), SETTINGS, 130) == "resolved"
 
 
-def test_what_was_found_last_stands_when_there_is_nothing_new() -> None:
+def test_last_finding_stays_without_new_evidence() -> None:
     alert = Alert()
     alert.note(found("bad"), SETTINGS, 0)
     assert alert.note(None, SETTINGS, 10) == "fired"

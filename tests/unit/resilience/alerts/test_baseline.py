@@ -17,7 +17,7 @@ def fed(trend: Trend, mean: float, begin: float, end: float, sums: tuple[float, 
     return total, weight
 
 
-def test_what_has_never_been_fed_knows_nothing() -> None:
+def test_baseline_without_data_is_unknown() -> None:
     trend = Trend(300, 14_400)
     assert (trend.recent.weight, trend.usual.weight, trend.recent.value) == (0, 0, 0)
 
@@ -36,7 +36,7 @@ def test_all_is_recent_until_the_window_is_full() -> None:
     assert (trend.recent.weight, trend.usual.weight) == (299, 0)
 
 
-def test_what_leaves_the_window_is_usual() -> None:
+def test_values_that_leave_the_window_become_the_baseline() -> None:
     trend = Trend(300, 14_400)
     trend.note(0, 0, 0)
     fed(trend, 2.0, 0, 900)
@@ -54,7 +54,7 @@ def test_rise_is_not_held_against_itself() -> None:
     assert trend.recent.value == pytest.approx(2.0, rel=0.05)
 
 
-def test_what_has_come_to_stay_is_the_usual_in_the_end() -> None:
+def test_lasting_change_becomes_the_baseline_in_the_end() -> None:
     trend = Trend(300, 3600)
     trend.note(0, 0, 0)
     sums = fed(trend, 1.0, 0, 20_000)

@@ -132,7 +132,7 @@ def test_short_past_does_not_make_failures_usual() -> None:
     ("tokens", "failure_share", "verdict"),
     [(0.9, 1.0, "bad"), (1.0, 1.0, "good"), (0.0, 0.0, "good"), (0, 0.001, "good")],
 )
-def test_budget_is_exhausted_only_while_retries_are_wanted(tokens: float, failure_share: float, verdict: str) -> None:
+def test_budget_is_exhausted_only_while_retries_are_needed(tokens: float, failure_share: float, verdict: str) -> None:
     assert evaluate_budget("a/x", tokens, failure_share).verdict == verdict
 
 
@@ -145,7 +145,7 @@ def test_credential_engine_and_reload_are_bad_or_good() -> None:
 
 
 @pytest.mark.parametrize(("lag_s", "verdict"), [(0.51, "bad"), (0.5, "between"), (0.25, "good"), (0.0, "good")])
-def test_lag_resolves_at_half_of_what_it_fires_at(lag_s: float, verdict: str) -> None:
+def test_lag_resolves_at_half_of_its_threshold(lag_s: float, verdict: str) -> None:
     assert evaluate_lag(lag_s, LoopLagSettings()).verdict == verdict
 
 

@@ -28,12 +28,12 @@ def test_cacheable_requests_are_repeatable() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"store": True}, {"background": True}, {"container": "c"}, {"container": {}}])
-def test_request_that_leaves_something_behind_is_not(fields: dict[str, Any]) -> None:
+def test_request_with_side_effects_is_not_cacheable(fields: dict[str, Any]) -> None:
     assert not may_be_asked_of_cache("/v1/responses", fields, "all")
 
 
 @pytest.mark.parametrize("fields", [{}, {"store": False}, {"store": None, "background": False}])
-def test_request_that_leaves_nothing_behind_is(fields: dict[str, Any]) -> None:
+def test_request_without_side_effects_is_cacheable(fields: dict[str, Any]) -> None:
     assert may_be_asked_of_cache("/v1/responses", fields, "all")
 
 
@@ -53,7 +53,7 @@ def test_request_that_leaves_nothing_behind_is(fields: dict[str, Any]) -> None:
         ("/v1/messages/count_tokens", {}, True),
     ],
 )
-def test_deterministic_is_what_would_be_answered_the_same(path: str, fields: dict[str, Any], expected: bool) -> None:
+def test_deterministic_request_always_has_the_same_response(path: str, fields: dict[str, Any], expected: bool) -> None:
     assert may_be_asked_of_cache(path, fields, "deterministic") == expected
 
 

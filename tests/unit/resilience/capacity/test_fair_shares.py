@@ -127,7 +127,7 @@ def test_very_long_calls_of_a_lower_priority_have_their_turns(capacity: int) -> 
 
 
 @pytest.mark.parametrize("hog_weight", [1.0, 3.0])
-def test_weights_are_shares_of_the_capacity_whatever_calls_take(hog_weight: float) -> None:
+def test_weights_are_shares_of_the_capacity_for_any_call_duration(hog_weight: float) -> None:
     crowd = Crowd(8)
     crowd.open(Caller("slow hog", hog_weight), 200)
     crowd.open(Caller("victim"), 200)
@@ -135,7 +135,7 @@ def test_weights_are_shares_of_the_capacity_whatever_calls_take(hog_weight: floa
     assert crowd.share_of_capacity("slow hog") == pytest.approx(hog_weight / (hog_weight + 1), abs=0.03)
 
 
-def test_slots_that_are_given_back_are_forgotten() -> None:
+def test_released_slots_are_forgotten() -> None:
     crowd = Crowd(4)
     crowd.open(Caller("hog"), 20, priority=0)
     crowd.open(Caller("victim"), 20)
@@ -183,7 +183,7 @@ def test_thousand_callers_have_a_thousandth_each() -> None:
     assert crowd.served["hog"] <= 20
 
 
-def test_full_line_is_shared_as_well() -> None:
+def test_full_queue_is_shared_as_well() -> None:
     crowd = Crowd(4, queue=20)
     crowd.open(Caller("hog"), 24, priority=0)
     for _ in range(100):

@@ -70,7 +70,7 @@ def test_full_gate_admits_no_call_until_another_leaves() -> None:
     assert full.try_enter(1.0) is None
 
 
-def test_slot_is_given_back_once() -> None:
+def test_slot_is_released_once() -> None:
     of = gate(concurrency=2)
     slot = enter(of)
     enter(of)
@@ -80,7 +80,7 @@ def test_slot_is_given_back_once() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "overloaded", "rate_limited", "failed", "ignored"])
-def test_every_outcome_gives_the_slot_back(outcome: Ending) -> None:
+def test_every_outcome_releases_the_slot(outcome: Ending) -> None:
     of = gate(concurrency=1)
     of.exit(enter(of), 1.0, outcome, None)
     assert of.snapshot(1.0).in_flight == 0
@@ -97,7 +97,7 @@ def test_client_that_left_changes_nothing_else() -> None:
     assert of.wait_s(9.0) == 1.0 / 20
 
 
-def test_line_is_served_by_priority_and_then_in_order() -> None:
+def test_queue_is_served_by_priority_and_then_in_order() -> None:
     of = gate(concurrency=1)
     told = Told(of)
     slot = enter(of)
@@ -145,7 +145,7 @@ def test_full_queue_takes_no_call_of_the_same_priority() -> None:
     assert told.order == []
 
 
-def test_full_line_gives_up_the_newest_of_the_lowest_priority() -> None:
+def test_full_queue_evicts_the_newest_of_the_lowest_priority() -> None:
     of = gate(concurrency=1, queue=4)
     enter(of)
     told = Told(of)
@@ -197,7 +197,7 @@ def test_call_that_leaves_with_a_grant_returns_it_unused() -> None:
     assert of.snapshot(1.0).in_flight == 0
 
 
-def test_turn_that_was_not_used_goes_to_the_next() -> None:
+def test_unused_turn_goes_to_the_next() -> None:
     of = gate()
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
@@ -279,7 +279,7 @@ def test_ramp_admits_four_and_reports_its_end() -> None:
     assert told.order == ["a", "b", "c"]
 
 
-def test_rate_limit_paces_the_line() -> None:
+def test_rate_limit_paces_the_queue() -> None:
     of = gate()
     for i in range(19):
         enter(of, i / 20)
@@ -308,7 +308,7 @@ def test_without_pacing_429s_and_headers_are_ignored_but_a_hold_holds() -> None:
     assert of.try_enter(1.0) is None
 
 
-def test_headers_pace_the_line_before_a_429() -> None:
+def test_headers_pace_the_queue_before_a_429() -> None:
     of = gate()
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
@@ -316,7 +316,7 @@ def test_headers_pace_the_line_before_a_429() -> None:
     assert of.wait_s(0.0) == pytest.approx(2.0, abs=0.1)
 
 
-def test_wait_is_estimated_from_use_limit_and_line() -> None:
+def test_wait_is_estimated_from_use_limit_and_queue() -> None:
     of = gate(concurrency=2)
     for _ in range(60):
         slot = enter(of, 0.0)
@@ -501,7 +501,7 @@ def test_returned_slot_reports_whether_a_call_waits_for_it() -> None:
     assert not narrow.exit(told.slot("a"), 2.0, "ok", 1.0)
 
 
-def test_newest_call_goes_first_while_the_load_is_too_high() -> None:
+def test_newest_call_is_served_first_while_the_load_is_too_high() -> None:
     """Only once sending less has helped. Until then, and at any other limit, the queue is first in, first out."""
     busy = gate()
     told = Told(busy)

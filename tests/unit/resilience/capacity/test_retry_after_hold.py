@@ -110,7 +110,7 @@ def test_answer_of_a_call_from_before_the_hold_shows_nothing() -> None:
     assert gate.try_enter(9.9) is None
 
 
-def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
+def test_queue_opens_slowly_after_a_hold_when_many_wait() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.pause_until(10.0)
     told: list[float] = []
@@ -127,7 +127,7 @@ def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
     assert len(told) == 500
 
 
-def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
+def test_overflowing_queue_opens_as_fast_as_responses_allow() -> None:
     """The number of arrivals is unknown then."""
     gate = Gate(CapacitySettings(max_queue=100), 0.0)
     gate.pause_until(10.0)

@@ -401,7 +401,7 @@ def test_outcome_without_evidence_does_not_end_a_run() -> None:
     assert calls(breaker, "U", 1.0) is not None
 
 
-def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> None:
+def test_open_refuses_until_its_time_then_admits_exactly_the_probes() -> None:
     """Scenario A05: 1,000 calls in 4.9 s, then 50 at 5.01 s with three probes allowed."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=5.0, half_open_calls=3))
     for i in range(1000):
@@ -415,7 +415,7 @@ def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> N
     assert breaker.retry_after_s(5.01) == pytest.approx(0.8 + 5.01 / 20), "the lease of a probe"
 
 
-def test_opening_lasts_its_time_on_the_clock_it_is_given() -> None:
+def test_open_duration_is_measured_on_the_given_clock() -> None:
     """Scenario A16: the breaker reads no other clock, so a wall clock that jumps by an hour cannot matter."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=5.0), now=1e6)
     assert breaker.try_acquire(1e6 + 4.999) is None
@@ -676,7 +676,7 @@ def test_fewer_probes_after_a_reload_are_granted_once_the_others_are_back() -> N
     assert breaker.try_acquire(31.0) is not None
 
 
-def test_shorter_window_after_a_reload_forgets_what_is_older() -> None:
+def test_shorter_window_after_a_reload_forgets_older_calls() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "H" * 10, 0.0)
     calls(breaker, "H" * 10, 30.0)
@@ -779,7 +779,7 @@ def test_changed_state_of_a_reload_applies_at_once_and_an_unchanged_one_leaves_t
     assert (breaker.state, breaker.snapshot(1.0).generation) == ("closed", 4)
 
 
-def test_reload_to_automatic_does_not_reset_what_already_is() -> None:
+def test_reload_to_automatic_does_not_reset_an_automatic_breaker() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False, state="disabled"))
     breaker.force("auto", 0.0)
     fail_in_a_row(breaker, 0.0)

@@ -50,7 +50,7 @@ def test_stream_dies_once() -> None:
     assert counts(breaker, 6.0) == (2, 1, 0)
 
 
-def test_what_failed_at_once_cannot_fail_again() -> None:
+def test_immediate_failure_cannot_fail_again() -> None:
     breaker = Breaker(BreakerSettings())
     permit = acquired(breaker, 0.0)
     breaker.settle(permit, Signal.UNHEALTHY, 0.0)

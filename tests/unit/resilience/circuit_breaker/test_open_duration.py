@@ -326,7 +326,7 @@ def test_retry_after_ends_at_the_instant_of_the_next_probe() -> None:
     assert breaker.retry_after_s(now) == 2.125
 
 
-def test_probe_stays_due_until_a_call_comes() -> None:
+def test_probe_stays_due_until_a_call_arrives() -> None:
     breaker = opened()
     assert breaker.retry_after_s(AT + 7.0) == 0.0
     assert breaker.state == "open"
@@ -363,7 +363,7 @@ def test_override_ends_early_probes_with_the_outage(mode: BreakerMode) -> None:
     assert breaker.retry_after_s(AT + 40.0) == 0.25
 
 
-def test_good_light_probe_comes_before_the_early_ones() -> None:
+def test_good_light_probe_precedes_the_early_ones() -> None:
     breaker = opened()
     breaker.note_probe(True, AT + 0.125)
     probe(breaker, UNHEALTHY, AT + 0.125)
@@ -476,7 +476,7 @@ def test_opening_by_chance_in_a_brownout_costs_a_second_instead_of_half_a_minute
 @pytest.mark.parametrize("open_for", [1.0, 2.0, 30.0])
 @pytest.mark.parametrize("shift_s", [0.0, 0.7, 3.3, 5.9])
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.8])
-def test_outage_of_eight_seconds_lets_few_attempts_through_and_its_end_is_noticed(
+def test_outage_of_eight_seconds_admits_few_attempts_and_its_end_is_noticed(
     open_for: float, shift_s: float, phase: float
 ) -> None:
     """50 calls/s, 400 during the outage, each with up to three retries. The goal is at most 0.06 attempts per call."""

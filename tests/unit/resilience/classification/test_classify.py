@@ -164,7 +164,7 @@ def test_window_of_a_day_that_rolls_is_a_rate_limit_when_the_wait_is_short() -> 
     ]  # fmt: skip
 
 
-def test_hour_of_waiting_is_no_rate_limit_whatever_it_is_called() -> None:
+def test_hour_of_waiting_is_no_rate_limit_by_any_name() -> None:
     assert (
         classify_answer(429, {"retry-after": "86400"}, body("rate_limit_exceeded"), WALL).kind is Kind.WINDOW_EXHAUSTED
     )
@@ -200,7 +200,7 @@ def test_context_window_of_a_server_that_people_run_is_a_setting() -> None:
     assert classify_answer(400, {}, said, WALL, "local").kind is Kind.DEPLOYMENT_CONTEXT
 
 
-def test_engine_is_known_by_the_shape_of_its_errors() -> None:
+def test_engine_is_recognized_by_the_shape_of_its_errors() -> None:
     flat = {"object": "error", "message": "maximum context length is 4096", "type": "BadRequestError", "code": 400}
     assert kind_of(400, json.dumps(flat).encode()) is Kind.DEPLOYMENT_CONTEXT
 
@@ -213,7 +213,7 @@ def test_codewords_in_headers_are_evidence() -> None:
     assert classify_answer(403, {"cf-mitigated": "challenge"}, b"<html>", WALL).kind is Kind.BLOCKED
 
 
-def test_rule_of_the_config_comes_first() -> None:
+def test_rule_of_the_config_has_precedence() -> None:
     rules = [
         user_rule(Kind.OVERLOADED, statuses=frozenset({400}), message="*pool is draining*"),
         user_rule(Kind.CONFLICT, code="insufficient_quota"),
@@ -296,7 +296,7 @@ def event(value: dict[str, Any]) -> tuple[Kind, int]:
         ({"error": "boom"}, (Kind.SERVER_ERROR, 500)),
     ],
 )
-def test_error_event_means_what_its_answer_would_have_meant(said: dict[str, Any], meant: tuple[Kind, int]) -> None:
+def test_error_event_means_the_same_as_its_response(said: dict[str, Any], meant: tuple[Kind, int]) -> None:
     assert event(said) == meant
 
 

@@ -73,7 +73,7 @@ def test_innermost_status_is_the_one_that_counts() -> None:
 
 
 @pytest.mark.parametrize("code", [200, 42, 4290, "42", "4290", True, 4.29, None, [], {}, "429a"])
-def test_what_is_no_error_status_is_none(code: object) -> None:
+def test_other_status_is_no_error(code: object) -> None:
     assert said({"error": {"code": code, "message": "500 tokens of 9"}})[2] is None
 
 
@@ -143,7 +143,7 @@ def test_nesting_has_a_bound(text: str) -> None:
         ('{"a": "b\\u12', {"a": "b"}),
     ],
 )  # fmt: skip
-def test_what_can_be_saved_is_saved(text: str, value: object) -> None:
+def test_readable_parts_are_used(text: str, value: object) -> None:
     assert loads(text) == value
 
 

@@ -180,6 +180,6 @@ def test_no_content_is_no_error() -> None:
     assert error_in_answer(b"", 204) is None
 
 
-def test_stream_may_come_whole() -> None:
+def test_stream_may_arrive_whole() -> None:
     assert error_in_answer(f"{TEXT}\n\n{END}\n\n{DONE}\n\n", 200) is None
     assert error_in_answer(f'{TEXT}\n\ndata: {{"error": "x"}}\n\n{DONE}\n\n', 200) is not None

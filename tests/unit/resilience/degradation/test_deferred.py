@@ -61,7 +61,7 @@ def test_nothing_is_sent_after_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("kind", list(FailureKind), ids=lambda kind: kind.label)
-def test_what_may_pass_within_an_hour_is_tried_again(kind: FailureKind) -> None:
+def test_failure_that_may_pass_within_an_hour_is_retried(kind: FailureKind) -> None:
     renewed = {"certificate", "scaling_up", "quota_exhausted", "window_exhausted", "auth", "account_blocked", "blocked"}
     is_again = isinstance(follows(Failure(kind, "x")), RetryDeferred)
     assert is_again == (kind.is_retriable or kind.label in renewed)
@@ -84,7 +84,7 @@ def test_refusal_passes_unless_it_is_of_the_request_itself(by: RefusedBy | None,
     assert isinstance(follows(refusal, is_own_doing=by not in GATEWAYS_DOING), RetryDeferred) == is_again
 
 
-def test_what_may_have_been_executed_is_repeated_only_where_that_is_safe() -> None:
+def test_call_that_may_have_been_executed_is_repeated_only_where_that_is_safe() -> None:
     reset = Failure(FailureKind.NETWORK, "reset")
     assert isinstance(follows(reset), RetryDeferred)
     assert follows(reset, is_repeatable=False) == EndDeferred("not idempotent: it may have been executed")

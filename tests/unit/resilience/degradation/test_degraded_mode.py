@@ -130,7 +130,7 @@ def test_failures_before_the_calm_do_not_hold_it() -> None:
     assert route.calls(answered=1) is not None
 
 
-def test_what_led_to_it_does_not_lead_back() -> None:
+def test_cause_of_the_mode_does_not_end_it() -> None:
     route = outage()
     route.now += 31
     assert route.calls(answered=1) == ModeChange(False, "1 of 1 calls within 30 s succeeded")
@@ -210,6 +210,6 @@ def test_longest_answer_is_one() -> None:
 
 
 @pytest.mark.parametrize(("enter", "leave"), [(0.1, 0.1), (0.1, 0.5), (0.0, 0.0)])
-def test_what_enters_does_not_leave(enter: float, leave: float) -> None:
+def test_entry_condition_does_not_cause_an_exit(enter: float, leave: float) -> None:
     with pytest.raises(ValueError, match="`exit_failure_rate` must be below `enter_failure_rate`"):
         DegradedSettings(enter_failure_rate=enter, exit_failure_rate=leave)

@@ -96,7 +96,7 @@ def test_engine_whose_process_ended_is_restarted_too() -> None:
     assert turn == EngineEvent("health_failed", "running", "unhealthy", "signal SIGKILL", 0)
 
 
-def test_waits_grow_and_after_the_last_attempt_it_is_given_up() -> None:
+def test_waits_grow_and_the_last_attempt_is_followed_by_giving_up() -> None:
     engine = running()
     now = 0.0
     engine.note_gone("it died", now, U)
@@ -129,7 +129,7 @@ def test_attempt_that_takes_too_long_has_failed() -> None:
     assert engine.wakes_at == 36.0
 
 
-def test_engine_that_comes_up_by_itself_is_left_alone() -> None:
+def test_engine_that_starts_by_itself_is_left_alone() -> None:
     engine = running()
     engine.note_down("503", 10.0, U)
     assert engine.note_up(9.0, 11.0) is None  # that probe began before the failure
@@ -140,7 +140,7 @@ def test_engine_that_comes_up_by_itself_is_left_alone() -> None:
     assert engine.pass_time(12.0, U) is None
 
 
-def test_engine_that_falls_soon_after_each_restart_is_given_up_all_the_same() -> None:
+def test_engine_that_fails_soon_after_each_restart_is_given_up_all_the_same() -> None:
     engine = running()
     now = 0.0
     for _ in range(3):
@@ -194,7 +194,7 @@ def given_up() -> Engine:
     return engine
 
 
-def test_reset_tries_one_that_was_given_up_at_once() -> None:
+def test_reset_restarts_one_that_was_given_up_at_once() -> None:
     engine = given_up()
     assert what(engine.reset(100.0)) == ("reset", "unhealthy")
     assert what(engine.pass_time(100.0, U)) == ("auto_restart", "restarting")
@@ -211,7 +211,7 @@ def test_reset_forgets_the_attempts_of_one_that_runs() -> None:
     assert what(engine.pass_time(6.0, U)) == ("auto_restart", "restarting")
 
 
-def test_engine_that_was_given_up_and_comes_up_by_itself_has_its_attempts_again() -> None:
+def test_engine_that_was_given_up_and_starts_by_itself_has_its_attempts_again() -> None:
     engine = given_up()
     assert engine.note_down("503", 3.0, U) is None
     assert what(engine.note_up(50.0, 50.0)) == ("came_back", "running")
@@ -240,7 +240,7 @@ def test_restart_requested_twice_is_one() -> None:
     assert engine.take() is None
 
 
-def test_start_of_what_is_up_or_coming_up_is_nothing() -> None:
+def test_start_of_a_running_or_starting_engine_does_nothing() -> None:
     engine = Engine(SETTINGS, BOOT_S, 0.0)
     engine.start(0.0)
     assert engine.start(0.0) is None
@@ -249,13 +249,13 @@ def test_start_of_what_is_up_or_coming_up_is_nothing() -> None:
     assert engine.start(1.0) is None
 
 
-def test_start_of_what_is_down_does_not_wait() -> None:
+def test_start_of_a_stopped_engine_does_not_wait() -> None:
     engine = running()
     engine.note_down("503", 1.0, U)
     assert what(engine.start(1.5)) == ("restart", "restarting")
 
 
-def test_stopped_engine_is_not_brought_back_whatever_is_seen_of_it() -> None:
+def test_stopped_engine_is_not_restarted_for_any_probe_result() -> None:
     engine = running()
     assert what(engine.stop(1.0)) == ("stop", "stopped")
     assert engine.stop(1.0) is None
@@ -277,7 +277,7 @@ def test_stop_that_was_not_possible_is_reported() -> None:
     assert engine.snapshot(2.0).why == "the daemon is away"
 
 
-def test_stop_in_the_middle_of_a_restart_is_what_holds() -> None:
+def test_stop_during_a_restart_wins() -> None:
     engine = running()
     engine.restart(1.0)
     assert engine.take() == "restart"

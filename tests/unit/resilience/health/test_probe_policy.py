@@ -81,7 +81,7 @@ def test_unhealthy_result_states_why() -> None:
         ({"a"}, ("a", "b", "c", "d", "e", "f"), ProbeResult("ok", "it does not list b, c, d and 2 more")),
     ],
 )
-def test_list_of_models_proves_something_where_one_that_is_wanted_stands_in_it(
+def test_list_of_models_is_evidence_if_it_has_a_wanted_one(
     listed: set[str] | None, wanted: tuple[str, ...], sight: ProbeResult
 ) -> None:
     assert evaluate_models(200, listed, wanted) == sight
@@ -151,7 +151,7 @@ def test_calls_that_succeed_count_for_more_than_probes_that_fail() -> None:
     assert noted(FAILED, succeeded=(0,))[1] == ProbeHistorySnapshot("up", 0, "calls succeed, although it answered 503")
 
 
-def test_calls_that_succeed_bring_back_what_was_down() -> None:
+def test_calls_that_succeed_end_a_down_state() -> None:
     news, seen = noted(FAILED, FAILED, FAILED, FAILED, succeeded=(3,))
     assert news == [False, False, True, True]
     assert seen.state == "up"
@@ -183,7 +183,7 @@ def test_first_probes_spread_over_an_interval() -> None:
     assert [first_delay_s(10.0, u) for u in (0.0, 0.5, 0.99)] == [0.0, 5.0, 9.9]
 
 
-def test_interval_is_spread_either_way() -> None:
+def test_interval_is_spread_in_both_directions() -> None:
     assert [delay_s(10.0, 0.1, u) for u in (0.0, 0.5, 1.0)] == [9.0, 10.0, 11.0]
     assert delay_s(10.0, 0.0, 0.9) == 10.0
 
@@ -197,6 +197,6 @@ def test_path_is_taken_as_it_is(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "health", "http://h/x", "/a b", "/a#b", "/a\r\nX: y", "/ü", 1, None, "/a\n"])
-def test_what_is_no_path_is_refused(path: object) -> None:
+def test_invalid_path_is_refused(path: object) -> None:
     with pytest.raises(ValueError, match="write one that begins with /, such as /health"):
         parse_path(path)

@@ -20,7 +20,7 @@ def test_all_may_be_tried_at_once_in_their_order() -> None:
     assert {(each.not_before, each.waited_for, each.retries, each.is_paid) for each in stops} == {(-inf, "", 0, False)}
 
 
-def test_retried_one_stands_alone_until_its_wait_is_over() -> None:
+def test_retried_candidate_stands_alone_until_its_wait_is_over() -> None:
     candidates, a, _, _ = three()
     candidates.retry(a, Retry(0.5), now=10.0)
     assert candidates.next() == (a,)
@@ -49,20 +49,20 @@ def test_candidate_that_fell_back_is_not_tried_again() -> None:
     assert a.retries == 0
 
 
-def test_one_that_is_put_back_stands_behind_those_of_its_model_and_has_not_paid() -> None:
+def test_deferred_candidate_follows_those_of_its_model_and_has_not_paid() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(a, FallBack(back_after_s=2.0, is_hint=True), now=10.0)
     assert candidates.next() == (b, a, c)
     assert (a.not_before, a.previous_s, a.retries, a.waited_for, a.is_paid) == (12.0, 2.0, 1, "retry-after", False)
 
 
-def test_one_that_is_put_back_as_the_last_stands_behind_all_others() -> None:
+def test_candidate_deferred_as_the_last_follows_all_others() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(a, FallBack(back_after_s=2.0, is_last=True), now=10.0)
     assert candidates.next() == (b, c, a)
 
 
-def test_those_that_are_put_back_stand_in_the_order_in_which_they_failed() -> None:
+def test_deferred_candidates_are_in_the_order_in_which_they_failed() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(b, FallBack(back_after_s=0.0), now=10.0)
     candidates.fall_back(a, FallBack(back_after_s=0.0), now=10.0)
@@ -98,14 +98,14 @@ def test_fall_back_to_another_model_drops_all_of_this_one() -> None:
     assert candidates.next() == (c,)
 
 
-def test_fall_back_after_a_retry_lets_the_others_in() -> None:
+def test_fall_back_after_a_retry_readmits_the_others() -> None:
     candidates, a, b, c = three()
     candidates.retry(a, Retry(0.5), now=10.0)
     candidates.fall_back(a, FallBack(), now=11.0)
     assert candidates.next() == (b, c)
 
 
-def test_dropping_the_one_that_was_retried_lets_the_others_in() -> None:
+def test_dropping_the_retried_candidate_readmits_the_others() -> None:
     candidates, a, b, c = three()
     candidates.retry(a, Retry(0.5), now=10.0)
     candidates.drop(a)

@@ -78,7 +78,7 @@ def test_client_can_shorten_the_deadline_but_not_lengthen_it() -> None:
     assert deadline_at(1000.0, 600.0, 9000.0) == 1600.0
 
 
-def test_earlier_names_the_limit_that_comes_first() -> None:
+def test_earlier_names_the_first_limit() -> None:
     assert earlier(10.0, "attempt", 20.0) == (10.0, "attempt")
     assert earlier(30.0, "attempt", 20.0) == (20.0, "total")
 
@@ -132,19 +132,19 @@ def test_deadline_without_history_is_given_to_the_first_attempt() -> None:
     assert granted == [8.0, 2.0, 0.0]
 
 
-def test_attempt_leaves_what_is_reserved() -> None:
+def test_attempt_leaves_the_reserved_time() -> None:
     assert attempt_ends_at(100.0, 8.0, 110.0, 0.0) == 108.0
     assert attempt_ends_at(100.0, 8.0, 110.0, 1.5) == 108.0
     assert attempt_ends_at(100.0, 8.0, 110.0, 3.0) == 107.0
     assert attempt_ends_at(100.0, 8.0, 104.0, 1.0) == 103.0
 
 
-def test_reserve_is_what_the_next_one_usually_needs() -> None:
+def test_reserve_is_the_usual_need_of_the_next_one() -> None:
     following = taking(*(i / 100 for i in range(1, 101)))
     assert reserve_s(10.0, 8.0, always(1.0), following, 0.0) == 0.95
 
 
-def test_nothing_is_reserved_when_no_further_attempt_is_allowed_or_nothing_is_known() -> None:
+def test_nothing_is_reserved_without_a_further_attempt_or_history() -> None:
     own = always(1.0)
     assert reserve_s(10.0, 8.0, own, None, 0.0) == 0.0
     assert reserve_s(10.0, 8.0, own, Latency(), 0.0) == 0.0

@@ -71,7 +71,7 @@ def test_retriable_failure_is_retried_before_another_deployment(kind: FailureKin
 
 
 @pytest.mark.parametrize("kind", SLOW)
-def test_after_a_timeout_another_comes_first_and_the_same_one_again_after_it(kind: FailureKind) -> None:
+def test_after_a_timeout_another_is_tried_first_and_the_same_one_after_it(kind: FailureKind) -> None:
     assert Facts(kind, has_next=True).decide() == FallBack(back_after_s=0.025, is_last=True)
     assert Facts(kind, has_next=True, retries_done=2).decide() == FallBack()
     assert Facts(kind, has_next=True, can_spend=False).decide() == FallBack()
@@ -83,7 +83,7 @@ def test_deployment_without_room_waits_while_a_free_one_is_tried(kind: FailureKi
     assert Facts(kind, has_next=True, has_free_peer=False).decide() == Retry(0.2)
 
 
-def test_request_that_was_never_read_goes_out_again_whatever_the_rules() -> None:
+def test_request_that_was_never_read_is_sent_again_under_any_rules() -> None:
     retired = Facts(FailureKind.RETIRED, can_spend=False, has_next=True, settings=replace(PLAIN, max_attempts=1))
     assert retired.decide() == Retry(0.0)
     assert replace(retired, retries_done=1).decide() == FallBack()
@@ -95,7 +95,7 @@ def test_flap_is_retried_in_place_though_another_is_free() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RETRIABLE if kind.can_fall_back and kind not in SLOW])
-def test_free_deployment_of_the_same_model_comes_before_a_wait(kind: FailureKind) -> None:
+def test_free_deployment_of_the_same_model_is_preferred_to_a_wait(kind: FailureKind) -> None:
     waits_longer = replace(PLAIN, base_delay=0.2)
     failed = Facts(kind, has_next=True, has_free_peer=True, retries_done=1, settings=waits_longer)
     assert isinstance(replace(failed, has_free_same_model=True).decide(), FallBack)
@@ -176,7 +176,7 @@ def test_longest_requested_wait_is_still_granted() -> None:
     assert waits(Facts(asked=30.0).decide()) == pytest.approx(31.5)
 
 
-def test_call_out_of_time_ends_whatever_else_holds() -> None:
+def test_call_out_of_time_ends_in_any_case() -> None:
     assert Facts(FailureKind.TIMEOUT, is_total=True, has_next=True).decide() == GiveUp("deadline")
     assert Facts(deadline_at=100.0, has_next=True).decide() == GiveUp("deadline")
     assert Facts(FailureKind.AUTH, deadline_at=99.0, has_next=True).decide() == GiveUp("deadline")
@@ -213,7 +213,7 @@ def test_another_model_is_tried_once_the_retries_of_its_own_are_spent() -> None:
     assert replace(CHEAP, can_spend=False).decide() == FallBack()
 
 
-def test_deployment_of_the_same_model_is_preferred_at_once_and_the_busy_one_comes_before_other_models() -> None:
+def test_deployment_of_the_same_model_is_preferred_at_once_and_the_busy_one_precedes_other_models() -> None:
     busy = replace(CHEAP, has_only_other_models=False, has_free_peer=True)
     assert busy.decide() == FallBack(back_after_s=0.2, is_last=False)
 
@@ -273,27 +273,27 @@ def test_call_out_of_time_goes_to_no_other_model() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT, FailureKind.TRUNCATED])
-def test_call_that_may_have_been_executed_and_must_not_be_twice_is_given_up(kind: FailureKind) -> None:
+def test_non_repeatable_call_that_may_have_been_executed_is_given_up(kind: FailureKind) -> None:
     broken = Facts(kind, has_next=True, has_other_model=True, is_repeatable=False)
     assert broken.decide() == GiveUp("not idempotent: it may have been executed")
     assert not isinstance(replace(broken, is_repeatable=True).decide(), GiveUp)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT])
-def test_call_that_was_never_sent_is_sent_again_whatever_it_is(kind: FailureKind) -> None:
+def test_call_that_was_never_sent_is_sent_again_in_any_case(kind: FailureKind) -> None:
     unsent = Facts(kind, has_next=True, is_repeatable=False, is_before_sending=True)
     assert not isinstance(unsent.decide(), GiveUp)
     assert replace(unsent, retries_done=2).decide() == FallBack()
 
 
 @pytest.mark.parametrize("kind", [FailureKind.RATE_LIMIT, FailureKind.OVERLOADED, FailureKind.MODEL_LOADING])
-def test_call_that_was_refused_at_the_door_is_sent_again_whatever_it_is(kind: FailureKind) -> None:
+def test_call_that_was_refused_unread_is_sent_again_in_any_case(kind: FailureKind) -> None:
     refused = Facts(kind, has_next=True, is_repeatable=False)
     assert isinstance(refused.decide(), Retry)
     assert replace(refused, retries_done=2).decide() == FallBack()
 
 
-def test_call_that_must_not_be_repeated_still_goes_to_another_credential_and_another_model() -> None:
+def test_non_repeatable_call_still_goes_to_another_credential_and_another_model() -> None:
     once = Facts(FailureKind.QUOTA_EXHAUSTED, has_next=True, has_other_model=True, is_repeatable=False)
     assert once.decide() == FallBack()
     assert replace(once, kind=FailureKind.CONTEXT_LENGTH).decide() == TO_OTHER_MODEL

@@ -15,7 +15,7 @@ def after(outcomes: str, *, every_s: float = 0.0) -> FailureRate:
     return recent
 
 
-def test_nothing_known_is_no_failure() -> None:
+def test_unknown_rate_is_no_failure() -> None:
     assert FailureRate(5.0).failure_share(5.0) == 0
     assert FailureRate(5.0).failure_share(500.0) == 0
 
@@ -33,7 +33,7 @@ def test_nothing_but_failures_is_one_and_nothing_but_successes_is_nothing() -> N
 
 @pytest.mark.parametrize("rate", [0.05, 0.4, 0.9])
 @pytest.mark.parametrize("every_s", [0.0, 0.01, 1.0])
-def test_share_is_on_average_what_fails(rate: float, every_s: float) -> None:
+def test_share_is_on_average_the_failing_part(rate: float, every_s: float) -> None:
     dice = random.Random(7)
     recent = FailureRate(0.0)
     shares = []

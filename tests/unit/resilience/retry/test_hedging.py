@@ -40,7 +40,7 @@ def test_delay_is_written_as_a_quantile_or_a_duration(written: str, value: float
 
 
 @pytest.mark.parametrize("written", ["p49", "p100", "p9", "p995", "95", 0.15, None, "", "0s"])
-def test_other_delays_are_refused_with_what_to_write(written: object) -> None:
+def test_other_delays_are_refused_with_a_valid_example(written: object) -> None:
     with pytest.raises(ValueError, match="p50 to p99"):
         parse_after(written)
 
@@ -101,7 +101,7 @@ def test_cached_delay_belongs_to_one_deployment_and_one_route() -> None:
     assert delays.delay_s(P95, latency, 0.0) == 1.095
 
 
-def test_delay_that_was_not_known_is_known_with_the_next_answer() -> None:
+def test_unknown_delay_is_known_with_the_next_response() -> None:
     delays, latency = HedgeDelays(), noted(*[0.1] * 19)
     assert delays.delay_s(P95, latency, 0.0) is None
     latency.note(0.1, 0.0)

@@ -80,7 +80,7 @@ def test_without_retries_the_queue_drains() -> None:
 
 
 @pytest.mark.parametrize(("rate", "most_s"), [(140, 6), (200, 6), (280, 12)])
-def test_our_policies_let_it_come_back(rate: int, most_s: int) -> None:
+def test_our_policies_allow_a_recovery(rate: int, most_s: int) -> None:
     """Scenario A46."""
     course = storm(metastable.OURS, rate)
     assert course.recovered_s is not None
@@ -161,7 +161,7 @@ def test_full_jitter_halves_the_calls_of_contending_writers() -> None:
 # circuit breakers, and throttles of the client
 
 
-def test_naive_window_opens_by_chance_and_ours_does_not() -> None:
+def test_naive_window_opens_by_chance_and_the_breaker_does_not() -> None:
     """Scenario A12, 10,000 calls."""
     trips = {each.name: each.trips for each in breakers.false_opens(calls=10_000, rates=(0.3,))}
     assert trips[breakers.naive(10)] > 200

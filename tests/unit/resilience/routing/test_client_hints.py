@@ -45,12 +45,12 @@ def test_shorter_of_two_waits_counts_and_nonsense_does_not(read: str, whole: str
         (0.02, 0.01),  # half, where 100 ms would leave nothing
     ],
 )
-def test_answer_is_due_shortly_before_the_client_gives_up(patience: float, within: float) -> None:
+def test_response_is_due_shortly_before_the_client_gives_up(patience: float, within: float) -> None:
     assert decide_within_s(patience) == pytest.approx(within)
 
 
 @pytest.mark.parametrize("patience", [1e-9, 0.001, 0.07, 0.99, 7.0, 1e6, 1e300])
-def test_answer_is_always_due_after_some_time_and_before_the_client_gives_up(patience: float) -> None:
+def test_response_is_always_due_after_some_time_and_before_the_client_gives_up(patience: float) -> None:
     assert 0 < decide_within_s(patience) <= patience
 
 
@@ -68,7 +68,7 @@ def test_call_without_a_count_is_the_first() -> None:
     assert retry_count({}) == 0
 
 
-def test_what_is_no_address_is_not_this_machine() -> None:
+def test_invalid_address_is_not_this_machine() -> None:
     assert not any(map(is_loopback, (None, "", "localhost", "127.0.0.1.example", "0.0.0.0")))
     assert is_loopback("127.8.9.1")
 
@@ -79,7 +79,7 @@ def test_what_is_no_address_is_not_this_machine() -> None:
     ("127.0.0.1", "1.0", (), False), ("127.0.0.1", "1.1", ("x-forwarded-for",), False),
     ("127.0.0.1", "1.1", ("host", "forwarded"), False), ("127.0.0.1", "1.1", ("via",), False),
 ])  # fmt: skip
-def test_client_behind_a_proxy_on_this_machine_is_not_on_it(
+def test_client_of_a_proxy_on_this_machine_is_not_on_it(
     peer: str | None, version: str, names: tuple[str, ...], is_here: bool
 ) -> None:
     assert is_local(peer, version, names) is is_here

@@ -126,13 +126,13 @@ def test_deployment_that_never_finishes_has_infinite_quantiles_and_is_then_forgo
     assert latency.quantile(0.05, WINDOW_S) is None
 
 
-def test_cut_is_judged_by_what_is_remembered_only() -> None:
+def test_cut_is_judged_only_by_the_remembered_sample() -> None:
     latency = noted(*[60.0] * 30)
     latency.note_cut(1.0, WINDOW_S)
     assert latency.snapshot(WINDOW_S).cut == 1
 
 
-def test_known_is_a_number_to_calculate_with() -> None:
+def test_missing_or_infinite_latency_is_unknown() -> None:
     assert [known(each) for each in (None, inf, 0.0, 2.0)] == [None, None, 0.0, 2.0]
 
 

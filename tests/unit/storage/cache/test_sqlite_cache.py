@@ -86,7 +86,7 @@ async def test_numbers_are_by_route(cache: SqliteCache) -> None:
     assert cache.snapshot().routes == {}
 
 
-async def test_what_is_purged_is_gone_from_the_disk(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_purged_data_is_removed_from_the_disk(cache: SqliteCache, tmp_path: Path) -> None:
     await cache.put(KEY, answer(b'"a secret answer"'), 60)
     assert any(b"a secret answer" in path.read_bytes() for path in files(tmp_path))
     await cache.purge(None)
@@ -109,7 +109,7 @@ async def test_smaller_limit_holds_from_the_next_sweep_on(cache: SqliteCache) ->
     assert await cache.get(KEY) is None
 
 
-async def test_answer_from_the_future_is_not_given(cache: SqliteCache, clock: SteppedClock) -> None:
+async def test_response_from_the_future_is_not_returned(cache: SqliteCache, clock: SteppedClock) -> None:
     await cache.put(KEY, answer(), 1e6)
     clock._wall_offset_s -= 30
     assert (await cache.get(KEY)) is not None
@@ -138,7 +138,7 @@ async def test_answer_that_cannot_be_read_is_not_there(cache: SqliteCache, tmp_p
     file.close()
 
 
-async def test_folder_that_is_gone_costs_the_cache_and_no_call(clock: SteppedClock) -> None:
+async def test_missing_folder_costs_the_cache_and_no_call(clock: SteppedClock) -> None:
     def nowhere() -> Path:
         raise FileNotFoundError(2, "there is no home directory")
 

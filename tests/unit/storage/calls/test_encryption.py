@@ -14,7 +14,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"x" * 8, b"x" * 9, CONTENT * 10])
-def test_what_is_sealed_is_opened_by_the_same_key(content: bytes) -> None:
+def test_sealed_data_is_opened_by_the_same_key(content: bytes) -> None:
     sealing = BodyEncryption([ONE])
     assert sealing.open(sealing.seal(content, "a"), "a", sealing.newest) == content
 

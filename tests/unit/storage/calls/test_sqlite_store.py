@@ -99,7 +99,7 @@ def die(held: RunnerLock) -> None:
     held._held = None
 
 
-def test_restarted_gateway_takes_over_at_once_what_its_killed_process_ran(tmp_path: Path, opened: Opening) -> None:
+def test_restarted_gateway_takes_over_at_once_the_calls_of_its_killed_process(tmp_path: Path, opened: Opening) -> None:
     before, after = runner(tmp_path, "1"), runner(tmp_path, "2")
     opened(before).add(deferred_call("a"), deferred_call("b", request=stored_request(is_repeatable=False)))
     killed, restarted = opened(before), opened(after)
@@ -121,7 +121,7 @@ def test_another_gateway_waits_for_the_lease_of_a_killed_process(tmp_path: Path,
     assert other.recover(1010.0) == 1
 
 
-def test_gateway_that_stops_leaves_no_lock_behind(tmp_path: Path, opened: Opening) -> None:
+def test_gateway_that_stops_leaves_no_lock(tmp_path: Path, opened: Opening) -> None:
     store = opened(runner(tmp_path, "1"))
     store.add(deferred_call("a"))
     store.begin(1000.0, 9, 10.0)
@@ -133,7 +133,7 @@ def test_gateway_that_stops_leaves_no_lock_behind(tmp_path: Path, opened: Openin
 # wall clock that is set
 
 
-def test_what_is_queued_or_runs_gets_its_times_in_the_new_clock(store: SqliteCallStore) -> None:
+def test_queued_and_running_calls_get_their_times_in_the_new_clock(store: SqliteCallStore) -> None:
     store.add(
         deferred_call("runs"),
         deferred_call("queued", due_at=1002.0),
@@ -159,7 +159,7 @@ def test_nothing_is_created_when_nothing_is_stored(tmp_path: Path, store: Sqlite
 
 
 @pytest.mark.parametrize("bodies", [PLAIN, sealed(NEW)], ids=["plain", "encrypted"])
-def test_call_comes_back_as_it_was_after_a_restart(opened: Opening, bodies: Bodies) -> None:
+def test_call_is_unchanged_after_a_restart(opened: Opening, bodies: Bodies) -> None:
     request = stored_request(b"\x00\xff" * 5000, is_repeatable=False, upstream_name="a", is_stream=True, priority=2)
     one = letter("one", request=request, webhook="done", client=None, rounds=2)
     other = deferred_call("other", deadline_at=None, request=stored_request(b"", model="é\n"))
@@ -224,7 +224,7 @@ def test_call_in_no_state_that_there_is_is_refused(store: SqliteCallStore, wrong
 # states of a call
 
 
-def test_what_is_due_is_begun_once_the_longest_due_first(opened: Opening) -> None:
+def test_due_calls_are_begun_once_the_longest_due_first(opened: Opening) -> None:
     one, other = opened("one"), opened("two")
     for number, due_at in enumerate((30.0, 10.0, 20.0, 99.0)):
         one.add(deferred_call(str(number), due_at=due_at))
@@ -307,7 +307,7 @@ def test_call_of_another_gateway_or_not_running_cannot_be_ended(opened: Opening)
 # leases
 
 
-def test_call_of_a_gateway_that_is_gone_is_taken_over_when_its_lease_has_ended(opened: Opening) -> None:
+def test_call_of_a_dead_gateway_is_taken_over_when_its_lease_has_ended(opened: Opening) -> None:
     gone, heir = opened("gone"), opened("heir")
     gone.add(deferred_call())
     gone.begin(1000, 1, 30)
@@ -358,7 +358,7 @@ def test_dead_letters_are_queued_at_a_pace_the_oldest_first(store: SqliteCallSto
     assert [ids(store.begin(now, 9, 30)) for now in (2000, 2000.4, 2000.5, 2001)] == [["0"], [], ["1"], ["2"]]
 
 
-def test_second_requeue_waits_behind_the_first(store: SqliteCallStore) -> None:
+def test_second_requeue_waits_for_the_first(store: SqliteCallStore) -> None:
     for number in range(4):
         store.add(letter(str(number), received_at=1000.0 + number))
     store.requeue(CallFilter(until=1001.0), 2000, 0.5)
@@ -436,7 +436,7 @@ def test_found_are_the_newest_first_page_by_page_without_bodies(store: SqliteCal
     assert {(call.request.body, call.ended and call.ended.body) for call in page} == {(None, None)}
 
 
-def test_found_is_what_is_wanted(store: SqliteCallStore) -> None:
+def test_filter_finds_matching_calls(store: SqliteCallStore) -> None:
     store.add(letter("a", 1.0))
     store.add(letter("b", 2.0, request=stored_request(route="other")))
     store.add(letter("c", 3.0, ended=CallFailure(kind="rate_limit", detail="429")))
@@ -455,7 +455,7 @@ def test_any_number_of_ids_can_be_requested(store: SqliteCallStore) -> None:
     assert ids(store.find(CallFilter(ids=[str(number) for number in range(50_000)]), 9, None)) == ["7"]
 
 
-def test_stats_count_and_weigh_what_is_there(store: SqliteCallStore) -> None:
+def test_stats_count_and_measure_the_stored_calls(store: SqliteCallStore) -> None:
     store.add(letter("a", 5.0, request=stored_request(b"x" * 10_000)))
     store.add(deferred_call("b", 7.0))
     store.add(deferred_call("c", 3.0))
@@ -477,7 +477,7 @@ def test_stats_count_and_weigh_what_is_there(store: SqliteCallStore) -> None:
 # deletion
 
 
-def test_deleted_is_what_is_wanted_but_not_what_runs(store: SqliteCallStore) -> None:
+def test_delete_removes_matching_calls_but_not_running_ones(store: SqliteCallStore) -> None:
     store.add(deferred_call("runs"))
     store.begin(1000, 1, 30)
     for number in range(3):
@@ -504,7 +504,7 @@ def test_call_that_was_begun_since_it_was_read_is_not_deleted(opened: Opening, m
     assert ids(other.find(CallFilter(), 9, None)) == ["a"]
 
 
-def test_nothing_of_what_was_deleted_is_left_in_the_files(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_deleted_data_is_removed_from_the_files(store: SqliteCallStore, tmp_path: Path) -> None:
     for number in range(120):
         store.add(letter(str(number), request=stored_request(b"who shot the sheriff? " * (1 + number * 3))))
     assert b"sheriff" in on_the_disk(tmp_path)
@@ -514,7 +514,7 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(store: SqliteCallStore
     assert (tmp_path / "calls.db").stat().st_size < size / 5
 
 
-def test_sweep_deletes_what_is_too_old(store: SqliteCallStore) -> None:
+def test_sweep_deletes_expired_calls(store: SqliteCallStore) -> None:
     store.add(deferred_call("answered"))
     store.begin(1000, 1, 30)
     store.answer("answered", ANSWER, 1, 1001)
@@ -568,7 +568,7 @@ def test_deferred_calls_are_encrypted_where_there_is_a_key(opened: Opening, tmp_
     assert b"sky blue" in on_the_disk(tmp_path)
 
 
-def test_old_key_still_opens_what_it_has_sealed(opened: Opening) -> None:
+def test_old_key_still_opens_its_data(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(deferred_call("a"))
     both = opened(bodies=sealed(NEW, OLD))
     both.add(deferred_call("b"))
@@ -578,7 +578,7 @@ def test_old_key_still_opens_what_it_has_sealed(opened: Opening) -> None:
     assert new.request.body == BODY
 
 
-def test_what_another_key_has_sealed_waits_for_it(opened: Opening) -> None:
+def test_data_of_another_key_waits_for_it(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(deferred_call("sealed"))
     stranger = opened("two", sealed(NEW))
     stranger.add(deferred_call("own"))

@@ -94,13 +94,13 @@ async def test_refused_head_request_is_not_repeated(refusal: Sequence[Step]) -> 
     assert lines(requests) == ["HEAD /health", "GET /health", "GET /health"]
 
 
-async def test_what_is_not_there_by_either_way_does_no_harm() -> None:
+async def test_missing_health_page_does_no_harm_by_either_method() -> None:
     sights, requests = await looks(1, NOT_THERE_AT_HEAD, [whole(404, b'{"detail":"Not Found"}')])
     assert sights == [ProbeResult("answered", "it answered 404 to the health page")]
     assert len(requests) == 2
 
 
-async def test_page_that_is_not_well_is_no_reason_to_give_up_head() -> None:
+async def test_unhealthy_page_is_no_reason_to_stop_using_head() -> None:
     unwell: list[Step] = [Respond(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")]
     sights, requests = await looks(2, unwell, [whole(503, b"{}")], NO_BODY)
     assert [each.finding for each in sights] == ["failed", "ok"]
@@ -177,7 +177,7 @@ async def test_anthropic_list_of_models_is_requested_in_its_dialect() -> None:
         ([whole(500, b"{}")], "failed"),
     ],
 )
-async def test_list_of_models_without_ours(script: Sequence[Step], finding: str) -> None:
+async def test_list_of_models_without_the_wanted_one(script: Sequence[Step], finding: str) -> None:
     sights, _ = await looks(1, script, settings=MODELS, wanted=("m",))
     assert [each.finding for each in sights] == [finding]
 

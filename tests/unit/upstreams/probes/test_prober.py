@@ -191,7 +191,7 @@ async def test_stop_cancels_running_probes_and_starts_no_more() -> None:
 # results
 
 
-async def test_what_was_found_is_shown() -> None:
+async def test_results_are_shown() -> None:
     async with probing(b=Slow(2, ANSWERED)) as stand:
         assert stand.view().state == "unknown"
         assert (stand.view().last, stand.view().looked_wall) == (None, None)
@@ -370,7 +370,7 @@ def states(stand: Stand, label: str) -> tuple[str, str]:
     return deployment.breaker.state, deployment.host.state
 
 
-async def test_health_page_that_was_well_all_along_opens_no_way() -> None:
+async def test_health_page_that_was_always_well_admits_no_call_early() -> None:
     async with probing() as stand:
         await stand.clock.pass_s(1)
         open_breaker(stand, "a/m")
@@ -378,7 +378,7 @@ async def test_health_page_that_was_well_all_along_opens_no_way() -> None:
         assert states(stand, "a/m")[0] == "open"
 
 
-async def test_health_page_that_has_seen_the_outage_lets_a_call_through_when_it_ends() -> None:
+async def test_health_page_that_saw_the_outage_admits_a_call_when_it_ends() -> None:
     async with probing(a=FAILED) as stand:
         await stand.clock.pass_s(1)
         open_breaker(stand, "a/m")
@@ -397,14 +397,14 @@ async def test_any_answer_shows_that_the_host_can_be_reached() -> None:
         assert states(stand, "a/m") == ("closed", "half_open")
 
 
-async def test_call_for_one_token_lets_a_call_through_at_once() -> None:
+async def test_probe_with_one_token_admits_a_call_at_once() -> None:
     async with probing(CALLED) as stand:
         open_breaker(stand, "a/m")
         await stand.clock.pass_s(1)
         assert states(stand, "a/m")[0] == "half_open"
 
 
-async def test_failure_opens_no_breaker_and_no_way() -> None:
+async def test_failed_probe_opens_no_breaker_and_admits_no_call() -> None:
     async with probing(CALLED, a=FAILED, **A_M_FAILS) as stand:
         open_breaker(stand, "a/m")
         open_breaker(stand, "a/m", of_host=True)
@@ -496,7 +496,7 @@ async def test_reload_preserves_unchanged_probes_and_restarts_changed_ones() -> 
         assert (stand.looks("a"), stand.looks("b")) == ([0, 10, 20], [0, 10, 20, 25])
 
 
-async def test_reload_forgets_what_is_gone() -> None:
+async def test_reload_forgets_removed_probes() -> None:
     async with probing(a=FAILED) as stand:
         await stand.clock.pass_s(25)
         stand.prober.set_failed("b", "it did not start")

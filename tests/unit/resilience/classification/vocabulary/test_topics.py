@@ -48,7 +48,7 @@ def worded(message: str, **more: Any) -> dict[str, Any]:
         (500, "Waiting for the backend: deadline passed", Kind.TIMEOUT),
     ],
 )
-def test_sentence_without_a_known_phrase_is_read_by_what_it_is_about(status: int, message: str, kind: Kind) -> None:
+def test_sentence_without_a_known_phrase_is_read_by_its_topic(status: int, message: str, kind: Kind) -> None:
     assert verdict(status, worded(message)).kind is kind
 
 
@@ -165,7 +165,7 @@ def test_status_object_of_kubernetes_means_its_reason(body: dict[str, Any], kind
         ("cooldown_seconds", 20, 20.0), ("attempts", 9, None), ("wait", 9, None),
     ],
 )  # fmt: skip
-def test_field_that_names_a_wait_is_known_by_its_name(field: str, value: object, seconds: float | None) -> None:
+def test_field_with_a_wait_is_recognized_by_its_name(field: str, value: object, seconds: float | None) -> None:
     assert verdict(429, {"error": {"message": "slow down", field: value}}).retry_after_s == seconds
 
 

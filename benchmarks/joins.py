@@ -1,7 +1,7 @@
 """How often a text that was cut and continued by instruction is joined correctly, and how often not at all.
 
-Ten thousand cuts over eight kinds of text and twelve habits of models (`tests.fakes.habits`); the continuation is fed
-in pieces, like a stream.
+Ten thousand cuts over eight kinds of text and twelve habits of models (`tests.fakes.continuation_styles`); the
+continuation is fed in pieces, like a stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from llm_guard.dialects.resume.text_join import seam
-from tests.fakes.habits import HABITS, OTHERS, REPEATING, TEXTS, UNJOINABLE, Cut, Habit
+from tests.fakes.continuation_styles import HABITS, OTHERS, REPEATING, TEXTS, UNJOINABLE, Cut, Habit
 from tests.fakes.hard_texts import KINDS
 
 CUTS = 105

@@ -63,7 +63,7 @@ def test_round_in_which_calls_failed_makes_the_figure_invalid() -> None:
     assert failed.spread(result.CALLS_PER_S, ENVOY) is not None
 
 
-def test_everything_promised_is_judged() -> None:
+def test_all_targets_are_judged() -> None:
     assert list(verdicts(compared()).values()) == ["holds"] * 5
     assert compared().broken == []
 
@@ -82,7 +82,7 @@ BAD: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {
 
 
 @pytest.mark.parametrize("broken", BAD)
-def test_promise_that_does_not_hold_is_told(broken: str) -> None:
+def test_missed_target_is_reported(broken: str) -> None:
     found = verdicts(compared(BAD[broken]))
     assert [text for text, verdict in found.items() if verdict != "holds"] == [broken]
     assert found[broken] == "does not hold"
@@ -91,11 +91,11 @@ def test_promise_that_does_not_hold_is_told(broken: str) -> None:
 
 
 @pytest.mark.parametrize(("is_least", "is_within", "holds"), [(True, True, True), (False, False, False)])
-def test_limit_itself_is_good_or_not_as_it_was_said(is_least: bool, is_within: bool, holds: bool) -> None:
+def test_limit_itself_passes_or_fails_as_declared(is_least: bool, is_within: bool, holds: bool) -> None:
     assert Promise("", 2.0, 2.0, is_least=is_least, is_within=is_within).holds is holds
 
 
-def test_without_envoy_its_promises_are_not_measured_and_not_broken() -> None:
+def test_without_envoy_its_targets_are_neither_measured_nor_missed() -> None:
     alone = {figure: {way: each for way, each in by.items() if way != ENVOY} for figure, by in GOOD.items()}
     found = compared(alone)
     assert [text for text, verdict in verdicts(found).items() if verdict == "not measured"] == [
@@ -105,13 +105,13 @@ def test_without_envoy_its_promises_are_not_measured_and_not_broken() -> None:
     assert "| calls a second, of Envoy's | at least 0.6 |  | not measured |" in page.page(found, MACHINE)
 
 
-def test_errors_are_broken_promises_and_on_the_page() -> None:
+def test_errors_miss_a_target_and_are_on_the_page() -> None:
     found = compared({}, "llm_guard: 64 connections: 3 of 9000 calls failed (HTTP/1.1 503)")
     assert found.broken == ["llm_guard: 64 connections: 3 of 9000 calls failed (HTTP/1.1 503)"]
     assert "- llm_guard: 64 connections: 3 of 9000 calls failed" in page.page(found, MACHINE)
 
 
-def test_page_tells_each_figure_of_each_way() -> None:
+def test_page_shows_each_figure_of_each_proxy() -> None:
     text = page.page(compared(), MACHINE)
     assert "| calls a second, 64 connections | 70000 (35000, 72000) | 18000 (9000, 19000) | 8000" in text
     assert "| CPU per call |  | 50.0 µs | 110.0 µs | 31.0 µs |" in text
@@ -141,12 +141,12 @@ def test_envoys_config_gets_its_ports() -> None:
     assert "admin" not in text.replace("no admin page", "")
 
 
-def test_missing_envoy_is_told_where_to_get_it() -> None:
+def test_missing_envoy_error_names_the_download() -> None:
     with pytest.raises(FileNotFoundError, match=r"benchmarks/peers/README\.md"):
         find_envoy("no-such-program")
 
 
-def test_peer_is_known_by_name_url_and_process() -> None:
+def test_peer_is_described_by_name_url_and_process() -> None:
     [nginx, other] = parse_peers(["nginx=http://127.0.0.1:80", "other=http://127.0.0.1:81"], ["other=1"])
     assert (nginx.name, nginx.url, nginx.process) == ("nginx", "http://127.0.0.1:80", None)
     assert other.process is not None

@@ -52,7 +52,7 @@ async def test_answer_in_pieces_is_one_answer() -> None:
     assert (len(load.latencies_s), load.failed) == (2, 0)
 
 
-async def test_next_call_goes_out_with_the_answer() -> None:
+async def test_next_call_is_sent_after_the_response() -> None:
     load = Load("http://127.0.0.1:9")
     connection = connected(load)
     load.ask(time.monotonic())
@@ -63,7 +63,7 @@ async def test_next_call_goes_out_with_the_answer() -> None:
     assert len(load.latencies_s) == 2
 
 
-async def test_other_status_is_a_failure_and_told() -> None:
+async def test_unexpected_status_is_a_reported_failure() -> None:
     load = Load("http://127.0.0.1:9")
     connection = connected(load)
     load.ask(time.monotonic())
@@ -115,7 +115,7 @@ async def test_warm_up_is_forgotten() -> None:
     assert (load.latencies_s, load.failed, load.complaint) == ([], 0, "")
 
 
-def test_calls_come_by_chance_at_the_rate_and_the_same_each_time() -> None:
+def test_calls_arrive_randomly_at_the_rate_and_reproducibly() -> None:
     found = instants(1000, 5.0)
     gaps = [after - before for before, after in itertools.pairwise(found)]
     assert found == instants(1000, 5.0)
@@ -141,7 +141,7 @@ async def test_provider_answers_a_call_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("field", [b'"user": "pace_s=60.0"', b'"user":"pace_s=60.0","stream":true'])
-async def test_provider_streams_at_the_pace_that_is_asked_for(field: bytes) -> None:
+async def test_provider_streams_at_the_requested_pace(field: bytes) -> None:
     provider, line, body = _Connection(), Line(), b'{"model": "gpt-4o", ' + field + b"}"
     provider.connection_made(line)
     provider.data_received(b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))

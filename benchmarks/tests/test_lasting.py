@@ -45,20 +45,20 @@ def test_hits_are_of_the_measured_model() -> None:
     assert config(HITS).models["gpt-4o"].cache is not None
 
 
-def test_two_per_cent_are_let_pass_and_more_is_told() -> None:
+def test_two_per_cent_pass_and_more_is_reported() -> None:
     assert lasted(101.9).broken == []
     assert lasted(102.5).broken == ["CPU of a call that uses none of it: 1.025 of one where all is off, against 1.02"]
 
 
-def test_failed_calls_are_told() -> None:
+def test_failed_calls_are_reported() -> None:
     assert lasted(100.0, ("all off: 3 calls failed",)).broken == ["all off: 3 calls failed"]
 
 
-def test_ratios_stand_in_the_json() -> None:
+def test_ratios_are_in_the_json() -> None:
     assert lasted(101.0).as_dict()["ratios"]["cpu_s_per_call"][ELSEWHERE][0] == 1.01
 
 
-def test_page_tells_all_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_shows_all_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     report.write_lasting(lasted(101.0, ("it rained",)))
     page = (tmp_path / "lasting.md").read_text()

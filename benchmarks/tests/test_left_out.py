@@ -51,7 +51,7 @@ def test_every_name_of_a_group_is_in_a_source() -> None:
     assert [name for names in NAMES.values() for name in names if not any(name in source for source in sources)] == []
 
 
-def test_word_of_a_sense_leaves_in_the_stricter_figure() -> None:
+def test_evidence_word_of_a_sense_is_left_out_of_the_stricter_figure() -> None:
     one = record("one", 503, "the backlog is full")
     taught = Taught([one, record("other", 503, "the queue is full")], WALL)
     found = {strict: dict_of(read_unknown([one], taught, WALL, words_too=strict)) for strict in (False, True)}
@@ -63,14 +63,14 @@ def dict_of(answers: Any) -> str:
     return str(found["category"])
 
 
-def test_group_is_a_house_and_what_stands_in_between_has_a_name() -> None:
+def test_group_is_a_provider_and_each_intermediary_has_a_name() -> None:
     assert group_of({"provider": "vertex"}) == group_of({"provider": "gemini"}) == "google"
     assert group_of({"provider": "edge", "id": "x-1", "headers": {"server": "Envoy"}}) == "envoy"
     assert group_of({"provider": "edge", "id": "kong-429"}) == "kong"
     assert group_of({"provider": "mistral"}) == "mistral"
 
 
-def test_providers_that_are_not_known_are_read_as_well_as_is_published() -> None:
+def test_unknown_providers_are_read_as_well_as_is_published() -> None:
     score = Score("left out", promised=LEFT_OUT_PROMISED)
     for each, found in read_unknown(RECORDS, Taught(RECORDS, WALL), WALL):
         score.add(each, found, group_of(each))

@@ -53,7 +53,7 @@ def test_every_alert_is_on_in_one_and_off_in_the_other() -> None:
     assert all(getattr(on, rule) is not None for rule in type(on).model_fields)
 
 
-def test_watchers_ask_for_what_the_dashboard_asks_for_as_often() -> None:
+def test_watchers_request_what_the_dashboard_requests_as_often() -> None:
     found = re.findall(r'path: "([^"]+)", every_s: ([0-9.]+)', FEED.read_text())
     assert {f"/{path}": float(every_s) for path, every_s in found} == {
         path: every_s for path, every_s in PAGES.items() if path != "/metrics"
@@ -65,13 +65,13 @@ def test_ratio_is_taken_round_by_round() -> None:
     assert (share, low, high) == pytest.approx((0.96, 0.9, 1.0))
 
 
-def test_more_than_the_promised_cost_is_a_broken_promise() -> None:
+def test_cost_above_the_limit_misses_the_target() -> None:
     assert operated(0.9, 0.96, 0.96).broken == []
     [told] = operated(0.94, 0.94, 1.0).broken
     assert "0.940" in told
 
 
-def test_looks_that_failed_are_told() -> None:
+def test_failed_requests_of_watchers_are_reported() -> None:
     assert operated(1.0, errors=("2 looks failed",)).broken == ["2 looks failed"]
 
 
@@ -81,7 +81,7 @@ def test_each_turn_begins_with_another() -> None:
     assert [turns[3 * turn][1] for turn in range(3)] == [BARE, KEPT, WATCHED]
 
 
-def test_page_tells_all_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_shows_all_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     report.write_ops(operated(0.9, 1.0, 0.96, errors=("it rained",)))
     page = (tmp_path / "ops.md").read_text()

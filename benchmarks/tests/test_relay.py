@@ -34,7 +34,7 @@ def test_cost_is_per_chunk_however_many_came() -> None:
     assert found.ratio == pytest.approx(1.0)
 
 
-def test_chunks_that_were_passed_on_together_are_told() -> None:
+def test_chunks_that_were_passed_on_together_are_reported() -> None:
     found = summed([window(20)], [window(20, chunks=1000, writes=500)])
     assert found.chunks_per_write == pytest.approx(2.0)
     assert (found.delay_p50_s, found.delay_p99_s) == (0.002, 0.003)
@@ -46,18 +46,18 @@ def cost(ratio: float, broken: int = 0) -> RelayCost:
     return RelayCost(3, (Size(50, 0.01, (plain, guarded)),))
 
 
-def test_more_than_the_promised_ratio_is_a_broken_promise() -> None:
+def test_ratio_above_the_limit_misses_the_target() -> None:
     assert cost(1.3).broken == []
     [told] = cost(1.31).broken
     assert told.startswith("50 streams, llm_guard: 1.31 times")
 
 
-def test_a_stream_that_did_not_last_is_a_broken_promise() -> None:
+def test_stream_that_did_not_last_misses_the_target() -> None:
     [told] = cost(1.0, broken=2).broken
     assert told == "50 streams, llm_guard: 2 streams broke"
 
 
-def test_page_tells_each_way_at_each_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_shows_each_proxy_at_each_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     report.write_relay(cost(1.25))
     page = (tmp_path / "relay.md").read_text()

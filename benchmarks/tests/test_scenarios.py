@@ -67,7 +67,7 @@ def test_a_success_during_the_outage_is_no_recovery() -> None:
 
 
 @pytest.mark.parametrize(("told_s", "off_s"), [(2.0, 0.0), (2.4, 0.3), (1.0, 0.9)])
-def test_a_retry_after_is_right_when_the_next_call_is_let_through_then(told_s: float, off_s: float) -> None:
+def test_retry_after_is_right_when_the_next_call_is_admitted_then(told_s: float, off_s: float) -> None:
     """Calls come every 100 ms; the first one admitted is that of 4.0 s."""
     later = [refused(2.1 + place / 10, 1.9 - place / 10) for place in range(19)]
     found = outage_of([failed(1.9, 0.0), refused(2.0, told_s), *later, ok(4.0)])
@@ -77,11 +77,11 @@ def test_a_retry_after_is_right_when_the_next_call_is_let_through_then(told_s: f
     assert found.retry_after_off_s == pytest.approx(off_s, abs=0.1)
 
 
-def test_who_never_refuses_has_no_retry_after_to_be_wrong() -> None:
+def test_proxy_that_never_refuses_has_no_wrong_retry_after() -> None:
     assert outage_of([failed(1.0, 0.1), ok(4.0)]).retry_after_off_s is None
 
 
-def test_answers_and_requests_are_told_by_second() -> None:
+def test_responses_and_requests_are_reported_by_second() -> None:
     found = measured([ok(0.1), ok(0.2), failed(0.9, 0.2), ok(2.5)], [(0.0, 0), (1.0, 2), (2.0, 6), (2.5, 7)])
     assert (found.successes, found.failures, found.requests) == ((2, 0, 1), (0, 1, 0), (2, 4, 1))
 
@@ -128,7 +128,7 @@ def test_every_scenario_can_be_played() -> None:
             parse_plan(act.model, act.faults)
 
 
-def test_every_scenarios_config_is_one_but_for_what_no_gateway_knows_yet() -> None:
+def test_config_of_every_scenario_differs_only_in_unsupported_keys() -> None:
     for scenario in SCENARIOS:
         plain = replace(scenario, rules="" if "hedge" in scenario.rules else scenario.rules)
         at = "http://127.0.0.1:9"

@@ -56,7 +56,7 @@ def test_compares_test_by_test() -> None:
     assert compare(straight, behind) == [Difference("a", PASSED, FAILED), Difference("b", FAILED, PASSED)]
 
 
-def test_a_test_that_ran_one_way_only_differs() -> None:
+def test_test_that_ran_on_one_side_only_differs() -> None:
     found = compare({"a": PASSED}, {"b": PASSED})
     assert [(entry.test, entry.straight.result, entry.behind.result) for entry in found] == [
         ("a", "passed", "not run"),
@@ -82,7 +82,7 @@ def test_reads_every_kind_of_outcome() -> None:
     }
 
 
-def test_promise_is_broken_by_a_difference_and_by_an_empty_comparison() -> None:
+def test_difference_or_empty_comparison_misses_the_target() -> None:
     assert result().broken == []
     assert result(Difference("a", PASSED, FAILED)).broken == ["openai 1.2: 1 tests end otherwise behind the gateway"]
     assert "nothing was compared" in result(passed=0).broken[0]
@@ -96,7 +96,7 @@ def test_page_names_each_test_that_differs(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "sdk-suites.json").read_text())["suites"][0]["differences"][0]["test"] == "m.T::a"
 
 
-def test_pinned_version_comes_with_its_hashes() -> None:
+def test_pinned_version_has_its_hashes() -> None:
     entry = "openai==3.52.0 \\\n    --hash=sha256:a1 \\\n    --hash=sha256:b2"
     assert locked("openai", f"openai-extra==9\n{entry}\n    # via\nother==1\n") == ("3.52.0", entry)
     with pytest.raises(SourceError, match="does not pin"):

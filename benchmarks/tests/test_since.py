@@ -31,7 +31,7 @@ def test_versions_have_the_same_config_and_keys_admit_the_measured_calls() -> No
     assert keyed.upstreams["provider"].api_key == "sk-provider"
 
 
-def test_promises_that_do_not_hold_are_told() -> None:
+def test_missed_targets_are_reported() -> None:
     assert since(101.0, 104.0).broken == []
     assert since(102.0, 104.0).broken == ["CPU per call: 1.020 of abc1234, against 1.01"]
     assert since(100.0, 104.0).broken == ["CPU per call with client keys: 1.040 of that without, against 1.03"]

@@ -58,18 +58,18 @@ def test_warm_up_is_not_taken_for_a_leak() -> None:
 
 
 @pytest.mark.parametrize(("minutes", "promised"), [(5.0, 30.0), (30.0, 5.0)])
-def test_a_leak_is_a_broken_promise(minutes: float, promised: float) -> None:
+def test_leak_misses_the_target(minutes: float, promised: float) -> None:
     """The allocator's last steps weigh less the longer a run is, so the bound is lower."""
     assert soak(promised - 1, minutes).broken == []
     [told] = soak(promised + 1, minutes).broken
     assert told == f"memory grew by {promised + 1:.0f} MB an hour against {promised:.0f}"
 
 
-def test_a_leak_is_told_per_stream() -> None:
+def test_leak_is_reported_per_stream() -> None:
     assert soak(360.0).bytes_per_stream == pytest.approx(1000, rel=0.01), "a hundred streams a second, 100 kB a second"
 
 
-def test_a_short_run_says_nothing_of_memory() -> None:
+def test_short_run_proves_nothing_about_memory() -> None:
     assert soak(9000.0, minutes=1.0).broken == []
 
 
@@ -85,22 +85,22 @@ def test_a_short_run_says_nothing_of_memory() -> None:
         ({"gauge": 1}, "1 in-flight gauge left behind"),
     ],
 )
-def test_whatever_is_left_behind_is_a_broken_promise(left: dict[str, int], told: str) -> None:
+def test_leftovers_miss_the_target(left: dict[str, int], told: str) -> None:
     assert replace(soak(), after=replace(EMPTY, **left)).broken == [told]
 
 
-def test_fewer_than_before_is_nothing_left_behind() -> None:
+def test_fewer_than_before_are_no_leftovers() -> None:
     assert replace(soak(), after=replace(EMPTY, tasks=1, fds=10)).left_over == {}
 
 
 @pytest.mark.parametrize(("how", "why"), [("silent", "ended without a word"), ("hung", "never ended")])
-def test_a_stream_whose_end_nobody_told_is_a_broken_promise(how: str, why: str) -> None:
+def test_stream_whose_end_was_not_reported_misses_the_target(how: str, why: str) -> None:
     found = replace(soak(), ended={"reads": {"whole": 10, how: 1}, "reads slowly": {how: 2}})
     assert found.whole_share == pytest.approx(10 / 11)
     assert found.broken == [f"3 streams {why}"]
 
 
-def test_flat_memory_under_no_load_is_a_broken_promise() -> None:
+def test_flat_memory_without_load_misses_the_target() -> None:
     """Happened when the provider of a soak had stopped: the gateway refused all calls, and its memory was perfectly
     flat."""
     [told] = replace(soak(), ended={"reads": {"whole": 50, "refused": 50}}).broken
@@ -109,12 +109,12 @@ def test_flat_memory_under_no_load_is_a_broken_promise() -> None:
     assert told.startswith("the load was not as meant: 800 streams open")
 
 
-def test_what_the_gateway_complains_of_is_a_broken_promise() -> None:
+def test_logged_complaint_misses_the_target() -> None:
     [told] = replace(soak(), stray=("Task exception was never retrieved", "Boom")).broken
     assert told == "the gateway wrote 2 lines to standard error: Boom"
 
 
-def test_page_and_picture_tell_the_slope_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_and_picture_show_the_slope_and_the_leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     report.write_soak(replace(soak(12.0), after=replace(EMPTY, tasks=9), ended={"reads": {"hung": 1, "whole": 3}}))
     page = (tmp_path / "soak.md").read_text()

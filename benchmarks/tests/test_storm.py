@@ -8,7 +8,7 @@ from benchmarks.storm.report import page
 from benchmarks.storm.row import promised
 
 
-def test_each_row_stands_on_the_page() -> None:
+def test_each_row_is_on_the_page() -> None:
     assert "| A47 | a storm | 1 | 1 |" in page([promised("A47", "a storm", "1", "1", holds=True)])
 
 

@@ -95,7 +95,7 @@ def test_a_percentile_is_one_of_the_values() -> None:
 # the provider
 
 
-def test_the_provider_storms_and_then_takes_what_is_offered() -> None:
+def test_provider_storms_and_then_accepts_the_offered_load() -> None:
     provider = StormyProvider(replace(CELL, hint_s=30), iter(()))
     assert provider.answer(request(BEFORE_S - 0.1)).status == 200
     stormy = provider.answer(request(BEFORE_S))
@@ -128,7 +128,7 @@ def test_cells_are_chosen_by_their_values() -> None:
     assert cell == CELL
 
 
-def test_cells_keep_their_order_and_are_reported_as_they_are_ready() -> None:
+def test_cells_keep_their_order_and_are_reported_when_ready() -> None:
     chosen = [Cell(5.0, 0.5, "503", None), Cell(5.0, 5.0, "503", None)]
     lines: list[str] = []
     storms = run_cells(lines.append, chosen, processes=1)
@@ -159,7 +159,7 @@ def test_a_substitution_is_judged_by_each_of_its_bounds() -> None:
     )] == [1, 1, 1]  # fmt: skip
 
 
-def test_what_the_fallback_answers_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_of_the_fallback_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fallbacks, "SECONDS", 20.0)
     monkeypatch.setattr(fallbacks, "FAILING_SHARE", 1.0)
     found = fallbacks.measure(Flaw("503", None, 5.0))
@@ -170,7 +170,7 @@ def test_what_the_fallback_answers_is_counted(monkeypatch: pytest.MonkeyPatch) -
     assert found.p99_s == pytest.approx(0.5)
 
 
-def test_slow_calls_are_told_from_quick_ones() -> None:
+def test_slow_calls_are_distinguished_from_quick_ones() -> None:
     case = SlowCase("", False, CASES[0].answer, quick_per_slow=9, quick_first=5)
     assert [number for number in range(40) if case.is_slow(number)] == [5, 15, 25, 35]
     assert case.calls == 2005

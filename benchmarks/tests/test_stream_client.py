@@ -51,7 +51,7 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
         yield data[start : start + size]
 
 
-async def test_request_asks_for_a_stream_of_the_model() -> None:
+async def test_request_is_for_a_stream_of_the_model() -> None:
     client = new_client()
     assert isinstance(client.transport, Line)
     head, _, body = client.transport.written.partition(b"\r\n\r\n")
@@ -74,7 +74,7 @@ async def test_request_asks_for_a_stream_of_the_model() -> None:
         (b"", True, "cut"),
     ],
 )
-async def test_each_end_is_told_from_the_others(answer: bytes, is_cut: bool, how: str, size: int) -> None:
+async def test_each_end_is_distinguished_from_the_others(answer: bytes, is_cut: bool, how: str, size: int) -> None:
     client = new_client()
     for piece in pieces(answer, size):
         client.data_received(piece)
@@ -93,7 +93,7 @@ async def test_an_error_in_place_of_a_stream_is_a_refusal() -> None:
     assert client.begun.is_set(), "whoever waits for its first event would wait for ever"
 
 
-async def test_who_leaves_is_not_taken_for_one_who_was_cut_off() -> None:
+async def test_client_that_disconnects_is_not_counted_as_cut_off() -> None:
     client = new_client()
     client.data_received(HEAD + chunk(TOKEN))
     client.leave()
@@ -109,7 +109,7 @@ async def test_a_stream_has_begun_with_its_first_event() -> None:
     assert client.begun.is_set()
 
 
-async def test_events_and_the_writes_they_came_in_are_counted() -> None:
+async def test_events_and_the_writes_that_carried_them_are_counted() -> None:
     client = new_client()
     client.data_received(HEAD)
     before = client.frames

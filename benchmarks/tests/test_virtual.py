@@ -83,7 +83,7 @@ def test_timers_ring_in_the_order_of_their_instants_and_at_them() -> None:
     assert [at for _, at in rung] == pytest.approx([1.0, 1.5, 3.0])
 
 
-def test_wall_time_goes_with_the_clock() -> None:
+def test_wall_time_follows_the_clock() -> None:
     async def main(clock: VirtualClock) -> float:
         wall = clock.wall()
         await clock.sleep(10.0)
@@ -119,11 +119,11 @@ def test_a_wait_without_end_is_an_error() -> None:
 # clients
 
 
-def test_even_arrivals_come_at_their_rate() -> None:
+def test_even_arrivals_have_their_rate() -> None:
     assert list(Load(MODEL, 2.0, 2.0, arrivals="even").times(Random(1))) == pytest.approx([0.25, 0.75, 1.25, 1.75])
 
 
-def test_poisson_arrivals_come_at_their_rate_and_spread() -> None:
+def test_poisson_arrivals_have_their_rate_and_spread() -> None:
     times = list(Load(MODEL, 50.0, 300.0, begins_at=100.0).times(Random(1)))
     assert len(times) == pytest.approx(10_000, rel=0.05)
     assert 100.0 < times[0] < times[-1] < 300.0
@@ -236,7 +236,7 @@ def test_the_same_seed_plays_the_same() -> None:
     assert played(1) != played(2)
 
 
-def test_an_operators_act_comes_at_its_instant() -> None:
+def test_action_of_an_operator_happens_at_its_instant() -> None:
     seen: list[int] = []
 
     def look(gateway: Handler) -> None:

@@ -37,13 +37,13 @@ def test_hang_is_held_by_an_error_event_or_by_the_second_deployment() -> None:
     assert not replace(HELD, found="truncated").is_held
 
 
-def test_late_first_byte_breaks_the_promise() -> None:
+def test_late_first_byte_misses_the_target() -> None:
     in_time, late = Delays(ANSWERS[0], [0.001, 0.049], [0.001]), Delays(ANSWERS[0], [0.001, 0.051], [0.001])
     assert Judged([], {}, [in_time]).broken == []
     assert Judged([], {}, [in_time, late]).broken == ["first byte of speech after 51 ms"]
 
 
-def test_page_says_what_the_client_gets() -> None:
+def test_page_shows_what_the_client_gets() -> None:
     delays = [Delays(ANSWERS[0], [0.001, 0.002, 0.049], [0.001])]
     lines = page(Judged([HELD, BEGUN, replace(BEGUN, is_right=False)], {}, delays))
     rows = [line.split(" | ")[2] for line in lines if line.startswith("| chat")]

@@ -100,7 +100,7 @@ def test_attribute_without_an_annotation_has_the_type_of_its_first_value(tmp_pat
         ("@property\n    def a(self): ...\n    def act(self): self.a = 1", {}),
     ],
 )
-def test_instance_holds_what_its_class_says_and_its_methods_assign(
+def test_instance_has_the_attributes_that_its_class_declares_and_its_methods_assign(
     tmp_path: Path, body: str, found: dict[str, str]
 ) -> None:
     assert held(tmp_path, f"class C:\n    {body}\n") == found
@@ -120,7 +120,7 @@ def test_class_that_has_to_be_pythons_stays_it(tmp_path: Path, head: str) -> Non
     assert "class A" in found
 
 
-def test_class_that_inherits_declares_what_is_its_own(tmp_path: Path) -> None:
+def test_class_that_inherits_declares_its_own_attributes(tmp_path: Path) -> None:
     base = "class B:\n    def __init__(self): self.a = 0.0\n"
     text = base + "class C(B):\n    def act(self):\n        self.a = 1.0\n        self.b = 2.0\n"
     assert held(tmp_path, text) == {"b": "double"}
@@ -144,7 +144,7 @@ def test_class_that_inherits_declares_what_is_its_own(tmp_path: Path) -> None:
         "def act(): ...",
     ],
 )
-def test_what_c_cannot_call_is_called_as_before(tmp_path: Path, function: str) -> None:
+def test_code_that_c_cannot_call_is_called_as_before(tmp_path: Path, function: str) -> None:
     assert "cpdef" not in declared(tmp_path, f"class C:\n    {function}\n")
 
 
@@ -172,7 +172,7 @@ def test_names_of_other_modules_are_c_as_well(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_module_exports_stays_pythons(tmp_path: Path) -> None:
+def test_exports_of_a_module_stay_python_objects(tmp_path: Path) -> None:
     imported = "from llm_guard.one import C, act\n__all__ = ['C', 'act']\n"
     found = program(tmp_path, one="class C: ...\ndef act(): ...\n", two=imported)
     assert declarations(found.modules["llm_guard.two"], found) == "from llm_guard.one cimport C as C\n"

@@ -50,7 +50,7 @@ def test_a_package_without_init_is_incomplete(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("metadata", "named"), [("llm_guard-0.3.16.dist-info", " (llm-guard 0.3.16)"), ("x", "")])
-def test_another_package_is_named_with_its_version_where_that_is_known(
+def test_another_package_is_named_with_its_version_if_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, metadata: str, named: str
 ) -> None:
     (tmp_path / metadata).mkdir()

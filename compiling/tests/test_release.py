@@ -44,7 +44,7 @@ def test_nothing_is_released_where_nothing_has_changed(text: str) -> None:
         Changelog(text).next_version("0.1.0")
 
 
-def test_changelog_that_is_cut_has_an_empty_section_for_what_comes_next() -> None:
+def test_released_changelog_has_an_empty_section_for_the_next_version() -> None:
     done = Changelog(f"{HEAD}### Fixed\n\n- A bug.\n{OLD}").cut("0.3.2", "2026-02-01")
     assert done == f"{HEAD}## 0.3.2 - 2026-02-01\n\n### Fixed\n\n- A bug.\n{OLD}"
     assert Changelog(done).last_version == "0.3.2"
@@ -112,7 +112,7 @@ def test_bill_of_materials_names_every_pinned_distribution_and_what_is_bundled()
     assert document["dependencies"][0]["dependsOn"] == [each["bom-ref"] for each in document["components"]]
 
 
-def test_bundled_versions_are_those_that_lie_in_the_package() -> None:
+def test_bundled_versions_are_those_in_the_package() -> None:
     document = sbom("0.3.2", "", "2026-02-01T12:00:00Z")
     dashboard = ROOT / "llm_guard" / "admin" / "dashboard"
     assert "uPlot (v1.6.32)" in (dashboard / "uplot" / "uPlot.iife.min.js").read_text()[:80]
@@ -130,7 +130,7 @@ def test_checksums_are_of_all_files(tmp_path: Path) -> None:
     assert (tmp_path / "SHA256SUMS").read_text() == "".join(sums)
 
 
-def test_demo_whose_calls_fail_is_no_release() -> None:
+def test_demo_whose_calls_fail_blocks_the_release() -> None:
     good = (
         "20 % answer 503   82% ->   100%   73 requests for 60 calls\nx, without a fallback 0% -> 0% 9 requests for 60"
     )

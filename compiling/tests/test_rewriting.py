@@ -58,7 +58,7 @@ def test_every_line_stays_where_it_was() -> None:
          "class D(C):\n    def act(self): super(D, self).act()\n    def __init__(self): super().__init__()\n"),
     ],
 )  # fmt: skip
-def test_what_the_declarations_say_is_left_out(tmp_path: Path, old: str, new: str) -> None:
+def test_declarations_are_left_out(tmp_path: Path, old: str, new: str) -> None:
     frame = "class C: ...\nclass P(Protocol): ...\n"
     assert after(tmp_path, frame + old) == frame + new
 
@@ -77,7 +77,7 @@ def test_functions_that_c_calls_are_not_imported(tmp_path: Path) -> None:
     assert new["four"] == texts["four"]
 
 
-def test_what_is_exported_can_be_imported(tmp_path: Path) -> None:
+def test_exported_names_can_be_imported(tmp_path: Path) -> None:
     texts = {
         "one": "class C: ...\ndef act(): ...\n",
         "two": "from llm_guard.one import C, act\n__all__ = ['C', 'act']\n",

@@ -27,7 +27,7 @@ def test_the_package_was_found() -> None:
 
 
 @each_source
-def test_file_says_what_it_owns(path: Path) -> None:
+def test_file_docstring_states_what_it_owns(path: Path) -> None:
     said = ast.get_docstring(ast.parse(path.read_text()))
     assert said, f"{path.name} has no docstring"
     assert said[-1] in ".:)" or "\n" in said, f"the docstring of {path.name} is no sentence"
@@ -40,6 +40,6 @@ def test_file_can_be_read_in_one_sitting(path: Path) -> None:
 
 
 @each_source
-def test_names_say_more_than_that_something_is_done(path: Path) -> None:
+def test_names_are_not_vague(path: Path) -> None:
     vague = [name for name in defined_names(path) if any(word in name.lower() for word in BANNED)]
     assert not vague, f"{vague}: name what it owns or does"

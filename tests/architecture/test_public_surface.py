@@ -139,7 +139,7 @@ def surface() -> str:
     return "\n".join(f"# {title}\n" + "".join(f"{entry}\n" for entry in lines) for title, lines in sections.items())
 
 
-def test_public_names_are_those_that_were_promised() -> None:
+def test_public_names_match_the_published_list() -> None:
     now = surface()
     if os.environ.get(UPDATE):
         SNAPSHOT.write_text(now)

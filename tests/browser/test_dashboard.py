@@ -74,7 +74,7 @@ def tile(page: Page, label: str) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_page_loads_without_a_complaint_and_asks_nobody_else(opens: Opens, scheme: str) -> None:
+async def test_page_loads_without_errors_and_requests_nothing_from_other_hosts(opens: Opens, scheme: str) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens(color_scheme=scheme) as window:
         await call(stand)
         page = await window.open(stand.url)
@@ -172,7 +172,7 @@ async def said_by_a_provider(route: Route) -> None:
     await route.fulfill(json=said)
 
 
-async def test_events_that_come_in_pieces_are_read_whole(opens: Opens) -> None:
+async def test_fragmented_events_are_read_whole(opens: Opens) -> None:
     script = """async ([text, size]) => {
         const { readEvents } = await import(new URL("dashboard/stream.js", document.baseURI));
         const bytes = new TextEncoder().encode(text);
@@ -239,7 +239,7 @@ async def test_no_table_is_wider_than_its_place_on_a_laptop(opens: Opens, width:
 
 
 @pytest.mark.parametrize("fonts", ["dejavu", "liberation", None])
-async def test_tables_are_as_wide_whatever_fonts_a_machine_has(tmp_path: Path, fonts: str | None) -> None:
+async def test_tables_have_the_same_width_with_any_fonts(tmp_path: Path, fonts: str | None) -> None:
     folder = tmp_path if fonts is None else Path("/usr/share/fonts/truetype", fonts)
     if not folder.is_dir():
         pytest.skip(f"there is no {folder}: apt-get install fonts-{fonts}")
@@ -283,14 +283,14 @@ async def busy(route: Route) -> None:
     await route.fulfill(json=said)
 
 
-async def test_deployments_that_pass_through_say_what_they_are(opens: Opens) -> None:
+async def test_pass_through_deployments_are_labelled(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
         page = await window.open(stand.url)
         await expect(tile(page, "one")).to_contain_text("Pass-through: /upstreams/one/…")
         await expect(tile(page, "one/gpt")).not_to_contain_text("/upstreams/")
 
 
-async def test_event_of_an_alert_says_everything_once(opens: Opens) -> None:
+async def test_alert_event_shows_each_detail_once(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
         provider.switch("gpt", "status:500")
         for _ in range(3):
@@ -391,7 +391,7 @@ async def test_nothing_is_done_without_a_reason(opens: Opens) -> None:
         assert stand.breaker("one/gpt").state == "closed"
 
 
-async def test_what_the_gateway_refuses_to_do_is_said_in_the_dialog(opens: Opens) -> None:
+async def test_refused_change_is_explained_in_the_dialog(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
         window.expected = ("404",)
         page = await window.open(stand.url)
@@ -468,7 +468,7 @@ async def test_focus_stays_while_the_figures_change(opens: Opens) -> None:
 # login and roles
 
 
-async def test_token_is_asked_for_and_becomes_a_cookie_that_no_script_reads(opens: Opens) -> None:
+async def test_token_is_requested_and_becomes_a_cookie_that_scripts_cannot_read(opens: Opens) -> None:
     token = "an-operators-token"  # of this test
     async with MockProvider() as provider, gateway(provider, ops={"token": token}) as stand, opens() as window:
         window.expected = ("401",)
@@ -515,7 +515,7 @@ async def test_link_logs_in_once_and_leaves_no_code_in_the_address(opens: Opens)
             await expect(fresh).to_have_text("Healthy")
 
 
-async def test_event_source_and_web_socket_of_a_page_are_let_in_by_the_cookie(opens: Opens) -> None:
+async def test_cookie_authorizes_event_source_and_web_socket_of_a_page(opens: Opens) -> None:
     listen = """path => new Promise((resolve) => {
         const source = path.startsWith("ws") ? new WebSocket(path) : new EventSource(path);
         source.onerror = () => resolve("error");
@@ -560,7 +560,7 @@ async def test_viewer_is_offered_no_change_and_a_named_token_no_name(opens: Open
 # a gateway that is down
 
 
-async def test_gateway_that_is_away_is_said_so_and_comes_back_by_itself(opens: Opens) -> None:
+async def test_unreachable_gateway_is_shown_and_page_reconnects_by_itself(opens: Opens) -> None:
     async with MockProvider() as provider, opens() as window:
         window.expected = ("net::ERR",)
         async with gateway(provider) as stand:
@@ -578,7 +578,7 @@ async def test_gateway_that_is_away_is_said_so_and_comes_back_by_itself(opens: O
             await expect(page.locator("#events-state")).to_have_text("live")
 
 
-async def test_answer_that_is_not_understood_is_said_and_the_page_goes_on(opens: Opens) -> None:
+async def test_malformed_response_is_reported_and_the_page_keeps_working(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
         window.expected = ("TypeError",)
         await window.page.route("**/admin/metrics", lambda route: route.fulfill(json={"of": "another version"}))
@@ -636,7 +636,7 @@ async def sideways(page: Page) -> int:
     return max(0, int(await page.evaluate(script)))
 
 
-async def test_chosen_theme_is_kept(opens: Opens) -> None:
+async def test_chosen_theme_is_remembered(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens(color_scheme="dark") as window:
         page = await window.open(stand.url)
         await page.get_by_role("button", name="Light").click()
@@ -645,7 +645,7 @@ async def test_chosen_theme_is_kept(opens: Opens) -> None:
         assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 246, 243)"
 
 
-async def test_tab_that_nobody_looks_at_lets_go_of_its_events_and_gets_them_later(opens: Opens) -> None:
+async def test_hidden_tab_closes_its_event_stream_and_catches_up_later(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
         page = await window.open(stand.url)
         await expect(page.locator("#events-state")).to_have_text("live")

@@ -18,7 +18,14 @@ SEEDS = (1, 2)
 
 
 def kill_writers(folder: Path, seed: int) -> dict[str, Any]:
-    line = [sys.executable, "-m", "tests.chaos.killing", str(folder / str(seed)), str(seed), str(KILLS // len(SEEDS))]
+    line = [
+        sys.executable,
+        "-m",
+        "tests.chaos.store_kills",
+        str(folder / str(seed)),
+        str(seed),
+        str(KILLS // len(SEEDS)),
+    ]
     ran = subprocess.run(line, capture_output=True, cwd=Path(__file__).parents[2], timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr.decode()
     report: dict[str, Any] = json.loads(ran.stdout)

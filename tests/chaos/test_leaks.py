@@ -122,7 +122,7 @@ def memory() -> int:
     [(call_and_time_out, "20ms", "timeout"), (call_and_leave, "5s", "client_cancelled")],
     ids=["timed out", "abandoned"],
 )
-async def test_ten_thousand_calls_leave_nothing_behind(
+async def test_ten_thousand_calls_leak_nothing(
     one: Callable[[int, int], Awaitable[None]], limit: str, outcome: str
 ) -> None:
     async with silent_provider() as (url, open_ones):

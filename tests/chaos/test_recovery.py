@@ -58,7 +58,7 @@ async def test_last_error_of_the_provider_is_passed_on_unmodified(form: Form, is
         assert len(provider.requests) == 3
 
 
-async def test_error_that_said_something_outlives_a_later_one_that_did_not() -> None:
+async def test_informative_error_is_reported_over_a_later_silent_one() -> None:
     async with facing([whole(503, OVERLOADED)], [Close()], retry={"max_attempts": 2}) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.body) == (503, OVERLOADED)
@@ -82,7 +82,7 @@ async def test_retry_after_is_obeyed(headers: dict[str, str]) -> None:
         assert 0.3 <= reply.took_s <= 0.33 + 0.25 + stand.lag_s
 
 
-async def test_retry_after_beyond_max_delay_is_answered_at_once() -> None:
+async def test_retry_after_above_max_delay_is_passed_on_at_once() -> None:
     retry = {"max_attempts": 3, "max_delay": "1s"}
     async with facing([whole(429, OVERLOADED, {"retry-after": "20"})], retry=retry) as (stand, provider):
         reply = await CHAT.ask(stand.url)
@@ -109,7 +109,7 @@ async def test_second_deployment_answers_in_place_of_the_first(form: Form, is_st
         assert await stand.metric("llm_guard_fallbacks_total", deployment=f"{upstream}/second") == 1
 
 
-async def test_fallback_model_on_another_upstream_is_asked_by_its_own_name() -> None:
+async def test_fallback_model_on_another_upstream_is_called_by_its_own_name() -> None:
     async with ScriptedProvider([whole(500)]) as failing, ScriptedProvider(CHAT.ok) as sound:
         upstreams = {"spare": {"dialect": "openai", "base_url": f"{sound.url}/v1", "api_key": "spare-key"}}
         models = {
@@ -172,7 +172,7 @@ async def test_breaker_of_a_dead_provider_refuses_in_milliseconds(form: Form, is
 
 
 @pytest.mark.parametrize("answer", [whole(503), Close()], ids=["an error", "no answer"])
-async def test_failure_that_opens_the_breaker_says_when_to_come_back(answer: Respond | Close) -> None:
+async def test_failure_that_opens_the_breaker_has_retry_after(answer: Respond | Close) -> None:
     """Without the header, a client that retries until it succeeds would back off longer and longer."""
     breaker = {"consecutive_failures": 3, "open_for": "20s", "early_probes": False}
     async with facing([answer], breaker=breaker) as (stand, _):

@@ -23,7 +23,7 @@ def posted(body: bytes) -> bytes:
     return raw_request("/v1/chat/completions", body)
 
 
-async def test_slow_upload_uses_up_nobody_elses_patience() -> None:
+async def test_slow_upload_does_not_shorten_the_deadline_of_other_calls() -> None:
     """`total` covers attempts, waits and the stream: a client that uploads slowly must not open a breaker."""
     body = b'{"model": "gpt", "messages": []}'
     async with facing(CHAT.ok, timeout={"total": "300ms"}) as (stand, _):
@@ -101,7 +101,7 @@ async def test_unasked_change_of_protocols_is_not_an_answer() -> None:
         assert (await CHAT.ask(stand.url)).status == 502
 
 
-async def test_error_is_attributed_to_the_deployment_that_said_it() -> None:
+async def test_error_is_attributed_to_the_deployment_that_sent_it() -> None:
     models = {
         "gpt": {"deployments": [{"upstream": "one"}, {"upstream": "dead"}]},
     }

@@ -53,7 +53,7 @@ async def one(url: str, dice: Random) -> None:
             assert reply.status in (200, 500, 502)
 
 
-async def test_calls_that_share_requests_leave_nothing_behind() -> None:
+async def test_calls_that_share_requests_leak_nothing() -> None:
     dice = Random(8)
     scripts = dice.choices(SCRIPTS, WEIGHTS, k=CALLS)
     models = {"gpt": {"deployments": [{"upstream": "one"}], "cache": CACHE}}

@@ -85,7 +85,7 @@ NOTHING = {"attempts": 0, "slots": 0, "waiting": 0, "probes": 0}
 
 
 @pytest.mark.parametrize(("form", "is_hedged"), [(CHAT, False), (MESSAGES, True)], ids=["alone", "hedged"])
-async def test_thousand_disconnects_leave_every_place_free(form: Form, is_hedged: bool) -> None:
+async def test_thousand_disconnects_free_every_slot(form: Form, is_hedged: bool) -> None:
     dice = random.Random(7)
     async with ManualProvider(Whims(dice, form)) as front, ManualProvider(Whims(dice, form)) as back:
         upstreams = {

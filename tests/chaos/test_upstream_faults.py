@@ -184,7 +184,7 @@ async def test_error_event_that_no_repetition_cures_is_answered_at_once() -> Non
 
 
 @unary
-async def test_stale_connection_is_replaced_at_once_and_counts_against_nobody(form: Form) -> None:
+async def test_stale_connection_is_replaced_at_once_and_counts_as_no_failure(form: Form) -> None:
     async with facing(form.ok, [Close()], form.ok) as (stand, provider):
         assert (await form.ask(stand.url)).status == 200
         reply = await form.ask(stand.url)

@@ -50,7 +50,7 @@ async def test_stream_helper_yields_text_and_the_final_message(anthropic: AsyncA
     assert final.usage.output_tokens == TOKENS
 
 
-async def test_tools_are_used_whole_and_streamed_until_their_result_comes(anthropic: AsyncAnthropic) -> None:
+async def test_tools_are_used_whole_and_streamed_until_their_result(anthropic: AsyncAnthropic) -> None:
     used = await anthropic.messages.create(tools=[TOOL], **ASKED)
     async with anthropic.messages.stream(tools=[TOOL], **ASKED) as stream:
         streamed = await stream.get_final_message()
@@ -73,14 +73,14 @@ async def test_tokens_are_counted(anthropic: AsyncAnthropic) -> None:
     assert counted.input_tokens > 1
 
 
-async def test_message_batches_give_their_results(anthropic: AsyncAnthropic) -> None:
+async def test_message_batches_return_their_results(anthropic: AsyncAnthropic) -> None:
     batch = await anthropic.messages.batches.create(requests=[{"custom_id": "one", "params": ASKED}])
     assert (await anthropic.messages.batches.retrieve(batch.id)).processing_status == "ended"
     results = [line async for line in await anthropic.messages.batches.results(batch.id)]
     assert [(line.custom_id, line.result.type) for line in results] == [("one", "succeeded")]
 
 
-async def test_models_of_each_dialect_are_told_apart(anthropic: AsyncAnthropic, openai: AsyncOpenAI) -> None:
+async def test_models_of_each_dialect_are_distinguished(anthropic: AsyncAnthropic, openai: AsyncOpenAI) -> None:
     theirs = [model.id async for model in anthropic.models.list()]
     others = [model.id async for model in openai.models.list()]
     assert "claude-3-opus" in theirs
@@ -89,7 +89,7 @@ async def test_models_of_each_dialect_are_told_apart(anthropic: AsyncAnthropic, 
     assert (await anthropic.models.retrieve("claude-3-opus")).type == "model"
 
 
-async def test_bearer_token_passes_as_it_came(stand: Stand) -> None:
+async def test_bearer_token_passes_unchanged(stand: Stand) -> None:
     async with AsyncAnthropic(base_url=stand.url, auth_token="tok", max_retries=0) as client:
         await client.messages.create(**ASKED)
         assert "claude-3-opus" in [model.id async for model in client.models.list()]
@@ -97,7 +97,7 @@ async def test_bearer_token_passes_as_it_came(stand: Stand) -> None:
         assert (seen.header("authorization"), seen.header("x-api-key")) == ("Bearer tok", None)
 
 
-async def test_x_api_key_passes_as_it_came(stand: Stand) -> None:
+async def test_x_api_key_passes_unchanged(stand: Stand) -> None:
     # The form of older SDKs; newer ones send a bearer token.
     headers: Any = {"x-api-key": "sk-old", "authorization": omit}
     async with AsyncAnthropic(base_url=stand.url, auth_token="tok", max_retries=0) as client:
@@ -113,7 +113,7 @@ async def test_beta_endpoints_keep_their_query_and_header(anthropic: AsyncAnthro
     assert stand.provider.last.header("anthropic-beta") == "files-api-2025-04-14"
 
 
-async def test_raw_response_says_what_the_gateway_did(anthropic: AsyncAnthropic) -> None:
+async def test_raw_response_shows_the_gateway_headers(anthropic: AsyncAnthropic) -> None:
     raw = await anthropic.messages.with_raw_response.create(**ASKED)
     assert raw.headers["x-llm-guard-request-id"].startswith("lg-")
     assert raw.headers["x-llm-guard-attempts"] == "1"

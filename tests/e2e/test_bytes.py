@@ -104,7 +104,7 @@ async def test_path_arrives_byte_for_byte(provider: ScriptedProvider, path: str)
     assert wired(provider.requests[0]).first_line == f"GET {path} HTTP/1.1"
 
 
-async def test_hop_by_hop_headers_and_our_own_do_not_travel(provider: ScriptedProvider) -> None:
+async def test_hop_by_hop_headers_and_gateway_headers_are_not_forwarded(provider: ScriptedProvider) -> None:
     stopped = {
         "connection": "keep-alive, x-named",
         "x-named": "1",
@@ -148,7 +148,7 @@ async def test_answers_hop_by_hop_headers_and_forged_ones_do_not_travel() -> Non
         assert answer.values(name) == [headers[name]]
 
 
-async def test_gzip_request_passes_as_it_came(provider: ScriptedProvider) -> None:
+async def test_gzip_request_passes_unchanged(provider: ScriptedProvider) -> None:
     packed = gzip.compress(b'{"model":"gpt-4o","messages":[]}')
     async with gateway(config_text(provider.url, answers="off")) as app:
         await exchange(app.addresses[0], "/v1/chat/completions", packed, {"content-encoding": "gzip"})
@@ -224,9 +224,7 @@ async def test_callers_key_is_passed_on_where_the_upstream_has_none(provider: Sc
         {"authorization": "Bearer sk-other", "x-api-key": "sk-gateway"},
     ],
 )
-async def test_key_that_opens_the_gateway_goes_no_further(
-    provider: ScriptedProvider, credentials: dict[str, str]
-) -> None:
+async def test_client_key_is_not_forwarded(provider: ScriptedProvider, credentials: dict[str, str]) -> None:
     upstream = "keyed: {dialect: openai, BASE, answers: off, api_key: sk-own}"
     text = config_text(provider.url, models=MODELS + SWAPPED, upstreams=[upstream], keys=["sk-gateway"], answers="off")
     async with gateway(text) as app:

@@ -95,7 +95,7 @@ async def test_anthropic_stream_helper(anthropic: AsyncAnthropic, stand: Stand) 
     assert stand.upstream_requests == 1
 
 
-async def test_outage_goes_unnoticed(openai: AsyncOpenAI, stand: Stand) -> None:
+async def test_outage_is_hidden_by_the_cache(openai: AsyncOpenAI, stand: Stand) -> None:
     async def ask() -> str | None:
         answer = await openai.chat.completions.create(model="gpt-4o", messages=SAID, extra_headers=NEW)
         return answer.choices[0].message.content

@@ -61,7 +61,7 @@ def waiting(app: App) -> int:
 
 
 @sdks
-async def test_sdk_that_is_turned_away_comes_back_when_it_was_told_to_and_is_served(sdk: Any, form: Form) -> None:
+async def test_refused_sdk_retries_after_retry_after_and_is_served(sdk: Any, form: Form) -> None:
     provider = ManualProvider()
     rules = "capacity: {concurrency: 2, max_queue: 1}"
     async with before(provider, rules) as app, sdk(app.addresses[0], max_retries=0) as hold:
@@ -111,7 +111,7 @@ async def test_crowd_of_sdks_is_served_within_the_limit(sdk: Any, form: Form) ->
 
 
 @sdks
-async def test_sdk_that_is_closed_frees_its_place_in_the_line(sdk: Any, form: Form) -> None:
+async def test_sdk_that_is_closed_frees_its_slot_in_the_queue(sdk: Any, form: Form) -> None:
     provider = ManualProvider()
     async with before(provider, "capacity: {concurrency: 1}") as app, sdk(app.addresses[0], max_retries=0) as ask_it:
         held = asyncio.ensure_future(ask_it())
@@ -126,7 +126,7 @@ async def test_sdk_that_is_closed_frees_its_place_in_the_line(sdk: Any, form: Fo
 
 
 @sdks
-async def test_priority_goes_with_an_extra_header(sdk: Any, form: Form) -> None:
+async def test_priority_is_set_by_an_extra_header(sdk: Any, form: Form) -> None:
     provider = ManualProvider()
     async with before(provider, "capacity: {concurrency: 1}") as app, sdk(app.addresses[0], max_retries=0) as ask_it:
         calls = [asyncio.ensure_future(ask_it())]
@@ -155,7 +155,7 @@ HEDGED = """
 
 
 @pytest.mark.parametrize("fault", ["silence", "headers", "stall:0"])
-async def test_sdk_streams_are_hedged_whatever_the_first_is_stuck_in(fault: str) -> None:
+async def test_sdk_streams_are_hedged_wherever_the_first_is_stuck(fault: str) -> None:
     async with standing(models=HEDGED.format(fault=fault)) as stand:
         async with asking_openai(stand.url, max_retries=0, timeout=5) as ask_it:
             chunks = [chunk async for chunk in await ask_it(stream=True)]

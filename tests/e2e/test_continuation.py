@@ -72,7 +72,7 @@ async def stream_resumes(stand: Stand, **labels: str) -> float:
 
 @deaths
 @resume_modes
-async def test_chat_stream_goes_on(resume_mode: str, death: str) -> None:
+async def test_chat_stream_is_resumed(resume_mode: str, death: str) -> None:
     async with facing(resume_mode, death) as stand, openai(stand) as client:
         stream = await client.chat.completions.create(
             model="gpt", messages=SAID, stream=True, stream_options={"include_usage": True}
@@ -108,7 +108,7 @@ async def test_chat_stream_helper_sees_one_whole_answer(resume_mode: str, death:
 
 @deaths
 @resume_modes
-async def test_legacy_completion_goes_on(resume_mode: str, death: str) -> None:
+async def test_legacy_completion_is_resumed(resume_mode: str, death: str) -> None:
     async with facing(resume_mode, death) as stand, openai(stand) as client:
         stream = await client.completions.create(model="gpt", prompt="Say something.", stream=True)
         chunks = [chunk async for chunk in stream]
@@ -118,7 +118,7 @@ async def test_legacy_completion_goes_on(resume_mode: str, death: str) -> None:
 
 @deaths
 @pytest.mark.parametrize("resume_mode", ["instruction", "restart"])
-async def test_responses_stream_goes_on(resume_mode: str, death: str) -> None:
+async def test_responses_stream_is_resumed(resume_mode: str, death: str) -> None:
     async with (
         facing(resume_mode, death) as stand,
         openai(stand) as client,
@@ -139,7 +139,7 @@ async def test_responses_stream_goes_on(resume_mode: str, death: str) -> None:
 
 @deaths
 @resume_modes
-async def test_message_goes_on(resume_mode: str, death: str) -> None:
+async def test_message_is_resumed(resume_mode: str, death: str) -> None:
     async with (
         facing(resume_mode, death) as stand,
         anthropic(stand) as client,
@@ -157,7 +157,7 @@ async def test_message_goes_on(resume_mode: str, death: str) -> None:
 
 
 @pytest.mark.parametrize("habit", ["preamble", "overlap:8", "overlap:99", "preamble+overlap:12"])
-async def test_model_that_does_not_only_repeat_the_last_words_goes_on(habit: str) -> None:
+async def test_model_that_adds_to_the_quoted_words_is_resumed(habit: str) -> None:
     """The model adds a remark before the last words, or repeats more of them: the joined text still has every character
     once."""
     async with facing("instruction", "cut:10", second=f"+{habit}") as stand:
@@ -205,7 +205,7 @@ async def test_text_that_cannot_be_joined_ends_in_an_error(habit: str) -> None:
         assert await stream_resumes(stand, mode="instruction", outcome="diverged") >= 3
 
 
-async def test_without_a_word_of_it_a_stream_goes_on_by_prefill_alone() -> None:
+async def test_stream_without_quotation_is_resumed_by_prefill_alone() -> None:
     """`recover: auto`, the default, resumes exactly where a deployment accepts a prefill, and nowhere else."""
     rules = "retry: {max_attempts: 1}"
     models = "\n".join(
@@ -271,7 +271,7 @@ async def test_refused_prefill_leads_to_an_instruction(death: str) -> None:
 
 
 @deaths
-async def test_restart_that_says_something_else_ends_in_an_error(death: str) -> None:
+async def test_restart_with_different_text_ends_in_an_error(death: str) -> None:
     async with facing("restart", death, second="+another") as stand, openai(stand) as client:
         stream = await client.chat.completions.create(model="gpt", messages=SAID, stream=True)
         said = []
@@ -291,7 +291,7 @@ TOOL: Any = {
 
 
 @deaths
-async def test_tool_call_is_never_continued_but_begun_anew(death: str) -> None:
+async def test_tool_call_is_restarted_rather_than_continued(death: str) -> None:
     async with facing("instruction", death.replace(":10", ":2")) as stand:
         async with openai(stand) as client:
             choice: Any = {"type": "function", "function": {"name": "weather"}}
@@ -311,7 +311,7 @@ async def test_tool_call_is_never_continued_but_begun_anew(death: str) -> None:
 
 
 @deaths
-async def test_structured_output_is_begun_anew(death: str) -> None:
+async def test_structured_output_is_restarted(death: str) -> None:
     schema: Any = {"type": "json_schema", "json_schema": {"name": "w", "schema": TOOL["parameters"]}}
     async with facing("instruction", death.replace(":10", ":2")) as stand, openai(stand) as client:
         stream = await client.chat.completions.create(model="gpt", messages=SAID, response_format=schema, stream=True)
@@ -320,7 +320,7 @@ async def test_structured_output_is_begun_anew(death: str) -> None:
 
 
 @pytest.mark.parametrize("recover", ["off", "continue"])
-async def test_where_nobody_goes_on_the_client_is_told(recover: str) -> None:
+async def test_client_gets_an_error_when_no_deployment_can_resume(recover: str) -> None:
     """There is no other deployment, and this one fails early each time."""
     fault = "cut:3"
     rules = f"stream: {{recover: {recover}}}, retry: {{max_attempts: 1}}"

@@ -115,7 +115,7 @@ async def test_providers_own_answer_reaches_the_sdk(
 
 
 @pytest.mark.parametrize("fault", ["reset", "close", "truncated"])
-async def test_provider_that_says_nothing_useful_is_an_internal_server_error(
+async def test_provider_error_without_details_is_an_internal_server_error(
     openai: AsyncOpenAI, anthropic: AsyncAnthropic, stand: Stand, fault: str
 ) -> None:
     with pytest.raises(openai_sdk.InternalServerError, match=r"openai/gpt-\*: .*3 attempts") as caught:
@@ -127,7 +127,7 @@ async def test_provider_that_says_nothing_useful_is_an_internal_server_error(
     assert stand.upstream_requests == 2 * MAX_ATTEMPTS
 
 
-async def test_error_event_in_place_of_the_first_token_is_the_exception_of_its_words(
+async def test_error_event_in_place_of_the_first_token_is_the_exception_for_its_text(
     openai: AsyncOpenAI, anthropic: AsyncAnthropic, stand: Stand
 ) -> None:
     with pytest.raises(openai_sdk.InternalServerError, match="The server had an error"):
@@ -140,7 +140,7 @@ async def test_error_event_in_place_of_the_first_token_is_the_exception_of_its_w
 
 
 @pytest.mark.parametrize("fault", ["status:500", "status:429", "status:409", "reset", "truncated"])
-async def test_openai_sdk_does_not_retry_what_the_gateway_has_retried(stand: Stand, fault: str) -> None:
+async def test_openai_sdk_does_not_retry_after_the_gateway_has_retried(stand: Stand, fault: str) -> None:
     async with AsyncOpenAI(base_url=f"{stand.url}/v1", api_key="k", max_retries=2) as client:
         with pytest.raises(openai_sdk.APIStatusError) as caught:
             await client.chat.completions.create(model=f"gpt-4o+{fault}", messages=SAID)
@@ -149,7 +149,7 @@ async def test_openai_sdk_does_not_retry_what_the_gateway_has_retried(stand: Sta
 
 
 @pytest.mark.parametrize("fault", ["status:529", "status:500", "reset", "error:0"])
-async def test_anthropic_sdk_does_not_retry_what_the_gateway_has_retried(stand: Stand, fault: str) -> None:
+async def test_anthropic_sdk_does_not_retry_after_the_gateway_has_retried(stand: Stand, fault: str) -> None:
     async with AsyncAnthropic(base_url=stand.url, api_key="k", max_retries=2) as client:
         with pytest.raises(anthropic_sdk.APIStatusError) as caught:
             await client.messages.create(model=f"claude-3+{fault}", max_tokens=9, messages=SAID, stream=True)

@@ -79,7 +79,7 @@ async def test_chat_stream_and_its_helper(degraded: AsyncOpenAI) -> None:
     assert final.choices[0].message.content == SORRY
 
 
-async def test_chat_that_wants_a_form(degraded: AsyncOpenAI) -> None:
+async def test_chat_with_a_response_format(degraded: AsyncOpenAI) -> None:
     prose = await degraded.chat.completions.parse(model="gpt", messages=SAID, response_format=Person)
     assert (prose.choices[0].message.parsed, prose.choices[0].message.refusal) == (None, SORRY)
     fit = await degraded.chat.completions.parse(model="gpt-json", messages=SAID, response_format=Person)
@@ -115,7 +115,7 @@ async def test_response_stream_and_its_helper(degraded: AsyncOpenAI) -> None:
     assert final.output_text == SORRY
 
 
-async def test_response_that_wants_a_form(degraded: AsyncOpenAI) -> None:
+async def test_response_with_a_text_format(degraded: AsyncOpenAI) -> None:
     prose = await degraded.responses.parse(model="gpt", input="hi", text_format=Person)
     assert prose.output_parsed is None
     assert prose.output[0].type == "message"
@@ -146,7 +146,7 @@ async def test_message_stream_and_its_helper(degraded_claude: AsyncAnthropic) ->
     assert final.stop_reason == "end_turn"
 
 
-async def test_message_that_wants_a_form(degraded_claude: AsyncAnthropic) -> None:
+async def test_message_with_an_output_format(degraded_claude: AsyncAnthropic) -> None:
     fit = await degraded_claude.messages.parse(model="claude-json", max_tokens=9, messages=SAID, output_format=Person)
     assert fit.parsed_output == Person(name="nobody")
     with pytest.raises(anthropic.APIStatusError) as caught:

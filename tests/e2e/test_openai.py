@@ -51,7 +51,7 @@ async def test_chat_streams_token_by_token(openai: AsyncOpenAI) -> None:
     assert deltas == ["", *say(TOKENS), None]
 
 
-async def test_usage_trailer_comes_after_the_finish_reason(openai: AsyncOpenAI) -> None:
+async def test_usage_trailer_follows_the_finish_reason(openai: AsyncOpenAI) -> None:
     stream = await openai.chat.completions.create(
         model="gpt-4o", messages=SAID, stream=True, stream_options={"include_usage": True}
     )
@@ -123,7 +123,7 @@ async def test_embeddings_are_the_same_in_both_encodings(openai: AsyncOpenAI) ->
     assert [one.embedding for one in decoded.data] == [one.embedding for one in floats.data]
 
 
-async def test_raw_response_says_what_the_gateway_did(openai: AsyncOpenAI) -> None:
+async def test_raw_response_shows_the_gateway_headers(openai: AsyncOpenAI) -> None:
     raw = await openai.chat.completions.with_raw_response.create(model="gpt-4o", messages=SAID)
     assert raw.headers["x-llm-guard-request-id"].startswith("lg-")
     assert raw.headers["x-llm-guard-attempts"] == "1"

@@ -45,7 +45,7 @@ async def test_moderation_needs_no_model(openai: AsyncOpenAI) -> None:
     assert [result.flagged for result in judged.results] == [False, False]
 
 
-async def test_files_are_kept_listed_read_and_deleted(openai: AsyncOpenAI) -> None:
+async def test_files_are_stored_listed_read_and_deleted(openai: AsyncOpenAI) -> None:
     file = await openai.files.create(file=("a.jsonl", BYTES), purpose="batch")
     assert (file.bytes, file.filename) == (len(BYTES), "a.jsonl")
     assert [one.id async for one in openai.files.list()] == [file.id]
@@ -56,7 +56,7 @@ async def test_files_are_kept_listed_read_and_deleted(openai: AsyncOpenAI) -> No
         await openai.files.retrieve(file.id)
 
 
-async def test_missing_file_is_asked_for_once(openai: AsyncOpenAI, stand: Stand) -> None:
+async def test_missing_file_is_requested_once(openai: AsyncOpenAI, stand: Stand) -> None:
     with pytest.raises(NotFoundError):
         await openai.files.content("file-nowhere")
     assert stand.upstream_requests == 1

@@ -40,7 +40,7 @@ async def test_session_answers_and_echoes(stand: Stand) -> None:
     assert stand.provider.last.header("authorization") == "Bearer sk-caller"
 
 
-async def test_message_of_a_megabyte_passes_both_ways(stand: Stand) -> None:
+async def test_message_of_a_megabyte_passes_in_both_directions(stand: Stand) -> None:
     async with _client(stand) as client:
         manager = client.realtime.connect(model=MODEL, websocket_connection_options={"max_size": None})
         async with manager as connection:

@@ -122,9 +122,7 @@ async def test_responses_stream_that_breaks_after_its_first_token_raises(
     assert stand.upstream_requests == 1
 
 
-async def test_responses_error_event_passes_as_the_provider_wrote_it_and_is_heard(
-    openai: AsyncOpenAI, stand: Stand
-) -> None:
+async def test_responses_error_event_passes_unchanged_and_is_recorded(openai: AsyncOpenAI, stand: Stand) -> None:
     # The SDK yields this event instead of raising, since its fields are flat, as in the API description. So the gateway
     # sends a second error event, on which the SDK raises.
     events: list[Any] = []

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.chaos.stand import Stand
-from tests.e2e.breaking import BREAKS, IDLE_S, LISTENERS, TEXT, TOTAL_S, BreakingProvider, Listener, breaking
+from tests.e2e.stream_breaks import BREAKS, IDLE_S, LISTENERS, TEXT, TOTAL_S, BreakingProvider, Listener, breaking
 from tests.fakes.waiting import eventually
 
 SLACK_S = 1.5

@@ -1,7 +1,7 @@
 """Texts in which the end of what was sent is hard to find again: rows that begin alike, refrains, repeated code,
 quotations that stay open.
 
-`tests.fakes.habits` continues them.
+`tests.fakes.continuation_styles` continues them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ steps = st.lists(
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_promises_hold_for_what_is_nearly_right(name: str) -> None:
+def test_invariants_hold_for_nearly_valid_input(name: str) -> None:
     target = TARGETS[name]
 
     @settings(
@@ -34,7 +34,7 @@ def test_promises_hold_for_what_is_nearly_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_promises_hold_for_what_is_right(name: str) -> None:
+def test_invariants_hold_for_valid_input(name: str) -> None:
     target = TARGETS[name]
     for seed in target.seeds[: max(8, target.examples // 4)]:
         for number in range(1 if target.is_timed else 3):
@@ -42,7 +42,7 @@ def test_promises_hold_for_what_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "case"), BROKEN_ONCE, ids=[f"{name}-{path.name}" for name, path in BROKEN_ONCE])
-def test_what_has_broken_it_once_does_so_no_more(name: str, case: Path) -> None:
+def test_earlier_failures_do_not_return(name: str, case: Path) -> None:
     TARGETS[name].run(case.read_bytes())
 
 
@@ -74,7 +74,7 @@ def test_pieces_are_the_whole() -> None:
         assert b"".join(cuts_of(dice, data)) == b"0123456789"
 
 
-def test_minimal_input_still_breaks_and_keeps_its_dice() -> None:
+def test_minimal_input_still_fails_and_preserves_its_random_choices() -> None:
     def breaks(data: bytes) -> bool:
         return data[:DICE_BYTES] == b"dice" and b"A" in data[4:] and data.endswith(b"B")
 

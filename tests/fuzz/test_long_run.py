@@ -26,7 +26,7 @@ def course(run: object, cases: Path, seeds: tuple[bytes, ...] = (SEED,)) -> Cour
     return Course("planted", Target(run, seeds, 1), random.Random(7), cases)  # type: ignore[arg-type]
 
 
-def test_planted_bugs_are_found_made_small_and_kept_once_each(tmp_path: Path) -> None:
+def test_planted_bugs_are_found_minimized_and_stored_once_each(tmp_path: Path) -> None:
     found = course(planted, tmp_path)
     for _ in range(2000):
         found.try_one(found._next(), is_watched=False)
@@ -36,7 +36,7 @@ def test_planted_bugs_are_found_made_small_and_kept_once_each(tmp_path: Path) ->
     assert all(file.name in "".join(found.broken.values()) for file in files)
 
 
-def test_input_that_reaches_a_new_line_is_kept_and_another_is_not(tmp_path: Path) -> None:
+def test_input_that_reaches_a_new_line_is_stored_and_another_is_not(tmp_path: Path) -> None:
     def joins(data: bytes) -> None:
         seam("prefill" if data[4:] == b"x" else "restart", "sent").feed("new")
 
@@ -47,7 +47,7 @@ def test_input_that_reaches_a_new_line_is_kept_and_another_is_not(tmp_path: Path
     assert not found.broken
 
 
-def test_lines_of_others_are_not_counted() -> None:
+def test_lines_of_other_modules_are_not_counted() -> None:
     lines = Lines()
     lines.watch(lambda: random.Random(1).shuffle([1, 2]))
     assert lines.count == 0
@@ -64,7 +64,7 @@ def test_input_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.Monke
     assert [kind[0] for kind in found.broken if isinstance(kind, tuple)] == ["TimeoutError"]
 
 
-def test_run_shares_its_time_and_says_what_it_has_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_run_shares_its_time_and_reports_its_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(fuzz, "CASES", tmp_path)
     said: list[str] = []
     assert fuzz.run(said.append, 0.0, ["seam", "limits"], seed=1) == []

@@ -125,7 +125,7 @@ async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
         (lambda file: file.write_text("x" * (2 << 20)), "is larger than 1 MiB"),
     ],
 )
-async def test_file_that_holds_no_key_keeps_the_last_good_one_and_is_told_once(
+async def test_file_without_a_key_leaves_the_last_good_one_in_use_and_is_reported_once(
     tmp_path: Path, spoil: Callable[[Path], object], problem: str
 ) -> None:
     file = tmp_path / "key"

@@ -65,7 +65,7 @@ async def test_the_key_with_the_fewest_calls_is_taken_first() -> None:
 
 
 @pytest.mark.parametrize("answer", [REFUSED, SPENT, LIMITED], ids=["refused", "spent", "limited"])
-async def test_key_that_fails_gives_way_to_the_next_in_the_same_call(answer: Respond) -> None:
+async def test_failing_key_is_replaced_by_the_next_in_the_same_call(answer: Respond) -> None:
     async with pooled({"sk-pool-key-a": answer}) as (stand, provider):
         assert statuses(await asked(stand, 8)) == {200}
         # After one failure the key is in cooldown.
@@ -96,7 +96,7 @@ async def test_call_that_all_keys_refuse_ends_with_the_answer_and_begins_no_cool
         assert statuses(await asked(stand, 3)) == {200}
 
 
-async def test_pool_whose_keys_all_rest_answers_with_the_providers_own_error() -> None:
+async def test_pool_with_all_keys_in_cooldown_answers_with_the_provider_error() -> None:
     answers = dict.fromkeys(("sk-pool-key-a", "sk-pool-key-b", "sk-pool-key-c"), REFUSED)
     async with pooled(answers) as (stand, provider):
         replies = await asked(stand, 3)
@@ -138,7 +138,7 @@ async def test_keys_are_shown_by_name_and_never_themselves() -> None:
         assert "sk-pool-key-" not in json.dumps(stand.log, default=str)
 
 
-async def test_operator_sees_the_key_that_rests_and_ends_its_cooldown(tmp_path: Path) -> None:
+async def test_operator_sees_the_key_in_cooldown_and_ends_its_cooldown(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     async with KeyedProvider({"sk-pool-key-a": REFUSED}) as provider:
         path.write_text(config_text(provider.url, upstreams={"one": upstream(provider, KEYS)}, ops=TOKENS))
@@ -153,7 +153,7 @@ async def test_operator_sees_the_key_that_rests_and_ends_its_cooldown(tmp_path: 
             assert "sk-pool-key-a" in provider.keys[-3:]
 
 
-async def test_keys_come_and_go_by_reload_without_a_failed_call(tmp_path: Path) -> None:
+async def test_reload_adds_and_removes_keys_without_a_failed_call(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     async with KeyedProvider() as provider:
 

@@ -69,7 +69,7 @@ async def ask_many(stand: Stand, calls: int, at_once: int = 1) -> None:
             group.create_task(work())
 
 
-async def test_order_asks_the_first_as_long_as_it_serves() -> None:
+async def test_order_tries_the_first_as_long_as_it_serves() -> None:
     async with field([0, 0, 0], [{}, {}, {}]) as this:
         await ask_many(this.stand, 50, at_once=5)
         assert this.met == [50, 0, 0]
@@ -85,7 +85,7 @@ async def test_weights_share_the_calls() -> None:
         assert 4 <= light <= 56
 
 
-async def test_least_loaded_is_whoever_has_fewest_calls_in_flight() -> None:
+async def test_least_loaded_is_the_deployment_with_fewest_calls_in_flight() -> None:
     async with field([60, 60, 60], [{}, {}, {}], balance="least_loaded") as this:
         calls = []
         for count in range(1, 13):
@@ -109,7 +109,7 @@ async def test_least_loaded_is_whoever_has_fewest_calls_in_flight() -> None:
         )
 
 
-async def test_least_loaded_goes_by_weight() -> None:
+async def test_least_loaded_respects_weights() -> None:
     async with field([60, 60], [{"weight": 3}, {}], balance="least_loaded") as this:
         calls = []
         for count in range(1, 13):
@@ -122,7 +122,7 @@ async def test_least_loaded_goes_by_weight() -> None:
         await asyncio.gather(*calls)
 
 
-async def test_latency_prefers_the_quick_and_forgets_nobody() -> None:
+async def test_latency_prefers_quick_deployments_and_still_tries_the_others() -> None:
     async with field([0.002, 0.05, 0.002], [{}, {}, {}], balance="latency") as this:
         await ask_many(this.stand, CALLS, at_once=6)
         quick, slow, other = this.met
@@ -141,7 +141,7 @@ async def test_deployment_whose_breaker_is_open_gets_nothing(balance: str) -> No
 
 
 @pytest.mark.parametrize("balance", ["order", "weighted", "least_loaded", "latency"])
-async def test_group_of_lower_priority_is_asked_when_the_first_has_failed(balance: str) -> None:
+async def test_group_of_lower_priority_is_tried_when_the_first_has_failed(balance: str) -> None:
     places = [{"priority": 1, "weight": 100}, {"priority": 0}, {"priority": 0}]
     async with field([0, 0, 0], places, balance=balance) as this:
         await ask_many(this.stand, 60, at_once=4)
@@ -165,7 +165,7 @@ LEARNED = 20
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
-async def test_hanging_stream_fails_over_as_soon_as_its_learned_first_token_says(form: Form) -> None:
+async def test_hanging_stream_fails_over_at_its_learned_first_token_limit(form: Form) -> None:
     timeout = {"first_token": "5s", "total": "20s", "learned": {"factor": 2, "min": "150ms"}}
     async with field([0, 0], [{}, {}], timeout=timeout) as this:
         for provider in this.providers:
@@ -190,7 +190,7 @@ async def test_first_token_is_as_configured_while_nothing_is_learned() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=name_of)
-async def test_clients_patience_is_split_so_that_the_second_is_reached_in_time(is_stream: bool) -> None:
+async def test_client_deadline_is_split_so_that_the_second_is_reached_in_time(is_stream: bool) -> None:
     """The first deployment hangs: its own limits would use up all the time that the client waits."""
     answer = CHAT.good_stream if is_stream else CHAT.ok
     async with field([0, 0], [{}, {}]) as this:

@@ -64,7 +64,7 @@ async def test_forced_open_is_passed_over_where_there_is_another() -> None:
 
 
 @pytest.mark.parametrize(("state", "counted"), [("forced_closed", 5), ("metrics_only", 5), ("disabled", 0)])
-async def test_breaker_that_may_not_open_lets_all_through(state: str, counted: int) -> None:
+async def test_breaker_forced_closed_admits_all_calls(state: str, counted: int) -> None:
     async with facing(BROKEN, breaker={**OPENS_FAST, "state": state}) as (stand, provider):
         for _ in range(5):
             assert refusal(await CHAT.ask(stand.url)) == (500, None)
@@ -106,7 +106,7 @@ async def test_state_set_by_a_reload_holds_from_the_next_call_on(tmp_path: Path)
         assert served.complaints == []
 
 
-async def test_reload_that_forces_open_lets_a_running_call_end(tmp_path: Path) -> None:
+async def test_reload_that_forces_open_does_not_end_a_running_call(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ManualProvider() as provider, serving(path, config_text(provider.url)) as served:
         call = asyncio.create_task(CHAT.ask(served.url))
@@ -139,7 +139,7 @@ async def test_slow_answers_open_the_breaker_though_all_are_good(form: Form, is_
         assert "4 of 4 calls took longer" in line["reason"]
 
 
-async def test_quick_answers_of_a_slow_breaker_leave_it_closed() -> None:
+async def test_quick_responses_of_a_slow_breaker_leave_it_closed() -> None:
     breaker = {**OPENS_FAST, "slow_call": "2s", "slow_call_rate": 0.5, "window_calls": 4, "min_calls": 4}
     async with facing(CHAT.ok, breaker=breaker) as (stand, _):
         for _ in range(8):
@@ -190,7 +190,7 @@ def opening(**more: Any) -> dict[str, Any]:
     }
 
 
-async def test_calls_return_by_and_by_after_an_outage_and_none_is_turned_away() -> None:
+async def test_calls_return_gradually_after_an_outage_and_none_is_refused() -> None:
     """Four at a time and a second each would take 10 s, longer than calls wait, but the slow start is over in 3 s."""
     async with (
         ManualProvider() as provider,

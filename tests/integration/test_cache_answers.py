@@ -40,14 +40,14 @@ async def test_second_call_gets_the_answer_of_the_first(form: Form, is_stream: b
         assert len(provider.requests) == 1
 
 
-async def test_route_without_a_cache_says_nothing_of_one() -> None:
+async def test_route_without_a_cache_has_no_cache_headers() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         replies = [await CHAT.ask(stand.url) for _ in range(2)]
         assert not any("x-llm-guard-cache" in reply.headers for reply in replies)
         assert len(provider.requests) == 2
 
 
-async def test_what_is_given_again_says_nothing_of_the_exchange_it_came_from() -> None:
+async def test_cached_response_has_no_headers_of_the_original_exchange() -> None:
     of_the_exchange = {
         "x-request-id": "req_1", "date": "Sat, 01 Jan 2028 00:00:00 GMT", "set-cookie": "a=b",
         "x-ratelimit-remaining-requests": "9", "openai-processing-ms": "12", "openai-organization": "org-1",
@@ -61,7 +61,7 @@ async def test_what_is_given_again_says_nothing_of_the_exchange_it_came_from() -
         assert kept.items() <= second.headers.items()
 
 
-async def test_log_line_and_metrics_say_what_a_call_got() -> None:
+async def test_log_line_and_metrics_have_the_cache_result_of_a_call() -> None:
     async with cached(CHAT.ok) as (stand, _):
         await CHAT.ask(stand.url)
         await CHAT.ask(stand.url)
@@ -105,7 +105,7 @@ async def test_callers_never_get_each_others_answers() -> None:
             assert (await call(stand, headers)).headers["x-llm-guard-cache"] == "hit"
 
 
-async def test_callers_do_not_share_what_is_under_way_either() -> None:
+async def test_callers_do_not_share_requests_in_flight_either() -> None:
     go_on = asyncio.Event()
     async with cached([Pause(go_on), *CHAT.ok]) as (stand, provider):
         calls = [asyncio.create_task(call(stand, headers)) for headers in CALLERS.values()]
@@ -114,7 +114,7 @@ async def test_callers_do_not_share_what_is_under_way_either() -> None:
         assert {(await each).headers["x-llm-guard-cache"] for each in calls} == {"miss"}
 
 
-async def test_shared_route_gives_everybody_the_same() -> None:
+async def test_shared_route_gives_all_callers_the_same_response() -> None:
     shared = {"ttl": "1m", "shared": True}
     async with cached(CHAT.ok, cache=shared) as (stand, provider):
         told = [(await call(stand, headers)).headers["x-llm-guard-cache"] for headers in CALLERS.values()]
@@ -123,7 +123,7 @@ async def test_shared_route_gives_everybody_the_same() -> None:
         assert len(provider.requests) == 2
 
 
-async def test_callers_are_told_apart_by_the_keys_that_open_the_gateway() -> None:
+async def test_callers_are_distinguished_by_their_client_keys() -> None:
     keys = [{"name": name, "key": f"sk-opens-{name}-000001"} for name in ("app-1", "app-2")]
     async with cached(CHAT.ok, server={"client_keys": keys}) as (stand, provider):
         for key, expected in (("app-1", "miss"), ("app-2", "miss"), ("app-1", "hit"), ("app-2", "hit")):
@@ -145,7 +145,7 @@ async def test_same_request_on_another_path_or_route_is_another() -> None:
             assert await stand.metric("llm_guard_cache_total", result="miss") == 5
 
 
-async def test_headers_that_say_nothing_of_the_answer_do_not_count() -> None:
+async def test_headers_without_effect_on_the_response_do_not_count() -> None:
     async with cached(CHAT.ok) as (stand, provider):
         for number in range(3):
             headers = {
@@ -173,7 +173,7 @@ async def test_headers_that_say_nothing_of_the_answer_do_not_count() -> None:
         ("only-if-cached", 1, [None, None, "miss"]),
     ],
 )
-async def test_client_says_what_it_wants_of_the_cache(says: str, asked: int, told: list[str | None]) -> None:
+async def test_client_controls_the_cache_with_its_headers(says: str, asked: int, told: list[str | None]) -> None:
     async with cached(CHAT.ok) as (stand, provider):
         headers = {"connection": "close", "cache-control": says}
         replies = [await call(stand, headers), await call(stand, headers), await call(stand, {"connection": "close"})]
@@ -181,7 +181,7 @@ async def test_client_says_what_it_wants_of_the_cache(says: str, asked: int, tol
         assert len(provider.requests) == asked
 
 
-async def test_only_if_cached_is_refused_where_nothing_is_kept() -> None:
+async def test_only_if_cached_is_refused_when_nothing_is_stored() -> None:
     async with cached(CHAT.ok) as (stand, provider):
         headers = {"connection": "close", "cache-control": "only-if-cached"}
         reply = await call(stand, headers)
@@ -213,7 +213,7 @@ def chat(finish: str) -> bytes:
         pytest.param(whole(200, chat("stop" * 2000)), id="too large"),
     ],
 )
-async def test_answer_that_is_not_whole_and_well_is_not_kept(answer: Step) -> None:
+async def test_incomplete_or_unsuccessful_response_is_not_stored(answer: Step) -> None:
     async with cached([answer], cache={"ttl": "1m", "max_answer": 4000}, answers="off") as (stand, provider):
         replies = [await CHAT.ask(stand.url) for _ in range(2)]
         assert [reply.headers["x-llm-guard-cache"] for reply in replies] == ["miss", "miss"]
@@ -222,7 +222,7 @@ async def test_answer_that_is_not_whole_and_well_is_not_kept(answer: Step) -> No
 
 
 @pytest.mark.parametrize("answer", [whole(500, b"{}"), whole(400, b'{"error":{"message":"no"}}'), Reset()])
-async def test_failure_is_not_kept(answer: Step) -> None:
+async def test_failure_is_not_stored(answer: Step) -> None:
     async with cached([answer], CHAT.ok) as (stand, provider):
         assert (await CHAT.ask(stand.url)).status >= 400
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-cache"] == "miss"
@@ -230,20 +230,20 @@ async def test_failure_is_not_kept(answer: Step) -> None:
 
 
 @pytest.mark.parametrize("says", ["private", "no-cache, must-revalidate", "max-age=0", "public, max-age=3"])
-async def test_what_providers_say_of_caches_by_habit_is_not_heeded(says: str) -> None:
+async def test_habitual_cache_headers_of_providers_are_ignored(says: str) -> None:
     async with cached([whole(200, CHAT.answer, {"cache-control": says})]) as (stand, _):
         assert [(await CHAT.ask(stand.url)).headers["x-llm-guard-cache"] for _ in range(2)] == ["miss", "hit"]
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "tool_calls"])
-async def test_answer_that_ends_as_was_asked_is_kept(finish: str) -> None:
+async def test_response_that_ends_at_the_requested_limit_is_stored(finish: str) -> None:
     async with cached([whole(200, chat(finish))]) as (stand, _):
         assert [(await CHAT.ask(stand.url)).headers["x-llm-guard-cache"] for _ in range(2)] == ["miss", "hit"]
 
 
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
 @pytest.mark.parametrize("end", [(Reset(),), (END,)], ids=["reset", "no terminal event"])
-async def test_stream_that_breaks_is_not_kept(form: Form, end: tuple[Step, ...]) -> None:
+async def test_stream_that_breaks_is_not_stored(form: Form, end: tuple[Step, ...]) -> None:
     broken: list[Step] = [stream_head(), chunk(form.token), Pause(0.02), *end]
     async with cached(broken, form.good_stream) as (stand, provider):
         first = await form.ask(stand.url, stream=True)
@@ -256,7 +256,7 @@ async def test_stream_that_breaks_is_not_kept(form: Form, end: tuple[Step, ...])
         assert len(provider.requests) == 2
 
 
-async def test_stream_of_which_nobody_knows_whether_it_is_whole_is_not_kept() -> None:
+async def test_stream_of_unknown_completeness_is_not_stored() -> None:
     script: list[Step] = [stream_head(), chunk(b'data: {"completion": "hi"}\n\n'), END]
     async with cached(script) as (stand, provider):
         body = json.dumps({"model": "claude", "stream": True}).encode()
@@ -265,7 +265,7 @@ async def test_stream_of_which_nobody_knows_whether_it_is_whole_is_not_kept() ->
         assert len(provider.requests) == 2
 
 
-async def test_stream_that_a_filter_has_ended_is_not_kept() -> None:
+async def test_stream_that_a_filter_has_ended_is_not_stored() -> None:
     end = CHAT.end.replace(b'"stop"', b'"content_filter"')
     script: list[Step] = [stream_head(), chunk(CHAT.token), chunk(end), END]
     async with cached(script) as (stand, provider):
@@ -282,7 +282,7 @@ async def test_request_that_is_more_than_a_question_is_not_answered_from_before(
         assert len(provider.requests) == 2
 
 
-async def test_route_may_keep_deterministic_answers_alone() -> None:
+async def test_route_may_store_deterministic_responses_only() -> None:
     async with cached(CHAT.ok, cache={"ttl": "1m", "requests": "deterministic"}) as (stand, _):
         for more, is_kept in (
             ({}, False),
@@ -307,7 +307,7 @@ async def test_large_request_is_answered_from_before_as_well() -> None:
         assert len(provider.requests) == 3
 
 
-async def test_provider_is_asked_for_an_answer_that_everybody_can_read() -> None:
+async def test_provider_is_sent_accept_encoding_that_every_client_can_decode() -> None:
     async with cached(CHAT.ok) as (stand, provider):
         await call(stand, {"connection": "close", "accept-encoding": "br, gzip"})
         head = provider.requests[0].split(b"\r\n\r\n")[0].lower()
@@ -315,7 +315,7 @@ async def test_provider_is_asked_for_an_answer_that_everybody_can_read() -> None
         assert b"accept-encoding: identity" in head
 
 
-async def test_client_is_told_to_close_its_connection_when_the_gateway_goes_away() -> None:
+async def test_connection_is_closed_after_a_cached_response_when_the_gateway_stops() -> None:
     async with cached(CHAT.ok) as (stand, _):
         assert "connection" not in (await CHAT.ask(stand.url)).headers
         stand.app.gateway.is_leaving = True

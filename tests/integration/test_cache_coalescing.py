@@ -92,7 +92,7 @@ async def test_late_call_gets_a_stream_from_its_beginning_and_live() -> None:
             await first.reader.readuntil(b"0\r\n\r\n")
 
 
-async def test_client_that_wants_a_new_answer_joins_nobody_and_others_join_it() -> None:
+async def test_client_that_requires_a_new_response_joins_no_other_and_others_join_it() -> None:
     first, second = asyncio.Event(), asyncio.Event()
     async with cached([Pause(first), *CHAT.ok], [Pause(second), *CHAT.ok]) as (stand, provider):
         usual, new = {"connection": "close"}, {"connection": "close", "cache-control": "no-cache"}
@@ -115,7 +115,7 @@ async def test_client_that_wants_a_new_answer_joins_nobody_and_others_join_it() 
 
 
 @pytest.mark.parametrize(("form", "is_stream"), BOTH, ids=name_of)
-async def test_call_that_leaves_ends_nobody_elses(form: Form, is_stream: bool) -> None:
+async def test_call_that_is_cancelled_does_not_end_the_others(form: Form, is_stream: bool) -> None:
     go_on = asyncio.Event()
     async with cached(held(form, go_on, is_stream=is_stream)) as (stand, provider):
         async with Connection(stand.url) as leaving:
@@ -158,7 +158,7 @@ async def test_request_is_broken_off_at_once_when_all_have_left(is_stream: bool)
         assert stand.breaker(CHAT.deployment).failures == 0
 
 
-async def test_client_that_leaves_at_the_terminal_event_leaves_an_answer_behind() -> None:
+async def test_client_that_disconnects_at_the_terminal_event_leaves_a_cached_response() -> None:
     script: list[Step] = [*MESSAGES.good_stream[:-1], Pause(0.05), END]
     async with cached(script) as (stand, provider):
         async with Connection(stand.url) as client:
@@ -176,7 +176,7 @@ async def test_client_that_leaves_at_the_terminal_event_leaves_an_answer_behind(
 # failures
 
 
-async def test_each_is_told_of_a_failure_as_its_own() -> None:
+async def test_each_waiter_gets_a_failure_as_its_own() -> None:
     go_on = asyncio.Event()
     failing: list[Step] = [Pause(go_on), whole(500, b'{"error":{"message":"broken"}}')]
     async with cached(failing) as (stand, provider):
@@ -193,7 +193,7 @@ async def test_each_is_told_of_a_failure_as_its_own() -> None:
         assert await stand.metric("llm_guard_attempts_total", outcome="server_error") == 1
 
 
-async def test_each_is_told_in_the_gateways_words_with_its_own_id() -> None:
+async def test_each_waiter_gets_the_gateway_error_with_its_own_id() -> None:
     go_on = asyncio.Event()
     async with cached([Pause(go_on), Reset()]) as (stand, _):
         calls = [asyncio.create_task(MESSAGES.ask(stand.url)) for _ in range(3)]
@@ -206,7 +206,7 @@ async def test_each_is_told_in_the_gateways_words_with_its_own_id() -> None:
 
 
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
-async def test_each_is_told_of_a_stream_that_breaks(form: Form) -> None:
+async def test_each_waiter_gets_the_error_of_a_stream_that_breaks(form: Form) -> None:
     go_on = asyncio.Event()
     async with cached([stream_head(), chunk(form.token), Pause(go_on), Reset()]) as (stand, _):
         calls = [asyncio.create_task(form.ask(stand.url, stream=True)) for _ in range(3)]
@@ -231,7 +231,7 @@ async def test_providers_own_error_event_is_passed_on_to_each_once() -> None:
             assert (reply.body, reply.is_whole) == (CHAT.token + CHAT.error, True)
 
 
-async def test_next_call_after_a_failure_asks_anew() -> None:
+async def test_next_call_after_a_failure_sends_a_new_request() -> None:
     async with cached([whole(500, b"{}")], CHAT.ok) as (stand, provider):
         assert (await CHAT.ask(stand.url)).status == 500
         assert (await CHAT.ask(stand.url)).status == 200
@@ -254,7 +254,7 @@ def patient(seconds: float) -> dict[str, str]:
     return {"connection": "close", "x-stainless-read-timeout": str(seconds)}
 
 
-async def test_impatient_call_leaves_and_a_patient_one_goes_on() -> None:
+async def test_call_with_a_short_deadline_leaves_and_another_continues() -> None:
     go_on = asyncio.Event()
     async with cached([Pause(go_on), *CHAT.ok]) as (stand, provider):
         hurried = asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(), patient(0.4)))
@@ -279,7 +279,7 @@ async def test_impatience_of_the_only_call_ends_its_request_as_ever() -> None:
         assert stand.breaker(CHAT.deployment).failures == 0
 
 
-async def test_each_is_told_to_wait() -> None:
+async def test_each_waiter_gets_keep_alives() -> None:
     go_on = asyncio.Event()
     waiting = {"keepalive": {"interval": "50ms", "before_headers": True}}
     async with cached([Pause(go_on), *CHAT.good_stream], stream=waiting) as (stand, provider):
@@ -293,7 +293,7 @@ async def test_each_is_told_to_wait() -> None:
         assert len(provider.requests) == 1
 
 
-async def test_call_of_high_priority_waits_behind_no_call_of_a_low_one() -> None:
+async def test_call_of_high_priority_waits_for_no_call_of_a_low_one() -> None:
     go_on = [asyncio.Event() for _ in range(4)]
     alone = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 1}}}
     scripts: list[list[Step]] = [[Pause(each), *CHAT.ok] for each in go_on]
@@ -320,7 +320,7 @@ async def test_call_of_high_priority_waits_behind_no_call_of_a_low_one() -> None
         assert asked == [b'first"}', b'shared"}', b'other"}', b'shared"}']
 
 
-async def test_call_after_a_reload_joins_none_that_goes_by_the_old_rules(tmp_path: Path) -> None:
+async def test_call_after_a_reload_joins_no_call_under_the_old_rules(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     models = {"gpt": {"deployments": [{"upstream": "one"}], "cache": {"ttl": "1m"}}}
     async with ScriptedProvider([Hold()]) as old, ScriptedProvider(CHAT.ok) as new:
@@ -353,7 +353,7 @@ async def test_alias_that_a_reload_points_elsewhere_has_other_answers(tmp_path: 
 # slow readers and the drain
 
 
-async def test_client_that_does_not_read_holds_nobody_up() -> None:
+async def test_client_that_does_not_read_does_not_delay_others() -> None:
     event = CHAT.token.replace(b"h\xc3\xa9", b"x" * 1000)
     script = [stream_head(), *([chunk(event * 100)] * 60), chunk(CHAT.end), END]
     async with cached(script) as (stand, _), Connection(stand.url) as idle:

@@ -28,7 +28,7 @@ async def refreshed(stand: Stand) -> None:
     await eventually(lambda: stand.app.gateway.cache_stage.flights == 0)
 
 
-async def test_stale_answer_is_given_at_once_and_one_request_brings_a_new_one() -> None:
+async def test_stale_response_is_sent_at_once_and_one_request_refreshes_it() -> None:
     go_on = asyncio.Event()
     async with cached(CHAT.ok, [Pause(go_on), whole(200, NEW)], cache={**SWR, "ttl": "300ms"}) as (stand, provider):
         await CHAT.ask(stand.url)
@@ -148,14 +148,14 @@ async def test_each_of_several_calls_gets_the_stale_answer() -> None:
         assert {told(reply) for reply in await asyncio.gather(*calls)} == {("stale", CHAT.answer)}
 
 
-async def test_clients_own_mistake_is_not_hidden_behind_a_stale_answer() -> None:
+async def test_client_error_is_not_hidden_by_a_stale_response() -> None:
     async with cached(CHAT.ok, [whole(401, b'{"error":{"message":"Incorrect API key"}}')], cache=SIE) as (stand, _):
         await CHAT.ask(stand.url)
         await asyncio.sleep(TTL_S)
         assert (await CHAT.ask(stand.url)).status == 401
 
 
-async def test_client_that_wants_a_new_answer_gets_no_stale_one_instead() -> None:
+async def test_client_that_requires_a_new_response_gets_no_stale_one() -> None:
     async with cached(CHAT.ok, [whole(500, b"{}")], cache=SIE) as (stand, _):
         headers = {"connection": "close", "cache-control": "no-cache"}
         await ask(stand.url, CHAT.path, CHAT.body(), headers)
@@ -175,7 +175,7 @@ async def test_stream_that_breaks_after_its_first_token_is_reported_as_ever() ->
 # operators
 
 
-async def test_operator_sees_what_is_kept_and_empties_it() -> None:
+async def test_operator_sees_the_cache_contents_and_empties_it() -> None:
     models = {"other": {"deployments": [{"upstream": "one"}], "cache": {"ttl": "1m"}}}
     async with cached(CHAT.ok, MESSAGES.ok, CHAT.ok, models=models) as (stand, _):
         await CHAT.ask(stand.url)
@@ -200,12 +200,12 @@ async def test_operator_sees_what_is_kept_and_empties_it() -> None:
     ("body", "status"),
     [({}, 422), ({"all": True, "route": "gpt"}, 422), ({"route": "gtp"}, 404), ({"all": False}, 422)],
 )
-async def test_purge_says_what_is_forgotten(body: dict[str, object], status: int) -> None:
+async def test_purge_reports_what_was_removed(body: dict[str, object], status: int) -> None:
     async with cached(CHAT.ok) as (stand, _):
         assert (await post(stand.url, "cache/purge", **body)).status == status
 
 
-async def test_what_was_asked_before_a_purge_is_not_kept_after_it() -> None:
+async def test_request_sent_before_a_purge_is_not_stored_after_it() -> None:
     go_on = asyncio.Event()
     async with cached([Pause(go_on), *CHAT.ok]) as (stand, provider):
         under_way = asyncio.create_task(CHAT.ask(stand.url))

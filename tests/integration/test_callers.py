@@ -41,7 +41,7 @@ async def poisoned() -> AsyncIterator[Stand]:
             yield stand
 
 
-async def test_caller_whose_calls_alone_fail_is_refused_by_itself() -> None:
+async def test_caller_whose_calls_alone_fail_is_refused_alone() -> None:
     async with poisoned() as stand:
         refused = await call(stand, "sk-poisoner")
         assert (refused.status, refused.headers["x-llm-guard-refused-by"]) == (503, "breaker")
@@ -52,7 +52,7 @@ async def test_caller_whose_calls_alone_fail_is_refused_by_itself() -> None:
         assert (line["deployment"], line["caller"]) == ("one/gpt", "poisoner")
 
 
-async def test_what_a_caller_fails_at_alone_neither_degrades_its_route_nor_raises_an_alert() -> None:
+async def test_failures_of_one_caller_neither_degrade_its_route_nor_raise_an_alert() -> None:
     """Otherwise one tenant could trigger fallback responses for all others, and a page at night."""
     async with poisoned() as stand:
         model = stand.app.gateway.recorder.models["gpt"]

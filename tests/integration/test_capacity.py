@@ -111,7 +111,7 @@ async def test_provider_never_meets_more_calls_at_once_than_it_may(form: Form, i
         assert (gate(stand, form).in_flight, waiting(stand, form)) == (0, 0)
 
 
-async def test_stream_keeps_its_place_until_its_last_byte() -> None:
+async def test_stream_holds_its_slot_until_its_last_byte() -> None:
     async with before(concurrency=1) as (stand, provider):
         streaming = asyncio.create_task(CHAT.ask(stand.url, stream=True))
         await eventually(lambda: provider.open)
@@ -127,7 +127,7 @@ async def test_stream_keeps_its_place_until_its_last_byte() -> None:
 
 
 @pytest.mark.parametrize("answer", [whole(500), whole(429, LIMITED), whole(400)], ids=["500", "429", "400"])
-async def test_failed_call_gives_its_place_to_the_next(answer: Respond) -> None:
+async def test_failed_call_releases_its_slot_to_the_next(answer: Respond) -> None:
     async with before(after(0.001, answer), concurrency=1, pacing=False) as (stand, provider):
         replies = await asyncio.gather(*(CHAT.ask(stand.url) for _ in range(5)))
         assert {reply.headers["x-llm-guard-attempts"] for reply in replies} == {"1"}
@@ -167,7 +167,7 @@ async def test_limit_holds_for_all_callers_together() -> None:
 # the wait queue
 
 
-async def test_calls_are_served_in_their_order_and_those_in_a_hurry_first() -> None:
+async def test_calls_are_served_in_order_and_by_priority() -> None:
     keys = [{"name": "app", "key": "k-app", "priority": "high"}]
     app = {"authorization": "Bearer k-app"}
     async with (
@@ -187,7 +187,7 @@ async def test_calls_are_served_in_their_order_and_those_in_a_hurry_first() -> N
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
 
 
-async def test_client_key_says_how_high_its_calls_may_aim() -> None:
+async def test_client_key_limits_the_priority_of_its_calls() -> None:
     keys = [{"name": "batch", "key": "k-batch", "priority": "low"}, {"name": "app", "key": "k-app", "priority": "high"}]
     batch, app = ({"authorization": f"Bearer k-{name}"} for name in ("batch", "app"))
     async with (
@@ -211,7 +211,7 @@ async def test_priority_that_is_none_is_the_callers_mistake() -> None:
         assert not provider.exchanges
 
 
-async def test_priority_is_nothing_that_the_provider_hears_of() -> None:
+async def test_priority_header_is_not_sent_to_the_provider() -> None:
     async with before(after(0, *CHAT.ok)) as (stand, provider):
         assert (await begin(stand, "x", "high")).status == 200
         assert b"x-llm-guard" not in provider.exchanges[0].request.lower()
@@ -233,7 +233,7 @@ async def test_wait_is_logged_and_counted() -> None:
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
 @pytest.mark.parametrize("is_stream", [False, True], ids=name_of)
-async def test_full_line_refuses_at_once_and_says_when_to_come_back(form: Form, is_stream: bool) -> None:
+async def test_full_queue_refuses_at_once_with_retry_after(form: Form, is_stream: bool) -> None:
     async with before(concurrency=1, max_queue=2) as (stand, provider):
         calls = [begin(stand, "first", form=form)]
         await eventually(lambda: provider.open)
@@ -254,7 +254,7 @@ async def test_full_line_refuses_at_once_and_says_when_to_come_back(form: Form, 
         assert {call.status for call in await asyncio.gather(*calls)} == {200}
 
 
-async def test_call_in_a_hurry_takes_the_last_place_of_one_that_can_wait() -> None:
+async def test_high_priority_call_takes_the_last_slot_of_a_lower_one() -> None:
     async with before(concurrency=1, max_queue=1) as (stand, provider):
         calls = [await first(stand, provider)]
         (low,) = await queued(stand, "low", priority="low")
@@ -288,7 +288,7 @@ async def test_wait_that_is_sure_to_be_in_vain_is_not_begun() -> None:
         assert (await call).status == 200
 
 
-async def test_impatient_client_is_told_before_it_gives_up() -> None:
+async def test_client_with_a_short_timeout_is_refused_before_it_gives_up() -> None:
     async with before(concurrency=1) as (stand, provider):
         call = await first(stand, provider)
         reply = await begin(stand, "hasty", headers={"x-stainless-read-timeout": "1.5"})
@@ -312,7 +312,7 @@ async def test_full_deployment_is_passed_over_where_another_has_room() -> None:
             assert (await call).status == 200
 
 
-async def test_retry_whose_place_is_taken_meanwhile_goes_where_there_is_room() -> None:
+async def test_retry_whose_slot_is_taken_goes_to_a_deployment_with_room() -> None:
     async with ManualProvider() as full, ManualProvider(after(0, *CHAT.ok)) as free:
         upstreams = {"free": {"dialect": "openai", "base_url": f"{free.url}/v1"}}
         route = {
@@ -331,7 +331,7 @@ async def test_retry_whose_place_is_taken_meanwhile_goes_where_there_is_room() -
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])
-async def test_client_that_leaves_the_line_frees_its_place(how: str) -> None:
+async def test_client_that_leaves_the_queue_frees_its_slot(how: str) -> None:
     async with before(concurrency=1, max_queue=1) as (stand, provider):
         call = await first(stand, provider)
         async with Connection(stand.url) as client:
@@ -347,7 +347,7 @@ async def test_client_that_leaves_the_line_frees_its_place(how: str) -> None:
         assert (left["outcome"], left["attempts"]) == ("client_cancelled", [])
 
 
-async def test_waiting_call_is_refused_when_the_gateway_goes_away() -> None:
+async def test_waiting_call_is_refused_when_the_gateway_stops() -> None:
     async with before(concurrency=1) as (stand, provider):
         calls = [await first(stand, provider), *await queued(stand, "second")]
         await stand.app.stop()
@@ -360,7 +360,7 @@ async def test_waiting_call_is_refused_when_the_gateway_goes_away() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [4, None])
-async def test_reload_lets_waiting_calls_in_at_once_when_there_is_more_room(
+async def test_reload_admits_waiting_calls_at_once_when_there_is_more_room(
     tmp_path: Path, concurrency: int | None
 ) -> None:
     path = tmp_path / "guard.yaml"
@@ -391,7 +391,7 @@ async def until_in_flight(served: Served, count: int) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_reload_with_less_room_evicts_nobody(tmp_path: Path) -> None:
+async def test_reload_with_a_smaller_limit_evicts_no_call(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with (
         ManualProvider() as provider,
@@ -456,7 +456,7 @@ async def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
         assert gate(stand).rate == pytest.approx(2.0, rel=0.1)
 
 
-async def test_wait_for_the_pace_of_one_caller_is_nobody_elses() -> None:
+async def test_pacing_wait_of_one_caller_does_not_delay_others() -> None:
     """The headers allow two calls a second, and say that none is left."""
     spent = {
         "x-ratelimit-limit-requests": "120", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",

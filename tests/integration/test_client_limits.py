@@ -19,7 +19,7 @@ from tests.fakes.client import raw_request
 from tests.fakes.provider import Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.integration.caching import cached
-from tests.integration.keeping import ASYNC, keeping, outcome, shown
+from tests.integration.calls_on_disk import ASYNC, keeping, outcome, shown
 from tests.integration.operating import change, get, post, running
 
 
@@ -45,7 +45,7 @@ def left(stand: Stand, limit: str) -> float:
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=str)
-async def test_refusal_says_in_the_dialect_what_is_left_and_when_to_come_back(form: Form) -> None:
+async def test_refusal_states_remaining_quota_and_retry_after_in_the_dialect(form: Form) -> None:
     async with limited(form.ok, form.ok, form.ok, rate=2, tokens_per_day=1000) as (stand, provider):
         assert [(await send(stand, form)).status for _ in range(2)] == [200, 200]
         reply = await send(stand, form)
@@ -86,7 +86,7 @@ async def test_estimate_is_corrected_by_the_usage_of_the_answer(form: Form, is_s
         assert left(stand, "tokens_per_day") == 100_000 - used
 
 
-async def test_call_that_fails_gives_its_estimate_back() -> None:
+async def test_call_that_fails_is_refunded_its_estimate() -> None:
     async with limited([whole(500)], tokens_per_day=10_000) as (stand, _):
         assert (await send(stand, max_tokens=5000)).status == 500
         await stand.idle()
@@ -102,7 +102,7 @@ async def test_answer_without_usage_is_charged_as_estimated() -> None:
         assert left(stand, "tokens_per_day") == 5000 - len(CHAT.body(max_tokens=5000)) // 4
 
 
-async def test_client_that_leaves_is_charged_its_estimate_and_gives_back_its_place() -> None:
+async def test_client_that_disconnects_is_charged_its_estimate_and_releases_its_slot() -> None:
     begun: list[Step] = [stream_head(), chunk(CHAT.token), Hold()]
     async with limited(begun, CHAT.ok, concurrency=1, tokens_per_day=10_000) as (stand, _):
         body = CHAT.body(stream=True, max_tokens=500)
@@ -146,7 +146,7 @@ async def test_stream_without_usage_is_charged_by_its_events(coding: str) -> Non
         assert (await send(stand, max_tokens=50)).status == 429
 
 
-async def test_client_that_leaves_a_stream_is_charged_what_it_got_of_it() -> None:
+async def test_client_that_leaves_a_stream_is_charged_what_it_received() -> None:
     begun: list[Step] = [stream_head(), *[chunk(CHAT.token)] * 50, Hold()]
     async with limited(begun, tokens_per_day=10_000) as (stand, _):
         body = CHAT.body(stream=True)
@@ -158,7 +158,7 @@ async def test_client_that_leaves_a_stream_is_charged_what_it_got_of_it() -> Non
         assert left(stand, "tokens_per_day") == 10_000 - len(body) // 4 - 50
 
 
-async def test_stream_that_dies_is_charged_what_came_of_it() -> None:
+async def test_stream_that_dies_is_charged_what_was_sent() -> None:
     dying: list[Step] = [stream_head(), *[chunk(CHAT.token)] * 50, Reset()]
     async with limited(dying, tokens_per_day=10_000) as (stand, _):
         reply = await send(stand, stream=True)
@@ -169,7 +169,7 @@ async def test_stream_that_dies_is_charged_what_came_of_it() -> None:
         assert left(stand, "tokens_per_day") == 10_000 - len(CHAT.body(stream=True)) // 4 - came
 
 
-async def test_deferred_calls_use_what_their_key_may_use_and_wait_until_they_may(tmp_path: Path) -> None:
+async def test_deferred_calls_use_the_quota_of_their_key_and_wait_for_it(tmp_path: Path) -> None:
     """Deferred calls must not bypass limits, though each is accepted at once and executed later."""
     go_on = asyncio.Event()
     body, headers = CHAT.body(max_tokens=50), {**ASYNC, "authorization": "Bearer k-app"}
@@ -221,7 +221,7 @@ async def test_refused_calls_are_counted_by_key_and_limit() -> None:
         assert line["client"] == "app"
 
 
-async def test_call_larger_than_a_day_is_not_told_to_come_back() -> None:
+async def test_call_larger_than_a_day_has_no_retry_after() -> None:
     async with limited(CHAT.ok, tokens_per_day=100) as (stand, _):
         reply = await send(stand, max_tokens=101)
         assert (reply.status, reply.headers["x-should-retry"]) == (429, "false")
@@ -236,7 +236,7 @@ async def test_sdk_does_not_retry_until_the_next_day() -> None:
         assert int(reply.headers["retry-after"]) > 60
 
 
-async def test_reload_keeps_what_a_key_has_used(tmp_path: Path) -> None:
+async def test_reload_preserves_the_usage_of_a_key(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider(CHAT.ok) as provider:
         path.write_text(config_text(provider.url, server=keys(tokens_per_day=100)))
@@ -261,7 +261,7 @@ async def test_sum_of_the_day_survives_a_restart(tmp_path: Path, unused_tcp_port
             assert left(stand, "tokens_per_day") == 96
 
 
-async def test_operator_sees_what_is_left_and_resets_it() -> None:
+async def test_operator_sees_the_remaining_quota_and_resets_it() -> None:
     async with limited(CHAT.ok, tokens_per_day=40) as (stand, _):
         await send(stand)
         refused = await send(stand, max_tokens=35)
@@ -295,7 +295,7 @@ async def test_usage_is_counted_by_key_and_names_no_caller() -> None:
         ]  # fmt: skip
 
 
-async def test_input_includes_what_anthropic_reads_from_and_writes_to_its_cache() -> None:
+async def test_input_includes_cache_reads_and_writes_of_anthropic() -> None:
     answer = {**json.loads(MESSAGES.answer), "usage": {
         "input_tokens": 5, "output_tokens": 7, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 4,
     }}  # fmt: skip

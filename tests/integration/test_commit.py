@@ -130,7 +130,7 @@ async def test_stream_whose_chunks_are_malformed_breaks_off_at_once(form: Form) 
 
 
 @streams
-async def test_reset_after_the_terminal_event_harms_nothing(form: Form) -> None:
+async def test_reset_after_the_terminal_event_does_no_harm(form: Form) -> None:
     script: list[Step] = [*form.good_stream[:-1], Pause(0.05), Reset()]
     async with facing(script) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -176,7 +176,7 @@ async def test_error_under_200_is_one_in_any_encoding() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 429, 503])
-async def test_failure_whose_words_are_no_text_is_known_by_its_status(status: int) -> None:
+async def test_failure_with_undecodable_text_is_classified_by_its_status(status: int) -> None:
     body = b'{"error": {"message": "caf\xe9", "type": "\xff", "code": "\xff"}}'
     async with facing([whole(status, body)]) as (stand, _):
         reply = await CHAT.ask(stand.url)

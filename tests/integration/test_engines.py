@@ -120,7 +120,7 @@ async def admission(stand: Stand, query: str) -> dict[str, Any]:
 # recovery and giving up
 
 
-async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the_fallback() -> None:
+async def test_engine_killed_by_a_signal_restarts_while_calls_use_the_fallback() -> None:
     others = psutil.Process().children()
     async with engine_behind() as stand:
         await until(stand, "running")
@@ -146,7 +146,7 @@ async def test_engine_killed_by_a_signal_is_back_by_itself_while_calls_go_to_the
     await eventually(lambda: set(psutil.Process().children()) <= set(others))
 
 
-async def test_engine_that_cannot_start_is_given_up_in_time_with_audit_and_alert(tmp_path: Path) -> None:
+async def test_engine_that_cannot_start_is_given_up_with_audit_and_alert(tmp_path: Path) -> None:
     marker = tmp_path / "broken"
     async with engine_behind(marker) as stand:
         await until(stand, "running")
@@ -208,7 +208,7 @@ async def test_operator_stops_starts_and_restarts_an_engine() -> None:
         ]  # fmt: skip
 
 
-async def test_engine_that_there_is_not_is_told() -> None:
+async def test_unknown_engine_is_reported() -> None:
     async with engine_behind(standby=True) as stand:
         reply = await post(stand.url, "engines/start", engine="f")
         assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_engine")
@@ -226,7 +226,7 @@ async def test_name_from_outside_reaches_no_command(name: str) -> None:
 # admission
 
 
-async def test_admission_says_why_not() -> None:
+async def test_admission_states_the_reason_of_a_refusal() -> None:
     async with engine_behind(standby=True) as stand:
         found = await admission(stand, "model=nobody")
         assert (found["admitted"], found["reason"], found["deployment"]) == (False, "unknown_model", None)
@@ -269,7 +269,7 @@ async def test_spare_engine_that_the_config_does_not_name_for_it_is_not_started(
         assert (await engine_of(stand))["state"] == "stopped"
 
 
-async def test_get_starts_a_spare_engine_only_where_config_and_question_say_so() -> None:
+async def test_get_starts_a_standby_engine_only_if_config_and_query_allow_it() -> None:
     async with engine_behind(is_light=True, standby=True, auto_provision="on_get") as stand:
         assert (await admission(stand, "model=solo"))["standby"] == "e"
         head = await ask(stand.url, "/admin/admit?model=solo&auto_provision=true", headers=HERE, method="HEAD")
@@ -298,7 +298,7 @@ async def test_get_of_a_viewer_or_with_a_cookie_starts_nothing() -> None:
         assert (await engine_of(stand))["state"] == "stopped"
 
 
-async def test_spare_engine_stays_where_a_deployment_of_the_model_itself_can_be_asked() -> None:
+async def test_standby_engine_stays_down_while_a_deployment_of_the_model_is_available() -> None:
     async with engine_behind(is_light=True, standby=True, auto_provision=True) as stand:
         found = await admission(stand, "model=gpt")
         assert (found["admitted"], found["standby"]) == (True, None)

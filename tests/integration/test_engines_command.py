@@ -46,7 +46,7 @@ async def is_exec(made: ProcessDriver, program: str) -> None:
     await eventually(lambda: Path(process.exe()).name.startswith(program) or process.name().startswith(program))
 
 
-async def test_engine_runs_in_a_group_of_its_own_and_ends_with_the_first_word() -> None:
+async def test_engine_runs_in_its_own_process_group_and_ends_with_the_first_signal() -> None:
     async with engine(*SLEEPER) as made:
         await made.start()
         pid = await pid_of(made)
@@ -91,7 +91,7 @@ async def test_children_of_an_engine_end_with_it() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl(2)")
-async def test_what_an_engine_leaves_to_process_1_is_buried_before_its_next_run() -> None:
+async def test_orphan_of_an_engine_is_reaped_before_the_next_run() -> None:
     with inheriting():
         async with engine("/bin/sh", "-c", "sleep 60 & echo $!; exit 3") as made:
             await made.start()
@@ -114,14 +114,14 @@ def inheriting() -> Iterator[None]:
         prctl(36, 0, 0, 0, 0)
 
 
-async def test_end_of_an_engine_is_noticed_with_its_exit_code_and_last_words() -> None:
+async def test_end_of_an_engine_is_noticed_with_its_exit_code_and_last_output() -> None:
     async with engine("/bin/sh", "-c", "echo out of memory >&2; exit 3") as made:
         await made.start()
         assert await made.wait_gone() == "it ended with exit code 3"
         await eventually(lambda: made.output == ("out of memory",))
 
 
-async def test_nobody_reads_argv_but_the_program(tmp_path: Path) -> None:
+async def test_argv_is_passed_to_the_program_unchanged(tmp_path: Path) -> None:
     evil = f"; touch {tmp_path}/pwned #"
     async with engine("/bin/echo", evil, "$(id)", "`id`", "$HOME", "*") as made:
         await made.start()
@@ -130,7 +130,7 @@ async def test_nobody_reads_argv_but_the_program(tmp_path: Path) -> None:
         assert not (tmp_path / "pwned").exists()
 
 
-async def test_engine_gets_none_of_our_keys(tmp_path: Path) -> None:
+async def test_engine_gets_no_provider_keys(tmp_path: Path) -> None:
     own = {"OPENAI_API_KEY": "sk-provider", "HF_TOKEN": "hf-hush-hush", "HOME": "/root"}
     given = {"env": {"OWN_KEY": "mine-hush-hush"}, "pass_env": ("HF_TOKEN",), "folder": str(tmp_path)}
     script = "import os; print(sorted(os.environ), os.getcwd(), os.environ['HF_TOKEN'], os.environ['OWN_KEY'])"
@@ -159,7 +159,9 @@ async def test_engine_gets_none_of_our_keys(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_started_is_told_before_it_is_tried(settings: dict[str, Any], expected: str) -> None:
+async def test_command_that_cannot_be_started_is_reported_before_it_is_tried(
+    settings: dict[str, Any], expected: str
+) -> None:
     argv = settings.pop("argv")
     async with engine(*argv, **settings) as made:
         with pytest.raises(EngineError) as caught:
@@ -167,7 +169,7 @@ async def test_what_cannot_be_started_is_told_before_it_is_tried(settings: dict[
         assert expected in str(caught.value)
 
 
-async def test_program_that_the_system_will_not_run_is_told_by_its_output(tmp_path: Path) -> None:
+async def test_program_that_the_system_refuses_to_run_is_reported_by_its_output(tmp_path: Path) -> None:
     program = tmp_path / "engine"
     program.write_bytes(b"\x7fELF nonsense")
     program.chmod(0o755)
@@ -177,7 +179,7 @@ async def test_program_that_the_system_will_not_run_is_told_by_its_output(tmp_pa
         await eventually(lambda: made.output == (f"llm-guard: {program} cannot be started: Exec format error",))
 
 
-async def test_start_that_is_cancelled_leaves_no_process_behind() -> None:
+async def test_start_that_is_cancelled_leaves_no_process() -> None:
     async with engine(*SLEEPER) as made:
         starting = asyncio.create_task(made.start())
         await asyncio.sleep(0)
@@ -190,7 +192,7 @@ async def test_start_that_is_cancelled_leaves_no_process_behind() -> None:
         assert not [each for each in mine if "60" in each.cmdline()]
 
 
-async def test_output_that_nobody_reads_holds_no_engine_up() -> None:
+async def test_unread_output_does_not_block_an_engine() -> None:
     async with engine(sys.executable, "-I", "-c", "print('x' * 5_000_000); print('end')") as made:
         await made.start()
         assert await made.wait_gone() == "it ended with exit code 0"

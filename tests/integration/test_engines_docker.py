@@ -84,7 +84,7 @@ async def test_container_that_is_so_already_is_well_so(tmp_path: Path) -> None:
         assert there.asked[-1] == "POST /containers/vllm/stop?t=1"  # 0 would leave it no time at all
 
 
-async def test_container_that_runs_is_told_from_its_next_run(tmp_path: Path) -> None:
+async def test_running_container_is_distinguished_from_its_next_run(tmp_path: Path) -> None:
     again = {**RUNS, "Pid": 99, "StartedAt": "2026-01-06T10:00:00Z"}
     async with daemon(tmp_path, (200, {"State": RUNS}), (200, {"State": RUNS}), (200, {"State": again})) as there:
         made = engine(there.path)
@@ -133,7 +133,7 @@ async def test_state_of_a_container(tmp_path: Path, state: dict[str, Any], is_ru
         ((200, b"x" * (1 << 21)), "the daemon's response is too large"),
     ],
 )  # fmt: skip
-async def test_refusal_is_told(tmp_path: Path, answer: tuple[int, Any], expected: str) -> None:
+async def test_refusal_is_reported(tmp_path: Path, answer: tuple[int, Any], expected: str) -> None:
     async with daemon(tmp_path, answer) as there:
         with pytest.raises(EngineError) as caught:
             await engine(there.path).start()
@@ -141,7 +141,7 @@ async def test_refusal_is_told(tmp_path: Path, answer: tuple[int, Any], expected
 
 
 @pytest.mark.parametrize("body", [{"hello": "world"}, b"hello", b'{"State":"\xff"}', b'{"State":' * 10_000, b"[]"])
-async def test_answer_of_something_else_is_told(tmp_path: Path, body: Any) -> None:
+async def test_response_of_another_service_is_reported(tmp_path: Path, body: Any) -> None:
     async with daemon(tmp_path, (200, body)) as there:
         with pytest.raises(EngineError, match="docker reports no state of vllm"):
             await engine(there.path).look()
@@ -159,14 +159,14 @@ async def test_daemon_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
             await starting
 
 
-async def test_daemon_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_missing_daemon_is_reported(tmp_path: Path) -> None:
     path = str(tmp_path / "none.sock")
     with pytest.raises(EngineError) as caught:
         await engine(path).start()
     assert str(caught.value) == f"cannot connect to docker at {path}: No such file or directory"
 
 
-async def test_daemon_that_nobody_serves_is_told(tmp_path: Path) -> None:
+async def test_daemon_that_is_not_served_is_reported(tmp_path: Path) -> None:
     async with daemon(tmp_path, None) as there:
         path = there.path
     (tmp_path / "d.sock").touch()
@@ -190,7 +190,7 @@ def _has_slept(clock: SteppedClock, times: int) -> bool:
     return len(clock.slept) >= times
 
 
-async def test_container_stays_when_the_gateway_goes(tmp_path: Path) -> None:
+async def test_container_outlives_the_gateway(tmp_path: Path) -> None:
     async with daemon(tmp_path, (204, None)) as there:
         await engine(there.path).close(1.0)
         assert there.asked == []

@@ -87,13 +87,13 @@ async def test_state_of_a_unit(systemctl: Systemctl, said: str, is_running: bool
 
 
 @pytest.mark.parametrize("state", ["not-found", "masked", "bad-setting"])
-async def test_unit_that_there_is_not_is_told(systemctl: Systemctl, state: str) -> None:
+async def test_missing_unit_is_reported(systemctl: Systemctl, state: str) -> None:
     systemctl.reset(say=FAILED.replace("loaded", state))
     with pytest.raises(EngineError, match=f"vllm.service is {state}: create or enable it, or correct the name"):
         await engine().look()
 
 
-async def test_what_systemctl_complains_of_is_told(systemctl: Systemctl) -> None:
+async def test_error_of_systemctl_is_reported(systemctl: Systemctl) -> None:
     systemctl.reset(complain="Failed to start vllm.service: Interactive authentication required.\n", code=1)
     with pytest.raises(EngineError) as caught:
         await engine().start()
@@ -102,13 +102,13 @@ async def test_what_systemctl_complains_of_is_told(systemctl: Systemctl) -> None
     )
 
 
-async def test_failure_without_a_word_is_told_by_its_code(systemctl: Systemctl) -> None:
+async def test_failure_without_output_is_reported_by_its_code(systemctl: Systemctl) -> None:
     systemctl.reset(code=4)
     with pytest.raises(EngineError, match=r"systemctl start vllm.service: exit code 4"):
         await engine().start()
 
 
-async def test_machine_without_systemd_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_machine_without_systemd_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineError, match="systemctl was not found on PATH"):
         await engine().start()

@@ -71,19 +71,19 @@ async def test_answer_with_a_null_error_is_an_answer() -> None:
     assert await asked([whole(200, good)]) == (1, 200, good)
 
 
-async def test_balance_that_is_spent_is_not_asked_again_though_the_status_says_server_error() -> None:
+async def test_spent_balance_is_not_retried_despite_a_server_error_status() -> None:
     said = b'{"type":"error","error":{"type":"api_error","message":"insufficient balance (1008)"}}'
     requests, status, _ = await asked([whole(500, said)], [whole(200, GOOD)])
     assert (requests, status) == (1, 500)
 
 
-async def test_peak_load_is_asked_again_though_the_status_says_bad_request() -> None:
+async def test_peak_load_is_retried_despite_a_bad_request_status() -> None:
     said = error(message="The system is currently experiencing high demand. Your request exceeds peak load.")
     requests, status, _ = await asked([whole(400, said)], [whole(200, GOOD)])
     assert (requests, status) == (2, 200)
 
 
-async def test_engine_that_died_is_asked_again_though_its_event_says_bad_request() -> None:
+async def test_dead_engine_is_retried_despite_a_bad_request_event() -> None:
     dead = b'data: {"error":{"message":"EngineCore encountered an issue.","type":"BadRequestError","code":400}}\n\n'
     script: list[Step] = [stream_head(), chunk(dead), chunk(b"data: [DONE]\n\n"), END]
     requests, status, _ = await asked(script, script, stream=True)
@@ -94,7 +94,7 @@ RULE = "[{match: {status: 400, message: '*pool is draining*'}, kind: overloaded}
 
 
 @pytest.mark.parametrize(("errors", "requests"), [(RULE, 2), ("[]", 1)])
-async def test_rule_of_the_config_decides_what_the_tables_do_not_know(errors: str, requests: int) -> None:
+async def test_rule_of_the_config_decides_errors_that_the_tables_do_not_have(errors: str, requests: int) -> None:
     found, _, _ = await asked(
         [whole(400, error(message="Worker pool is draining!"))], [whole(200, GOOD)], errors=errors
     )

@@ -63,21 +63,21 @@ def share(answers: Counter[tuple[str, int]]) -> float:
 
 
 @pytest.mark.parametrize(("hog_priority", "least"), [("high", 0.2), ("normal", 0.4)])
-async def test_hog_leaves_a_victim_its_share_of_the_capacity(hog_priority: str, least: float) -> None:
+async def test_heavy_caller_leaves_another_its_share_of_the_capacity(hog_priority: str, least: float) -> None:
     async with sharing(priority="high") as stand:
         answers = await answers_of(stand, hogs=40, victims=4, hog_priority=hog_priority)
         assert share(answers) >= least, answers
         assert {status for _, status in answers} == {200}
 
 
-async def test_hog_that_fills_the_queue_does_not_keep_a_victim_out() -> None:
+async def test_heavy_caller_that_fills_the_queue_does_not_starve_another() -> None:
     async with sharing(queue=20, priority="high") as stand:
         answers = await answers_of(stand, hogs=40, victims=2, hog_priority="high")
         assert answers["victim", 200] >= 20
         assert answers["hog", 429] > answers["victim", 429] == 0
 
 
-async def test_weight_gives_a_caller_more_of_the_turns() -> None:
+async def test_weight_gives_a_caller_more_turns() -> None:
     async with sharing(weight=3) as stand:
         answers = await answers_of(stand, hogs=20, victims=20, hog_priority="normal")
         assert 0.2 <= share(answers) <= 0.3, answers

@@ -93,12 +93,12 @@ async def test_route_without_rules_fails_as_ever() -> None:
         assert (reply.status, reply.json["error"]["message"]) == (500, "out of order")
 
 
-async def test_callers_own_mistake_is_told_as_it_is() -> None:
+async def test_client_error_is_passed_on_unchanged() -> None:
     async with facing([whole(400, b'{"error":{"message":"bad"}}')], models=models()) as (stand, _):
         assert (await CHAT.ask(stand.url)).status == 400
 
 
-async def test_call_that_nobody_may_be_asked_for_gets_the_text() -> None:
+async def test_call_without_an_available_deployment_gets_the_static_text() -> None:
     async with facing(CHAT.ok, models=models()) as (stand, provider):
         await change(stand.url, "deployments/drain", deployment="one/gpt")
         reply = await CHAT.ask(stand.url)
@@ -118,7 +118,7 @@ async def test_answers_from_before_hide_no_outage() -> None:
         assert turns(stand) == [("gpt", True)]
 
 
-async def test_answer_from_before_comes_before_the_text() -> None:
+async def test_stale_response_is_preferred_to_the_text() -> None:
     cached = {name: {**each, "cache": {"ttl": "1ms", "stale_if_error": "1h"}} for name, each in models().items()}
     async with facing(CHAT.ok, DOWN, models=cached) as (stand, _):
         await CHAT.ask(stand.url)
@@ -140,7 +140,7 @@ async def test_stream_that_dies_after_its_first_token_ends_as_ever(form: Form) -
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_text_stands_behind_an_early_head(stream: bool) -> None:
+async def test_text_follows_an_early_head(stream: bool) -> None:
     waiting = {"keepalive": {"interval": "50ms", "before_headers": True, "unary": True}}
     async with facing(HANGS, models=models(), stream=waiting, timeout={"total": "200ms"}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=stream)
@@ -150,7 +150,7 @@ async def test_text_stands_behind_an_early_head(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
-async def test_stream_that_dies_is_kept_before_its_client_is_told(form: Form, tmp_path: Path) -> None:
+async def test_stream_that_dies_is_stored_before_its_client_gets_the_error(form: Form, tmp_path: Path) -> None:
     script: list[Step] = [stream_head(), *map(chunk, form.preamble), chunk(form.token), Close()]
     kept = {name: {**each, "dead_letter": "always"} for name, each in models().items()}
     async with facing(script, models=kept, ops={"store": str(tmp_path)}) as (stand, _):
@@ -160,7 +160,7 @@ async def test_stream_that_dies_is_kept_before_its_client_is_told(form: Form, tm
         assert await stand.metric("llm_guard_dead_letters_total", model=form.model) == 1
 
 
-async def test_letter_of_a_call_that_got_a_fallback_response_is_named_to_its_client(tmp_path: Path) -> None:
+async def test_dead_letter_of_a_call_with_a_fallback_response_is_named_to_its_client(tmp_path: Path) -> None:
     async with facing(DOWN, models=models(), ops={"store": str(tmp_path)}) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), {"x-llm-guard-dead-letter": "true"})
         (line,) = await stand.calls()
@@ -185,7 +185,7 @@ async def test_degraded_route_answers_soon_where_its_provider_hangs() -> None:
         assert (await get(stand.url, "degraded"))["models"][0]["calls"] == 0, "nor for a sign of anything"
 
 
-async def test_degraded_route_still_gives_real_answers_and_leaves_when_they_come() -> None:
+async def test_degraded_route_returns_to_normal_with_real_responses() -> None:
     async with facing(*[DOWN] * 3, CHAT.ok, models=models()) as (stand, _):
         await fail(stand)
         assert turns(stand) == [("gpt", True)]
@@ -197,7 +197,7 @@ async def test_degraded_route_still_gives_real_answers_and_leaves_when_they_come
         assert turns(stand) == [("gpt", True), ("gpt", False)]
 
 
-async def test_hurried_call_whose_answer_has_begun_is_waited_for() -> None:
+async def test_degraded_call_whose_response_has_begun_is_awaited() -> None:
     slow: list[Step] = [*CHAT.good_stream[:3], Pause(0.4), *CHAT.good_stream[3:]]
     async with facing(*[DOWN] * 3, slow, models=models()) as (stand, _):
         await fail(stand)
@@ -278,14 +278,14 @@ async def test_operator_degrades_the_whole_gateway_until_the_time_is_over() -> N
         ({"deployment": "one/gpt"}, 422, "invalid_body"),
     ],
 )
-async def test_word_that_means_nobody_is_refused(body: dict[str, Any], status: int, code: str) -> None:
+async def test_override_for_an_unknown_route_is_refused(body: dict[str, Any], status: int, code: str) -> None:
     async with facing(CHAT.ok, models=models()) as (stand, _):
         reply = await post(stand.url, "degraded/enter", **body)
         assert (reply.status, reply.json["error"]["code"]) == (status, code)
         assert (await get(stand.url, "degraded"))["models"][0]["by"] is None
 
 
-async def test_word_on_a_gateway_without_fallback_responses_warns() -> None:
+async def test_override_on_a_gateway_without_fallback_responses_warns() -> None:
     async with facing(CHAT.ok) as (stand, _):
         answer = await change(stand.url, "degraded/enter")
         assert answer["warnings"] == ["no effect: no model has `degraded` in its rules"]
@@ -295,7 +295,7 @@ async def test_word_on_a_gateway_without_fallback_responses_warns() -> None:
         assert answer["warnings"] == ["gateway had no override"]
 
 
-async def test_reload_that_takes_the_rules_away_ends_word_and_mode(tmp_path: Path) -> None:
+async def test_reload_that_removes_the_rules_ends_override_and_mode(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider(DOWN) as provider:
         path.write_text(config_text(provider.url, models=models()))

@@ -127,7 +127,7 @@ async def test_first_that_fails_leaves_the_hedge_to_answer() -> None:
         assert (len(this.front.exchanges), len(this.back.exchanges)) == (1, 1)
 
 
-async def test_error_of_the_hedge_is_told_when_neither_answers() -> None:
+async def test_error_of_the_hedge_is_reported_when_neither_succeeds() -> None:
     async with pair(
         None, after(0, whole(500, b'{"error":{"message":"broken"}}')), timeout={"attempt": "150ms"}
     ) as this:
@@ -150,7 +150,7 @@ async def test_final_error_of_either_ends_the_race() -> None:
         await this.front.exchanges[0].left()
 
 
-async def test_only_deployment_is_asked_twice() -> None:
+async def test_only_deployment_is_called_twice() -> None:
     model = {"deployments": [{"upstream": "one"}], "hedge": HEDGE}
     async with ManualProvider() as provider, standing(config_of(provider.url, models={"gpt": model})) as stand:
         call = asyncio.create_task(CHAT.ask(stand.url))
@@ -185,7 +185,7 @@ async def test_call_that_must_not_be_executed_twice_is_not_hedged(state: dict[st
         assert not this.back.exchanges
 
 
-async def test_route_that_does_not_say_so_is_not_hedged() -> None:
+async def test_route_without_the_option_is_not_hedged() -> None:
     async with pair(after(3 * AFTER_S, *CHAT.ok), hedge=None) as this:
         assert origin(await CHAT.ask(this.stand.url)) == (200, "one/gpt", "1")
         assert not this.back.exchanges

@@ -301,7 +301,7 @@ async def test_upload_to_a_provider_that_does_not_read_is_dropped_at_the_limit(l
     ],
     ids=["attempt", "first_token", "idle"],
 )
-async def test_provider_behind_tls_is_left_at_the_limit(
+async def test_provider_over_tls_is_disconnected_at_the_limit(
     tmp_path: Path, limit: str, is_stream: bool, script: list[Respond | Hold]
 ) -> None:
     authority, trusted = trustme.CA(), tmp_path / "ca.pem"

@@ -97,7 +97,7 @@ async def test_wrong_arguments_end_with_2(arguments: str) -> None:
     assert (await command("login", *arguments.split())).exit_code == 2
 
 
-async def test_port_that_the_system_chooses_must_be_said(tmp_path: Path) -> None:
+async def test_port_chosen_by_the_system_requires_an_explicit_url(tmp_path: Path) -> None:
     done = await command("login", "-c", write(tmp_path, config_text(URL)))
     assert (done.exit_code, "--url" in done.stderr) == (2, True)
 
@@ -113,7 +113,7 @@ async def test_keys_of_providers_need_not_be_in_the_environment(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", ["", "half a tok", "x" * 200])
-async def test_file_that_is_damaged_is_said_to_be(tmp_path: Path, content: str) -> None:
+async def test_damaged_file_is_reported(tmp_path: Path, content: str) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "ops-token").write_text(content)
     ops = {**NO_TOKEN, "store": str(tmp_path / "s")}
@@ -155,7 +155,7 @@ async def test_token_of_the_usual_folder_is_sent_to_no_other_machine(monkeypatch
     ]  # fmt: skip
 
 
-async def test_token_that_is_given_goes_before_all_others(tmp_path: Path) -> None:
+async def test_explicit_token_outranks_all_others(tmp_path: Path) -> None:
     async with facing() as (stand, _):
         file = write(tmp_path, config_text(URL, ops={"token": "another-operators-token"}, server={"port": 81}))
         given = await command("explain", "-c", file, "--url", stand.url, "--token", NAMED["ann"])

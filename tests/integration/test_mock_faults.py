@@ -95,7 +95,7 @@ async def test_a_truncated_stream_ends_clean_without_its_terminal_event(http: ai
     assert b"[DONE]" not in received
 
 
-async def test_a_malformed_event_stands_among_good_ones(http: aiohttp.ClientSession) -> None:
+async def test_malformed_event_is_among_good_ones(http: aiohttp.ClientSession) -> None:
     async with await post(http, "m+malformed:2", stream=True) as response:
         *events, end = (await response.read()).split(b"\n\n")[:-1]
     broken = [event for event in events if not is_json(event.removeprefix(b"data: "))]
@@ -114,7 +114,7 @@ def is_json(data: bytes) -> bool:
     return True
 
 
-async def test_an_error_body_can_come_under_status_200(http: aiohttp.ClientSession) -> None:
+async def test_error_body_can_have_status_200(http: aiohttp.ClientSession) -> None:
     async with await post(http, "m+error:0") as response:
         assert (response.status, (await response.json())["error"]["type"]) == (200, "server_error")
 
@@ -166,14 +166,14 @@ async def test_a_client_that_leaves_amid_its_request_is_noticed_without_noise(
     assert caplog.records == []
 
 
-async def test_latency_comes_before_the_head(http: aiohttp.ClientSession) -> None:
+async def test_latency_precedes_the_head(http: aiohttp.ClientSession) -> None:
     started_at = time.monotonic()
     async with await post(http, "m", x_mock_fault="latency:60ms, status:503") as response:
         assert response.status == 503
     assert time.monotonic() - started_at >= 0.06
 
 
-async def test_a_limit_is_kept_per_model(http: aiohttp.ClientSession) -> None:
+async def test_limit_is_enforced_per_model(http: aiohttp.ClientSession) -> None:
     statuses = [(await post(http, "m+limit:0.01/s")).status for _ in range(3)]
     assert statuses == [200, 429, 429]
     async with await post(http, "n+limit:0.01/s") as other:
@@ -200,7 +200,7 @@ async def test_a_bad_fault_is_answered_with_the_grammar(http: aiohttp.ClientSess
     assert "status:CODE" in body["error"]["message"]
 
 
-async def test_the_request_is_kept_byte_for_byte(provider: MockProvider, http: aiohttp.ClientSession) -> None:
+async def test_request_is_recorded_byte_for_byte(provider: MockProvider, http: aiohttp.ClientSession) -> None:
     body = gzip.compress(b'{"model": "m", "a": 1.0e2}')
     target = "/v1/chat/completions?a[]=%5b&b=%C3%A9+x"
     request = raw_request(target, body, {"content-encoding": "gzip", "X-Odd": "caf\xc3"})
@@ -268,7 +268,7 @@ async def test_a_body_of_megabytes_is_taken(http: aiohttp.ClientSession, provide
     assert provider.last.body == body
 
 
-async def test_tokens_come_one_after_the_other_when_they_are_delayed() -> None:
+async def test_delayed_tokens_arrive_one_after_the_other() -> None:
     async with (
         MockProvider(tokens=3, token_delay_s=0.02) as provider,
         aiohttp.ClientSession(provider.url) as http,

@@ -37,7 +37,7 @@ async def provider() -> AsyncIterator[MockProvider]:
         ("+stall:2", "timeout", "timeout"),
     ],
 )
-async def test_every_outcome_is_told_apart(
+async def test_outcomes_are_distinguished(
     provider: MockProvider, dialect: Any, stream: bool, fault: str, unary: str, streamed: str
 ) -> None:
     result = await closed_loop(
@@ -92,14 +92,14 @@ async def test_models_are_drawn_by_the_seed_and_headers_sent(provider: MockProvi
     assert set(asked[0]) == {"a", "b"}
 
 
-async def test_progress_tells_ended_and_planned(provider: MockProvider) -> None:
+async def test_progress_shows_ended_and_planned(provider: MockProvider) -> None:
     told: list[tuple[int, int]] = []
     await closed_loop(provider.url, 2, 4, progress=lambda ended, planned: told.append((ended, planned)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert provider.stats().requests == 4
 
 
-async def test_a_refused_connection_is_told_from_a_lost_one() -> None:
+async def test_refused_connection_is_distinguished_from_a_lost_one() -> None:
     async with MockProvider() as gone:
         url = gone.url
     assert (await closed_loop(url, 1, 1)).outcomes == {"connect": 1}
@@ -123,7 +123,7 @@ async def test_success_needs_a_whole_body_and_the_terminal_event(steps: Any, out
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
-async def test_a_stream_must_say_the_whole_text(provider: MockProvider, dialect: Any) -> None:
+async def test_stream_must_contain_the_whole_text(provider: MockProvider, dialect: Any) -> None:
     async def load(model: str, text: str) -> Any:
         result = await closed_loop(provider.url, 1, 1, model=model, stream=True, dialect=dialect, text=text)
         return result.outcomes
@@ -136,7 +136,7 @@ async def test_a_stream_must_say_the_whole_text(provider: MockProvider, dialect:
     assert await load("m+error:2", text) == {"error_event": 1}
 
 
-async def test_a_tool_call_has_a_first_token_and_says_nothing() -> None:
+async def test_tool_call_has_a_first_token_and_no_text() -> None:
     delta = b'{"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{}"}}'
     steps = [stream_head(), chunk(b"data: " + delta + b'\n\ndata: {"type":"message_stop"}\n\n'), END]
     async with ScriptedProvider(steps) as scripted:
@@ -156,7 +156,7 @@ async def test_lost_repeated_and_altered_words_are_found_at_the_end(words: str, 
     assert (ended.outcome, ended.requests) == (outcome, 1)
 
 
-async def test_a_cancelled_load_leaves_no_call_behind(provider: MockProvider) -> None:
+async def test_cancelled_load_leaves_no_call(provider: MockProvider) -> None:
     plan = LoadPlan(provider.url, ("m+silence",), rate_per_s=100, calls=100)
     running = asyncio.ensure_future(run_load(plan))
     await eventually(lambda: provider.stats().in_flight >= 3)
@@ -179,14 +179,14 @@ def once(provider: MockProvider, model: str, **more: Any) -> LoadPlan:
         ("m", 1, "ok"),
     ],
 )
-async def test_a_client_with_retries_asks_as_often_as_an_sdk(
+async def test_client_with_retries_sends_as_often_as_an_sdk(
     provider: MockProvider, model: str, requests: int, outcome: str
 ) -> None:
     [ended] = await run_calls(once(provider, model, retries=2))
     assert (ended.outcome, ended.requests, provider.stats().requests) == (outcome, requests, requests)
 
 
-async def test_a_client_without_retries_asks_once_and_hears_when_to_come_back(provider: MockProvider) -> None:
+async def test_client_without_retries_sends_once_and_reports_retry_after(provider: MockProvider) -> None:
     [ended] = await run_calls(once(provider, "m+status:503:0.01"))
     assert (ended.requests, ended.retry_after_s, ended.refused_by) == (1, 0.01, None)
 
@@ -195,7 +195,7 @@ async def test_a_client_without_retries_asks_once_and_hears_when_to_come_back(pr
     ("fault", "stream", "requests"),
     [("reset", False, 2), ("reset", True, 2), ("cut:0", False, 2), ("cut:0", True, 1), ("truncated", False, 1)],
 )
-async def test_an_answer_that_broke_off_is_asked_for_again_but_no_stream_that_had_begun(
+async def test_broken_response_is_requested_again_unless_its_stream_had_begun(
     provider: MockProvider, fault: str, stream: bool, requests: int
 ) -> None:
     [ended] = await run_calls(once(provider, f"m+{fault}", stream=stream, retries=1))
@@ -220,7 +220,7 @@ async def test_each_request_has_the_whole_timeout(provider: MockProvider) -> Non
     assert ended.latency_s < 0.4
 
 
-async def test_who_needs_its_answer_asks_past_every_refusal(provider: MockProvider) -> None:
+async def test_persistent_client_retries_after_every_refusal(provider: MockProvider) -> None:
     provider.switch("m", "status:503:0.02")
     running = asyncio.ensure_future(run_calls(once(provider, "m", patience_s=5.0)))
     await eventually(lambda: provider.stats().requests >= 5)

@@ -139,7 +139,7 @@ async def test_openai_media_and_moderation_answer(openai: AsyncOpenAI) -> None:
     assert [result.flagged for result in judged.results] == [False, False]
 
 
-async def test_openai_files_are_kept_and_deleted(openai: AsyncOpenAI) -> None:
+async def test_openai_files_are_stored_and_deleted(openai: AsyncOpenAI) -> None:
     data = bytes(range(256))
     file = await openai.files.create(file=("a.jsonl", data), purpose="batch")
     assert (file.bytes, file.filename) == (256, "a.jsonl")
@@ -168,7 +168,7 @@ async def test_anthropic_messages_answer_whole_and_streamed(anthropic: AsyncAnth
         assert (await stream.get_final_message()).usage.output_tokens == 8
 
 
-async def test_anthropic_tools_are_used_until_their_result_comes(anthropic: AsyncAnthropic) -> None:
+async def test_anthropic_tools_are_used_until_their_result(anthropic: AsyncAnthropic) -> None:
     asked: Any = {"model": "claude-3-opus", "max_tokens": 99, "tools": [ANTHROPIC_TOOL]}
     used = await anthropic.messages.create(messages=SAID, **asked)
     block: Any = used.content[0]
@@ -191,7 +191,7 @@ async def test_anthropic_counts_models_and_batches_answer(anthropic: AsyncAnthro
     assert [(line.custom_id, line.result.type) for line in results] == [("one", "succeeded")]
 
 
-async def test_realtime_answers_echoes_and_closes_with_the_asked_code(http: aiohttp.ClientSession) -> None:
+async def test_realtime_echoes_and_closes_with_the_requested_code(http: aiohttp.ClientSession) -> None:
     async with http.ws_connect("/v1/realtime?model=gpt-realtime") as socket:
         assert (await socket.receive_json())["type"] == "session.created"
         await socket.send_json({"type": "response.create"})
@@ -206,15 +206,13 @@ async def test_realtime_answers_echoes_and_closes_with_the_asked_code(http: aioh
     assert (closed.type, closed.data, closed.extra) == (aiohttp.WSMsgType.CLOSE, 4000, "enough")
 
 
-async def test_realtime_refuses_the_upgrade_with_the_asked_status(http: aiohttp.ClientSession) -> None:
+async def test_realtime_refuses_the_upgrade_with_the_requested_status(http: aiohttp.ClientSession) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await http.ws_connect("/v1/realtime?model=gpt-realtime+status:401")
     assert caught.value.status == 401
 
 
-async def test_a_status_comes_with_the_dialects_body_and_headers(
-    openai: AsyncOpenAI, anthropic: AsyncAnthropic
-) -> None:
+async def test_status_has_the_body_and_headers_of_the_dialect(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
     with pytest.raises(APIStatusError) as caught:
         await openai.chat.completions.create(model="gpt-4o+status:429:7", messages=SAID)
     assert (caught.value.status_code, caught.value.code) == (429, "rate_limit_exceeded")

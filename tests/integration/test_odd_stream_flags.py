@@ -87,7 +87,7 @@ async def test_stream_that_is_cut_ends_in_an_error_event(form: Form) -> None:
         assert line["outcome"] == "truncated"
 
 
-async def test_client_is_sent_no_head_before_the_form_of_the_answer_is_known() -> None:
+async def test_client_gets_no_head_before_the_format_of_the_response_is_known() -> None:
     waiting: Section = {"keepalive": {"interval": "50ms", "unary": True, "before_headers": True}}
     for form in STREAMS:
         for is_stream, script in ((True, form.good_stream), (False, form.ok)):

@@ -12,12 +12,12 @@ import pytest
 
 from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, WebhookTestResult
 from llm_guard.admin.audit.changes import Changed
+from tests.admin_client import HOST, look, view
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
-from tests.listening import HOST, look, view
 from tests.tokens import NAMED, bearer
 
 GOOD, BAD = CHAT.ok, [whole(500)]
@@ -59,7 +59,7 @@ def sent(receiver: ScriptedProvider) -> list[Any]:
     return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in receiver.requests]
 
 
-async def test_outage_is_told_once_and_so_is_its_end() -> None:
+async def test_outage_is_notified_once_and_so_is_its_end() -> None:
     async with ScriptedProvider(TAKEN) as receiver:
         settings = ops({"url": receiver.url, "name": "team"})
         async with facing(BAD, BAD, BAD, GOOD, ops=settings) as (stand, _):
@@ -106,7 +106,7 @@ async def test_page_shows_the_rules_and_how_webhooks_do_but_no_secret() -> None:
             assert (success.settings["below"], success.settings["min_calls"], success.fired) == (0.95, 3, 0)
 
 
-async def test_dead_webhook_keeps_no_call_waiting_and_no_process_alive() -> None:
+async def test_dead_webhook_delays_no_call_and_no_shutdown() -> None:
     async with ScriptedProvider([Hold()]) as receiver:
         settings = ops({"url": receiver.url, "name": "slow"}, {"url": "http://127.0.0.1:1", "name": "dead"})
         async with facing(BAD, BAD, BAD, GOOD, ops=settings) as (stand, _):
@@ -127,7 +127,7 @@ async def test_dead_webhook_keeps_no_call_waiting_and_no_process_alive() -> None
 # silences
 
 
-async def test_silenced_alert_is_not_told_until_it_is_unsilenced() -> None:
+async def test_silenced_alert_is_not_notified_until_it_is_unsilenced() -> None:
     async with ScriptedProvider(TAKEN) as receiver:
         settings = ops({"url": receiver.url, "name": "team"})
         async with facing(BAD, ops=settings) as (stand, _):
@@ -167,13 +167,13 @@ async def test_silenced_alert_is_not_told_until_it_is_unsilenced() -> None:
         ("test", {"webhook": "tem"}, 404, "known: team"),
     ],
 )
-async def test_what_cannot_be_done_says_why(path: str, body: dict[str, Any], status: int, says: str) -> None:
+async def test_impossible_action_states_its_reason(path: str, body: dict[str, Any], status: int, says: str) -> None:
     async with facing(BAD, ops=ops({"url": "http://127.0.0.1:1", "name": "team"})) as (stand, _):
         reply = await change(stand.url, f"/admin/alerts/{path}", **body)
         assert (reply.status, says in reply.json["error"]["message"]) == (status, True), reply.text
 
 
-async def test_answers_are_what_the_pages_say_they_are() -> None:
+async def test_responses_match_the_description() -> None:
     async with ScriptedProvider(TAKEN) as receiver, facing(BAD, ops=ops({"url": receiver.url, "name": "team"})) as both:
         url = both[0].url
         reply = await change(url, "/admin/alerts/silence", alert="*", **{"for": "1h"})
@@ -199,7 +199,7 @@ async def test_test_alert_is_sent_and_ends_at_once() -> None:
         assert "anna" in sent(receiver)[0]["payload"]["summary"]
 
 
-async def test_test_of_a_webhook_that_is_dead_says_so() -> None:
+async def test_test_of_a_dead_webhook_reports_the_failure() -> None:
     async with ScriptedProvider([whole(404)]) as gone, facing(BAD, ops=ops({"url": gone.url, "name": "team"})) as both:
         reply = await change(both[0].url, "/admin/alerts/test", webhook="team")
         assert reply.json["now"] == {"is_delivered": False, "problem": "answered 404: check its url"}

@@ -76,7 +76,7 @@ async def changed(stand: Stand) -> list[dict[str, Any]]:
     return [event.facts for event in stand.app.ops.journal.since(0)[0] if event.kind == "change"]
 
 
-async def test_every_page_that_changes_anything_wants_a_reason_and_leaves_a_trace(tmp_path: Path) -> None:
+async def test_every_endpoint_that_changes_anything_requires_a_reason_and_is_audited(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     text = config_text(
         "http://127.0.0.1:9", ops={"webhooks": [WEBHOOK]}, upstreams=OWN, engines=ENGINES, server=CLIENTS
@@ -181,7 +181,7 @@ async def test_body_that_is_no_json_is_refused(body: bytes) -> None:
         assert (reply.status, reply.json["error"]["code"]) == (400, "invalid_json")
 
 
-async def test_wrong_method_is_told_the_right_ones() -> None:
+async def test_wrong_method_gets_the_allowed_ones() -> None:
     async with facing(CHAT.ok) as (stand, _):
         reply = await ask(stand.url, "/admin/limits", headers=HERE, method="DELETE")
         assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD, POST")
@@ -226,7 +226,7 @@ async def document_of(stand: Stand) -> dict[str, Any]:
     return document
 
 
-async def test_description_names_every_page_and_says_what_each_takes_and_gives() -> None:
+async def test_description_names_every_endpoint_with_its_parameters_and_response() -> None:
     async with facing(CHAT.ok) as (stand, _):
         document = await document_of(stand)
         described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
@@ -244,7 +244,7 @@ async def test_description_names_every_page_and_says_what_each_takes_and_gives()
         assert not [name for name in document["components"]["schemas"] if "." in name]
 
 
-async def test_every_figure_says_in_the_description_what_it_is_and_of_which_time() -> None:
+async def test_description_states_meaning_and_period_of_every_figure() -> None:
     shown = {name for name in models.__all__ if isclass(getattr(models, name))} - {"BreakerOverrideView"}
     async with facing(CHAT.ok) as (stand, _):
         schemas = (await document_of(stand))["components"]["schemas"]
@@ -323,7 +323,7 @@ def try_one(url: str, operation: APIOperation[Any, Any, Any, Any], mode: Generat
     return statuses
 
 
-async def test_answers_are_what_the_description_says(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_responses_match_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)  # hundreds are tried
     async with facing(CHAT.ok, upstreams=OWN, engines=ENGINES) as (stand, _):
         await CHAT.ask(stand.url)
@@ -338,7 +338,7 @@ async def test_answers_are_what_the_description_says(monkeypatch: pytest.MonkeyP
         assert not [line for line in stand.log if line["event"] == "admin request failed"]
 
 
-async def test_what_the_description_does_not_allow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_undocumented_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)
     async with facing(CHAT.ok) as (stand, _):
         document = await document_of(stand)

@@ -44,7 +44,7 @@ async def test_two_gateways_write_one_trail(tmp_path: Path) -> None:
         assert [why for *_, why in await audit(one.url)] == ["other", "one"]
 
 
-async def test_without_a_disk_the_change_is_made_and_said_to_be_unwritten(tmp_path: Path) -> None:
+async def test_without_a_disk_the_change_is_made_and_reported_as_unwritten(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     async with facing(CHAT.ok, ops={"store": str(tmp_path / "file" / "state")}) as (stand, _):
         reply = await post(stand.url, "deployments/drain", **DRAIN)

@@ -45,7 +45,7 @@ async def command(stand: Stand, *arguments: str, env: Mapping[str, str] | None =
 # recorded calls
 
 
-async def test_call_that_was_retried_is_told_attempt_by_attempt() -> None:
+async def test_retried_call_is_shown_attempt_by_attempt() -> None:
     async with facing(BUSY, CHAT.ok, retry=RETRY) as (stand, _):
         reply = await CHAT.ask(stand.url)
         await stand.idle()
@@ -61,7 +61,7 @@ async def test_call_that_was_retried_is_told_attempt_by_attempt() -> None:
         assert second["started_s"] + second["duration_s"] <= call["duration_s"] + 0.0002
 
 
-async def test_kept_lines_are_those_of_the_log() -> None:
+async def test_stored_lines_are_those_of_the_log() -> None:
     async with facing(CHAT.ok, BUSY) as (stand, _):
         await CHAT.ask(stand.url)
         await CHAT.ask(stand.url)
@@ -73,7 +73,7 @@ async def test_kept_lines_are_those_of_the_log() -> None:
             }
 
 
-async def test_list_is_the_newest_first_and_by_what_is_asked_for() -> None:
+async def test_list_is_newest_first_and_filtered() -> None:
     async with facing(CHAT.ok, BUSY, MESSAGES.ok, CHAT.ok) as (stand, _):
         replies = [await form.ask(stand.url) for form in (CHAT, CHAT, MESSAGES, CHAT)]
         ids = [reply.headers["x-llm-guard-request-id"] for reply in replies]
@@ -139,7 +139,7 @@ async def test_call_before_its_first_attempt_has_ended_is_shown_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["lg-0", "", "%22", "x" * 200])
-async def test_call_that_is_not_kept_is_not_found_and_the_answer_says_why(name: str) -> None:
+async def test_call_that_is_not_stored_is_not_found_and_the_response_states_why(name: str) -> None:
     async with facing(CHAT.ok) as (stand, _):
         await CHAT.ask(stand.url)
         reply = await ask(stand.url, f"/admin/calls/{name}", b"", HERE, "GET")
@@ -153,7 +153,7 @@ async def test_question_that_makes_no_sense_is_refused(query: str) -> None:
         assert (await ask(stand.url, f"/admin/calls?{query}", b"", HERE, "GET")).status == 422
 
 
-async def test_words_of_a_provider_are_data() -> None:
+async def test_texts_of_a_provider_are_data() -> None:
     hostile = "<script>\\u001b[2J\u202e"
     answer = whole(500, json.dumps({"error": {"message": hostile, "code": hostile}}).encode())
     async with facing((answer,)) as (stand, _):
@@ -166,7 +166,7 @@ async def test_words_of_a_provider_are_data() -> None:
         assert shown.output.replace("\n", "").isprintable()
 
 
-async def test_nothing_is_kept_where_nothing_is_to_be_kept() -> None:
+async def test_nothing_is_stored_with_a_limit_of_zero() -> None:
     async with facing(CHAT.ok, ops={"recent_calls": {"calls": 0}}) as (stand, _):
         await CHAT.ask(stand.url)
         await stand.idle()
@@ -190,7 +190,7 @@ async def test_nothing_is_kept_where_nothing_is_to_be_kept() -> None:
         (CHAT.path, b'{"model":"gpt"}', {"Expect": "tea"}, 417),
     ],
 )
-async def test_every_refusal_names_the_call_and_so_does_its_line(
+async def test_every_refusal_and_its_log_line_name_the_call(
     target: str, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     async with facing(server={"max_body": "64KiB"}) as (stand, _):
@@ -200,7 +200,7 @@ async def test_every_refusal_names_the_call_and_so_does_its_line(
         assert line["request_id"] == reply.headers["x-llm-guard-request-id"]
 
 
-async def test_breaker_that_changes_says_which_call_made_it() -> None:
+async def test_breaker_change_names_the_call_that_caused_it() -> None:
     async with facing(BUSY, breaker={"consecutive_failures": 1}) as (stand, _):
         reply = await CHAT.ask(stand.url)
         (line,) = [line for line in stand.log if line["event"] == "breaker"]
@@ -210,7 +210,7 @@ async def test_breaker_that_changes_says_which_call_made_it() -> None:
 # explanations
 
 
-async def test_explanation_names_the_deployment_that_is_asked_and_sends_nothing() -> None:
+async def test_explanation_names_the_chosen_deployment_and_sends_nothing() -> None:
     models = {"gpt": {"deployments": [{"upstream": "one"}], "fallbacks": ["other"]},
               "other": {"deployments": [{"upstream": "one"}]}}  # fmt: skip
     async with facing(models=models) as (stand, provider):
@@ -226,7 +226,7 @@ async def test_explanation_names_the_deployment_that_is_asked_and_sends_nothing(
         assert provider.requests == []
 
 
-async def test_explanation_says_what_keeps_a_deployment_and_for_how_long() -> None:
+async def test_explanation_states_why_a_deployment_is_unavailable_and_for_how_long() -> None:
     async with facing(BUSY, breaker={"consecutive_failures": 1, "early_probes": False}) as (stand, _):
         await CHAT.ask(stand.url)
         said = (await explain(stand, model="gpt")).json
@@ -237,7 +237,7 @@ async def test_explanation_says_what_keeps_a_deployment_and_for_how_long() -> No
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "breaker"
 
 
-async def test_explanation_of_a_call_that_would_wait_says_that_there_is_no_room_now_and_how_long() -> None:
+async def test_explanation_of_a_call_that_would_wait_states_lack_of_room_and_wait() -> None:
     slow: list[Step] = [Pause(0.3), *CHAT.ok]
     models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 1}}}
     async with facing(slow, models=models) as (stand, _):
@@ -250,7 +250,7 @@ async def test_explanation_of_a_call_that_would_wait_says_that_there_is_no_room_
         await running
 
 
-async def test_half_open_breaker_is_not_entered_by_looking() -> None:
+async def test_explanation_does_not_enter_a_half_open_breaker() -> None:
     rules = {"consecutive_failures": 1, "early_probes": False, "open_for": "50ms"}
     async with facing(BUSY, CHAT.ok, breaker=rules) as (stand, _):
         await CHAT.ask(stand.url)
@@ -261,7 +261,7 @@ async def test_half_open_breaker_is_not_entered_by_looking() -> None:
         assert (await CHAT.ask(stand.url)).status == 200
 
 
-async def test_name_under_a_pattern_is_not_remembered_by_looking() -> None:
+async def test_explanation_does_not_create_a_name_under_a_pattern() -> None:
     async with facing(models={"x-*": {"deployments": [{"upstream": "one"}]}}) as (stand, _):
         before = stand.app.gateway.table.names()
         said = (await explain(stand, model="x-new")).json
@@ -293,7 +293,7 @@ async def test_explanation_of_a_call_that_would_be_refused_is_the_refusal_itself
 
 @pytest.mark.parametrize("body", [{}, {"model": ""}, {"model": 1}, {"model": "gpt", "messages": []},
                                   {"model": "gpt", "path": "/admin"}, {"model": "gpt", "priority": "now"}])  # fmt: skip
-async def test_explanation_of_what_is_no_call_is_refused(body: dict[str, object]) -> None:
+async def test_explanation_of_an_invalid_call_is_refused(body: dict[str, object]) -> None:
     async with facing() as (stand, _):
         assert (await explain(stand, **body)).status == 422
 
@@ -320,7 +320,7 @@ async def test_command_draws_a_call_and_lists_those_that_failed() -> None:
         assert json.loads(raw.output) == await get(stand, f"/admin/calls/{name}")
 
 
-async def test_command_without_an_answer_says_why_and_ends_with_1() -> None:
+async def test_command_without_a_response_states_why_and_ends_with_1() -> None:
     async with facing() as (stand, provider):
         unknown = await command(stand, "lg-0")
         assert (unknown.exit_code, unknown.output[:27]) == (1, "the gateway responded 404: ")

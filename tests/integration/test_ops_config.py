@@ -41,7 +41,7 @@ async def test_running_config_is_shown_without_its_secrets(tmp_path: Path) -> No
         assert KEY not in json.dumps(shown)
 
 
-async def test_reload_answers_with_what_has_changed(tmp_path: Path) -> None:
+async def test_reload_responds_with_its_changes(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     path.write_text(text("http://127.0.0.1:9"))
     async with running(path) as stand:
@@ -92,7 +92,7 @@ async def test_rollback_leads_to_the_config_before_and_the_file_is_read_when_it_
             assert (await CHAT.ask(stand.url)).headers["x-llm-guard-deployment"] == "one/third"
 
 
-async def test_operators_words_last_over_a_reload_and_limits_do_not(tmp_path: Path) -> None:
+async def test_overrides_of_operators_outlive_a_reload_and_limits_do_not(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider(CHAT.ok) as provider:
         path.write_text(text(provider.url))
@@ -110,7 +110,7 @@ async def test_operators_words_last_over_a_reload_and_limits_do_not(tmp_path: Pa
             assert [what for _, what, *_ in await audit(stand.url)][:2] == ["config.reload", "limits.reset"]
 
 
-async def test_word_on_what_a_reload_takes_away_is_not_lost_in_silence(tmp_path: Path) -> None:
+async def test_override_on_a_target_that_a_reload_removes_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider(CHAT.ok) as provider:
         path.write_text(text(provider.url))
@@ -222,14 +222,14 @@ async def test_text_is_checked_and_nothing_is_changed(
         assert len((await get(stand.url, "config/history"))["history"]) == 1
 
 
-async def test_gateway_without_a_file_says_so() -> None:
+async def test_gateway_without_a_file_reports_that() -> None:
     async with facing(CHAT.ok) as (stand, _):
         assert (await get(stand.url, "config"))["source"] is None
         reply = await post(stand.url, "config/reload")
         assert (reply.status, reply.json["error"]["code"]) == (409, "nothing_to_do")
 
 
-async def test_signal_file_and_operator_take_the_same_way(tmp_path: Path) -> None:
+async def test_signal_file_and_operator_use_the_same_path(tmp_path: Path) -> None:
     import signal
 
     path = tmp_path / "guard.yaml"
@@ -245,7 +245,7 @@ async def test_signal_file_and_operator_take_the_same_way(tmp_path: Path) -> Non
         ]  # fmt: skip
 
 
-async def test_reload_that_no_operator_asked_for_is_in_the_trail_with_what_it_changed(tmp_path: Path) -> None:
+async def test_automatic_reload_is_in_the_audit_log_with_its_changes(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     path.write_text(text("http://127.0.0.1:9"))
     async with running(path) as stand:
@@ -264,7 +264,7 @@ async def test_reload_that_no_operator_asked_for_is_in_the_trail_with_what_it_ch
         assert [who for who, *_ in await audit(stand.url)] == ["ann from 127.0.0.1", "signal", "file"]
 
 
-async def test_rollback_is_said_to_be_one_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+async def test_rollback_is_shown_as_long_as_it_lasts(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     path.write_text(text("http://127.0.0.1:9"))
     async with running(path) as stand:

@@ -79,7 +79,7 @@ async def test_last_one_of_a_model_may_be_drained_and_the_answer_warns() -> None
         assert [each["outcome"] for each in await stand.calls()] == ["refused"]
 
 
-async def test_cordoned_deployment_comes_back_by_itself_and_that_is_written_down() -> None:
+async def test_cordoned_deployment_returns_by_itself_and_that_is_audited() -> None:
     async with facing(CHAT.ok, models=TWO) as (stand, _):
         await change(stand.url, "deployments/cordon", deployment="one/a", **HOUR)
         pass_s(stand, 3599)
@@ -166,7 +166,7 @@ async def test_limit_holds_at_once_and_is_lifted_by_a_reset() -> None:
         assert (await running).is_whole
 
 
-async def test_call_that_waits_is_let_in_as_soon_as_there_is_room() -> None:
+async def test_waiting_call_is_admitted_as_soon_as_there_is_room() -> None:
     gate = asyncio.Event()
     alone = {"gpt": {"deployments": [{"upstream": "one", "model": "a"}]}}
     async with facing(held_up(gate), CHAT.ok, models=alone) as (stand, provider):

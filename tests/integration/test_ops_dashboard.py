@@ -11,7 +11,7 @@ URL = "http://127.0.0.1:9"  # never contacted
 
 
 @pytest.mark.parametrize("path", ["/dashboard", "/dashboard/style.css", "/dashboard/main.js"])
-async def test_browser_is_told_what_the_page_may_do(path: str) -> None:
+async def test_browser_gets_the_content_security_policy(path: str) -> None:
     async with standing(config_of(URL)) as stand:
         reply = await ask(stand.url, path, method="GET")
     assert reply.status == 200

@@ -21,6 +21,7 @@ from llm_guard.admin.events.stream import BEAT_S, MAX_READERS, EventStream
 from llm_guard.admin.events.websocket_stream import EventSocket
 from llm_guard.admin.http import websocket
 from llm_guard.version import __version__
+from tests.admin_client import HOST, Listening, look
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving, write
 from tests.chaos.stand import Stand, config_text, facing
@@ -28,7 +29,6 @@ from tests.chaos.wire import Connection
 from tests.fakes.client import raw_request
 from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.waiting import eventually
-from tests.listening import HOST, Listening, look
 from tests.tokens import BEARER
 
 PATH = "/admin/events/ws"
@@ -52,7 +52,7 @@ def readers(stand: Stand) -> int:
 # server-sent
 
 
-async def test_reader_is_greeted_and_hears_what_happens(stand: Stand) -> None:
+async def test_reader_is_greeted_and_gets_events(stand: Stand) -> None:
     async with Listening(stand.url) as reader:
         assert reader.head.status == 200
         assert reader.head.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -66,7 +66,7 @@ async def test_reader_is_greeted_and_hears_what_happens(stand: Stand) -> None:
         assert json.loads(block["data"])["facts"] == {"outcome": "ok", "why": "two\nlines"}
 
 
-async def test_opening_of_a_breaker_is_heard_within_two_ticks() -> None:
+async def test_opening_of_a_breaker_is_published_within_two_ticks() -> None:
     rules = {"consecutive_failures": 1, "early_probes": False}
     async with facing([whole(500)], breaker=rules) as (stand, _), Listening(stand.url) as reader:
         await reader.event()
@@ -78,7 +78,7 @@ async def test_opening_of_a_breaker_is_heard_within_two_ticks() -> None:
 
 
 @pytest.mark.parametrize("by", ["query", "header"])
-async def test_who_comes_back_hears_what_it_missed_and_then_what_comes(stand: Stand, by: str) -> None:
+async def test_returning_reader_gets_missed_events_and_then_new_ones(stand: Stand, by: str) -> None:
     journal, boot = stand.app.ops.journal, events_of(stand).boot
     for number in range(4):
         journal.note("change", number=number)
@@ -99,7 +99,7 @@ async def test_number_alone_is_taken_as_this_processes(stand: Stand) -> None:
         assert [(await reader.event())["kind"] for _ in range(2)] == ["hello", "change"]
 
 
-async def test_who_has_nothing_to_catch_up_on_hears_of_none(stand: Stand) -> None:
+async def test_reader_without_missed_events_gets_none(stand: Stand) -> None:
     stand.app.ops.journal.note("change")
     async with Listening(stand.url) as reader:
         assert (await reader.event())["last_id"] == 1
@@ -107,7 +107,7 @@ async def test_who_has_nothing_to_catch_up_on_hears_of_none(stand: Stand) -> Non
         assert (await reader.event())["id"] == 2
 
 
-async def test_who_comes_back_too_late_is_told_that_something_is_missing(stand: Stand) -> None:
+async def test_reader_that_returns_too_late_gets_a_gap_event(stand: Stand) -> None:
     journal = stand.app.ops.journal
     for _ in range(KEPT + 10):
         journal.note("change")
@@ -118,7 +118,9 @@ async def test_who_comes_back_too_late_is_told_that_something_is_missing(stand: 
 
 
 @pytest.mark.parametrize("position", ["00000000-7", "99"])
-async def test_who_knows_another_process_is_told_so_and_hears_all_of_this_one(stand: Stand, position: str) -> None:
+async def test_reader_of_an_earlier_process_gets_a_gap_event_and_all_events_of_this_one(
+    stand: Stand, position: str
+) -> None:
     stand.app.ops.journal.note("reload")
     async with Listening(stand.url, f"?since={position}") as reader:
         assert (await reader.event())["kind"] == "hello"
@@ -157,7 +159,7 @@ async def test_silence_is_broken_by_a_comment_now_and_then(stand: Stand) -> None
         assert await reader.block() == {"": ""}
 
 
-async def test_reader_is_not_cut_for_saying_nothing() -> None:
+async def test_silent_reader_is_not_disconnected() -> None:
     async with facing(CHAT.ok) as (stand, _), Listening(stand.url) as reader:
         await reader.event()
         listener = stand.app._listeners[0][1]
@@ -166,7 +168,7 @@ async def test_reader_is_not_cut_for_saying_nothing() -> None:
         assert connection not in listener.idle
 
 
-async def test_reader_who_leaves_is_forgotten(stand: Stand) -> None:
+async def test_disconnected_reader_is_forgotten(stand: Stand) -> None:
     async with Listening(stand.url) as reader:
         await reader.event()
         assert readers(stand) == 1
@@ -174,7 +176,7 @@ async def test_reader_who_leaves_is_forgotten(stand: Stand) -> None:
     stand.app.ops.journal.note("reload")
 
 
-async def test_reader_who_does_not_read_is_dropped_and_others_are_not(stand: Stand) -> None:
+async def test_reader_that_does_not_read_is_dropped_and_others_are_not(stand: Stand) -> None:
     journal = stand.app.ops.journal
     async with Listening(stand.url) as lazy, Listening(stand.url) as eager:
         await lazy.event()
@@ -189,7 +191,7 @@ async def test_reader_who_does_not_read_is_dropped_and_others_are_not(stand: Sta
     assert any(line["event"].startswith("event reader dropped") for line in stand.log)
 
 
-async def test_number_of_readers_is_bounded_and_places_come_back(stand: Stand) -> None:
+async def test_number_of_readers_is_bounded_and_slots_are_reused(stand: Stand) -> None:
     async with AsyncExitStack() as stack:
         listening = [await stack.enter_async_context(Listening(stand.url)) for _ in range(MAX_READERS)]
         for reader in listening:
@@ -202,7 +204,7 @@ async def test_number_of_readers_is_bounded_and_places_come_back(stand: Stand) -
             assert (await reader.event())["kind"] == "hello"
 
 
-async def test_drain_is_heard_and_then_the_stream_ends_as_a_whole() -> None:
+async def test_drain_is_published_and_then_the_stream_ends_cleanly() -> None:
     async with facing(CHAT.ok) as (stand, _):
         reader = Listening(stand.url)
         await reader.__aenter__()
@@ -215,14 +217,14 @@ async def test_drain_is_heard_and_then_the_stream_ends_as_a_whole() -> None:
     await reader.__aexit__()
 
 
-async def test_no_reader_is_taken_on_by_a_gateway_that_is_going_away(stand: Stand) -> None:
+async def test_gateway_that_is_stopping_accepts_no_reader(stand: Stand) -> None:
     events_of(stand).end()
     reply = await look(stand.url, "/admin/events")
     assert (reply.status, reply.json["error"]["code"]) == (503, "draining")
     events_of(stand)._is_over = False
 
 
-async def test_reloads_and_the_end_of_a_process_are_heard(tmp_path: Path) -> None:
+async def test_reloads_and_the_end_of_a_process_are_published(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     async with ScriptedProvider([whole(500)]) as provider:
         text = config_text(provider.url, breaker={"consecutive_failures": 1, "early_probes": False})
@@ -258,7 +260,7 @@ async def receive(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
     return data
 
 
-async def test_socket_is_told_the_same_as_texts(stand: Stand, http: aiohttp.ClientSession) -> None:
+async def test_socket_sends_the_same_events_as_texts(stand: Stand, http: aiohttp.ClientSession) -> None:
     stand.app.ops.journal.note("change", number=1)
     async with http.ws_connect(f"{PATH}?since=0", compress=15) as socket:
         assert socket.compress == 0
@@ -290,7 +292,7 @@ async def test_close_of_a_client_is_answered_with_its_code(stand: Stand, http: a
     await eventually(lambda: readers(stand) == 0)
 
 
-async def test_socket_is_closed_when_the_gateway_goes_away() -> None:
+async def test_socket_is_closed_when_the_gateway_stops() -> None:
     async with aiohttp.ClientSession(headers=BEARER) as session:
         async with facing(CHAT.ok) as (stand, _):
             socket = await session.ws_connect(stand.url + PATH)
@@ -302,7 +304,7 @@ async def test_socket_is_closed_when_the_gateway_goes_away() -> None:
         assert asyncio.get_running_loop().time() - began_at < 1.0
 
 
-async def test_client_that_answers_no_ping_is_given_up(stand: Stand, http: aiohttp.ClientSession) -> None:
+async def test_client_that_answers_no_ping_is_disconnected(stand: Stand, http: aiohttp.ClientSession) -> None:
     events = events_of(stand)
     stand.app.ops._watch.stop()
     async with http.ws_connect(PATH, autoping=False) as socket:
@@ -328,7 +330,7 @@ async def test_message_that_is_too_long_ends_the_connection(http: aiohttp.Client
         assert (await socket.receive(timeout=5)).data == websocket.TOO_BIG
 
 
-async def test_client_that_vanishes_leaves_nothing_behind(stand: Stand) -> None:
+async def test_client_that_vanishes_leaks_nothing(stand: Stand) -> None:
     upgrade = {
         **HOST, "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
         "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
@@ -343,12 +345,12 @@ async def test_client_that_vanishes_leaves_nothing_behind(stand: Stand) -> None:
     await eventually(lambda: stand.app._listeners[0][1].count == 0)
 
 
-async def test_page_without_an_upgrade_says_what_it_is(stand: Stand) -> None:
+async def test_endpoint_without_an_upgrade_explains_itself(stand: Stand) -> None:
     reply = await look(stand.url, PATH)
     assert (reply.status, reply.json["error"]["code"]) == (400, "upgrade_needed")
 
 
-async def test_token_may_come_as_a_subprotocol() -> None:
+async def test_token_may_be_sent_as_a_subprotocol() -> None:
     token = base64.urlsafe_b64encode(TOKEN.encode()).decode().rstrip("=")
     async with (
         facing(CHAT.ok, ops={"token": "s3cret"}) as (stand, _),

@@ -39,7 +39,7 @@ async def levels(url: str) -> list[dict[str, Any]]:
     return shown
 
 
-async def test_process_writes_what_the_config_says_and_then_what_an_operator_says(tmp_path: Path) -> None:
+async def test_log_level_is_the_config_and_then_the_override(tmp_path: Path) -> None:
     async with ScriptedProvider(*[CHAT.ok] * 3) as provider:
         text = config_text(
             provider.url, ops={"log": {"levels": {ACCESS_LOGGER: "warning"}}, "store": str(tmp_path / "s")}
@@ -61,7 +61,7 @@ async def test_process_writes_what_the_config_says_and_then_what_an_operator_say
     assert all(line["reason"] == "to see more" and line["logger"].startswith("llm_guard.") for line in changed)
 
 
-async def test_levels_are_shown_with_where_they_come_from() -> None:
+async def test_levels_are_shown_with_their_source() -> None:
     async with facing(ops={"log": {"level": "warning", "levels": {BREAKER_LOGGER: "error"}}}) as (stand, _):
         said = (await change(stand.url, logger="llm_guard.admin", level="debug", **{"for": "10m"})).json["now"]
         assert said == await levels(stand.url)
@@ -71,7 +71,7 @@ async def test_levels_are_shown_with_where_they_come_from() -> None:
         assert [each["until"] is not None for each in said] == [False, True, False]
 
 
-async def test_word_ends_when_its_time_is_over_and_that_is_written_down() -> None:
+async def test_override_expires_and_that_is_audited() -> None:
     async with facing() as (stand, _):
         await change(stand.url, logger=BREAKER_LOGGER, level="error", **{"for": "10m"})
         await change(stand.url, logger="", level="critical")
@@ -88,7 +88,7 @@ async def test_word_ends_when_its_time_is_over_and_that_is_written_down() -> Non
         await change(stand.url, logger="", level=None)
 
 
-async def test_later_word_without_an_end_is_not_ended_by_the_earlier_ones() -> None:
+async def test_later_override_without_an_end_is_not_ended_by_an_earlier_expiry() -> None:
     async with facing() as (stand, _):
         await change(stand.url, logger=BREAKER_LOGGER, level="error", **{"for": "1m"})
         await change(stand.url, logger=BREAKER_LOGGER, level="debug")
@@ -96,13 +96,13 @@ async def test_later_word_without_an_end_is_not_ended_by_the_earlier_ones() -> N
         assert LEVELS.of(BREAKER_LOGGER) == "debug"
 
 
-async def test_word_ends_with_the_gateway_it_was_said_to() -> None:
+async def test_override_ends_with_its_gateway() -> None:
     async with facing() as (stand, _):
         await change(stand.url, logger=BREAKER_LOGGER, level="critical")
     assert LEVELS.of(BREAKER_LOGGER) == "info"
 
 
-async def test_reload_changes_the_configs_levels_and_leaves_an_operators_word() -> None:
+async def test_reload_changes_configured_levels_and_leaves_the_override() -> None:
     async with facing() as (stand, provider):
         await change(stand.url, logger=BREAKER_LOGGER, level="critical")
         stand.app.ops.adopt(
@@ -142,7 +142,7 @@ def look(stand: Stand, after_s: float) -> None:
 # the console
 
 
-async def test_console_shows_calls_to_people_and_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+async def test_console_shows_calls_readably_and_the_command_line_outranks_the_file(tmp_path: Path) -> None:
     async with ScriptedProvider(CHAT.ok) as provider:
         path = write(tmp_path / "config.yaml", config_text(provider.url, ops={"log": {"level": "error"}}))
         process = await start(path, "--log-format", "console", "--log-level", "info")

@@ -48,7 +48,7 @@ async def test_prometheus_own_linter_finds_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-async def test_what_became_of_calls_is_on_the_page() -> None:
+async def test_outcomes_of_calls_are_on_the_page() -> None:
     async with facing(BUSY, OK, OK, retry={"max_attempts": 2}) as (stand, _):
         assert [(await call(stand)).status for _ in range(2)] == [200, 200]
         assert (await call(stand, "of-a-callers-choice")).status == 404
@@ -133,7 +133,7 @@ async def test_second_listener_has_the_page_to_itself_and_a_count_of_its_own() -
     assert found("open_connections", listener="calls") == 0
 
 
-async def test_scrapers_that_come_in_a_crowd_all_get_a_whole_page() -> None:
+async def test_concurrent_scrapers_all_get_a_whole_page() -> None:
     async with facing(OK) as (stand, _):
         scrapes = [asyncio.create_task(page(stand.url, OPENMETRICS)) for _ in range(30)]
         assert (await call(stand)).status == 200

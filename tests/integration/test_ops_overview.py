@@ -17,12 +17,12 @@ from llm_guard.admin.http.endpoint import AdminRequest, Operator
 from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, HistoryView, LabelledBreaker, Snapshot
 from llm_guard.clock import SystemClock
 from llm_guard.outcome import Failure, FailureKind
+from tests.admin_client import look, view
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, Reset, whole
 from tests.fakes.waiting import eventually
-from tests.listening import look, view
 
 OPENS_FAST = {"consecutive_failures": 3, "open_for": "30s", "open_jitter": 0, "early_probes": False}
 GOOD, BAD = CHAT.ok, [whole(500)]
@@ -66,7 +66,7 @@ async def test_models_without_calls_are_shown_too() -> None:
         assert (seen.health, seen.reasons, seen.is_draining) == ("healthy", [], False)
 
 
-async def test_what_the_client_did_wrong_is_no_failure() -> None:
+async def test_client_error_is_no_failure() -> None:
     async with facing([whole(400, b'{"error":{"message":"bad"}}')], [whole(500)]) as (stand, _):
         await CHAT.ask(stand.url)
         await ask(stand.url, CHAT.path, b'{"model":"unknown"}')
@@ -77,7 +77,7 @@ async def test_what_the_client_did_wrong_is_no_failure() -> None:
         assert (await snapshot(stand)).total.success_rate == 0.0
 
 
-async def test_callers_own_key_that_is_refused_is_no_failure_but_ours_is() -> None:
+async def test_refused_key_of_a_caller_is_no_failure_but_a_configured_one_is() -> None:
     refused = [whole(401, b'{"error":{"message":"no","code":"invalid_api_key"}}')]
     async with facing(refused) as (stand, provider):
         await CHAT.ask(stand.url)
@@ -124,7 +124,7 @@ async def test_calls_in_flight_and_connections_are_those_of_now() -> None:
         await asyncio.wait([calling])
 
 
-async def test_deployments_and_breakers_can_be_asked_for_alone() -> None:
+async def test_deployments_and_breakers_can_be_requested_alone() -> None:
     async with facing(BAD, breaker=OPENS_FAST) as (stand, _):
         for _ in range(3):
             await CHAT.ask(stand.url)
@@ -152,7 +152,7 @@ async def test_names_under_a_pattern_share_a_label_and_the_worst_is_shown() -> N
 # health
 
 
-async def test_healthy_gateway_says_so() -> None:
+async def test_healthy_gateway_is_reported_as_healthy() -> None:
     async with facing(GOOD) as (stand, _):
         await CHAT.ask(stand.url)
         summary = await view(stand.url, "/admin/health", HealthSummary)
@@ -190,7 +190,7 @@ async def test_one_that_still_answers_leaves_the_whole_degraded() -> None:
 
 
 @pytest.mark.parametrize(("key", "health"), [("xy", "unhealthy"), ("x*", "degraded")])
-async def test_model_that_has_nobody_left_makes_the_whole_unhealthy_but_not_one_name_of_a_pattern(
+async def test_model_without_deployments_makes_the_whole_unhealthy_unless_it_is_one_name_of_a_pattern(
     key: str, health: str
 ) -> None:
     models = {key: {"deployments": [{"upstream": "one"}]}, "well": {"deployments": [{"upstream": "one"}]}}
@@ -226,7 +226,7 @@ async def test_deployment_that_its_provider_holds_is_degraded_unless_it_is_anoth
         assert (await view(stand.url, "/admin/health", HealthSummary)).health == "healthy"
 
 
-async def test_deployment_whose_own_credential_rests_is_degraded() -> None:
+async def test_deployment_whose_own_credential_is_in_cooldown_is_degraded() -> None:
     upstreams = {"paid": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "api_key": "sk-of-ours"}}
     models = {"ours": {"deployments": [{"upstream": "paid"}]}}
     async with facing(GOOD, upstreams=upstreams, models=models) as (stand, _):
@@ -271,9 +271,7 @@ class Breathing(SystemClock):
 
 
 @pytest.mark.parametrize("path", ["metrics", "deployments", "breakers", "health"])
-async def test_of_many_models_and_deployments_a_few_are_looked_at_at_once(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_overview_of_many_deployments_pauses_after_a_few(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models = {f"m{number}": {"deployments": [{"upstream": "one"}]} for number in range(300)}
     async with facing(GOOD, models=models) as (stand, _):
         for name in models:
@@ -298,7 +296,7 @@ async def test_reasons_of_readiness_are_bounded() -> None:
         assert lines[-1] == "and 34 more"
 
 
-async def test_reasons_of_readiness_are_looked_for_once_a_second_at_most() -> None:
+async def test_readiness_reasons_are_evaluated_at_most_once_a_second() -> None:
     """Readiness reasons are cached, because a viewer may send requests at any rate."""
     async with facing(GOOD) as (stand, _):
         assert (await look(stand.url, "/readyz")).text == "ready\nhealth: healthy\n"
@@ -311,7 +309,7 @@ async def test_reasons_of_readiness_are_looked_for_once_a_second_at_most() -> No
         assert b"one/gpt: its breaker is forced open" in (await health._ready(asked)).body
 
 
-async def test_gateway_that_leaves_is_not_ready_and_says_why_first() -> None:
+async def test_stopping_gateway_is_not_ready_and_states_why_first() -> None:
     async with facing(GOOD) as (stand, _):
         stand.app.gateway.is_leaving = True
         ready = await look(stand.url, "/readyz")

@@ -61,7 +61,7 @@ def sent(receiver: ScriptedProvider) -> list[tuple[str, str, str]]:
     return [(each["state"], each["id"], each["since"]) for body in bodies for each in body["alerts"]]
 
 
-async def test_alert_of_a_process_that_was_killed_is_resolved_by_the_next_and_told_once(tmp_path: Path) -> None:
+async def test_alert_of_a_killed_process_is_resolved_by_the_next_and_notified_once(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     async with ScriptedProvider([whole(202)]) as receiver:
         ops = {"webhooks": [{"name": "pager", "format": "generic", "url": receiver.url}]}
@@ -82,7 +82,7 @@ async def test_alert_of_a_process_that_was_killed_is_resolved_by_the_next_and_to
         assert first == second
 
 
-async def test_operators_words_outlive_the_process_with_their_ends(tmp_path: Path) -> None:
+async def test_overrides_outlive_the_process_with_their_ends(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     config = text(folder, port)
     async with serving(path, config) as served:
@@ -147,7 +147,7 @@ async def words(url: str) -> list[object]:
     return [*deployments, limits, silences]
 
 
-async def test_word_that_is_taken_back_does_not_come_again(tmp_path: Path) -> None:
+async def test_withdrawn_override_is_not_restored(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     path.write_text(text(folder, port))
     async with running(path) as stand:
@@ -160,7 +160,7 @@ async def test_word_that_is_taken_back_does_not_come_again(tmp_path: Path) -> No
         assert (one["breaker"]["state"], one["hold"]["operator"]) == ("closed", "ann from 127.0.0.1")
 
 
-async def test_word_whose_time_or_deployment_has_gone_meanwhile_is_written_down_as_over(tmp_path: Path) -> None:
+async def test_override_whose_time_or_deployment_is_gone_is_audited_as_over(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     path.write_text(text(folder, port))
     async with running(path) as stand:
@@ -179,7 +179,7 @@ async def test_word_whose_time_or_deployment_has_gone_meanwhile_is_written_down_
         assert (one["breaker"]["state"], two["host"], two["hold"]) == ("closed", "forced_open", None)
 
 
-async def test_limits_end_with_the_config_that_they_were_said_over(tmp_path: Path) -> None:
+async def test_limits_end_with_the_config_that_they_overrode(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     path.write_text(text(folder, port))
     async with running(path) as stand:
@@ -211,7 +211,7 @@ async def test_restart_that_undoes_a_rollback_is_in_the_trail(tmp_path: Path) ->
             ]  # fmt: skip
 
 
-async def test_file_that_cannot_be_read_is_as_none_and_is_said(tmp_path: Path) -> None:
+async def test_unreadable_file_counts_as_missing_and_is_reported(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     path.write_text(text(folder, port))
     async with running(path) as stand:
@@ -224,7 +224,7 @@ async def test_file_that_cannot_be_read_is_as_none_and_is_said(tmp_path: Path) -
     assert kept(folder)["holds"] == []
 
 
-async def test_gateway_that_nobody_acts_on_writes_nothing(tmp_path: Path) -> None:
+async def test_gateway_without_operator_actions_writes_nothing(tmp_path: Path) -> None:
     path, folder = tmp_path / "guard.yaml", tmp_path / "state"
     path.write_text(text(folder, a_port()))
     async with running(path):
@@ -232,7 +232,7 @@ async def test_gateway_that_nobody_acts_on_writes_nothing(tmp_path: Path) -> Non
     assert not folder.exists()
 
 
-async def test_gateways_with_one_folder_keep_their_own(tmp_path: Path) -> None:
+async def test_gateways_with_one_folder_have_separate_state(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     paths = [tmp_path / "one.yaml", tmp_path / "other.yaml"]
     for path in paths:
@@ -245,7 +245,7 @@ async def test_gateways_with_one_folder_keep_their_own(tmp_path: Path) -> None:
         assert (found["breaker"]["state"], found["hold"]) == ("forced_open", None)
 
 
-async def test_address_that_cannot_be_had_leaves_the_words_of_whoever_has_it(tmp_path: Path) -> None:
+async def test_gateway_without_its_address_leaves_the_state_of_the_running_one(tmp_path: Path) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
     path.write_text(text(folder, port))
     async with running(path) as stand:
@@ -258,7 +258,7 @@ async def test_address_that_cannot_be_had_leaves_the_words_of_whoever_has_it(tmp
     assert kept(folder)["holds"] == []
 
 
-async def test_nobody_is_let_in_before_what_was_said_holds_again(
+async def test_no_call_is_admitted_before_overrides_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()

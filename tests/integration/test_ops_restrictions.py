@@ -23,7 +23,7 @@ from tests.chaos.wire import Connection, Reply, ask, fetch
 from tests.fakes.certificates import Authority
 from tests.fakes.provider import Hold, Pause, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC
+from tests.integration.calls_on_disk import ASYNC
 from tests.integration.operating import audit, change, get, post, running
 from tests.integration.test_callers import call as call_of
 from tests.integration.test_callers import poisoned
@@ -359,9 +359,7 @@ def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case
 
 
 @pytest.mark.parametrize("kind", CASES)
-async def test_refusal_is_found_with_its_cause_and_lifted_as_the_list_says(
-    kind: RestrictionKind, tmp_path: Path
-) -> None:
+async def test_refusal_is_found_with_its_cause_and_lifted_as_listed(kind: RestrictionKind, tmp_path: Path) -> None:
     case = CASES[kind]
     async with case.scene(tmp_path) as scene:
         await check_is_refused(scene, kind, case.by)
@@ -480,7 +478,7 @@ async def test_pace_that_429s_have_taught_is_forgotten() -> None:
         assert len(provider.requests) == sent + 1
 
 
-async def test_reset_of_a_deployment_ends_all_that_it_does_by_itself_and_says_whom_else_that_concerns() -> None:
+async def test_reset_of_a_deployment_ends_its_automatic_restrictions_and_lists_others_affected() -> None:
     async with ScriptedProvider([whole(401, REFUSED)], [whole(401, REFUSED)], CHAT.ok) as provider:
         upstreams = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": "k"}}
         async with standing(config_of(provider.url, upstreams=upstreams)) as stand:
@@ -494,7 +492,7 @@ async def test_reset_of_a_deployment_ends_all_that_it_does_by_itself_and_says_wh
             assert entry["detail"]["lifted"] == ["credential_cooldown: one"]
 
 
-async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
+async def test_reset_leaves_operator_decisions_and_reports_them() -> None:
     async with facing(CHAT.ok) as (stand, _):
         await change(stand.url, "deployments/drain", deployment="one/gpt", reason="a new rack")
         await change(stand.url, "breakers/force-open", deployment="one/gpt")
@@ -510,7 +508,7 @@ async def test_reset_leaves_what_operators_have_decided_and_says_so() -> None:
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "hold"
 
 
-async def test_only_what_is_named_is_reset() -> None:
+async def test_only_the_named_targets_are_reset() -> None:
     async with breaker(Path()) as scene:
         answer = await change(scene.admin, "deployments/reset", deployment="one/gpt", kinds=["pace", "cooldown"])
         assert [each["kind"] for each in answer["now"]] == ["breaker"]
@@ -530,7 +528,7 @@ async def test_one_name_under_a_pattern_is_reset_alone() -> None:
         assert [reply.status for reply in replies] == [200, 503]
 
 
-async def test_keys_of_callers_are_listed_together_and_without_what_they_are() -> None:
+async def test_keys_of_callers_are_listed_together_and_not_revealed() -> None:
     async with facing([whole(401, REFUSED)]) as (stand, _):
         for name in ("alice", "bob"):
             headers = {"authorization": f"Bearer sk-{name}"}

@@ -147,7 +147,7 @@ def test_every_metric_of_the_product_is_on_the_dashboard() -> None:
     assert set(products()) - shown == set()
 
 
-def test_failures_of_the_clients_own_doing_are_those_that_the_gateway_knows() -> None:
+def test_client_caused_failures_are_those_that_the_gateway_defines() -> None:
     expected = {kind.label for kind in FailureKind if kind.category in _CLIENTS_FAILURES} | {"ok"}
     lists = [set(each.split("|")) for query in queries() for each in re.findall(r'outcome!~"([^"]*)"', query)]
     assert lists == [expected, expected]
@@ -159,7 +159,7 @@ def test_failures_of_the_clients_own_doing_are_those_that_the_gateway_knows() ->
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-def test_alert_says_what_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_alert_states_what_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert set(rule["annotations"]) == {"summary", "description", "action", "runbook_url"}
     assert all(len(text) > 20 for text in rule["annotations"].values())
@@ -213,7 +213,7 @@ def test_rows_are_in_the_order_of_a_calls_life() -> None:
     ]  # fmt: skip
 
 
-def test_dashboard_asks_the_data_source_that_is_provisioned() -> None:
+def test_dashboard_queries_the_provisioned_data_source() -> None:
     [source] = yaml.safe_load((GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text())["datasources"]
     variables = {each["name"]: each for each in dashboard()["templating"]["list"]}
     assert variables["datasource"]["current"]["value"] == source["uid"]
@@ -237,7 +237,7 @@ def test_everything_in_compose_is_pinned_and_listens_on_this_machine_alone() -> 
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
 
 
-def test_what_compose_mounts_is_there() -> None:
+def test_files_that_compose_mounts_exist() -> None:
     sources = [
         volume.split(":")[0] for service in compose()["services"].values() for volume in service.get("volumes", ())
     ]
@@ -259,7 +259,7 @@ def test_addresses_in_compose_are_those_that_are_scraped_and_alerted() -> None:
     assert source["url"] == "http://prometheus:9090"
 
 
-def test_config_of_the_image_takes_the_addresses_that_compose_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_of_the_image_uses_the_addresses_of_compose(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in compose()["services"]["gateway"]["environment"].items():
         monkeypatch.setenv(name, re.sub(r"\$\{\w+:-(.*)\}", r"\1", value))
     config = load_config(ROOT / "config" / "docker.yaml")

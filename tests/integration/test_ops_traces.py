@@ -120,7 +120,7 @@ async def test_call_and_each_attempt_have_a_span_below_the_callers() -> None:
     assert seen.resource["service.name"] == "llm-guard"
 
 
-async def test_span_says_what_the_conventions_have_names_for() -> None:
+async def test_span_has_the_attributes_of_the_conventions() -> None:
     async with traced(CHAT.good_stream) as seen:
         await seen.ask(stream=True)
     (attempt,) = seen.attempts
@@ -139,7 +139,7 @@ async def test_span_says_what_the_conventions_have_names_for() -> None:
     }  # fmt: skip
 
 
-async def test_tokens_are_told_once_at_the_attempt_that_answered() -> None:
+async def test_tokens_are_recorded_once_at_the_attempt_that_answered() -> None:
     usage = b'{"prompt_tokens":7,"completion_tokens":3}'
     answer = b'{"choices":[{"message":{"role":"assistant","content":"a"}}],"usage":' + usage + b"}"
     async with traced(BUSY, (whole(200, answer),), retry=RETRY) as seen:
@@ -175,7 +175,7 @@ async def test_failure_is_an_error_with_its_kind() -> None:
     assert facts(seen.attempts[0].attributes)["http.response.status_code"] == 503
 
 
-async def test_callers_own_mistake_is_no_error_of_ours() -> None:
+async def test_client_error_is_no_error_of_the_gateway() -> None:
     async with traced() as seen:
         await ask(seen.stand.url, CHAT.path, b'{"model":"nobody"}')
     said = facts(seen.call.attributes)
@@ -183,7 +183,7 @@ async def test_callers_own_mistake_is_no_error_of_ours() -> None:
     assert (said["llm_guard.refused_by"], said["http.response.status_code"]) == ("route", 404)
 
 
-async def test_new_trace_begins_where_a_caller_says_nothing_or_nonsense() -> None:
+async def test_new_trace_begins_without_a_valid_traceparent() -> None:
     async with traced(CHAT.ok, CHAT.ok) as seen:
         await seen.ask()
         await seen.ask({"traceparent": "nonsense", "tracestate": "others=1"})
@@ -196,7 +196,7 @@ async def test_new_trace_begins_where_a_caller_says_nothing_or_nonsense() -> Non
     assert b"others=1" not in seen.provider.requests[1]
 
 
-async def test_caller_who_is_not_traced_is_left_as_he_is() -> None:
+async def test_untraced_caller_is_left_untraced() -> None:
     unsampled = f"00-{TRACE}-{SPAN}-00"
     async with traced(CHAT.ok, CHAT.ok, traces={"sample": 0}) as seen:
         await seen.ask({"traceparent": unsampled})
@@ -205,7 +205,7 @@ async def test_caller_who_is_not_traced_is_left_as_he_is() -> None:
     assert seen.spans == []
 
 
-async def test_callers_word_holds_where_no_others_are_traced() -> None:
+async def test_sampling_flag_of_the_caller_holds_when_no_others_are_traced() -> None:
     async with traced(CHAT.ok, traces={"sample": 0}) as seen:
         await seen.ask(SAID)
     assert seen.call.trace_id.hex() == TRACE
@@ -247,7 +247,7 @@ async def test_without_traces_the_callers_headers_pass_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("script", [(Reset(),), (Hold(),)], ids=["resets", "never answers"])
-async def test_collector_that_is_ill_touches_no_call_and_the_end_does_not_wait_for_it(script: tuple[Step, ...]) -> None:
+async def test_failing_collector_affects_no_call_and_no_shutdown(script: tuple[Step, ...]) -> None:
     async with ScriptedProvider(*[script] * 50) as collector:
         ops = {"traces": {"endpoint": f"{collector.url}/v1/traces"}}
         async with facing(*[CHAT.ok] * 20, ops=ops) as (stand, _):
@@ -257,7 +257,7 @@ async def test_collector_that_is_ill_touches_no_call_and_the_end_does_not_wait_f
         assert time.monotonic() - began_at < 5
 
 
-async def test_collector_that_is_gone_is_a_word_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_collector_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     ops = {"traces": {"endpoint": "http://127.0.0.1:1/v1/traces"}}
     async with facing(*[CHAT.ok] * 3, ops=ops) as (stand, _):
@@ -330,7 +330,7 @@ def test_traces_without_the_packages_are_an_error_that_names_the_remedy(monkeypa
             assert "pip install 'llm-guard-proxy[otel]'" in problem("http://127.0.0.1:4318/v1/traces")
 
 
-async def test_anthropic_calls_are_told_as_such() -> None:
+async def test_anthropic_calls_are_labelled_as_anthropic() -> None:
     async with traced(MESSAGES.ok) as seen:
         await MESSAGES.ask(seen.stand.url)
     assert facts(seen.attempts[0].attributes)["gen_ai.operation.name"] == "chat"

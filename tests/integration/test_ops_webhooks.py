@@ -79,7 +79,7 @@ async def test_each_format_is_one_signed_post(facts: dict[str, Any], path: str, 
     assert headers["x-llm-guard-signature"] == signature("s3cret", content, at)
 
 
-async def test_request_on_the_wire_is_whole_and_its_connection_is_not_kept(client: WebhookClient) -> None:
+async def test_request_on_the_wire_is_whole_and_its_connection_is_closed(client: WebhookClient) -> None:
     async with ScriptedProvider([whole(204, b"")]) as receiver:
         assert (await client.post(f"{receiver.url}/x?y=1", {"x-a": "b"}, b'{"a":1}', WALL)).is_delivered
         (request,) = receiver.requests
@@ -105,7 +105,7 @@ async def test_request_on_the_wire_is_whole_and_its_connection_is_not_kept(clien
         (403, False, "answered 403: check its key, or its headers"),
     ],
 )
-async def test_answer_says_whether_to_try_again(
+async def test_response_decides_whether_to_retry(
     status: int, may_retry: bool, problem: str, client: WebhookClient
 ) -> None:
     async with ScriptedProvider([whole(status, b"secret of the body")]) as receiver:
@@ -114,7 +114,7 @@ async def test_answer_says_whether_to_try_again(
 
 
 @pytest.mark.parametrize(("asked", "kept_s"), [("7", 7.0), ("86400", 300.0), ("-1", None), ("soon", None)])
-async def test_wait_it_asks_for_is_bounded(asked: str, kept_s: float | None, client: WebhookClient) -> None:
+async def test_requested_wait_is_bounded(asked: str, kept_s: float | None, client: WebhookClient) -> None:
     async with ScriptedProvider([whole(429, b"", {"retry-after": asked})]) as receiver:
         assert (await post(client, receiver.url)).retry_after_s == kept_s
 
@@ -146,14 +146,14 @@ async def test_body_without_end_is_not_read(client: WebhookClient) -> None:
         [Respond(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100_000 + b"\r\n"), Close()],
     ],
 )
-async def test_answer_that_is_none_is_a_problem_in_our_own_words(script: list[Step], client: WebhookClient) -> None:
+async def test_invalid_response_is_reported_in_plain_text(script: list[Step], client: WebhookClient) -> None:
     async with ScriptedProvider(script) as receiver:
         sent = await post(client, receiver.url)
     assert (sent.is_delivered, sent.may_retry) == (False, True)
     assert sent.problem.startswith("connection failed (")
 
 
-async def test_nobody_there_is_tried_again(client: WebhookClient) -> None:
+async def test_unreachable_webhook_is_retried(client: WebhookClient) -> None:
     sent = await post(client, dead_url())
     assert (sent.may_retry, sent.problem) == (True, "connection failed (ClientConnectorError)")
 
@@ -166,7 +166,7 @@ async def test_one_that_never_answers_is_left(client: WebhookClient, monkeypatch
         assert await receiver.closed_within(5)
 
 
-async def test_cookies_are_not_kept(client: WebhookClient) -> None:
+async def test_cookies_are_not_stored(client: WebhookClient) -> None:
     async with ScriptedProvider([whole(200, b"", {"set-cookie": "a=b"})]) as receiver:
         by_name = receiver.url.replace("127.0.0.1", "localhost")  # cookies are not stored for IP addresses
         await post(client, by_name)
@@ -174,7 +174,7 @@ async def test_cookies_are_not_kept(client: WebhookClient) -> None:
         assert b"cookie" not in receiver.requests[1].lower()
 
 
-async def test_certificate_that_nobody_has_signed_is_refused(client: WebhookClient) -> None:
+async def test_self_signed_certificate_is_refused(client: WebhookClient) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert("localhost", "127.0.0.1").configure_cert(context)
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context)
@@ -209,7 +209,7 @@ async def test_name_that_does_not_exist_is_a_problem(client: WebhookClient, monk
     assert (sent.may_retry, sent.problem) == (True, "connection failed (ClientConnectorDNSError)")
 
 
-async def test_name_is_looked_up_and_asked_at_its_address(
+async def test_name_is_resolved_and_called_at_its_address(
     client: WebhookClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_up = socket.getaddrinfo
@@ -227,7 +227,7 @@ async def test_name_is_looked_up_and_asked_at_its_address(
         assert b"\r\nHost: hooks.example" in receiver.requests[0]
 
 
-async def test_name_server_that_hangs_costs_one_thread_and_holds_nobody_up(
+async def test_hanging_name_server_blocks_one_thread_and_no_call(
     client: WebhookClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, asked = threading.Event(), list[object]()

@@ -14,12 +14,12 @@ from llm_guard.admin.schemas.models import HealthSummary
 from llm_guard.admin.schemas.subsystems import ProbedView
 from llm_guard.config import Config, parse_config
 from llm_guard.mock.provider import MockProvider
+from tests.admin_client import view
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, connections_to, facing, standing
 from tests.chaos.wire import ask
 from tests.fakes.waiting import eventually
 from tests.integration.operating import change, get, post, running
-from tests.listening import view
 
 PROBE = {"interval": "15ms", "timeout": "500ms", "max_failures": 2}
 SECRET = "sk-of-the-upstream"  # of this test
@@ -68,7 +68,7 @@ async def pair() -> AsyncIterator[tuple[MockProvider, MockProvider]]:
 
 
 @pytest.mark.parametrize("fault", ["status:503", "close", "reset", "silence"])
-async def test_upstream_that_is_down_is_asked_last_until_it_is_back(
+async def test_upstream_that_is_down_is_tried_last_until_it_is_back(
     pair: tuple[MockProvider, MockProvider], fault: str
 ) -> None:
     a, b = pair
@@ -90,7 +90,7 @@ async def test_upstream_that_is_down_is_asked_last_until_it_is_back(
         ]
 
 
-async def test_operator_sees_what_was_found(pair: tuple[MockProvider, MockProvider]) -> None:
+async def test_operator_sees_the_results(pair: tuple[MockProvider, MockProvider]) -> None:
     a, b = pair
     a.switch("/health", "status:503")
     b.switch("/health", "status:404")
@@ -123,7 +123,7 @@ async def test_operator_sees_what_was_found(pair: tuple[MockProvider, MockProvid
         assert await stand.metric("llm_guard_probe_duration_seconds_count", upstream="b") >= 2
 
 
-async def test_looking_now_waits_for_what_is_found(pair: tuple[MockProvider, MockProvider]) -> None:
+async def test_probe_on_demand_waits_for_its_result(pair: tuple[MockProvider, MockProvider]) -> None:
     a, b = pair
     async with standing(probed(a.url, b.url, probe=PROBE | {"interval": "1h"})) as stand:
         assert (await change(stand.url, "probes/now"))["now"][0]["state"] == "up"
@@ -135,7 +135,7 @@ async def test_looking_now_waits_for_what_is_found(pair: tuple[MockProvider, Moc
         assert (refused.status, refused.json["error"]["code"]) == (404, "unknown_probe")
 
 
-async def test_where_nothing_is_looked_at_it_says_so() -> None:
+async def test_probe_on_demand_without_probes_is_refused() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         assert await probes(stand) == {}
         changed = await change(stand.url, "probes/now")
@@ -144,7 +144,7 @@ async def test_where_nothing_is_looked_at_it_says_so() -> None:
         assert await stand.metric("llm_guard_upstream_up") == 0
 
 
-async def test_engine_that_was_given_up_is_failed(pair: tuple[MockProvider, MockProvider]) -> None:
+async def test_engine_that_gave_up_is_failed(pair: tuple[MockProvider, MockProvider]) -> None:
     async with standing(probed(pair[0].url, pair[1].url)) as stand:
         stand.app.prober.set_failed("a", "it did not start 5 times")
         summary = await view(stand.url, "/admin/health", HealthSummary)
@@ -154,7 +154,7 @@ async def test_engine_that_was_given_up_is_failed(pair: tuple[MockProvider, Mock
         assert await answered_by(stand) == "b/m"
 
 
-async def test_breaker_of_an_upstream_that_is_back_lets_a_call_through_before_its_time() -> None:
+async def test_breaker_of_a_recovered_upstream_admits_a_call_early() -> None:
     breaker = {
         "consecutive_failures": 2, "open_for": "10m", "max_open_for": "10m", "early_probes": False, "min_calls": 2,
     }  # fmt: skip
@@ -201,7 +201,7 @@ async def test_deployment_is_called_for_one_token(pair: tuple[MockProvider, Mock
         assert SECRET not in str(await get(stand.url, "probes"))
 
 
-async def test_list_of_models_is_asked_for(pair: tuple[MockProvider, MockProvider]) -> None:
+async def test_list_of_models_is_requested(pair: tuple[MockProvider, MockProvider]) -> None:
     async with standing(probed(pair[0].url, probe=PROBE | {"kind": "models"})) as stand:
         await eventually(lambda: state(stand, "a") == "up")
         assert (pair[0].last.method, pair[0].last.target) == ("GET", "/v1/models")
@@ -230,7 +230,7 @@ async def test_reload_follows_the_file(tmp_path: Path, pair: tuple[MockProvider,
         assert len(a.seen) == looks
 
 
-async def test_stop_ends_a_look_that_is_under_way(pair: tuple[MockProvider, MockProvider]) -> None:
+async def test_stop_ends_a_running_probe(pair: tuple[MockProvider, MockProvider]) -> None:
     a, _ = pair
     a.switch("/health", "silence")
     async with standing(probed(a.url, probe=PROBE | {"timeout": "1h"})) as stand:

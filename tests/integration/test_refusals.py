@@ -91,7 +91,7 @@ async def test_body_without_a_model_is_refused(
     assert "model" in form.error_of(reply)["message"]
 
 
-async def test_connection_is_closed_when_the_client_is_told_so(stand: Stand) -> None:
+async def test_connection_is_closed_after_connection_close(stand: Stand) -> None:
     async with Connection(stand.url) as connection:
         reply = await connection.ask(raw_request("/v1/../admin", BODY))
         assert reply.headers["connection"].lower() == "close"
@@ -134,7 +134,7 @@ async def test_hundred_unknown_models_leave_one_series(stand: Stand) -> None:
 
 
 @dialects
-async def test_body_that_is_announced_too_large_is_refused_before_it_comes(
+async def test_body_announced_as_too_large_is_refused_before_it_arrives(
     stand: Stand, provider: ScriptedProvider, form: Form
 ) -> None:
     request = raw_request(form.path, b"", {"content-length": str(MAX_BODY + 1)})
@@ -178,7 +178,7 @@ async def test_body_that_is_not_gzip_as_it_claims_is_refused(
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-async def test_compressed_body_is_served_as_it_came(
+async def test_compressed_body_is_forwarded_unchanged(
     stand: Stand, provider: ScriptedProvider, encoding: str, pack: type
 ) -> None:
     body = pack(BODY)
@@ -275,7 +275,7 @@ async def test_empty_json_body_without_a_model_is_fine_elsewhere(
 
 
 @unary
-async def test_client_that_awaits_100_continue_is_told_to_go_on(stand: Stand, form: Form) -> None:
+async def test_client_that_expects_100_continue_gets_it(stand: Stand, form: Form) -> None:
     head, _, body = raw_request(form.path, form.body(), {"expect": "100-continue"}).partition(b"\r\n\r\n")
     async with Connection(stand.url) as connection:
         connection.writer.write(head + b"\r\n\r\n")
@@ -285,7 +285,7 @@ async def test_client_that_awaits_100_continue_is_told_to_go_on(stand: Stand, fo
         assert (await connection.ask(CHAT.request())).status == 200
 
 
-async def test_client_that_awaits_100_continue_for_too_much_is_not_told_to_go_on(
+async def test_client_that_expects_100_continue_for_too_large_a_body_does_not_get_it(
     stand: Stand, provider: ScriptedProvider
 ) -> None:
     headers = {"expect": "100-continue", "content-length": str(MAX_BODY + 1)}
@@ -320,7 +320,7 @@ async def test_callers_without_a_client_key_are_refused(form: Form, headers: Map
 # isolation from other requests
 
 
-async def test_body_that_never_comes_holds_up_nobody(stand: Stand) -> None:
+async def test_body_that_never_arrives_blocks_no_other_call(stand: Stand) -> None:
     async with Connection(stand.url) as waiting:
         waiting.writer.write(raw_request(CHAT.path, b"", {"content-length": "50"}))
         assert (await CHAT.ask(stand.url)).status == 200

@@ -126,7 +126,7 @@ def _ask_in_one_packet(url: str, context: ssl.SSLContext) -> bytes:
 # clients with certificates
 
 
-async def test_client_without_a_certificate_is_turned_away_where_one_is_demanded(authority: Authority) -> None:
+async def test_client_without_a_certificate_is_refused_where_one_is_required(authority: Authority) -> None:
     tls = {**authority.pair("one"), "client_ca": str(authority.file)}
     async with serving(tls) as stand:
         assert (await ask(stand, authority.client(authority.pair("me")))).status == 200
@@ -145,7 +145,7 @@ def _of_another(authority: Authority) -> dict[str, str]:
 # files that change
 
 
-async def test_new_pair_is_for_new_connections_and_old_ones_go_on(authority: Authority) -> None:
+async def test_new_certificate_is_for_new_connections_and_old_ones_continue(authority: Authority) -> None:
     files = authority.pair("one")
     async with serving(files) as stand, Connection(stand.url, authority.client()) as old:
         assert name_in(old) == "one"
@@ -155,7 +155,7 @@ async def test_new_pair_is_for_new_connections_and_old_ones_go_on(authority: Aut
         assert (await old.ask(CHAT.request())).status == 200
 
 
-async def test_broken_pair_leaves_the_old_one_in_use_and_is_told_once(authority: Authority) -> None:
+async def test_broken_certificate_leaves_the_old_one_in_use_and_is_reported_once(authority: Authority) -> None:
     files = authority.pair("one")
     async with serving(files) as stand:
         replace({"key": files["key"]}, authority.pair("other"))

@@ -99,7 +99,7 @@ async def test_client_that_stops_reading_in_the_middle_pauses_the_provider_and_l
 
 
 @streams
-async def test_client_that_stops_for_longer_than_idle_is_nobodys_failure_but_its_own(form: Form) -> None:
+async def test_client_that_stops_reading_for_longer_than_idle_is_its_own_failure(form: Form) -> None:
     async with flooded(form) as (fountain, stand, client):
         await read_events(client, event_of(form), 30)
         stop_reading(client)
@@ -112,7 +112,7 @@ async def test_client_that_stops_for_longer_than_idle_is_nobodys_failure_but_its
 
 
 @streams
-async def test_client_that_stops_for_less_than_idle_is_kept(form: Form) -> None:
+async def test_client_that_stops_reading_for_less_than_idle_stays_connected(form: Form) -> None:
     async with flooded(form, idle="4s") as (fountain, stand, client):
         for _ in range(2):
             stop_reading(client)
@@ -163,7 +163,7 @@ def count_of(form: Form, received: bytes) -> int:
 
 @streams
 @pytest.mark.parametrize("last", [END, Close()], ids=["stays connected", "closes"])
-async def test_stream_whose_provider_is_done_long_before_the_client_arrives_whole(form: Form, last: Step) -> None:
+async def test_stream_arrives_whole_when_the_provider_finishes_long_before_the_client(form: Form, last: Step) -> None:
     # The provider has sent everything and disconnected while most of it still waits for the client: nothing was cut.
     script: list[Step] = [stream_head(), *[chunk(event_of(form))] * TOKENS, chunk(form.end), END]
     async with facing([*script, last] if last != END else script) as (stand, _):
@@ -175,7 +175,7 @@ async def test_stream_whose_provider_is_done_long_before_the_client_arrives_whol
         assert stand.breaker(form.deployment).failures == 0
 
 
-async def test_whole_answer_whose_provider_leaves_long_before_the_client_arrives_whole() -> None:
+async def test_response_arrives_whole_when_the_provider_closes_long_before_the_client() -> None:
     body = b'{"choices":[{"message":{"content":"' + WORDS * TOKENS + b'"}}]}'
     async with facing([whole(200, body), Close()]) as (stand, _):
         received = await sip(stand.url, CHAT, stream=False)
@@ -185,7 +185,7 @@ async def test_whole_answer_whose_provider_leaves_long_before_the_client_arrives
 
 
 @streams
-async def test_all_that_came_before_a_cut_reaches_a_slow_client(form: Form) -> None:
+async def test_data_before_a_cut_reaches_a_slow_client(form: Form) -> None:
     async with facing([stream_head(), *[chunk(event_of(form))] * TOKENS, Close()]) as (stand, _):
         received = await sip(stand.url, form)
         (call,) = await stand.calls()

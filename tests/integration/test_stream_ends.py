@@ -40,7 +40,7 @@ async def test_half_of_done_is_made_whole() -> None:
         assert reply.body == CHAT.token + FINISH + DONE
 
 
-async def test_usage_behind_the_finish_is_waited_for() -> None:
+async def test_usage_after_the_finish_is_waited_for() -> None:
     script: list[Step] = [stream_head(), chunk(CHAT.token), chunk(FINISH), Pause(0.3), chunk(USAGE), END]
     async with facing(script) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
@@ -66,7 +66,7 @@ async def test_stream_of_two_choices_is_not_over_with_the_first() -> None:
         assert not reply.is_whole
 
 
-async def test_choice_that_has_begun_and_not_finished_is_cut_though_done_is_said() -> None:
+async def test_unfinished_choice_is_cut_despite_done() -> None:
     second = CHAT.token.replace(b'"index": 0', b'"index": 1')
     script: list[Step] = [
         stream_head(),
@@ -85,7 +85,7 @@ async def test_choice_that_has_begun_and_not_finished_is_cut_though_done_is_said
         assert call["outcome"] == "truncated"
 
 
-async def test_fewer_choices_than_were_asked_for_are_a_whole_answer() -> None:
+async def test_fewer_choices_than_requested_are_a_whole_response() -> None:
     async with facing(CHAT.good_stream) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True, n=2)
         assert reply.is_whole
@@ -172,7 +172,7 @@ async def test_stream_without_a_finish_reason_is_whole_where_the_upstream_is_len
         assert stand.breaker(CHAT.deployment).failures == 0
 
 
-async def test_stream_that_goes_on_from_another_is_never_judged_leniently() -> None:
+async def test_resumed_stream_is_never_judged_leniently() -> None:
     first: list[Step] = [stream_head(), chunk(CHAT.token), Pause(0.02), Close()]
     again: list[Step] = [stream_head(), chunk(CHAT.token), Pause(0.02), chunk(CHAT.token), chunk(DONE), END]
     async with facing_lenient(first, again, stream={"recover": "restart"}, retry={"max_attempts": 2}) as stand:

@@ -99,7 +99,7 @@ async def drink(client: Connection, size: int, most: int = 1 << 16) -> int:
 
 
 @streams
-async def test_event_of_twenty_mebibytes_arrives_whole_and_the_end_behind_it_is_seen(form: Form) -> None:
+async def test_event_of_twenty_mebibytes_arrives_whole_and_the_end_after_it_is_found(form: Form) -> None:
     head, _, tail = with_text(form, "|").partition(b"|")
     letters, count = b"x" * (1 << 16), 20 * 16
     async with (
@@ -231,7 +231,7 @@ async def test_stream_with_crlf_that_is_cut_ends_in_a_readable_error_event(form:
 @pytest.mark.parametrize(
     "text", [LINE_SEPARATOR, "\N{PARAGRAPH SEPARATOR}", "\x85", "a\N{GRINNING FACE}b", "\x7f\ufeff"]
 )
-async def test_characters_that_some_take_for_line_ends_are_text(form: Form, text: str) -> None:
+async def test_unicode_line_separators_are_text(form: Form, text: str) -> None:
     token = with_text(form, f"data: [DONE]{text}{text}data: [DONE]{text}")
     assert text.encode() in token
     sent = form.token + token + form.end
@@ -241,7 +241,7 @@ async def test_characters_that_some_take_for_line_ends_are_text(form: Form, text
 
 
 @streams
-async def test_text_that_is_cut_behind_a_finish_of_its_own_is_cut(form: Form) -> None:
+async def test_text_that_is_cut_after_a_finish_of_its_own_is_cut(form: Form) -> None:
     # Text of a model about streams is only text: it neither ends its own stream nor breaks it.
     token = with_text(form, f'{LINE_SEPARATOR}data: {{"finish_reason":"stop"}}\n\nevent: message_stop\n\n')
     script: list[Step] = [stream_head(), chunk(form.token), Pause(0.02), chunk(token), END]
@@ -259,7 +259,7 @@ async def test_byte_order_mark_is_passed_on(form: Form) -> None:
         await check_good(stand, form, await form.ask(stand.url, stream=True), sent)
 
 
-async def test_event_behind_a_byte_order_mark_is_seen() -> None:
+async def test_event_after_a_byte_order_mark_is_found() -> None:
     # WHATWG HTML, 9.2.6: one leading mark is not part of the stream. This one precedes the only event.
     only = CHAT.token.replace(b'"finish_reason": null', b'"finish_reason": "stop"')
     sent = BOM + only + b"data: [DONE]\n\n"
@@ -267,7 +267,7 @@ async def test_event_behind_a_byte_order_mark_is_seen() -> None:
         await check_good(stand, CHAT, await CHAT.ask(stand.url, stream=True), sent)
 
 
-async def test_error_behind_a_byte_order_mark_is_seen() -> None:
+async def test_error_after_a_byte_order_mark_is_found() -> None:
     async with facing([stream_head(), chunk(BOM + CHAT.error), END], CHAT.good_stream, retry={"max_attempts": 2}) as (
         stand,
         _,
@@ -284,7 +284,7 @@ async def test_error_behind_a_byte_order_mark_is_seen() -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("is_apart", [False, True], ids=["in one chunk", "in a chunk of its own"])
-async def test_bytes_behind_the_terminal_event_are_passed_on(form: Form, trailing: bytes, is_apart: bool) -> None:
+async def test_bytes_after_the_terminal_event_are_passed_on(form: Form, trailing: bytes, is_apart: bool) -> None:
     apart: list[Step] = [Pause(0.02), chunk(trailing)] if is_apart else []
     end = form.end if is_apart else form.end + trailing
     script: list[Step] = [*form.good_stream[:-2], chunk(end), *apart, END]

@@ -113,7 +113,7 @@ streams = pytest.mark.parametrize("form", FORMS, ids=name_of)
 
 @streams
 @pytest.mark.parametrize("opening", OPENINGS, ids=str)
-async def test_stream_that_comes_to_nothing_is_replaced_by_a_fallback(form: Form, opening: Opening) -> None:
+async def test_stream_without_content_is_replaced_by_a_fallback(form: Form, opening: Opening) -> None:
     limits = {"first_token": f"{FIRST_TOKEN_S}s"}
     async with facing(opening.steps(form), form.good_stream, timeout=limits, models=MODELS) as (stand, provider):
         reply = await form.ask(stand.url, stream=True)
@@ -177,7 +177,9 @@ async def test_megabytes_before_the_first_token_are_no_commit(form: Form, flood:
 
 @streams
 @pytest.mark.parametrize("flood", [comments, pings], ids=["comments", "pings"])
-async def test_stream_behind_megabytes_arrives_without_most_of_them(form: Form, flood: Callable[[int], bytes]) -> None:
+async def test_stream_after_megabytes_of_filler_arrives_without_most_of_them(
+    form: Form, flood: Callable[[int], bytes]
+) -> None:
     sent = b"".join(HEADERS[str(form)]) + flood(3 * HELD_BYTES)
     async with facing([stream_head(), chunk(sent), chunk(form.token), chunk(form.end), END]) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -226,7 +228,7 @@ async def test_large_opening_of_a_response_is_passed_on() -> None:
         assert reply.body == created + RESPONSES.token + RESPONSES.end
 
 
-async def test_client_is_sent_keep_alives_while_those_of_the_provider_are_dropped() -> None:
+async def test_client_gets_keep_alives_while_those_of_the_provider_are_dropped() -> None:
     script: list[Step] = [stream_head(), chunk(comments(3 * HELD_BYTES)), Pause(0.3), *CHAT.good_stream[1:]]
     async with facing(script, stream={"keepalive": {"interval": "50ms"}}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)

@@ -58,7 +58,7 @@ each_hang = pytest.mark.parametrize("hang", list(hangs()), ids=str)
 
 
 @each_hang
-async def test_dead_model_behind_keep_alives_is_found_after_the_first_token(hang: Hang) -> None:
+async def test_dead_model_with_keep_alives_is_found_after_the_first_token(hang: Hang) -> None:
     form, script = hang.form, [*begun(hang.form), Pause(EVERY_S), *for_ever(hang.keep_alive)]
     async with facing(script, timeout={"stall": LIMIT}, stream={"recover": "off"}) as (stand, provider):
         reply = await form.ask(stand.url, stream=True)
@@ -73,7 +73,7 @@ async def test_dead_model_behind_keep_alives_is_found_after_the_first_token(hang
 
 
 @each_hang
-async def test_dead_model_behind_keep_alives_is_replaced_before_the_first_token(hang: Hang) -> None:
+async def test_dead_model_with_keep_alives_is_replaced_before_the_first_token(hang: Hang) -> None:
     form, script = hang.form, [stream_head(), *map(chunk, hang.form.preamble), *for_ever(hang.keep_alive)]
     async with facing(script, form.good_stream, timeout={"first_token": LIMIT}, models=MODELS) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -83,7 +83,7 @@ async def test_dead_model_behind_keep_alives_is_replaced_before_the_first_token(
 
 
 @forms
-async def test_work_that_goes_on_is_no_stall(form: Form) -> None:
+async def test_continuing_work_is_no_stall(form: Form) -> None:
     work = WORK[str(form)]
     steps: list[Step] = [
         step for number in range(8) for step in (chunk(work[number % len(work)]), Pause(LIMIT_S / 2.5))
@@ -96,7 +96,7 @@ async def test_work_that_goes_on_is_no_stall(form: Form) -> None:
 
 
 @pytest.mark.parametrize("name", ["comment", "empty text"])
-async def test_stalled_stream_goes_on_elsewhere(name: str) -> None:
+async def test_stalled_stream_is_resumed_elsewhere(name: str) -> None:
     keep_alive = (ANYWHERE | OF_CHAT)[name]
     dead = [stream_head(), chunk(choice(delta={"content": "Once upon a time there was "})), *for_ever(keep_alive)]
     rest = [chunk(choice(delta={"content": text})) for text in ("Once upon a time there was ", "a gateway.")]

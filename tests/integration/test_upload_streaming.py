@@ -191,7 +191,7 @@ async def test_upload_through_a_proxy_is_sent_as_it_arrives(has_length: bool, mo
 
 
 @pytest.mark.parametrize("has_length", [True, False], ids=["length", "chunked"])
-async def test_provider_that_fails_in_the_middle_is_asked_again_from_the_first_byte(has_length: bool) -> None:
+async def test_provider_that_fails_mid_upload_is_retried_from_the_first_byte(has_length: bool) -> None:
     async with uploading(resetting(HALF // 2), store, retry=TRIES) as (stand, provider, client):
         client.writer.write(head() + BODY[:HALF] if has_length else chunked_head() + chunk(BODY[:HALF]).data)
         again = await arrived(provider, attempt=1)
@@ -346,7 +346,7 @@ async def test_client_that_leaves_in_the_middle_blames_no_provider(how: str) -> 
         assert stand.app.gateway.spool.used_bytes == 0
 
 
-async def test_gateway_that_goes_away_in_the_middle_says_so_and_blames_no_provider() -> None:
+async def test_gateway_that_stops_mid_upload_reports_it_and_blames_no_provider() -> None:
     async with uploading(store, retry=TRIES) as (stand, provider, client):
         client.writer.write(head() + BODY[:HALF])
         upload = await arrived(provider)
@@ -390,7 +390,7 @@ async def test_client_that_stalls_in_the_middle_blames_no_provider(monkeypatch: 
 
 
 @pytest.mark.parametrize("is_answered", [True, False], ids=["408", "reset"])
-async def test_provider_that_gives_up_a_slow_client_is_not_to_blame(
+async def test_provider_that_drops_a_slow_client_is_not_to_blame(
     is_answered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream_attempt, "_CLIENT_SLOW_S", 0.05)
@@ -479,7 +479,7 @@ async def test_model_before_the_file_is_renamed_as_the_body_passes(has_length: b
         assert upload.is_whole
 
 
-async def test_model_behind_the_file_is_waited_for() -> None:
+async def test_model_after_the_file_is_waited_for() -> None:
     async with uploading(store, models=RENAMED) as (stand, provider, client):
         client.writer.write(head(TRANSCRIPTIONS, len(MODEL_LAST)) + MODEL_LAST[:-10])
         await check_waited_for(stand, provider, len(MODEL_LAST) - 10)
@@ -523,7 +523,7 @@ async def test_form_that_would_be_refused_as_a_whole_reaches_no_provider_as_a_wh
     ],
     ids=["letter", "letters", "later", "hedge"],
 )
-async def test_call_that_may_be_kept_or_doubled_waits_for_all_of_its_body(
+async def test_call_that_may_be_stored_or_hedged_waits_for_its_whole_body(
     headers: dict[str, str], sections: dict[str, Any]
 ) -> None:
     async with uploading(store, **sections) as (stand, provider, client):

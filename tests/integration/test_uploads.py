@@ -115,7 +115,7 @@ async def test_body_larger_than_all_of_the_spool_is_not_to_be_sent_again() -> No
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])
-async def test_client_that_leaves_half_way_frees_its_room(how: str) -> None:
+async def test_client_that_disconnects_half_way_frees_its_room(how: str) -> None:
     async with facing([STORED], server={"max_spool": str(4 * MIB)}) as (stand, provider):
         async with Connection(stand.url) as client:
             client.writer.write(upload(4 * MIB)[: 2 * MIB])
@@ -187,7 +187,7 @@ async def test_other_bodies_may_not(path: str) -> None:
         await check_too_large(stand, announced(MIB + 1, path), "server.max_body")
 
 
-async def test_client_that_could_be_anyone_sends_no_large_files() -> None:
+async def test_unidentified_client_sends_no_large_files() -> None:
     async with facing([STORED], server={"max_body": str(MIB)}) as (stand, _):
         await check_too_large(stand, announced(MIB + 1, headers=PROXIED), "server.max_body")
         await check_too_large(stand, announced(MIB + 1).replace(b"HTTP/1.1", b"HTTP/1.0"), "server.max_body")

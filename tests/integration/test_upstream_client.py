@@ -139,7 +139,7 @@ class File:
 
 
 @on_each_loop
-async def test_request_goes_out_as_it_was_given_and_nothing_is_added() -> None:
+async def test_request_is_sent_unchanged() -> None:
     async with facing([OK]) as (connections, provider):
         exchange = await send(connections, provider.url, target="/v1/%2e?q=%zz&é", headers=[("X", "é")], body=b"{}")
         assert await rest_of(exchange) == b"fine"
@@ -149,7 +149,7 @@ async def test_request_goes_out_as_it_was_given_and_nothing_is_added() -> None:
 
 
 @on_each_loop
-async def test_request_that_may_not_go_out_makes_no_connection() -> None:
+async def test_invalid_request_makes_no_connection() -> None:
     async with facing([OK]) as (connections, provider):
         error = await failure(send(connections, provider.url, headers=[("X", "a\r\nY: b")]))
         assert error.kind is FailureKind.INTERNAL
@@ -195,7 +195,7 @@ async def test_file_that_is_not_as_long_as_it_was_breaks_the_request_off(size: i
 
 
 @on_each_loop
-async def test_early_refusal_of_an_upload_is_read_and_the_rest_is_not_sent() -> None:
+async def test_early_refusal_of_an_upload_is_read_and_the_upload_stops() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(100_000)
         writer.write(answer(413, b"too ", {"content-length": "9"}).data)
@@ -248,7 +248,7 @@ async def test_answer_that_is_whole_before_its_request_leaves_no_connection() ->
 
 
 @on_each_loop
-async def test_body_is_handed_out_as_it_comes() -> None:
+async def test_body_is_delivered_as_it_arrives() -> None:
     go_on = asyncio.Event()
     async with facing([stream_head(), chunk(b"one"), Pause(go_on), chunk(b"two"), chunk(b"three"), END]) as (
         it,
@@ -263,7 +263,7 @@ async def test_body_is_handed_out_as_it_comes() -> None:
 
 @on_each_loop
 @pytest.mark.parametrize("end", [Close(), Reset()], ids=["closed", "reset"])
-async def test_cut_is_told_after_everything_that_came_before_it(end: Step) -> None:
+async def test_cut_is_reported_after_everything_that_came_before_it(end: Step) -> None:
     async with facing([stream_head(), chunk(b"one"), chunk(b"two"), Pause(0.02), end]) as (connections, provider):
         exchange = await send(connections, provider.url)
         await eventually(lambda: connections.count == 0)
@@ -302,7 +302,7 @@ BROKEN = [
 
 @on_each_loop
 @pytest.mark.parametrize(("steps", "kind"), [each[1:] for each in BROKEN], ids=[each[0] for each in BROKEN])
-async def test_what_is_no_answer_says_why_and_leaves_no_connection(steps: Sequence[Step], kind: FailureKind) -> None:
+async def test_invalid_response_states_why_and_leaves_no_connection(steps: Sequence[Step], kind: FailureKind) -> None:
     async with facing(steps) as (connections, provider):
         assert (await failure(send(connections, provider.url))).kind is kind
         await eventually(lambda: connections.count == 0)
@@ -310,7 +310,7 @@ async def test_what_is_no_answer_says_why_and_leaves_no_connection(steps: Sequen
 
 @on_each_loop
 @pytest.mark.parametrize("flood", [b"x-trailer: 1\r\n", b"1;" + b"e" * 70_000], ids=["trailers", "extension"])
-async def test_end_that_does_not_come_is_a_cut(flood: bytes) -> None:
+async def test_missing_end_is_a_cut(flood: bytes) -> None:
     head = [stream_head(), chunk(b"one"), Respond(b"0\r\n" if b":" in flood else b"")]
     async with facing([*head, Pause(0.01), *[Respond(flood)] * 12000, Hold()]) as (connections, provider):
         exchange = await send(connections, provider.url)
@@ -319,7 +319,7 @@ async def test_end_that_does_not_come_is_a_cut(flood: bytes) -> None:
 
 
 @on_each_loop
-async def test_what_nobody_reads_is_not_taken_from_the_upstream() -> None:
+async def test_unread_data_is_not_taken_from_the_upstream() -> None:
     async with pouring(b"x" * 8192) as fountain, client() as connections:
         exchange = await send(connections, fountain.url)
         poured = -1
@@ -350,7 +350,7 @@ async def test_connection_is_used_again_the_one_used_last_first(script: Sequence
 
 
 @on_each_loop
-async def test_what_must_not_be_repeated_gets_a_fresh_connection() -> None:
+async def test_non_repeatable_request_gets_a_fresh_connection() -> None:
     async with facing([OK]) as (connections, provider):
         for is_repeatable in (True, False, True):
             assert await ask(connections, provider.url, is_repeatable=is_repeatable) == b"fine"
@@ -359,7 +359,7 @@ async def test_what_must_not_be_repeated_gets_a_fresh_connection() -> None:
 
 @on_each_loop
 @pytest.mark.parametrize("end", [Close(), Reset()], ids=["closed", "reset"])
-async def test_kept_connection_that_ends_before_any_byte_was_retired(end: Step) -> None:
+async def test_pooled_connection_that_ends_before_any_byte_was_stale(end: Step) -> None:
     async with facing([OK], [end]) as (connections, provider):
         assert await ask(connections, provider.url) == b"fine"
         assert (await failure(ask(connections, provider.url))).kind is FailureKind.RETIRED
@@ -367,7 +367,7 @@ async def test_kept_connection_that_ends_before_any_byte_was_retired(end: Step) 
 
 
 @on_each_loop
-async def test_kept_connection_that_ends_within_an_answer_or_late_was_not_retired(
+async def test_pooled_connection_that_ends_within_a_response_or_late_was_not_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with facing([OK], [Respond(b"H"), Close()], [OK], [Close()]) as (connections, provider):
@@ -404,7 +404,7 @@ async def test_connection_on_which_anything_was_odd_is_never_used_again(steps: S
 
 @on_each_loop
 @pytest.mark.parametrize("body", [b"", b"12345"], ids=["none", "one"])
-async def test_answer_to_head_has_no_body_whatever_comes(body: bytes) -> None:
+async def test_response_to_head_has_no_body(body: bytes) -> None:
     head = Respond(PLAIN + b"content-length: 5\r\n\r\n" + body)
     async with facing([head], [OK]) as (connections, provider):
         exchange = await send(connections, provider.url, "HEAD")
@@ -475,7 +475,7 @@ async def test_cancelled_before_the_head_it_closes_at_once(steps: Sequence[Step]
 
 
 @on_each_loop
-async def test_given_up_in_its_body_it_closes_at_once() -> None:
+async def test_cancelled_in_its_body_it_closes_at_once() -> None:
     async with facing([stream_head(), chunk(b"a"), Hold()]) as (connections, provider):
         exchange = await send(connections, provider.url)
         exchange.abort()
@@ -484,7 +484,7 @@ async def test_given_up_in_its_body_it_closes_at_once() -> None:
 
 
 @on_each_loop
-async def test_close_ends_what_idles_and_what_runs() -> None:
+async def test_close_ends_idle_and_running_connections() -> None:
     async with facing([OK], [stream_head(), chunk(b"a"), Hold()]) as (connections, provider):
         await asyncio.gather(ask(connections, provider.url), asyncio.sleep(0))
         running = await send(connections, provider.url)
@@ -512,7 +512,7 @@ class Inbox:
 
 
 @on_each_loop
-async def test_upgraded_connection_passes_bytes_both_ways_from_the_first() -> None:
+async def test_upgraded_connection_passes_bytes_in_both_directions_from_the_first() -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(SWITCHED + b"first")
@@ -531,7 +531,7 @@ async def test_upgraded_connection_passes_bytes_both_ways_from_the_first() -> No
 
 
 @on_each_loop
-async def test_last_words_of_an_upgraded_connection_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_last_bytes_of_an_upgraded_connection_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream_connection, "_LAST_BYTES_S", 30.0)
     received = 0
 
@@ -558,7 +558,7 @@ async def test_refused_upgrade_is_an_answer_like_any_other() -> None:
 
 
 @on_each_loop
-async def test_calls_that_are_given_up_while_their_connection_is_made_leave_nothing() -> None:
+async def test_calls_cancelled_while_they_connect_leak_nothing() -> None:
     async with facing([OK]) as (connections, provider):
         for turns in range(14):
             for _ in range(20):

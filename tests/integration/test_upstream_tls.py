@@ -44,7 +44,7 @@ def used(stand: Stand) -> list[object]:
     return [line for line in stand.log if line["event"] == "changed files are in use"]
 
 
-async def test_private_authority_is_trusted_where_the_config_says_so_alone(authority: Authority) -> None:
+async def test_private_authority_is_trusted_only_where_configured(authority: Authority) -> None:
     async with KeyedProvider(tls=authority.server()) as provider:
         async with trusting(provider) as stand:
             reply = await CHAT.ask(stand.url)

@@ -72,7 +72,7 @@ async def http(app: App) -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_text_and_binary_pass_both_ways(http: aiohttp.ClientSession) -> None:
+async def test_text_and_binary_pass_in_both_directions(http: aiohttp.ClientSession) -> None:
     async with http.ws_connect(TARGET, max_msg_size=0) as socket:
         assert (await socket.receive_json())["type"] == "session.created"
         await socket.send_json({"type": "own", "text": "déjà \U0001f600"})
@@ -115,7 +115,7 @@ async def test_ping_is_answered_by_the_other_end(http: aiohttp.ClientSession) ->
 
 
 @pytest.mark.parametrize(("code", "reason"), [(1000, ""), (4000, "enough: déjà vu"), (1011, "x" * 123)])
-async def test_close_of_the_server_keeps_its_code_and_reason(
+async def test_close_by_the_server_preserves_its_code_and_reason(
     http: aiohttp.ClientSession, provider: MockProvider, code: int, reason: str
 ) -> None:
     async with http.ws_connect(TARGET) as socket:
@@ -157,7 +157,7 @@ async def test_unknown_model_is_refused_before_the_upgrade(http: aiohttp.ClientS
     assert provider.stats().requests == 0
 
 
-async def test_provider_that_resets_the_upgrade_is_asked_again_then_reported(
+async def test_upgrade_that_the_provider_resets_is_retried_and_then_reported(
     http: aiohttp.ClientSession, provider: MockProvider
 ) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
@@ -172,7 +172,7 @@ async def test_alias_is_renamed_in_the_query(http: aiohttp.ClientSession, provid
     assert provider.last.target == "/v1/realtime?x[]=1&model=gpt-realtime"
 
 
-async def test_head_of_the_upgrade_passes_and_says_what_the_gateway_did() -> None:
+async def test_head_of_the_upgrade_passes_with_the_gateway_headers() -> None:
     async with ScriptedProvider([SWITCHED, Hold()]) as provider, _gateway(provider.url) as app:
         reader, writer = await asyncio.open_connection(*_address(app))
         writer.write(raw_request(TARGET, headers=UPGRADE, method="GET"))

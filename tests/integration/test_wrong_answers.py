@@ -154,7 +154,7 @@ async def test_speech_passes_from_its_first_byte() -> None:
         assert await client.reader.readuntil(b"0\r\n\r\n") is not None
 
 
-async def test_memory_of_wrong_answers_is_given_back() -> None:
+async def test_memory_of_wrong_responses_is_released() -> None:
     large = b'{"detail":"' + b"x" * 300_000 + b'"}'
     async with facing([whole(200, large)], CHAT.ok, retry=RETRY) as (stand, _):
         assert (await CHAT.ask(stand.url)).status == 200
@@ -167,7 +167,7 @@ async def test_fifty_informational_answers_do_no_harm() -> None:
         assert (await CHAT.ask(stand.url)).body == CHAT.answer
 
 
-async def test_4xx_keeps_its_retry_after() -> None:
+async def test_retry_after_of_a_4xx_is_preserved() -> None:
     refusal = whole(409, b'{"error":{"message":"locked","type":"x"}}', {"retry-after": "7"})
     for status in (400, 403, 404, 409):
         answer = Respond(refusal.data.replace(b" 409 ", b" %d " % status))
@@ -201,9 +201,7 @@ ANSWER = ("/v1/chat/completions", b'{"model":"gpt","messages":[],"stream":true}'
         (b": ping\n\n", "truncated"),
     ],
 )
-async def test_what_is_only_declared_as_an_event_stream_is_no_answer(
-    call: tuple[str, bytes], body: bytes, kind: str
-) -> None:
+async def test_false_event_stream_is_no_response(call: tuple[str, bytes], body: bytes, kind: str) -> None:
     async with facing([whole(200, body, {"content-type": "Text/Event-Stream"})]) as (stand, _):
         assert (await ask(stand.url, *call)).status == (500 if kind == "server_error" else 502)
         (call_seen,) = await stand.calls()

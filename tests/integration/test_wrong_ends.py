@@ -50,7 +50,7 @@ async def test_end_that_reports_a_failure_is_retried(end: dict[str, Any], kind: 
 
 
 @pytest.mark.parametrize(("end", "kind"), BROKEN)
-async def test_end_that_reports_a_failure_behind_text_is_followed_by_no_end(end: dict[str, Any], kind: str) -> None:
+async def test_failure_reported_after_text_is_followed_by_no_end(end: dict[str, Any], kind: str) -> None:
     has_token = asyncio.Event()
     last = chunk(chat_chunk(**end) + b"data: [DONE]\n\n")
     script: list[Step] = [stream_head(), chunk(CHAT.token), Pause(has_token), last, END]
@@ -240,7 +240,7 @@ async def test_redirect_creates_nothing(path: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["true", "True", "1", "on"])
-async def test_form_may_ask_for_a_stream_in_many_words(value: str) -> None:
+async def test_form_may_request_a_stream_in_many_spellings(value: str) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
     body = form % (b"model", b"gpt") + form % (b"stream", value.encode()) + b"--x--\r\n"
     done = b'data: {"type":"transcript.text.done","text":"x"}\n\n'

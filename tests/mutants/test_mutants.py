@@ -51,17 +51,17 @@ def test_mutant_is_killed(mutant: Mutant, stand: Stand, warm_stand: Stand) -> No
 
 
 @pytest.mark.parametrize("file", sorted(KILLERS))
-def test_killers_spare_what_is_right(file: str, warm_stand: Stand) -> None:
+def test_killers_pass_without_a_mutant(file: str, warm_stand: Stand) -> None:
     verdict = warm_stand.run(KILLERS[file])
     assert verdict.exit_code == 0, verdict.output
 
 
-def test_mutants_differ_from_what_they_replace() -> None:
+def test_mutants_differ_from_the_original() -> None:
     same = [mutant.name for mutant in MUTANTS if mutant.source() == mutant.path.read_text()]
     assert not same
 
 
-def test_every_mutant_is_told_from_the_others() -> None:
+def test_mutants_are_distinct() -> None:
     twice = [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1]
     assert not twice
 
@@ -83,7 +83,7 @@ def test_every_mutant_is_told_from_the_others() -> None:
         (LIMIT_LAW, {"resilience.capacity.concurrency_limit", "resilience.capacity.adaptive_limit"}, 3),
     ],
 )
-def test_walks_that_nobody_wrote_down_kill_too(walk: str, modules: set[str], least: int) -> None:
+def test_walks_that_are_not_in_the_catalogue_kill_too(walk: str, modules: set[str], least: int) -> None:
     assert sum(mutant.killer == walk and mutant.module in modules for mutant in MUTANTS) >= least
 
 

@@ -88,7 +88,7 @@ def test_trend_forgets_no_answer_and_counts_none_twice(walk: list[tuple[float, i
 
 
 @given(st.floats(0.01, 50), st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.1, 1.0, 20.0]), min_size=8, max_size=100))
-def test_who_waits_as_told_never_sends_more_than_the_rate_and_a_burst(per_second: float, gaps: list[float]) -> None:
+def test_caller_that_obeys_the_wait_never_exceeds_rate_plus_burst(per_second: float, gaps: list[float]) -> None:
     rate, now, sent = SendRate(per_second), 0.0, []
     for gap_s in gaps:
         now += gap_s

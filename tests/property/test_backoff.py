@@ -53,7 +53,7 @@ def test_wait_never_undercuts_retry_after_nor_exceeds_it_by_more_than_a_tenth(
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(retry_settings, retries, st.floats(0, 1), draws, shares)
-def test_spread_keeps_its_distance_from_the_exponential_wait(
+def test_jitter_stays_within_bounds_of_the_exponential_wait(
     chosen: RetrySettings, retry: int, spread: float, u: float, share: float
 ) -> None:
     proportional = RetrySettings(base_delay=chosen.base_delay, multiplier=2, max_delay=chosen.max_delay, jitter=spread)
@@ -93,6 +93,6 @@ def test_wait_grows_with_the_draw_and_with_the_failure_share(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(retry_settings, st.sampled_from([FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT]), draws)
-def test_immediate_retry_is_immediate_whatever_the_jitter(chosen: RetrySettings, kind: FailureKind, u: float) -> None:
+def test_immediate_retry_is_immediate_for_any_jitter(chosen: RetrySettings, kind: FailureKind, u: float) -> None:
     wait_s = delay_s(chosen, retry=1, kind=kind, retry_after_s=None, previous_s=None, u=u)
     assert not chosen.immediate_first or wait_s <= IMMEDIATE_S

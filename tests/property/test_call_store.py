@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall
-from tests.fakes.kept import ANSWER, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, letter, stored_request
 
 LEASE_S = 30.0
 KEEP_S, MAX_AGE_S = 500.0, 4000.0
@@ -351,7 +351,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         assert found.oldest_at == (by_age[-1].call.received_at if by_age else None)
 
 
-def test_kept_calls_hold_on_every_walk() -> None:
+def test_stored_calls_hold_on_every_walk() -> None:
     run_state_machine_as_test(
         KeptCallsWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
     )

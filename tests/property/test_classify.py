@@ -94,7 +94,7 @@ def test_order_of_keys_changes_nothing(
 
 @settings(max_examples=200, deadline=None)
 @given(status=statuses, code=codes, kind=types, request_id=words, prompt=words)
-def test_words_planted_in_ids_and_prompts_change_nothing(
+def test_terms_planted_in_ids_and_prompts_change_nothing(
     status: int, code: object, kind: object, request_id: str, prompt: str
 ) -> None:
     planted = json.dumps(error_of(code, kind, "it failed", request_id, prompt)).encode()

@@ -155,7 +155,7 @@ ECHOES = [
 
 
 @given(st.sampled_from(OBJECTS), st.sampled_from(ECHOES), st.sampled_from(PLANTED), st.booleans())
-def test_what_is_planted_in_ids_and_echoes_changes_nothing(
+def test_texts_planted_in_ids_and_echoes_change_nothing(
     record: dict[str, Any], name: str, planted: str, is_nested: bool
 ) -> None:
     value = json.loads(record["body"])
@@ -179,7 +179,7 @@ def test_prompt_that_a_bad_request_quotes_changes_nothing(status: int, planted: 
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=12), st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=6))
-def test_phrase_finds_what_a_plain_search_finds(said: list[str], pattern: list[str]) -> None:
+def test_phrase_match_equals_a_plain_search(said: list[str], pattern: list[str]) -> None:
     words = tuple(said)
 
     def finds(rest: tuple[str, ...], left: tuple[str, ...]) -> bool:

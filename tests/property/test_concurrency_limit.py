@@ -56,7 +56,7 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
     st.lists(st.sampled_from(["ok", "failed", "an old one ends"]), max_size=60),
     st.sampled_from([None, 3, 40]),
 )
-def test_ramp_never_lets_more_in_than_four_and_the_successes(
+def test_ramp_never_admits_more_than_four_and_the_successes(
     seconds: int, old: int, walk: list[str], concurrency: int | None
 ) -> None:
     """In addition to the calls in flight since before the ramp, however those end."""

@@ -111,7 +111,7 @@ def test_no_cooldown_shuts_anything_out_for_longer_than_it_may() -> None:
     assert BenchWalk.probes > 20
 
 
-def test_whatever_was_refused_a_call_a_second_is_soon_served_again() -> None:
+def test_refused_target_is_soon_served_a_call_a_second_again() -> None:
     """The provider has recovered: of calls a second apart none waits for long, regardless of earlier failures."""
     cooldowns, key = Cooldowns(), CREDENTIALS[0]
     for kind in (FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED):

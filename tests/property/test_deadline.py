@@ -33,7 +33,7 @@ def histories(draw: st.DrawFn) -> Latency:
 
 @given(st.floats(0.001, 600), durations, histories(), histories())
 @quick
-def test_attempt_keeps_what_it_needs_and_leaves_what_was_reserved(
+def test_attempt_has_the_time_it_needs_and_leaves_the_reserve(
     left_s: float, limit_s: float, own: Latency, following: Latency
 ) -> None:
     kept_s = reserve_s(left_s, limit_s, own, following, 0.0)

@@ -129,7 +129,7 @@ def test_mode_holds_on_every_walk() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(0, 3), st.integers(0, 3)), max_size=60))
 @settings(max_examples=60, deadline=None)
-def test_looking_more_often_changes_no_sum(steps: list[tuple[float, int, int]]) -> None:
+def test_more_frequent_checks_change_no_sum(steps: list[tuple[float, int, int]]) -> None:
     """The count is at least that of the window, and at most that of the window plus 21 s before it."""
     chosen = DegradedSettings(enter_failure_rate=1.0, exit_failure_rate=0.0, min_calls=10_000)
     mode, seen, now = Degradation(chosen, RouteTotals(), 0.0), RouteTotals(), 0.0

@@ -181,7 +181,7 @@ WORLDS = st.builds(
 
 @settings(max_examples=300)
 @given(WORLDS)
-def test_looking_changes_nothing(world: World) -> None:
+def test_dry_run_changes_nothing(world: World) -> None:
     before = world.snapshots()
     world.look(lambda: 0.3)
     assert world.snapshots() == before
@@ -200,7 +200,7 @@ def test_obstacle_is_the_one_that_the_entrance_finds(world: World, hint_patience
 
 @settings(max_examples=300)
 @given(WORLDS)
-def test_call_goes_where_it_was_foreseen_to_go(world: World) -> None:
+def test_call_goes_where_the_dry_run_predicted(world: World) -> None:
     foreseen = world.look(lambda: 0.3)
     waited_for = []
 
@@ -247,7 +247,7 @@ def test_states_reach_every_answer() -> None:
     }  # fmt: skip
 
 
-def test_looking_lets_no_pace_grow() -> None:
+def test_dry_run_lets_no_pace_grow() -> None:
     """A real attempt counts as demand, and demand above the pace lets it grow."""
     gate, now = Gate(CapacitySettings(), 990.0), 1000.0
     learn_pace(gate, now)

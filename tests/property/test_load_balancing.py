@@ -23,7 +23,9 @@ hows = st.sampled_from(get_args(Balance))
 
 @given(candidate_lists, hows, st.integers(0, 99))
 @settings(derandomize=True, deadline=None, max_examples=300)
-def test_every_candidate_comes_once_and_groups_in_order(found: list[LoadCandidate], how: Balance, seed: int) -> None:
+def test_every_candidate_occurs_once_and_groups_are_in_order(
+    found: list[LoadCandidate], how: Balance, seed: int
+) -> None:
     order = arranged(found, how, random.Random(seed).random)
     assert sorted(order) == list(range(len(found)))
     groups = [found[index].group for index in order]

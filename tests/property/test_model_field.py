@@ -86,7 +86,7 @@ def test_compression_changes_nothing(parts: tuple[str, str, str], new: str, enco
 
 @settings(max_examples=200, deadline=None)
 @given(value=values, model=names)
-def test_what_is_asked_for_is_what_a_parser_reads(value: Any, model: str) -> None:
+def test_model_is_what_a_json_parser_reads(value: Any, model: str) -> None:
     fields = {"messages": value, "stream": value, "n": value, "model": model}
     asked = inspect(json.dumps(fields).encode(), JSON, "", BOUND)
     choices = value if isinstance(value, int) and value is not True and 0 < value < 1000 else 1
@@ -112,7 +112,7 @@ packed = junk | junk.map(gzip.compress) | junk.map(zlib.compress)
 @given(body=packed, kind=kinds, encoding=encodings)
 @example(b'{"model": "\xff"}', JSON, "")
 @example(b'{"t": "\\ud83d", "model": ' + b"[" * 500 + b"]" * 500 + b"}", JSON, "")
-def test_inspection_refuses_or_answers_whatever_comes(body: bytes, kind: str, encoding: str) -> None:
+def test_inspection_refuses_or_answers_any_input(body: bytes, kind: str, encoding: str) -> None:
     try:
         asked = inspect(body, kind, encoding, 200)
     except BadRequest:
@@ -129,7 +129,7 @@ def test_inspection_refuses_or_answers_whatever_comes(body: bytes, kind: str, en
 
 @settings(max_examples=100, deadline=None)
 @given(content=st.binary(max_size=60) | st.lists(pieces, max_size=8).map(b"".join), model=names, new=names)
-def test_file_in_a_form_comes_through_untouched(content: bytes, model: str, new: str) -> None:
+def test_file_in_a_form_is_unchanged(content: bytes, model: str, new: str) -> None:
     boundary = b"a1b2c3"
     assume(boundary not in content and boundary not in (model + new).encode())
     head = b'Content-Disposition: form-data; name="%s"\r\n\r\n'
@@ -142,7 +142,7 @@ def test_file_in_a_form_comes_through_untouched(content: bytes, model: str, new:
 
 
 @given(query=st.text(alphabet="model=&%2F+x", max_size=30), new=names)
-def test_query_keeps_everything_but_its_model(query: str, new: str) -> None:
+def test_query_changes_only_in_its_model(query: str, new: str) -> None:
     try:
         old = model_in_query(query)
     except BadRequest:

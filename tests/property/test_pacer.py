@@ -26,7 +26,7 @@ steps = st.lists(
 @given(steps)
 @example([("flood", 0)] + [("go", 0)] * 50)
 @example([("flood", 0)] + [("go", 0), ("go", 0), ("go", 0), ("429", 400)] * 15)
-def test_calls_keep_to_the_highest_rate_of_any_stretch(walk: list[tuple[str, int]]) -> None:
+def test_calls_stay_within_the_highest_rate_of_any_stretch(walk: list[tuple[str, int]]) -> None:
     pacer, now = Pacer(0.0), 0.0
     gone: list[float] = []
     rates: list[float] = []

@@ -52,7 +52,7 @@ def planted(body: Any, inner: Any, draw: st.DataObject) -> Any:
 
 
 @given(bodies, st.sampled_from(FIELDS), st.sampled_from(["the-id", ["the-id"], [["the-id"]]]), st.data())
-def test_id_is_found_wherever_it_stands(body: Any, field: str, value: Any, data: st.DataObject) -> None:
+def test_id_is_found_in_any_place(body: Any, field: str, value: Any, data: st.DataObject) -> None:
     whole = {"model": "gpt", "messages": planted(body, {field: value}, data)}
     is_in_tool = '"type": "tool_use"' in json.dumps(whole)  # arguments that a model has written for a client's tool
     assert "the-id" in list(references(read(whole))) or is_in_tool
@@ -139,7 +139,7 @@ def test_cursor_is_an_id_of_a_list_of_objects_alone() -> None:
 SPOOF = {"id": "victim", "output_file_id": "victim", "thread_id": "victim"}
 
 
-def test_answer_makes_known_what_the_provider_has_made() -> None:
+def test_response_registers_created_objects() -> None:
     made = {"id": "b", "output_file_id": "f", "error_file_id": None, "metadata": SPOOF, "input_file_id": "victim"}
     assert list(known_by(ObjectPath("/v1/batches", "create"), made)) == [("b", False), ("f", False)]
     assert list(known_by(ObjectPath("/v1/batches", "use", "b"), made)) == [("f", False)]
@@ -150,7 +150,7 @@ def test_answer_makes_known_what_the_provider_has_made() -> None:
     assert list(known_by(ObjectPath("/v1/threads", "create"), {"id": "t"})) == [("t", False)]
 
 
-def test_response_makes_its_items_and_containers_known() -> None:
+def test_response_registers_its_items_and_containers() -> None:
     item = {"type": "code_interpreter_call", "id": "ci", "container_id": "cntr", "content": [SPOOF]}
     response = {"id": "r", "metadata": SPOOF, "output": [item, None, {"id": 5}], "tools": [SPOOF]}
     known = [("r", True), ("ci", True), ("cntr", False)]
@@ -190,7 +190,7 @@ def test_object_never_changes_hands(noted: list[Ownership]) -> None:
 
 
 @given(st.lists(entries, max_size=40))
-def test_no_key_pushes_out_what_another_has_made(noted: list[Ownership]) -> None:
+def test_no_key_displaces_objects_of_another(noted: list[Ownership]) -> None:
     owners = ObjectOwners(most_objects=2, most_answers=2)
     kept = Ownership(ObjectKey("x", "kept"), "a", is_answer=False)
     owners.note(kept)

@@ -155,7 +155,7 @@ def test_each_recorded_stream_is_expected_to_show_something() -> None:
 
 
 @each_stream
-def test_recorded_stream_shows_what_its_provider_means(name: str) -> None:
+def test_recorded_stream_is_read_as_its_provider_means_it(name: str) -> None:
     watch, shows = fed(name, [STREAMS[name]], ALL)[0], EXPECTED[name]
     assert watch.tokens == shows.tokens
     assert watch.has_token is (shows.tokens > 0)
@@ -203,7 +203,7 @@ PAUSE = 2
 @pytest.mark.parametrize("name", GOOD)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_good_stream_makes_progress_behind_every_cut(name: str, data: st.DataObject) -> None:
+def test_good_stream_makes_progress_after_every_cut(name: str, data: st.DataObject) -> None:
     stream, watch = STREAMS[name], new_watch(name, 1)
     at = data.draw(st.integers(0, len(stream)))
     watch.feed(stream[:at])

@@ -102,7 +102,7 @@ def check_json(body: bytes, cuts: list[int], read_bytes: int) -> BodyFields | No
 @example(b'{"model": "\\ud83d", "model": "a"}', [1], 1)
 @example(b'{"model": "a", "x": "' + b"\\ud83d\\ude00" * 3000 + b'"}', [7, 100], 1)
 @example(b'{"model": "a", "x": "' + "aé日😀".encode() * 1500 + b'"}', [1], 1)
-def test_document_in_pieces_asks_for_what_it_does_as_a_whole(body: bytes, cuts: list[int], read_bytes: int) -> None:
+def test_document_in_pieces_has_the_fields_of_the_whole(body: bytes, cuts: list[int], read_bytes: int) -> None:
     check_json(body, cuts, read_bytes)
 
 
@@ -138,7 +138,7 @@ lines = st.sampled_from([
 @given(body=st.lists(lines, max_size=16).map(b"".join), cuts=sizes)
 @example(b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\na\r\n--b--', [1])
 @example(b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n--b--', [1])
-def test_form_in_pieces_asks_for_what_it_does_as_a_whole(body: bytes, cuts: list[int]) -> None:
+def test_form_in_pieces_has_the_fields_of_the_whole(body: bytes, cuts: list[int]) -> None:
     kind = "multipart/form-data; boundary=b"
     scan = MultipartScanner(b"b")
     for piece in pieces_of(body, cuts):

@@ -166,7 +166,7 @@ def test_effective_ratio_grows_with_what_retries_achieve_and_stays_in_its_bounds
     st.floats(0, 1000),
     st.floats(0, 1000),
 )
-def test_failure_share_is_bounded_falls_in_silence_and_is_gone_after_minutes(
+def test_failure_share_is_bounded_falls_in_silence_and_is_zero_after_minutes(
     attempts: list[tuple[bool, float]], silence_s: float, more_s: float
 ) -> None:
     now = 1000.0

@@ -112,7 +112,7 @@ def test_retry_is_allowed_affordable_and_over_before_the_deadline(given_facts: F
 
 @settings(derandomize=True, deadline=None, max_examples=1000)
 @given(facts)
-def test_fallback_needs_someone_to_fall_back_to_who_may_do_better_in_time(given_facts: Facts) -> None:
+def test_fallback_requires_another_model_that_may_do_better_in_time(given_facts: Facts) -> None:
     if isinstance(given_facts.decide(), FallBack) and given_facts.failure.kind.can_fall_back:
         assert given_facts.has_next
         assert given_facts.failure.limit != "total"
@@ -121,7 +121,7 @@ def test_fallback_needs_someone_to_fall_back_to_who_may_do_better_in_time(given_
 
 @settings(derandomize=True, deadline=None, max_examples=1000)
 @given(facts)
-def test_call_is_given_up_only_when_nobody_else_can_be_asked(given_facts: Facts) -> None:
+def test_call_is_given_up_only_when_no_other_deployment_is_left(given_facts: Facts) -> None:
     step = given_facts.decide()
     if isinstance(step, GiveUp):
         assert step.why
@@ -136,7 +136,7 @@ def test_call_is_given_up_only_when_nobody_else_can_be_asked(given_facts: Facts)
 
 @settings(derandomize=True, deadline=None, max_examples=1000)
 @given(facts)
-def test_other_model_is_asked_only_where_there_is_one_and_the_route_says_so(given_facts: Facts) -> None:
+def test_other_model_is_tried_only_where_configured(given_facts: Facts) -> None:
     step = given_facts.decide()
     if isinstance(step, FallBack) and step.to_other_model:
         assert given_facts.has_other_model

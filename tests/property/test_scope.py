@@ -58,7 +58,7 @@ def test_escaped_path_reaches_nothing_that_was_not_allowed(
 
 
 @given(methods, paths, st.lists(paths | paths.map(lambda path: f"{path}*"), max_size=3).map(tuple))
-def test_path_is_allowed_by_one_that_is_written_or_by_what_stands_before_a_star(
+def test_path_is_allowed_by_an_exact_entry_or_a_prefix_before_a_star(
     method: str, path: str, allowed: tuple[str, ...]
 ) -> None:
     is_plain = not any(mark in path for mark in "%;\\")
@@ -81,7 +81,7 @@ def test_more_models_never_allow_less(name: str, place: ModelLocation | None, mo
 
 
 @given(names)
-def test_by_an_upstream_s_path_only_what_the_config_sends_there_is_allowed(name: str) -> None:
+def test_upstream_path_allows_only_configured_targets(name: str) -> None:
     assert KeyScope().allows_model(name, "here")
     assert not KeyScope().allows_model(name, "elsewhere")
     assert not KeyScope().allows_model(name, "nowhere")

@@ -198,7 +198,7 @@ def test_marks_and_bytes_passed_on_are_the_same_under_any_split(name: str, data:
     ],
     ids=repr,
 )
-def test_empty_lines_and_comments_before_an_event_pass_wherever_the_stream_is_split(name: str, stream: bytes) -> None:
+def test_empty_lines_and_comments_before_an_event_pass_for_any_split(name: str, stream: bytes) -> None:
     whole = fed(reader(name), [stream])
     for at in range(len(stream)):
         assert fed(reader(name), [stream[:at], stream[at:]]) == whole
@@ -268,7 +268,7 @@ def test_any_bytes_pass_complete_and_in_order(stream: bytes, at: int) -> None:
     assert fed(reader("chat"), [stream[:at], stream[at:]]) == fed(reader("chat"), [stream])
 
 
-def test_text_that_looks_like_an_end_or_an_error_is_neither() -> None:
+def test_text_that_resembles_an_end_or_an_error_is_neither() -> None:
     for name, make in (
         ("chat", lambda text: {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}),
         ("responses", lambda text: {"type": "response.output_text.delta", "delta": text}),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llm_guard.dialects.resume.overlap import folded, is_proof
 from llm_guard.dialects.resume.text_join import LEAST_ECHO, TextJoin, anchor, given_back, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
-from tests.fakes.habits import HABITS, TEXTS, Cut, Habit
+from tests.fakes.continuation_styles import HABITS, TEXTS, Cut, Habit
 from tests.fakes.hard_texts import KINDS
 
 MOST_HELD = 700
@@ -56,7 +56,7 @@ def fed(joint: TextJoin, pieces: list[str]) -> str:
 
 @settings(max_examples=120, deadline=None)
 @given(cut=cut_texts(), data=st.data())
-def test_prefill_is_gone_on_with(cut: tuple[str, str], data: st.DataObject) -> None:
+def test_prefill_is_resumed(cut: tuple[str, str], data: st.DataObject) -> None:
     text, sent = cut
     rest = text[len(given_back(sent)) :]
     if len(given_back(sent)) >= LEAST_ECHO and data.draw(st.booleans(), label="repeats it first"):
@@ -87,7 +87,7 @@ def test_instruction_is_followed_from_the_anchor_or_an_earlier_word(cut: tuple[s
 
 @settings(max_examples=120, deadline=None)
 @given(cut=cut_texts(), data=st.data())
-def test_restart_repeats_and_goes_on(cut: tuple[str, str], data: st.DataObject) -> None:
+def test_restart_repeats_and_continues(cut: tuple[str, str], data: st.DataObject) -> None:
     text, sent = cut
     joint = seam("restart", sent)
     assert sent + fed(joint, pieces_of(data, text)) == text
@@ -96,7 +96,7 @@ def test_restart_repeats_and_goes_on(cut: tuple[str, str], data: st.DataObject) 
 
 @settings(max_examples=120, deadline=None)
 @given(cut=cut_texts(), data=st.data())
-def test_restart_that_says_anything_else_diverges(cut: tuple[str, str], data: st.DataObject) -> None:
+def test_restart_with_different_text_diverges(cut: tuple[str, str], data: st.DataObject) -> None:
     text, sent = cut
     at = data.draw(st.integers(0, len(sent) - 1))
     other = text[:at] + data.draw(st.sampled_from(["", "?" + text[at + 1 :], "?"]))
@@ -121,7 +121,7 @@ def test_any_split_of_any_text_gives_the_same(
 @pytest.mark.parametrize("resume_mode", BOTH)
 @settings(max_examples=150, deadline=None)
 @given(sent=st.text("ab .", max_size=60), new=st.text("ab .", max_size=90), tail=st.text("cd ", max_size=9))
-def test_nothing_behind_the_seam_is_lost(resume_mode: ResumeMode, sent: str, new: str, tail: str) -> None:
+def test_nothing_after_the_join_is_lost(resume_mode: ResumeMode, sent: str, new: str, tail: str) -> None:
     joint = seam(resume_mode, sent)
     passed = fed(joint, [new, tail])
     assert joint.has_diverged or passed.endswith(tail.lstrip())
@@ -143,7 +143,7 @@ def real_cuts(draw: st.DrawFn) -> Cut:
 @pytest.mark.parametrize("habit", HABITS.values(), ids=HABITS)
 @settings(max_examples=60, deadline=None)
 @given(cut=real_cuts(), seed=st.integers(0, 1 << 30), data=st.data())
-def test_whatever_a_model_does_its_text_joins_right_or_not_at_all(
+def test_text_of_any_model_joins_right_or_not_at_all(
     habit: Habit, cut: Cut, seed: int, data: st.DataObject
 ) -> None:  # fmt: skip
     joint = seam("instruction", cut.sent)
@@ -155,7 +155,7 @@ def test_whatever_a_model_does_its_text_joins_right_or_not_at_all(
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 1 << 30), data=st.data())
-def test_text_whose_words_come_again_joins_right_or_not_at_all(
+def test_text_with_repeated_words_joins_right_or_not_at_all(
     kind: Callable[[random.Random], str], habit: Habit, seed: int, data: st.DataObject
 ) -> None:
     dice = random.Random(seed)
@@ -167,7 +167,7 @@ def test_text_whose_words_come_again_joins_right_or_not_at_all(
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_text_joins_behind_almost_every_character(kind: str) -> None:
+def test_text_joins_after_almost_every_character(kind: str) -> None:
     """The model follows the instruction exactly; the text is cut at every seventh character."""
     text = TEXTS[kind]
     cuts = [Cut(text, text[:at]) for at in range(20, len(text), 7)]
@@ -186,7 +186,7 @@ def test_text_is_folded_alike_in_one_piece_and_in_many(text: str, other: str) ->
 
 @settings(max_examples=150, deadline=None)
 @given(text=st.text("ab c", max_size=80) | st.text(max_size=80), data=st.data())
-def test_end_that_proves_a_seam_stands_in_the_text_once(text: str, data: st.DataObject) -> None:
+def test_end_that_proves_a_join_occurs_once_in_the_text(text: str, data: st.DataObject) -> None:
     known = folded(text)
     length = data.draw(st.integers(1, max(1, len(known))))
     if is_proof(known, length):
@@ -208,7 +208,7 @@ def test_little_is_held(resume_mode: ResumeMode, sent: str, new: str) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(sent=texts() | st.text(max_size=200))
-def test_anchor_is_a_bounded_end_of_what_is_given_back(sent: str) -> None:
+def test_anchor_is_a_bounded_end_of_the_sent_text(sent: str) -> None:
     words = anchor(sent)
     assert given_back(sent).endswith(words)
     assert len(words) >= min(32, len(sent.strip())) or not words

@@ -98,7 +98,7 @@ async def test_model_routed_by_is_the_one_that_the_provider_reads(body: bytes, i
     "C32 inside a text": b'{"x":"\\"model\\":\\"alias\\"","model":"alias"}',
     "C32 inside a list, behind": b'{"model":"alias","x":[{"model":"alias"}]}',
 })  # fmt: skip
-async def test_renamed_body_names_the_new_model_to_whoever_reads_the_last_of_doubles(body: bytes) -> None:
+async def test_renamed_body_names_the_new_model_to_parsers_that_take_the_last_duplicate(body: bytes) -> None:
     async with fronting(models=RENAMED) as front:
         reply = await post(front, body)
         if reply.status != 200:
@@ -128,7 +128,7 @@ async def test_renamed_body_names_the_new_model_to_whoever_reads_the_last_of_dou
     "C36 the whole body a number": b"5", "C36 the whole body a text": b'"gpt"', "C36 the whole body null": b"null",
     "C43 a path of 300 kB": b'{"model":"' + b"../" * 100_000 + b'"}',
 })  # fmt: skip
-async def test_body_that_is_not_what_it_should_be_is_refused(body: bytes) -> None:
+async def test_malformed_body_is_refused(body: bytes) -> None:
     async with fronting(models=_PATTERN | RENAMED) as front:
         await check_refused(front, body)
 
@@ -146,7 +146,7 @@ async def test_body_that_is_not_what_it_should_be_is_refused(body: bytes) -> Non
     "C31 deep, but not too deep": b'{"model":"gpt","x":' + b"[" * 200 + b"]" * 200 + b"}",
     "white space": b' {"model" :\t"gpt"\r\n}\n',
 })  # fmt: skip
-async def test_what_the_gateway_need_not_read_travels_byte_for_byte(body: bytes) -> None:
+async def test_unread_content_is_forwarded_byte_for_byte(body: bytes) -> None:
     """C33 to C36: the provider judges it. No value is converted to a number or a text on the way."""
     async with fronting() as front:
         await check_passed_on(front, body)
@@ -188,7 +188,7 @@ async def test_model_is_a_name_and_no_part_of_an_address(model: str, is_pattern:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_compressed_body_that_grows_beyond_bounds_is_refused_before_it_has(encoding: str) -> None:
+async def test_compressed_body_that_inflates_above_the_limit_is_refused_early(encoding: str) -> None:
     """C37, in the gateway's own error format: the body is 1000 times smaller than its content."""
     bomb = b'{"model":"gpt","x":"' + b"0" * (64 << 20) + b'"}'
     body = gzip.compress(bomb, 9) if encoding == "gzip" else zlib.compress(bomb, 9)

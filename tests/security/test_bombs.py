@@ -45,7 +45,7 @@ def bomb(size: int, wbits: int = 31) -> bytes:
         pytest.param(b"zstd", bomb(MIB), (415,), id="C26 zstd"),
     ],
 )
-async def test_body_that_grows_beyond_the_limit_is_refused_before_it_has_grown(
+async def test_body_that_grows_above_the_limit_is_refused_early(
     encoding: bytes, body: bytes, statuses: tuple[int, ...]
 ) -> None:
     async with fronting(server={"max_body": "1MiB"}) as front:
@@ -91,7 +91,7 @@ async def test_corrupt_body_is_the_clients_fault(attack: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"], ids=["C28 whole", "C28 stream"])
-async def test_answer_that_would_grow_is_passed_on_as_it_came(kind: str) -> None:
+async def test_response_that_would_inflate_is_passed_on_unchanged(kind: str) -> None:
     packed = bomb(64 * MIB)
     headers = {"content-type": kind, "content-encoding": "gzip"}
     async with facing([whole(200, packed, headers)]) as (stand, _), Connection(stand.url) as connection:
@@ -105,7 +105,7 @@ async def test_answer_that_would_grow_is_passed_on_as_it_came(kind: str) -> None
         assert len(reply.body) <= len(packed)
 
 
-async def test_error_that_would_grow_is_passed_on_as_it_came() -> None:
+async def test_error_that_would_inflate_is_passed_on_unchanged() -> None:
     """C28: the gateway inspects only the beginning of an error."""
     packed = bomb(64 * MIB)
     script = [whole(500, packed, {"content-encoding": "gzip"})]

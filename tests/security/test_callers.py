@@ -95,7 +95,7 @@ async def test_right_key_is_right_in_every_form(field: bytes) -> None:
         pytest.param((BEARER + KEY, b"Authorization: Basic " + KEY), id="C63 two schemes"),
     ],
 )
-async def test_whoever_is_not_surely_a_client_is_nobody(fields: tuple[bytes, ...]) -> None:
+async def test_doubtful_client_is_denied(fields: tuple[bytes, ...]) -> None:
     async with keyed(is_open=False) as front:
         await check_denied(front, *fields)
 
@@ -117,7 +117,7 @@ async def test_same_right_key_twice_is_one_key() -> None:
         assert (await ask_with(front, BEARER + KEY, BEARER + KEY)).status == 200
 
 
-async def test_one_right_key_beside_a_key_in_another_form_is_enough() -> None:
+async def test_one_right_key_with_a_key_in_another_form_is_enough() -> None:
     """C63: Anthropic's SDK sends both if both are set; neither is passed on."""
     async with keyed(is_open=False) as front:
         assert (await ask_with(front, BEARER + KEY, b"X-Api-Key: sk-another")).status == 200
@@ -133,7 +133,7 @@ async def test_keys_are_held_against_each_other_as_digests_of_the_whole() -> Non
         assert list(known) == [hashlib.sha256(KEY).digest()]
 
 
-async def test_no_state_that_is_lost_lets_anybody_in() -> None:
+async def test_lost_state_authorizes_no_client() -> None:
     """C63: clients are defined by the config alone; a failed reload changes nothing."""
     async with keyed(is_open=False) as front:
         front.stand.app._path = None
@@ -167,7 +167,7 @@ async def test_request_that_always_fails_costs_a_fifth_more_than_once(fallbacks:
         assert len(provider.requests) <= (1.2 + 1.2 * fallbacks) * calls + 10
 
 
-async def test_clients_that_leave_leave_nothing_running() -> None:
+async def test_disconnected_clients_leave_nothing_running() -> None:
     """C85: two hundred streams, each abandoned after its first token."""
     pouring: list[Step] = [stream_head(), *map(chunk, CHAT.preamble), chunk(CHAT.token), Hold()]
     async with facing(pouring) as (stand, provider):
@@ -184,7 +184,7 @@ async def test_clients_that_leave_leave_nothing_running() -> None:
         assert await stand.metric("llm_guard_calls_total", outcome="client_cancelled") == 200
 
 
-async def test_clients_that_leave_before_an_answer_leave_nothing_running() -> None:
+async def test_clients_that_disconnect_before_a_response_leave_nothing_running() -> None:
     """C85: a hundred unary calls, each abandoned before its response."""
     async with facing([Hold()]) as (stand, provider), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Connection(stand.url)) for _ in range(100)]
@@ -198,7 +198,7 @@ async def test_clients_that_leave_before_an_answer_leave_nothing_running() -> No
 
 
 @pytest.mark.parametrize("model", ["gpt", "unknown"])
-async def test_refusal_says_nothing_of_whom_else_there_is_to_a_stranger(model: str) -> None:
+async def test_refusal_does_not_reveal_other_clients_to_a_stranger(model: str) -> None:
     """C91: names of models, upstreams and clients are visible to clients only."""
     async with keyed(is_open=False) as front:
         reply = await ask_with(front, BEARER + STRANGERS_KEY.encode(), body=json.dumps({"model": model}).encode())

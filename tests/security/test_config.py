@@ -87,7 +87,7 @@ def bomb(levels: int, width: int) -> str:
         pytest.param("? " * 50_000, id="C73 deep keys"),
     ],
 )
-def test_few_lines_cannot_become_a_config_without_end(text: str) -> None:
+def test_few_lines_cannot_expand_into_an_endless_config(text: str) -> None:
     check_rejected(text, "more than 200000 values" if text.startswith(("a0", "a: &a [")) else "nested deeper")
 
 
@@ -127,7 +127,7 @@ def test_key_that_is_there_twice_is_not_decided_by_its_order(text: str, reason: 
         ("defaults: {breaker: {failure_rate: .nan}}", "not a share"),
     ],
 )
-def test_value_is_what_it_looks_like_and_of_its_keys_kind(text: str, reason: str) -> None:
+def test_value_is_read_as_written_and_has_the_type_of_its_key(text: str, reason: str) -> None:
     """C73: YAML 1.1 makes 45045 of 12:30:45, 10 of 012 and true of yes."""
     check_rejected(UPSTREAMS + MODELS + text + "\n", reason)
 
@@ -221,7 +221,7 @@ def test_every_package_is_pinned_to_its_hash(name: str) -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", line), line
 
 
-def test_image_has_what_a_store_key_needs() -> None:
+def test_image_has_the_dependencies_of_a_store_key() -> None:
     """Stored calls can be encrypted in a container, too."""
     assert "\ncryptography==" in (_ROOT / "requirements-image.lock").read_text(encoding="utf-8")
     assert "/venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.lock" in (

@@ -21,12 +21,12 @@ from llm_guard.admin.http import penalty
 from llm_guard.admin.http.credentials import CODE_S, Credential
 from llm_guard.app import create_app
 from llm_guard.config import load_config
+from tests.admin_client import Listening
 from tests.chaos import process
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, config_text, facing, standing
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.waiting import eventually
-from tests.listening import Listening
 from tests.security.test_operator import traces
 from tests.tokens import BEARER, NAMED, SHARED, VIEWER, bearer
 
@@ -69,7 +69,7 @@ def cookie_in(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("ops", [{}, NO_TOKEN], ids=["a token of the config", "a generated one"])
-async def test_admin_without_credentials_is_401_from_loopback_at_every_version_and_behind_every_proxy(
+async def test_admin_without_credentials_is_401_from_loopback_at_every_version_and_through_every_proxy(
     ops: dict[str, str],
 ) -> None:
     async with facing(CHAT.ok, ops=ops) as (stand, _):
@@ -84,7 +84,7 @@ async def test_admin_without_credentials_is_401_from_loopback_at_every_version_a
             assert (await bare_get(stand, path, "1.1", HOST)).status == 401, path
 
 
-async def test_stranger_is_not_told_which_pages_there_are() -> None:
+async def test_stranger_cannot_discover_pages() -> None:
     """Behind a proxy that lets some paths of /admin pass, a different response would reveal which pages exist."""
     async with facing(CHAT.ok) as (stand, _):
         paths = ("/admin", "/admin/", "/admin/nothing", "/admin/calls/x/y", "/admin/./calls", "/admin//calls")
@@ -101,7 +101,7 @@ async def test_stranger_is_not_told_which_pages_there_are() -> None:
         assert (guess.status, guess.took_s >= penalty.WRONG_TOKEN_S * 0.99) == (401, True)
 
 
-async def test_stranger_at_readyz_is_told_no_names() -> None:
+async def test_stranger_at_readyz_sees_no_names() -> None:
     async with facing(CHAT.ok) as (stand, _):
         stand.deployment("one/gpt").breaker.force("forced_open", 0.0)
         strangers: tuple[dict[str, str], ...] = ({}, bearer("a-wrong-token"), {"cookie": "llm_guard_x=1"})
@@ -146,7 +146,7 @@ async def test_wrong_code_and_wrong_token_at_the_login_cost_as_much() -> None:
         assert not any("set-cookie" in each.headers for each in replies)
 
 
-async def test_guess_whose_client_leaves_waits_no_longer() -> None:
+async def test_guess_whose_client_disconnects_is_delayed_no_longer() -> None:
     async with facing(CHAT.ok) as (stand, _):
         waiting = stand.app.ops._site._penalty
         async with Connection(stand.url) as connection:
@@ -218,7 +218,7 @@ async def test_login_is_taken_from_no_other_site_and_only_as_json() -> None:
         assert [(await log_in(stand)).status, (await log_in(stand, token=SHARED, code="1")).status] == [422, 422]
 
 
-async def test_cookie_is_secure_where_the_browser_sees_https_and_goes_at_logout() -> None:
+async def test_cookie_is_secure_over_https_and_removed_at_logout() -> None:
     async with facing(CHAT.ok) as (stand, _):
         cookie = (await log_in(stand, {**HOST, "origin": "https://localhost"}, token=SHARED)).headers["set-cookie"]
         assert cookie.endswith("; SameSite=Strict; Secure")
@@ -256,7 +256,7 @@ async def test_reload_that_changes_a_token_ends_its_cookies_and_its_readers() ->
 # roles
 
 
-async def test_viewer_changes_nothing_whatever_it_posts() -> None:
+async def test_viewer_changes_nothing_by_any_post() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         document = (await ask(stand.url, "/admin/openapi.json", headers={**HOST, **BEARER}, method="GET")).json
         changes = [
@@ -308,7 +308,7 @@ async def test_gateways_of_one_store_share_a_token_that_no_log_holds(tmp_path: P
         assert token not in str(one.log) + str(other.log)
 
 
-async def test_store_that_cannot_be_written_serves_calls_and_opens_to_nobody(tmp_path: Path) -> None:
+async def test_unwritable_store_serves_calls_and_authorizes_no_stranger(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with facing(CHAT.ok, ops={**NO_TOKEN, "store": str(tmp_path / "file")}) as (stand, _):
         assert (await CHAT.ask(stand.url)).status == 200
@@ -321,7 +321,7 @@ async def test_store_that_cannot_be_written_serves_calls_and_opens_to_nobody(tmp
         assert generated.token not in str(stand.log)
 
 
-async def test_file_that_was_deleted_is_made_anew_by_a_reload_and_the_old_token_ends(tmp_path: Path) -> None:
+async def test_deleted_token_file_is_created_by_a_reload_and_the_old_token_ends(tmp_path: Path) -> None:
     path = process.write(tmp_path / "guard.yaml", config_text(URL, ops={**NO_TOKEN, "store": str(tmp_path / "s")}))
     with capture_logs() as log:
         app = create_app(load_config(path), path=path)

@@ -57,7 +57,7 @@ def test_every_attack_is_in_exactly_one_group() -> None:
 @pytest.mark.parametrize(
     ("path", "words"), [("README.md", "each of {} attacks is tested"), ("SECURITY.md", "plays {} of 99 known attacks")]
 )
-def test_attacks_that_are_said_to_be_tested_are(path: str, words: str) -> None:
+def test_attacks_listed_as_tested_have_tests(path: str, words: str) -> None:
     tested = sum(not isinstance(where, Absent) for where in TABLE.values())
     assert words.format(tested) in " ".join((ROOT / path).read_text().split())
 
@@ -78,7 +78,7 @@ def test_excuse_that_names_something_that_exists_is_found(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("attack", sorted(TABLE))
-def test_attack_is_held_by_tests_that_say_so_or_it_is_said_why_not(attack: str) -> None:
+def test_attack_has_tests_that_name_it_or_a_reason_for_having_none(attack: str) -> None:
     where = TABLE[attack]
     if isinstance(where, Absent):
         assert where.why

@@ -76,7 +76,7 @@ async def test_thousands_of_idle_connections_do_not_stop_a_call(tmp_path: Path) 
                 assert sum(map(is_open, sockets)) == size
 
 
-async def test_connection_beyond_the_limit_takes_the_place_of_the_one_longest_idle() -> None:
+async def test_connection_above_the_limit_replaces_the_longest_idle_one() -> None:
     """C29: the connection that has been idle longest is closed."""
     async with fronting(server={"max_connections": 8}) as front, AsyncExitStack() as stack:
         first, *others = await crowd(stack, front.url, 8)
@@ -88,7 +88,7 @@ async def test_connection_beyond_the_limit_takes_the_place_of_the_one_longest_id
             assert (await each.ask(head(GET, HOST))).status == 200
 
 
-async def test_connection_beyond_the_limit_is_refused_when_all_are_in_use() -> None:
+async def test_connection_above_the_limit_is_refused_when_all_are_in_use() -> None:
     """C29: a new connection does not abort a call in flight."""
     go_on = asyncio.Event()
     script: list[Step] = [Pause(go_on), *CHAT.ok]
@@ -151,7 +151,7 @@ async def test_gateway_that_is_allowed_more_connections_than_descriptors_resets_
             assert said["used"] == 64
 
 
-async def test_calls_before_a_provider_that_hangs_are_turned_away_beyond_the_queue() -> None:
+async def test_calls_to_a_hanging_provider_are_refused_above_the_queue_limit() -> None:
     """C30: ten times as many calls as fit; the rest get a Retry-After."""
     models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 4, "max_queue": 8}}}
     async with facing([Hold()], models=models) as (stand, provider), AsyncExitStack() as stack:

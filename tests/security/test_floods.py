@@ -56,7 +56,7 @@ async def honest_call(front: Front) -> int:
     return (await CHAT.ask(front.url)).status
 
 
-async def test_slow_heads_are_cut_and_keep_nobody_waiting() -> None:
+async def test_slow_heads_are_cut_and_delay_no_other_call() -> None:
     """C23: hundreds of clients that send nothing, half a head, or a byte now and then."""
     async with fronting(server={"head_timeout": "1s"}) as front, AsyncExitStack() as stack:
         silent, halted, dripping = [await crowd(stack, front.url, CROWD) for _ in range(3)]
@@ -86,7 +86,7 @@ async def test_head_that_drips_on_a_used_connection_is_cut() -> None:
         await dripping
 
 
-async def test_used_connection_that_says_nothing_is_closed_without_a_word() -> None:
+async def test_used_connection_that_is_silent_is_closed_without_a_response() -> None:
     """C23: an idle connection is closed without a response."""
     async with fronting(server={"keep_alive": "200ms"}) as front, Connection(front.url) as connection:
         assert (await connection.ask(head(GET, HOST))).status == 200
@@ -118,7 +118,7 @@ async def test_body_that_drips_is_not_waited_for() -> None:
         await front.check_reached()
 
 
-async def test_large_body_that_comes_steadily_is_waited_for() -> None:
+async def test_large_body_that_arrives_steadily_is_waited_for() -> None:
     """C24: it takes far longer than the limit, as an upload over a slow line does."""
     body = b'{"model":"gpt","user":"' + b"v" * (8 << 14) + b'"}'
     async with fronting(server=SOON) as front, Connection(front.url) as connection:

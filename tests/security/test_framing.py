@@ -56,7 +56,7 @@ def mutated(draw: st.DrawFn) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-def test_what_reaches_the_provider_is_what_a_strict_reader_reads() -> None:
+def test_provider_gets_what_a_strict_reader_reads() -> None:
     """C12: at random, never more requests than were sent, each body byte for byte, each framed once."""
     with asyncio.Runner() as runner:
         # The gateway waits for the rest of half a request; a short limit keeps the test fast.

@@ -51,7 +51,7 @@ async def test_underscored_name_reaches_no_provider(line: str) -> None:
         ("Upgrade: h2c",),
     ],
 )
-async def test_wish_to_change_protocols_reaches_no_provider(lines: tuple[str, ...]) -> None:
+async def test_upgrade_header_reaches_no_provider(lines: tuple[str, ...]) -> None:
     """C19: requests on an upgraded connection would no longer be inspected."""
     async with fronting() as front:
         request = await reached(front, *(line.encode() for line in lines))
@@ -88,7 +88,7 @@ async def test_control_character_in_a_header_is_refused(value: bytes) -> None:
         await front.check_reached()
 
 
-async def test_named_headers_stay_and_what_the_gateway_adds_travels() -> None:
+async def test_named_headers_stay_and_added_ones_are_forwarded() -> None:
     """C45, CVE-2022-31813: `Connection: Authorization` must not send a call out without the key."""
     named = b"Connection: close, X-Tenant-Id, Authorization, Host, Content-Length, Content-Type"
     async with keyed() as front:
@@ -114,7 +114,7 @@ async def test_named_headers_stay_and_what_the_gateway_adds_travels() -> None:
         "X-Original-URL: /admin", "X-Rewrite-URL: /admin", "x-fOrWaRdEd-fOr: 10.0.0.1",
     ],
 )  # fmt: skip
-async def test_word_of_a_proxy_or_of_a_connection_is_not_a_clients_to_say(line: str) -> None:
+async def test_proxy_and_connection_headers_of_a_client_are_not_passed_on(line: str) -> None:
     """C45 and C46: hop-by-hop and forwarding headers of a client are dropped."""
     async with fronting() as front:
         request = await reached(front, line.encode())
@@ -138,7 +138,7 @@ async def test_headers_of_a_providers_connection_reach_no_client() -> None:
         assert reply.headers["x-llm-guard-attempts"] == "1"
 
 
-async def test_priority_is_read_by_the_gateway_and_goes_no_further() -> None:
+async def test_priority_is_read_by_the_gateway_and_not_forwarded() -> None:
     """C46: the priority header is for the gateway only."""
     async with fronting() as front:
         assert (await reached(front, b"X-LLM-Guard-Priority: low")).values(b"x-llm-guard-priority") == []
@@ -147,7 +147,7 @@ async def test_priority_is_read_by_the_gateway_and_goes_no_further() -> None:
 @pytest.mark.parametrize(
     "stream", [{}, {"keepalive": {"unary": True}}], ids=["C47", "C47 blank lines may stand before it"]
 )
-async def test_answer_says_of_its_encoding_what_is_true(stream: Section) -> None:
+async def test_content_encoding_of_a_response_is_true(stream: Section) -> None:
     """The response is compressed and labelled so, or neither."""
     packed = whole(200, gzip.compress(CHAT.answer), {"content-encoding": "gzip"})
     async with facing([packed], stream=stream) as (stand, provider):
@@ -158,7 +158,7 @@ async def test_answer_says_of_its_encoding_what_is_true(stream: Section) -> None
         assert (gzip.decompress(reply.body) if is_packed else reply.body) == CHAT.answer
 
 
-async def test_request_says_of_its_encoding_what_is_true() -> None:
+async def test_content_encoding_of_a_request_is_true() -> None:
     """C47: a body in which the model is renamed is compressed again."""
     renamed = {"alias": {"deployments": [{"upstream": "one", "model": "real"}]}}
     async with fronting(models=renamed) as front:
@@ -171,14 +171,14 @@ async def test_request_says_of_its_encoding_what_is_true() -> None:
             assert json.loads(gzip.decompress(request.body)) == {"model": sent}
 
 
-async def test_gateway_adds_no_word_of_its_own_to_a_request() -> None:
+async def test_gateway_adds_no_header_to_a_request() -> None:
     """C92: neither its name nor an encoding that the client did not accept."""
     async with fronting() as front:
         request = await reached(front, b"Content-Type: application/json")
         assert {name for name, _ in request.fields} <= {b"host", b"content-type", b"content-length", b"connection"}
 
 
-async def test_clients_words_on_itself_pass_and_its_encodings_as_far_as_they_can_be_decoded() -> None:
+async def test_user_agent_passes_and_accept_encoding_as_far_as_it_can_be_decoded() -> None:
     """C92: encodings that the gateway cannot decode are removed from Accept-Encoding."""
     async with fronting() as front:
         said = (b"User-Agent: OpenAI/Python 2.8.1", b"Accept-Encoding: zstd;q=0.9, gzip", b"Accept: a/b")

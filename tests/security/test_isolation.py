@@ -264,7 +264,7 @@ async def test_object_exists_for_the_key_that_made_it_and_for_no_other(case: Cas
 
 
 @pytest.mark.parametrize("collection", ["/v1/files", "/v1/batches", "/v1/vector_stores", "/v1/fine_tuning/jobs"])
-async def test_list_shows_the_caller_s_own_objects_whatever_page_they_are_on(collection: str, tmp_path: Path) -> None:
+async def test_list_shows_own_objects_on_any_page(collection: str, tmp_path: Path) -> None:
     """C97: objects of others do not show as an entry, as a cursor, or under another name."""
     async with tenants(tmp_path, has_made=False) as both:
         first = (await both.send(OURS, o("POST", collection, {"model": "gpt"}))).json["id"]
@@ -325,7 +325,7 @@ async def test_list_in_which_others_hide_the_caller_s_objects_is_not_shown_as_em
         ({"models": ["*"]}, "/v1/models", ["gpt", "gpt-5-pro", "mini-1", "dear"]),
     ],
 )
-async def test_list_of_models_shows_what_the_key_may_ask_for(
+async def test_list_of_models_shows_the_models_of_the_key(
     allow: dict[str, Any], path: str, names: list[str], tmp_path: Path
 ) -> None:
     """C95: `dear` is an alias of the config; at the upstream that name is another model."""
@@ -339,7 +339,7 @@ async def test_list_of_models_shows_what_the_key_may_ask_for(
 # claims and disguises
 
 
-async def test_words_that_a_client_chooses_make_nothing_its_own(tmp_path: Path) -> None:
+async def test_client_chosen_values_grant_nothing(tmp_path: Path) -> None:
     """C96: `metadata` that the provider repeats, a file's content, the text of a model."""
     async with tenants(tmp_path) as both:
         await both.stand.app.screening._objects.close()
@@ -425,7 +425,7 @@ async def test_form_and_text_with_an_id_are_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )  # fmt: skip
-async def test_path_of_no_known_kind_is_closed_to_every_key(case: Case, tmp_path: Path) -> None:
+async def test_path_of_unknown_kind_is_closed_to_every_key(case: Case, tmp_path: Path) -> None:
     """C96: also where `allow` lists it, since the owner of such objects is unknown."""
     async with tenants(tmp_path) as both:
         for key in (OURS, THEIRS):
@@ -528,7 +528,7 @@ async def test_official_sdks_see_their_own_objects_and_plain_errors(tmp_path: Pa
 BATCH: Any = {"endpoint": "/v1/responses", "completion_window": "24h"}
 
 
-async def test_sdk_raises_what_it_raises_for_a_missing_permission(tmp_path: Path) -> None:
+async def test_sdk_raises_its_permission_error(tmp_path: Path) -> None:
     """C93: a refused path raises PermissionDeniedError in both SDKs."""
     keys = [{"name": "a", "key": OURS}]
     async with tenants(tmp_path, keys=keys, is_isolated=False, has_made=False) as both:

@@ -29,7 +29,7 @@ ends of Unicode."""
 PATTERN = {"gpt-*": {"deployments": [{"upstream": "one"}]}}
 
 
-async def test_words_of_callers_and_providers_forge_no_log_line(tmp_path: Path) -> None:
+async def test_texts_of_callers_and_providers_forge_no_log_line(tmp_path: Path) -> None:
     """C58: one JSON object per line without control characters, for any content of requests and responses."""
     words = [
         f"a\n{FORGED}\n",
@@ -107,7 +107,7 @@ async def size_of_metrics(stand: Stand) -> int:
         "C59 roots",
     ],
 )
-async def test_no_word_of_a_caller_is_a_label(target: str, body: str, headers: dict[str, str]) -> None:
+async def test_no_text_of_a_caller_is_a_label(target: str, body: str, headers: dict[str, str]) -> None:
     async with facing(CHAT.ok, models=PATTERN) as (stand, _), Connection(stand.url) as connection:
 
         async def call(number: int) -> None:
@@ -125,7 +125,7 @@ async def test_no_word_of_a_caller_is_a_label(target: str, body: str, headers: d
             assert await stand.metric("llm_guard_calls_total", model="other") == 400
 
 
-def test_hundred_thousand_names_leave_a_bounded_number_behind() -> None:
+def test_hundred_thousand_names_leave_a_bounded_number() -> None:
     """C59: of a pattern, only recently requested names are kept; unknown names are not kept at all."""
     table = compile_routes(config_of("http://127.0.0.1:1", models=PATTERN), 0.0)
     before = len(table.deployments())

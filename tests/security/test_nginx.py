@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from llm_guard.admin.http.credentials import Credential
+from tests.admin_client import Listening
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, facing
 from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.waiting import eventually
 from tests.integration.test_engines import free_port
-from tests.listening import Listening
 from tests.tokens import BEARER, SHARED, bearer
 from tests.tools import need
 

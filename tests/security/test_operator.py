@@ -138,7 +138,7 @@ def test_few_pages_are_open_and_none_that_changes_anything(stand: Stand) -> None
     ],
     ids=lambda headers: next(iter(headers.items()), ("no", "key"))[0],
 )
-async def test_every_page_asks_for_the_operators_token(stand: Stand, headers: dict[str, str]) -> None:
+async def test_every_page_requires_the_operator_token(stand: Stand, headers: dict[str, str]) -> None:
     """C64: no token, a wrong one, a client's key; also in other headers, except the subprotocol that is the socket's
     own place for a token."""
     before = traces(stand)
@@ -205,7 +205,7 @@ async def test_no_other_method_leads_to_a_page(stand: Stand, method: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "x-real-ip", "via", "x-forwarded-host"])
-async def test_where_no_token_was_chosen_nobody_gets_in_without_the_generated_one(bare: Stand, name: str) -> None:
+async def test_without_a_configured_token_only_the_generated_one_is_accepted(bare: Stand, name: str) -> None:
     """C64: neither without a token nor with a header that claims a loopback address."""
     for page in guarded(bare):
         assert code(await ask(bare, page, {})) == (401, "token_needed"), page.path
@@ -228,7 +228,7 @@ async def test_where_no_token_was_chosen_nobody_gets_in_without_the_generated_on
     ],
     ids=lambda headers: " ".join(next(iter(headers.items()))),
 )
-async def test_no_page_of_another_site_may_ask_even_with_what_a_browser_would_add(
+async def test_page_of_another_site_may_not_send_requests_even_with_browser_headers(
     stand: Stand, bare: Stand, headers: dict[str, str]
 ) -> None:
     """C65, C66, C68: with a token of the config, and with a generated one."""
@@ -258,7 +258,7 @@ async def test_form_of_a_page_changes_nothing(stand: Stand, bare: Stand, kind: s
         assert traces(one) == before
 
 
-async def test_looking_changes_nothing(stand: Stand) -> None:
+async def test_reading_changes_nothing(stand: Stand) -> None:
     """C65: no GET has a side effect."""
     before = traces(stand)
     for page in guarded(stand):
@@ -283,7 +283,7 @@ async def test_every_answer_forbids_frames_guessing_and_other_origins(stand: Sta
         _check_headers(await send(stand, "DELETE", path, BEARER))
 
 
-async def test_nobody_is_told_that_another_origin_may_ask(stand: Stand, bare: Stand) -> None:
+async def test_no_origin_is_allowed_by_cors(stand: Stand, bare: Stand) -> None:
     """C66: preflights are refused without CORS headers."""
     asks = {
         "origin": "http://evil.example",
@@ -320,7 +320,7 @@ def _check_headers(reply: Reply) -> None:
         "attacker.example.", "localhost.", "0x7f000001", "2130706433", "127.1", "x-localhost",
     ],
 )  # fmt: skip
-async def test_name_that_is_not_ours_leads_to_no_page(stand: Stand, bare: Stand, host: str) -> None:
+async def test_foreign_host_name_leads_to_no_page(stand: Stand, bare: Stand, host: str) -> None:
     """C67: DNS rebinding is refused, even with the right token."""
     for one, token in ((stand, BEARER), (bare, token_of(bare))):
         before = traces(one)
@@ -341,7 +341,7 @@ async def test_request_without_a_host_leads_to_no_page(bare: Stand) -> None:
             assert code(reply) == (403, "unknown_host"), page.path
 
 
-async def test_names_of_the_config_are_ours(bare: Stand) -> None:
+async def test_configured_host_names_are_accepted(bare: Stand) -> None:
     """C67: hosts on the allow-list work, in any case and with any port."""
     bare.app.ops.adopt(config_of("http://127.0.0.1:1", ops={"token": "", "hosts": ["ops.example"]}))
     for host in ("ops.example", "OPS.EXAMPLE:8443", "localhost:1", "127.0.0.1", "[::1]:80"):
@@ -369,9 +369,7 @@ async def test_names_of_the_config_are_ours(bare: Stand) -> None:
           "sec-websocket-protocol": f"bearer.{base64.urlsafe_b64encode(TOKEN.encode()).decode()}"}, 401),
     ],
 )  # fmt: skip
-async def test_socket_is_not_upgraded_before_it_is_known_who_asks(
-    stand: Stand, headers: dict[str, str], status: int
-) -> None:
+async def test_socket_is_not_upgraded_before_authentication(stand: Stand, headers: dict[str, str], status: int) -> None:
     """C68: an HTTP error instead of 101, and no event subscriber."""
     reply = await send(stand, "GET", SOCKET, {**UPGRADE, **headers})
     assert reply.status == status

@@ -71,7 +71,7 @@ async def test_head_that_is_no_head_is_refused(attack: bytes) -> None:
     "C14 CR before": b"\r" + POST, "C14 LF before": b"\n" + POST, "C14 blank lines before": b"\r\n\r\n" + POST,
     "C14 two blanks": b"POST  /v1/chat/completions HTTP/1.1", "C18 RTSP": b"POST /v1/chat/completions RTSP/1.0",
 })  # fmt: skip
-async def test_what_the_parser_forgives_reaches_the_provider_as_one_request_in_its_right_form(attack: bytes) -> None:
+async def test_tolerated_syntax_reaches_the_provider_as_one_well_formed_request(attack: bytes) -> None:
     """RFC 9112, sections 2.2 and 3, lets a server skip these; RTSP is read as HTTP/1.0."""
     async with fronting() as front:
         heard = await front.hear(post(CLOSE, line=attack))
@@ -106,7 +106,7 @@ async def test_key_in_a_header_with_an_underscore_opens_nothing(attack: bytes) -
     "C16 two, in two cases": HOST + b"\r\nhost: evil.example", "C16 a list": b"Host: test, evil.example",
     "C16 nothing": b"Host:",
 })  # fmt: skip
-async def test_host_is_said_exactly_once(attack: bytes) -> None:
+async def test_host_must_be_sent_exactly_once(attack: bytes) -> None:
     async with fronting() as front:
         await front.check_refused(head(GET, attack))
 
@@ -192,13 +192,13 @@ TOO_MUCH = {
 
 
 @named(TOO_MUCH)
-async def test_head_beyond_its_bounds_is_refused_before_its_end(attack: bytes) -> None:
+async def test_head_above_its_limit_is_refused_before_its_end(attack: bytes) -> None:
     async with fronting() as front:
         # The parser rejects an endless method at its first byte that no method has.
         await front.check_refused(attack, (400,) if attack.startswith(b"GG") else (431,))
 
 
-async def test_head_that_drips_beyond_its_bounds_is_refused() -> None:
+async def test_head_that_drips_above_its_limit_is_refused() -> None:
     """C20: in small segments, each of them a read of its own."""
     async with fronting() as front, Connection(front.url) as connection:
         connection.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -240,7 +240,7 @@ async def test_ten_thousand_requests_at_once_are_answered_in_order() -> None:
         assert [each.target for each in front.provider.requests] == [*wanted, b"/v1/last"]
 
 
-async def test_requests_behind_one_that_is_not_answered_are_left_in_their_clients_hands() -> None:
+async def test_requests_after_an_unanswered_one_are_not_executed() -> None:
     """C21: backpressure stops a client that sends 64 MB of them."""
     async with fronting(lambda _request: b"") as front:
         loop = asyncio.get_running_loop()
@@ -262,7 +262,7 @@ async def test_requests_behind_one_that_is_not_answered_are_left_in_their_client
             assert front.stand.app.gateway.running == 1
 
 
-async def test_requests_whose_answers_are_not_read_are_not_made() -> None:
+async def test_requests_whose_responses_are_not_read_are_not_made() -> None:
     """C21: a thousand pipelined requests with responses of a megabyte each."""
     async with (
         fronting(lambda _request: whole(200, b'{"object":"list","data":"' + b"v" * MIB + b'"}').data) as front,
@@ -278,7 +278,7 @@ async def test_requests_whose_answers_are_not_read_are_not_made() -> None:
         front.provider.connections.clear()
 
 
-async def test_nothing_is_read_behind_the_last_request_of_a_connection() -> None:
+async def test_nothing_is_read_after_the_last_request_of_a_connection() -> None:
     """C21: after `Connection: close` or HTTP/1.0 the connection is closed and the rest discarded."""
     for last in (post(CLOSE), post(line=POST[:-1] + b"0"), post(b"Connection: keep-alive, close")):
         async with fronting() as front:
@@ -288,7 +288,7 @@ async def test_nothing_is_read_behind_the_last_request_of_a_connection() -> None
             await front.check_reached(BODY)
 
 
-async def test_ten_megabytes_in_chunks_of_one_byte_keep_nobody_waiting(tmp_path: Path) -> None:
+async def test_ten_megabytes_in_chunks_of_one_byte_delay_no_other_call(tmp_path: Path) -> None:
     """C22: other requests are served meanwhile."""
     first, last = [b"".join(b"1\r\n%c\r\n" % each for each in part) for part in (b'{"model":"gpt","user":"', b'"}')]
     wire = head(POST, HOST, b"Transfer-Encoding: chunked") + first + b"1\r\nv\r\n" * (10 * MIB) + last + b"0\r\n\r\n"
@@ -342,7 +342,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("kind", "body"), OTHERS.values(), ids=OTHERS)
-async def test_body_whose_model_cannot_be_known_goes_nowhere(kind: bytes, body: bytes) -> None:
+async def test_body_whose_model_is_ambiguous_goes_to_no_provider(kind: bytes, body: bytes) -> None:
     async with fronting() as front:
         fields = (HOST, CLOSE, b"Content-Type: " + kind, b"Content-Length: %d" % len(body))
         (answer,) = (await front.hear(head(POST, *fields) + body)).answers

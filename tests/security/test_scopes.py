@@ -157,9 +157,7 @@ async def test_key_for_files_alone_calls_no_model() -> None:
         (ALL_KEY, "/upstreams/one" + CHAT, "gpt-4", True),
     ],
 )
-async def test_model_is_judged_by_the_name_that_the_client_asks_for(
-    key: str, path: str, model: str, is_allowed: bool
-) -> None:
+async def test_model_is_judged_by_the_requested_name(key: str, path: str, model: str, is_allowed: bool) -> None:
     """C95: an upstream's path bypasses the config's aliases, so only models that the config sends there are allowed."""
     async with scoped() as front:
         reply = await send(front, "POST", path, key, naming(model))
@@ -181,7 +179,7 @@ async def test_model_is_judged_by_the_name_that_the_client_asks_for(
         (ALL_KEY, "/v1/models/gpt-5-pro", 200),
     ],
 )  # fmt: skip
-async def test_model_is_looked_up_by_a_key_that_may_ask_for_it(key: str, path: str, status: int) -> None:
+async def test_model_is_looked_up_by_a_key_that_may_use_it(key: str, path: str, status: int) -> None:
     """C95: the same check applies to GET /v1/models/NAME."""
     async with scoped() as front:
         assert (await send(front, "GET", path, key)).status == status
@@ -230,7 +228,7 @@ def form(*models: str, size: int = 10, is_late: bool = False) -> bytes:
         pytest.param("/v1/audio/transcriptions", form("cheap", "dear", size=300_000), {}, id="a large form with two"),
     ],
 )  # fmt: skip
-async def test_body_names_one_model_that_is_allowed_or_goes_nowhere(
+async def test_body_names_one_allowed_model_or_is_refused(
     prefix: str, path: str, body: bytes, headers: dict[str, str]
 ) -> None:
     """C95: of two models some servers read the first; without one they use a default of their own. Go and .NET match
@@ -274,7 +272,7 @@ async def test_model_at_the_end_of_a_slow_form_decides_before_any_of_it_is_sent_
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("prefix", ["", "/upstreams/one"])
-async def test_realtime_session_asks_for_a_model_that_is_allowed(prefix: str, query: str) -> None:
+async def test_realtime_session_requires_an_allowed_model(prefix: str, query: str) -> None:
     """C95: a realtime session has its model in the query."""
     upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     async with scoped() as front, Connection(front.url) as connection:

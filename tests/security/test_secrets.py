@@ -144,7 +144,7 @@ def unparsable() -> list[bytes]:
 
 
 @pytest.mark.parametrize("data", [pytest.param(each, id=f"C54 {at}") for at, each in enumerate(unparsable())])
-async def test_what_is_no_request_is_answered_without_quoting_it(data: bytes) -> None:
+async def test_malformed_request_is_answered_without_quoting_it(data: bytes) -> None:
     async with keyed(is_open=False) as front:
         heard = await front.hear(data)
         assert heard.statuses
@@ -153,7 +153,7 @@ async def test_what_is_no_request_is_answered_without_quoting_it(data: bytes) ->
         assert not found(everything(front.stand.log))
 
 
-async def test_exception_says_nothing_to_the_client_but_whom_to_ask() -> None:
+async def test_exception_is_hidden_from_the_client_except_for_its_id() -> None:
     """C57: the client sees a generic message and no detail of the exception."""
 
     class Broken(AttemptLoop):
@@ -246,7 +246,7 @@ async def test_no_prompt_answer_or_key_is_on_any_page_of_the_operators() -> None
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-async def test_no_prompt_answer_or_key_is_in_a_log_of_either_look(tmp_path: Path, form: str) -> None:
+async def test_no_prompt_response_or_key_is_in_a_log_of_either_format(tmp_path: Path, form: str) -> None:
     async with ScriptedProvider(*SCRIPTS) as provider:
         text = config_text(provider.url, ops={"token": OPS_TOKEN}, **one_each(provider.url))
         process = await start(write(tmp_path / "config.yaml", text), "--log-format", form, "--log-level", "debug")
@@ -262,7 +262,7 @@ async def test_no_prompt_answer_or_key_is_in_a_log_of_either_look(tmp_path: Path
         assert not found(written, PROMPT, ANSWER), written
 
 
-async def test_identity_of_a_caller_is_kept_as_a_digest() -> None:
+async def test_identity_of_a_caller_is_stored_as_a_digest() -> None:
     """C55: rate limits are kept per caller, which needs only a digest of the key."""
     async with keyed() as front:
         await ask(front.url, CHAT.path, BODY, {"Authorization": f"Bearer {STRANGERS_KEY}"})

@@ -145,7 +145,7 @@ async def test_chunks_below_http_1_1_are_refused(attack: bytes) -> None:
         await front.check_refused(attack)
 
 
-async def test_well_formed_chunk_extension_goes_no_further_than_the_gateway() -> None:
+async def test_well_formed_chunk_extension_is_not_forwarded() -> None:
     """C08: the body arrives without the extensions."""
     async with fronting() as front:
         body = b'7;a=b;c="d"\r\n' + BODY[:7] + b"\r\n8;e\r\n" + BODY[7:] + b"\r\n0;f=g\r\n\r\n"
@@ -170,7 +170,7 @@ async def test_trailer_is_no_header(attack: bytes) -> None:
         await front.check_reached(*([BODY] if heard.statuses == [200] else []))
 
 
-async def test_trailer_is_no_header_of_the_request_behind_it_either() -> None:
+async def test_trailer_is_no_header_of_the_next_request_either() -> None:
     """C10: behind a proxy that shares its connections, the next request is another client's."""
     async with fronting() as front:
         with_trailer = post(TE, body=chunked(BODY, trailer=b"X-Evil: yes\r\nAuthorization: Bearer sk-evil\r\n"))
@@ -214,7 +214,7 @@ async def test_call_refused_before_its_body_is_answered_once_and_its_body_is_nev
         assert front.provider.connections == []
 
 
-async def test_call_refused_while_its_client_waits_to_be_told_to_go_on_ends_the_connection() -> None:
+async def test_call_refused_before_100_continue_ends_the_connection() -> None:
     """C11: the client may or may not send the body now, and it could not be distinguished from a request."""
     async with fronting(server=KEYS) as front:
         expecting = post(b"Content-Length: %d" % len(SMUGGLED), b"Expect: 100-continue", body=b"")
@@ -227,7 +227,7 @@ async def test_call_refused_while_its_client_waits_to_be_told_to_go_on_ends_the_
         assert front.provider.connections == []
 
 
-async def test_client_that_waits_is_told_to_go_on_once() -> None:
+async def test_client_that_expects_100_continue_gets_it_once() -> None:
     """C11: one 100 (Continue), and the header is not passed on."""
     async with fronting() as front, Connection(front.url) as connection:
         connection.writer.write(post(LENGTH, b"Expect: 100-continue", body=b""))

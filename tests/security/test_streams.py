@@ -62,7 +62,7 @@ FORGING = '\n\ndata: {"choices":[{"index":0,"delta":{"content":"forged"}}]}\n\ne
 
 @streams
 @pytest.mark.parametrize("is_json", [True, False])
-async def test_error_in_an_early_stream_is_one_event_whatever_it_says(form: Form, is_json: bool) -> None:
+async def test_error_in_an_early_stream_is_one_event_for_any_content(form: Form, is_json: bool) -> None:
     """C52, CVE-2026-33128: text of a provider or caller, quoted in one of the gateway's errors."""
     said = json.dumps({"error": {"message": FORGING, "type": FORGING}}) if is_json else FORGING
     failing: list[Step] = [Pause(0.15), whole(500, said.encode())]
@@ -79,7 +79,7 @@ async def test_error_in_an_early_stream_is_one_event_whatever_it_says(form: Form
 
 
 @streams
-async def test_error_of_a_cut_stream_does_not_join_what_was_cut(form: Form) -> None:
+async def test_error_of_a_cut_stream_does_not_join_the_cut_event(form: Form) -> None:
     """C52: half an event is dropped, because the error event would be appended to it."""
     half = form.token[: len(form.token) // 2]
     begun = [stream_head(), *map(chunk, form.preamble), chunk(form.token)]
@@ -91,7 +91,7 @@ async def test_error_of_a_cut_stream_does_not_join_what_was_cut(form: Form) -> N
         form.error_in(last)
 
 
-async def test_line_without_end_costs_no_memory_and_harms_nobody_else() -> None:
+async def test_line_without_end_costs_no_memory_and_harms_no_other_call() -> None:
     """C53: it is passed on as it arrives. Its reader is slow, and backpressure slows the provider."""
     async with pouring(b"data: " + b"a" * 65_530) as fountain, standing(config_of(fountain.url)) as stand:
         async with Connection(stand.url) as client:

@@ -49,20 +49,20 @@ def refusal() -> None:
 
 
 @pytest.mark.parametrize("leak", [log_line, log_traceback, written_line, refusal])
-def test_key_is_heard_wherever_it_is_said(leak: Callable[[], None]) -> None:
+def test_key_is_found_in_every_kind_of_output(leak: Callable[[], None]) -> None:
     """C55: in every kind of output."""
     leak()
     assert [PLANTED in found for found in SWEEP.take()] == [True]
     assert SWEEP.take() == []
 
 
-def test_what_an_operator_is_answered_is_heard() -> None:
+def test_key_in_an_admin_response_is_found() -> None:
     """C55: in responses of the admin API."""
     vars(router)["headers_of"](AdminResponse(f"told {PLANTED}".encode()))
     assert [PLANTED in found for found in SWEEP.take()] == [True]
 
 
-def test_what_is_told_as_an_event_is_heard() -> None:
+def test_key_in_an_event_is_found() -> None:
     """C55: in events."""
     EventLog(ManualClock()).note("reload", why=f"told {PLANTED}")
     assert [PLANTED in found for found in SWEEP.take()] == [True]

@@ -94,7 +94,7 @@ async def test_path_that_only_some_servers_misread_is_refused_or_left_as_it_was(
         assert [each.target.decode() for each in front.provider.requests] == [target] * (heard.statuses == [200])
 
 
-async def test_upstream_is_the_configured_one_whatever_host_is_asked_for() -> None:
+async def test_upstream_is_the_configured_one_for_any_requested_host() -> None:
     """C39: Host, X-Forwarded-Host and absolute targets do not select the upstream."""
     async with Recorder() as other, fronting() as front:
         host = b"127.0.0.1:%d" % other.port

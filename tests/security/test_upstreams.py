@@ -64,7 +64,7 @@ def faults(stand: Stand) -> int:
         ({"x-llm-guard-upstream": "{}", "x-llm-guard-base-url": "{}"}, {}),
     ],
 )
-async def test_no_word_of_a_client_sends_its_call_or_our_key_elsewhere(
+async def test_no_input_of_a_client_sends_its_call_or_our_key_elsewhere(
     headers: Mapping[str, str], fields: Mapping[str, object]
 ) -> None:
     """C40, CVE-2024-6587 and similar ones."""
@@ -88,7 +88,7 @@ async def test_no_word_of_a_client_sends_its_call_or_our_key_elsewhere(
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
 @pytest.mark.parametrize("is_stream", [False, True], ids=["unary", "stream"])
-async def test_redirect_of_a_call_is_a_failure_that_takes_nobody_along(status: int, is_stream: bool) -> None:
+async def test_redirect_of_a_call_is_a_failure_and_harms_no_other_call(status: int, is_stream: bool) -> None:
     """C41: neither the gateway with its key nor the client with its own follows a provider's redirect."""
     async with ScriptedProvider(CHAT.ok) as elsewhere:
         pointing = whole(status, b"{}", {"Location": f"{elsewhere.url}/v1/chat/completions"})
@@ -163,7 +163,7 @@ async def test_answer_that_is_not_http_is_the_providers_failure(script: list[Ste
         assert len(provider.connections) == 2
 
 
-async def test_folded_line_of_an_answer_is_one_line_or_no_answer() -> None:
+async def test_folded_line_of_a_response_is_one_line_or_an_error() -> None:
     """C48, RFC 9112, section 5.2: the lines are joined, or the response is refused."""
     async with facing(answer(b"X-Odd: a", b" X-Evil: 1")) as (stand, _):
         reply = await CHAT.ask(stand.url)
@@ -223,7 +223,7 @@ EXTRA = {
 
 
 @pytest.mark.parametrize("script", [pytest.param(script, id=name) for name, script in EXTRA.items()])
-async def test_what_follows_an_answer_reaches_nobody(script: list[Step]) -> None:
+async def test_data_after_a_response_reaches_no_client(script: list[Step]) -> None:
     """C50: the next call on that connection belongs to another client."""
     async with facing(script, CHAT.ok) as (stand, _):
         async with Connection(stand.url) as connection:
@@ -306,7 +306,7 @@ def test_no_error_body_keeps_the_classifier_busy(status: int) -> None:
             assert is_cheap(partial(classify_event, body, rules=rules)), piece
 
 
-def test_pattern_of_an_operators_is_words_and_never_a_regular_expression() -> None:
+def test_operator_pattern_is_words_and_never_a_regular_expression() -> None:
     """C82: an operator's pattern is matched literally."""
     rule = user_rule(FailureKind.OVERLOADED, message="(a+)+$")
     for text, kind in ((b"a" * 50 + b"!", FailureKind.SERVER_ERROR), (b"(a+)+$", FailureKind.OVERLOADED)):
@@ -325,7 +325,7 @@ def test_no_header_keeps_the_classifier_busy(name: str) -> None:
 # verification of the provider
 
 
-async def test_provider_that_cannot_show_who_it_is_gets_no_call(tmp_path: Path) -> None:
+async def test_provider_without_a_valid_certificate_gets_no_call(tmp_path: Path) -> None:
     """C89: no config key turns the check off, and such a failure is not retried on the same host."""
     authority, stranger, trusted = trustme.CA(), trustme.CA(), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(trusted)
@@ -373,7 +373,7 @@ TRUSTING = ["verify", "verify_ssl", "ssl_verify", "insecure"]
 
 
 @pytest.mark.parametrize("key", [*TRUSTING, *[f"tls.{key}" for key in TRUSTING]])
-def test_config_has_no_word_for_trusting_anybody(key: str) -> None:
+def test_config_has_no_option_to_skip_certificate_checks(key: str) -> None:
     """C89: keys that would turn off verification are unknown keys."""
     section, _, last = key.rpartition(".")
     upstream = {

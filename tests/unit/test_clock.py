@@ -41,7 +41,7 @@ def timers() -> int:
     return sum(not timer.cancelled() for timer in scheduled)
 
 
-async def test_system_clock_tells_time_and_sleeps() -> None:
+async def test_system_clock_has_the_time_and_sleeps() -> None:
     clock: Clock = SystemClock()
     began, wall = clock.now(), clock.wall()
     await clock.sleep(0.01)
@@ -49,7 +49,7 @@ async def test_system_clock_tells_time_and_sleeps() -> None:
     assert 0 < clock.wall() - wall < 5
 
 
-async def test_limit_that_passes_cancels_its_body_and_says_which_it_was() -> None:
+async def test_limit_that_passes_cancels_its_body_and_identifies_itself() -> None:
     async def body(limit: TimeLimit, now: float) -> None:
         limit.set(now + SOON_S, "connect")
         await hang()
@@ -99,7 +99,7 @@ async def test_silence_ends_the_scope_by_the_name_of_idle() -> None:
     assert await within_scope(body) == "idle"
 
 
-async def test_end_of_the_call_comes_before_idle_where_it_is_sooner() -> None:
+async def test_end_of_the_call_precedes_idle_if_it_is_sooner() -> None:
     async def body(limit: TimeLimit, now: float) -> None:
         limit.set_idle(NEVER_S, now + SOON_S, "total")
         await hang()
@@ -173,7 +173,7 @@ async def test_cancellation_from_outside_is_not_taken_for_a_timeout() -> None:
         await task
 
 
-async def test_cancellation_from_outside_goes_before_a_limit_that_passes_at_the_same_time() -> None:
+async def test_cancellation_from_outside_outranks_a_limit_that_passes_at_the_same_time() -> None:
     limits: list[TimeLimit] = []
 
     async def body(limit: TimeLimit, now: float) -> None:
@@ -204,7 +204,7 @@ async def test_inner_limit_leaves_the_outer_one_as_it_is() -> None:
     assert await within_scope(outer) == "total"
 
 
-async def test_outer_limit_ends_what_is_inside_under_its_own_name() -> None:
+async def test_outer_limit_ends_its_body_under_its_own_name() -> None:
     async def inner(limit: TimeLimit, now: float) -> None:
         limit.set(now + NEVER_S, "connect")
         await hang()
@@ -265,7 +265,7 @@ async def test_error_of_the_body_leaves_the_scope_as_it_is() -> None:
         await within_scope(body)
 
 
-async def test_scope_leaves_no_timer_behind() -> None:
+async def test_scope_leaves_no_timer() -> None:
     before = timers()
 
     async def body(limit: TimeLimit, now: float) -> None:
@@ -333,13 +333,13 @@ async def test_cancelled_far_alarm_holds_its_owner_no_more() -> None:
     assert owner_ref() is None
 
 
-async def test_alarm_that_never_comes_takes_no_timer() -> None:
+async def test_alarm_that_never_rings_leaves_no_timer() -> None:
     clock, before = SystemClock(), timers()
     clock.call_at(inf, lambda: None).cancel()
     assert timers() == before
 
 
-def test_alarms_of_a_loop_that_is_gone_do_not_keep_those_of_the_next() -> None:
+def test_alarms_of_a_closed_loop_do_not_block_those_of_the_next() -> None:
     clock = SystemClock()
 
     async def far() -> int:

@@ -58,7 +58,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "guard.yaml")
 
 
-async def test_reload_tells_what_has_changed(world: World) -> None:
+async def test_reload_reports_its_changes(world: World) -> None:
     adopted = await world.reload(2)
     assert world.adopted == [adopted]
     assert (adopted.how, adopted.by, adopted.at) == ("reload", "ann", 1_800_000_000.0)
@@ -66,7 +66,7 @@ async def test_reload_tells_what_has_changed(world: World) -> None:
     assert adopted.config.server.port == 9999
 
 
-async def test_only_what_cannot_be_followed_needs_a_restart(world: World) -> None:
+async def test_only_non_reloadable_changes_need_a_restart(world: World) -> None:
     adopted = await world.reload(2)
     assert adopted.needs_restart == ["server.port"]
     assert (await world.reload(3)).needs_restart == []
@@ -85,7 +85,7 @@ async def test_file_that_is_invalid_changes_nothing(world: World) -> None:
     assert world.reloads.problems == ()
 
 
-async def test_file_that_is_gone_changes_nothing(world: World) -> None:
+async def test_missing_file_changes_nothing(world: World) -> None:
     world.path.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
         await world.reloads.reload("ann")
@@ -130,7 +130,7 @@ async def test_file_that_was_read_twice_is_one_config(world: World) -> None:
     assert world.idle_s == 1.0
 
 
-async def test_so_many_configs_are_kept(world: World) -> None:
+async def test_number_of_stored_configs_is_bounded(world: World) -> None:
     for idle_s in range(2, 20):
         await world.reload(idle_s)
     assert len(world.reloads.history) == KEPT
@@ -176,7 +176,7 @@ async def settled(world: World, count: int) -> None:
     await eventually(lambda: len(world.adopted) + len(world.refused) >= count and not world.reloads._turn.locked())
 
 
-async def test_reload_whose_operator_has_left_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reload_whose_operator_disconnected_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
 
     def load_slowly(path: Path) -> Config:
@@ -209,7 +209,7 @@ async def test_changed_file_is_read_within_a_second(tmp_path: Path) -> None:
         assert len(world.adopted) == 1
 
 
-async def test_who_asks_is_heard_at_once_though_the_file_has_not_changed(tmp_path: Path) -> None:
+async def test_requested_reload_happens_at_once_though_the_file_has_not_changed(tmp_path: Path) -> None:
     async with watching(tmp_path) as (world, clock):
         world.reloads.ask()
         await clock.pass_s(0.0)
@@ -217,7 +217,7 @@ async def test_who_asks_is_heard_at_once_though_the_file_has_not_changed(tmp_pat
         assert world.adopted[0].by == "signal"
 
 
-async def test_invalid_file_is_told_once_and_the_next_change_is_read(tmp_path: Path) -> None:
+async def test_invalid_file_is_reported_once_and_the_next_change_is_read(tmp_path: Path) -> None:
     async with watching(tmp_path) as (world, clock):
         with capture_logs() as log:
             world.path.write_text("models: []")

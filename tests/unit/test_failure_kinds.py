@@ -32,7 +32,7 @@ def test_category_has_a_kind_of_its_name_with_the_usual_flags(category: str) -> 
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_only_what_an_upstream_did_counts_against_it(kind: FailureKind) -> None:
+def test_only_failures_of_an_upstream_count_against_it(kind: FailureKind) -> None:
     assert kind.signal is not Signal.HEALTHY
     if kind.signal is Signal.UNHEALTHY:
         assert kind.source is Source.UPSTREAM
@@ -41,12 +41,12 @@ def test_only_what_an_upstream_did_counts_against_it(kind: FailureKind) -> None:
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_what_concerns_more_than_the_call_can_be_cured_elsewhere(kind: FailureKind) -> None:
+def test_failures_of_more_than_the_call_can_be_cured_elsewhere(kind: FailureKind) -> None:
     if kind.scope is not Scope.CALL:
         assert kind.can_fall_back
 
 
-def test_what_a_caller_can_provoke_does_not_concern_the_credential() -> None:
+def test_failures_that_a_caller_can_provoke_do_not_concern_the_credential() -> None:
     """Otherwise one call that uses a forbidden feature would put the key into cooldown for all callers."""
     concerned = {kind for kind in FailureKind if kind.scope is Scope.CREDENTIAL}
     assert concerned == {FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED, FailureKind.ACCOUNT_BLOCKED}

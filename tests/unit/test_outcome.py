@@ -9,7 +9,7 @@ def test_labels_are_distinct_and_lower_case() -> None:
     assert len(set(labels)) == len(FailureKind)
 
 
-def test_what_a_client_or_the_gateway_did_is_never_repeated() -> None:
+def test_failure_of_client_or_gateway_is_never_repeated() -> None:
     for kind in (FailureKind.CLIENT_CANCELLED, FailureKind.INTERNAL):
         assert kind.source is not Source.UPSTREAM
         assert not kind.is_retriable

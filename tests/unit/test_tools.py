@@ -18,7 +18,7 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_test_without_its_program_is_skipped_and_says_how_to_get_it(absent: pytest.MonkeyPatch) -> None:
+def test_test_without_its_program_is_skipped_and_states_how_to_get_it(absent: pytest.MonkeyPatch) -> None:
     with pytest.raises(pytest.skip.Exception, match="apt-get install prometheus"):
         tools.need("promtool")
 
@@ -34,7 +34,7 @@ def test_test_without_its_program_fails_where_every_test_must_run(absent: pytest
     (True, [100, 0, 0], ["install", "update", "install"]),
     (False, [], []),
 ])  # fmt: skip
-def test_what_is_missing_is_installed_by_root_alone(
+def test_missing_program_is_installed_by_root_alone(
     absent: pytest.MonkeyPatch, is_root: bool, codes: list[int], asked: list[str]
 ) -> None:
     lines: list[list[str]] = []

@@ -45,16 +45,16 @@ def test_callers_trace_is_read(value: str, is_sampled: bool) -> None:
         f"00-{TRACE}-{SPAN}-0x",
     ],
 )
-def test_what_is_no_traceparent_is_none(value: str) -> None:
+def test_invalid_traceparent_is_none(value: str) -> None:
     assert parse_traceparent(value) is None
 
 
 @given(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1))
-def test_what_is_written_is_read_as_it_was_meant(trace_id: int, span_id: int) -> None:
+def test_written_traceparent_is_read_with_the_same_meaning(trace_id: int, span_id: int) -> None:
     assert parse_traceparent(traceparent(trace_id, span_id)) == Parent(trace_id, span_id, is_sampled=True)
 
 
-def test_share_of_new_traces_is_kept_by_their_ids() -> None:
+def test_share_of_new_traces_is_decided_by_their_ids() -> None:
     half = 1 << 63
     assert [is_kept(each, 0.5) for each in (1, half - 1, half, (1 << 64) + half - 1)] == [True, True, False, True]
     assert is_kept((1 << 128) - 1, 1.0)

@@ -19,10 +19,12 @@ from llm_guard.cli import main as cli
         (None, version.__version__),
     ],
 )
-def test_version_says_what_the_way_of_a_call_is(monkeypatch: pytest.MonkeyPatch, origin: str | None, told: str) -> None:
+def test_version_states_how_the_call_path_was_built(
+    monkeypatch: pytest.MonkeyPatch, origin: str | None, told: str
+) -> None:
     monkeypatch.setattr(version, "find_spec", lambda name: ModuleSpec(name, None, origin=origin))
     assert version.full_version() == told
 
 
-def test_command_tells_it() -> None:
+def test_command_prints_it() -> None:
     assert CliRunner().invoke(cli.main, ["--version"]).output == f"llm-guard, version {version.full_version()}\n"

@@ -39,7 +39,7 @@ def problem_of(files: WatchedFiles[str]) -> str | None:
     return files.problem
 
 
-async def test_only_what_is_new_is_adopted(file: Path) -> None:
+async def test_only_changed_content_is_adopted(file: Path) -> None:
     found: list[str] = []
     files = watched(file, found)
     assert files.load() == "one"
@@ -62,7 +62,7 @@ async def test_same_size_and_time_are_no_reason_to_miss_a_change(file: Path) -> 
     assert found == ["two"]
 
 
-async def test_problem_is_told_once_and_ends_with_it(file: Path) -> None:
+async def test_problem_is_reported_once_and_ends_with_it(file: Path) -> None:
     files = watched(file, [])
     files.load()
     with capture_logs() as log:
@@ -79,7 +79,7 @@ async def test_problem_is_told_once_and_ends_with_it(file: Path) -> None:
     assert [line["event"] for line in log][1:] == ["changed files are in use"]
 
 
-async def test_file_that_comes_back_as_it_was_ends_the_problem(file: Path) -> None:
+async def test_restored_file_ends_the_problem(file: Path) -> None:
     found: list[str] = []
     files = watched(file, found)
     files.load()
@@ -91,7 +91,7 @@ async def test_file_that_comes_back_as_it_was_ends_the_problem(file: Path) -> No
     assert (problem_of(files), found) == (None, [])
 
 
-async def test_look_that_is_given_up_leaves_the_change_to_the_next(file: Path) -> None:
+async def test_check_that_is_given_up_leaves_the_change_to_the_next(file: Path) -> None:
     begun, go_on, found = threading.Event(), threading.Event(), list[str]()
 
     def slow(contents: Contents) -> str:

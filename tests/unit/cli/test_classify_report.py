@@ -24,13 +24,13 @@ LIMITED = {
 # reports
 
 
-def test_report_has_the_fields_that_were_promised() -> None:
+def test_report_has_the_documented_fields() -> None:
     assert list(report(LIMITED, WALL)) == FIELDS
     assert list(report(LIMITED, WALL).values()) == ["a", True, "rate_limit", 7.0, False, True]
 
 
 @pytest.mark.parametrize("headers", [{"retry-after": "600"}, {"x-should-retry": "false"}])
-def test_report_calls_what_must_not_be_repeated_now_not_retriable(headers: dict[str, str]) -> None:
+def test_report_marks_non_repeatable_calls_as_not_retriable(headers: dict[str, str]) -> None:
     told = report({**LIMITED, "status": 503, "headers": headers, "body": ""}, WALL)
     assert (told["retriable"], told["other_deployment_may_help"]) == (False, True)
 
@@ -74,7 +74,7 @@ def test_record_is_read_with_tolerance(record: dict[str, object], category: str)
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_line_that_cannot_be_read_gives_a_line_with_an_error(line: str, reason: str) -> None:
+def test_unreadable_line_gives_a_line_with_an_error(line: str, reason: str) -> None:
     (answer,) = report_lines([line], WALL)
     told = json.loads(answer)
     assert reason in told["error"]
@@ -96,7 +96,7 @@ def explained(record: dict[str, object]) -> dict[str, str]:
     return {line[:12].strip(): line[12:] for line in lines}
 
 
-def test_explanation_says_what_it_means_what_is_done_and_why() -> None:
+def test_explanation_states_meaning_action_and_reason() -> None:
     told = explained(LIMITED)
     assert told == {
         "meaning": "rate_limit: too many requests or tokens in a short window",
@@ -126,7 +126,7 @@ def test_explanation_says_what_it_means_what_is_done_and_why() -> None:
         ({"status": 503}, "wait", "none requested"),
     ],
 )
-def test_explanation_tells_what_the_gateway_does(record: dict[str, object], row: str, text: str) -> None:
+def test_explanation_states_what_the_gateway_does(record: dict[str, object], row: str, text: str) -> None:
     assert explained(record)[row].startswith(text)
 
 
@@ -144,7 +144,7 @@ def run(*arguments: str, stdin: str | bytes = "") -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_command_answers_json_lines() -> None:
+def test_command_prints_json_lines() -> None:
     code, output = run("--jsonl", stdin=json.dumps(LIMITED) + "\n{bad\n\n" + json.dumps(LIMITED))
     first, bad, last = [json.loads(line) for line in output.splitlines()]
     assert (code, first, last) == (0, report(LIMITED, WALL), report(LIMITED, WALL))
@@ -171,10 +171,10 @@ def test_command_explains_a_broken_connection() -> None:
     assert "TLS is misconfigured" in output
 
 
-def test_command_says_when_there_is_no_error() -> None:
+def test_command_reports_when_there_is_no_error() -> None:
     assert run("--status", "200", "--body", '{"choices": []}') == (0, "no error: the response is valid\n")
 
 
 @pytest.mark.parametrize("arguments", [("--status", "soon"), ("--status", "9"), ("--header", "x"), ("--header", ":x")])
-def test_command_refuses_what_it_cannot_read(arguments: tuple[str, ...]) -> None:
+def test_command_refuses_unreadable_input(arguments: tuple[str, ...]) -> None:
     assert run(*arguments)[0] == 2

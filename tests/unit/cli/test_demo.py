@@ -36,7 +36,7 @@ async def test_demo_leaves_the_users_own_state_alone(tmp_path: Path, monkeypatch
     assert not (tmp_path / "own").exists()
 
 
-def test_demo_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_leaves_no_files_or_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 
     async def play(_provider: object, app: App, _show: object) -> None:
@@ -52,7 +52,7 @@ def test_demo_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not folders[0].exists()
 
 
-def test_people_are_told_to_type_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_name_commands_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(Path("llm_guard", "__main__.py"))])
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))

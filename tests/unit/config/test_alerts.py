@@ -68,7 +68,7 @@ def test_durations_and_shares_of_a_rule_are_numbers() -> None:
         ),
     ],
 )  # fmt: skip
-def test_rule_that_cannot_be_is_said_by_its_place(text: str, expected: str) -> None:
+def test_invalid_rule_is_reported_by_its_place(text: str, expected: str) -> None:
     assert problems(text) == [expected]
 
 
@@ -83,7 +83,7 @@ def test_webhook_needs_an_address_alone() -> None:
     assert (found.secret, found.routing_key, found.headers) == (None, None, {})
 
 
-def test_secrets_of_a_webhook_come_from_variables_and_are_not_shown() -> None:
+def test_secrets_of_a_webhook_are_from_variables_and_are_not_shown() -> None:
     env = {"U": "https://h.example/T0KEN", "K": "r0uting", "S": "s3cret"}
     headers = '{authorization: "Bearer ${S}"}'
     text = f'{{url: "${{U}}", format: pagerduty, routing_key: "${{K}}", secret: "${{S}}", headers: {headers}}}'
@@ -140,7 +140,7 @@ NO_KEY = "routing_key is needed for the format pagerduty, and for no other"
         ),
     ],
 )  # fmt: skip
-def test_webhook_that_cannot_be_is_said_by_its_place(text: str, place: str, reason: str) -> None:
+def test_invalid_webhook_is_reported_by_its_place(text: str, place: str, reason: str) -> None:
     assert problems(f"webhooks: [{text}]") == [f"webhooks[0]{place}: {reason}"]
 
 

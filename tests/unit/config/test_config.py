@@ -79,12 +79,12 @@ def test_minimal_file_passes_the_callers_key_on() -> None:
     assert config.defaults == Rules()
 
 
-def test_auth_follows_the_dialect_unless_it_is_given() -> None:
+def test_auth_follows_the_dialect_unless_it_is_set() -> None:
     config = parse(MODELS.replace("models", "  azure: {dialect: openai, base_url: 'http://a', auth: api-key}\nmodels"))
     assert [each.auth for each in config.upstreams.values()] == ["bearer", "x-api-key", "api-key"]
 
 
-def test_model_takes_from_defaults_what_it_does_not_say_itself() -> None:
+def test_model_inherits_unset_fields_from_defaults() -> None:
     config = parse(
         "defaults:\n"
         "  timeout: {idle: 7s, total: 1m}\n"
@@ -223,7 +223,7 @@ def test_end_of_a_message_is_never_lenient() -> None:
         ),
     ],
 )
-def test_wrong_value_names_line_key_and_reason(text: str, expected: str) -> None:
+def test_wrong_value_is_reported_with_line_key_and_reason(text: str, expected: str) -> None:
     assert problem(MODELS + text) == f"5: {expected}"
 
 
@@ -232,12 +232,12 @@ def test_wrong_dialect_is_one_problem() -> None:
     assert problems(text) == ["1: upstreams.a.dialect: must be 'openai' or 'anthropic'"]
 
 
-def test_upstream_names_can_stand_in_a_path() -> None:
+def test_upstream_names_are_valid_in_a_path() -> None:
     text = "upstreams: {a/b: {dialect: openai, base_url: 'http://h'}}\nmodels: {m: {deployments: [{upstream: a/b}]}}"
     assert problems(text) == ["1: upstreams.a/b: a name has 1 to 64 letters, digits, dots and dashes"]
 
 
-def test_file_without_upstreams_and_models_says_so() -> None:
+def test_file_without_upstreams_and_models_is_reported() -> None:
     assert problems("server: {}") == [
         "1: upstreams: must have at least one entry",
         "1: models: must have at least one entry",
@@ -311,7 +311,7 @@ OTHERS = (
         ),
     ],
 )
-def test_way_that_leads_nowhere(text: str, expected: str) -> None:
+def test_fallback_or_pattern_that_cannot_work(text: str, expected: str) -> None:
     assert problem(text) == expected
 
 
@@ -336,7 +336,7 @@ def test_every_circle_is_reported_once_from_its_first_model() -> None:
     ]
 
 
-def test_error_in_a_default_is_reported_once_where_it_stands() -> None:
+def test_error_in_a_default_is_reported_once_at_its_place() -> None:
     text = (
         "defaults:\n"
         "  timeout:\n"
@@ -415,7 +415,7 @@ def test_upstream_has_no_rules_for_errors_by_default() -> None:
     assert parse(MODELS).upstreams["openai"].errors == ()
 
 
-def test_status_of_a_rule_may_come_from_a_variable() -> None:
+def test_status_of_a_rule_may_be_a_variable() -> None:
     rule = "{match: {status: '${CODE}'}, kind: auth}"
     (read,) = parse(with_errors(rule), CODE="403").upstreams["a"].errors
     assert read.match.status == {403}
@@ -450,11 +450,11 @@ WRONG_STATUS = "must be an error status such as 429, a class such as 5xx, or a l
         ),
     ],
 )
-def test_rule_that_cannot_work_is_named_with_its_line(rule: str, expected: str) -> None:
+def test_rule_without_effect_is_reported_with_its_line(rule: str, expected: str) -> None:
     assert expected in problems(BASE + with_errors(rule))
 
 
 @pytest.mark.parametrize("means", ["client_cancelled", "own_pool", "internal", "egress", "network", "truncated", "[]"])
-def test_rule_cannot_mean_what_no_answer_can_say(means: str) -> None:
+def test_rule_cannot_mean_a_kind_without_a_response(means: str) -> None:
     (found,) = problems(BASE + with_errors(f"{{match: {{code: a}}, kind: {means}}}"))
     assert "is not a failure kind" in found

@@ -65,7 +65,7 @@ def test_variable_that_is_not_set_is_a_problem() -> None:
         (lambda value: {"upstreams": {"a": {"dialect": "openai", "base_url": value}}}, "https://a.example"),
     ],
 )  # fmt: skip
-def test_answer_is_the_same_whatever_the_variable_holds(section: Any, right: str) -> None:
+def test_result_is_the_same_for_any_value_of_the_variable(section: Any, right: str) -> None:
     content = text(**section("${PROBED}"))
     answers = {
         str(try_text(content, "text", {**ENV, "PROBED": value})) for value in (right, "wrong", SECRET, "", "0", "5s")
@@ -74,7 +74,7 @@ def test_answer_is_the_same_whatever_the_variable_holds(section: Any, right: str
     assert not try_text(content, "text", {**ENV, "PROBED": "wrong"}).problems
 
 
-def test_no_value_of_the_environment_is_said() -> None:
+def test_no_value_of_the_environment_is_shown() -> None:
     content = text(
         server={"port": "${KEY}", "client_keys": [{"name": "${KEY}", "key": "k"}, {"name": "${KEY}", "key": "${KEY}"}]},
         defaults={"timeout": {"idle": "${KEY}", "total": "x${KEY}"}},
@@ -83,7 +83,7 @@ def test_no_value_of_the_environment_is_said() -> None:
     assert SECRET not in str(try_text(content, "text", ENV))
 
 
-def test_what_is_said_of_a_list_hangs_on_the_variables_in_it() -> None:
+def test_report_on_a_list_depends_on_the_variables_in_it() -> None:
     """The placeholder for the value of KEY must not match a pattern."""
     a = [{"upstream": "a"}]
     models = {"one": {"deployments": a, "fallbacks": ["${KEY}"]}, "k*": {"deployments": a, "fallbacks": ["one"]}}
@@ -92,7 +92,7 @@ def test_what_is_said_of_a_list_hangs_on_the_variables_in_it() -> None:
     assert "models.one.fallbacks[0]" in tried.unchecked
 
 
-def test_what_hangs_on_a_variable_is_left_open_and_all_else_is_not() -> None:
+def test_checks_that_depend_on_a_variable_are_skipped_and_others_are_not() -> None:
     content = text(
         models={"gpt": {"deployments": [{"upstream": "${KEY}"}, {"upstream": "nobody"}], "fallbacks": ["none"]}}
     )

@@ -41,7 +41,7 @@ def test_engines_are_none_by_default() -> None:
     assert parse_config(BASE.removesuffix("engines:\n"), env={}).engines == {}
 
 
-def test_each_way_to_run_one_is_read() -> None:
+def test_each_driver_is_read() -> None:
     command = engine("command: {argv: [vllm, serve, m], env: {A: b}, pass_env: [HF_TOKEN], folder: /srv}")
     assert command.way == CommandConfig(
         argv=("vllm", "serve", "m"), env={"A": "b"}, pass_env=("HF_TOKEN",), folder="/srv"
@@ -51,7 +51,7 @@ def test_each_way_to_run_one_is_read() -> None:
     assert engine("systemd: {unit: vllm@0.service, user: true}").way == UnitConfig(unit="vllm@0.service", user=True)
 
 
-def test_restart_is_a_preset_or_what_differs_from_one() -> None:
+def test_restart_is_a_preset_or_its_differences() -> None:
     assert engine("docker: {container: x}").restart.settings == PRESETS["production"]
     assert engine("docker: {container: x}, restart: demo").restart.settings == PRESETS["demo"]
     own = engine("docker: {container: x}, restart: {preset: demo, max_attempts: 9, base_delay: 2s, jitter: 0}")
@@ -59,7 +59,7 @@ def test_restart_is_a_preset_or_what_differs_from_one() -> None:
     assert own.restart.settings == expected
 
 
-def test_upstream_of_an_engine_is_probed_unless_it_says_how_itself() -> None:
+def test_upstream_of_an_engine_is_probed_unless_it_configures_probes() -> None:
     config = parse("  e: {upstreams: [local, other], docker: {container: x}}\n")
     assert config.upstreams["local"].probe == ProbeSettings()
     assert config.upstreams["other"].probe == ProbeSettings(interval=3.0)
@@ -135,7 +135,7 @@ def test_environment_of_a_command_is_secret() -> None:
         ),
     ],
 )  # fmt: skip
-def test_wrong_engine_is_told_where_and_what(text: str, expected: str) -> None:
+def test_invalid_engine_is_reported_with_place_and_problem(text: str, expected: str) -> None:
     assert problems(f"  e: {{{text}}}\n") == [expected]
 
 
@@ -145,7 +145,7 @@ def test_two_engines_of_one_upstream_are_refused() -> None:
     assert problems(text) == [expected]
 
 
-def test_engine_whose_upstream_must_not_be_looked_at_is_refused() -> None:
+def test_engine_whose_upstream_must_not_be_probed_is_refused() -> None:
     base = BASE.replace('8000/v1"', '8000/v1", probe: null')
     expected = (
         "upstreams.local.probe: must not be null: the engine e, which serves it, is restarted when its probes fail"
@@ -153,7 +153,7 @@ def test_engine_whose_upstream_must_not_be_looked_at_is_refused() -> None:
     assert problems("  e: {upstreams: [local], docker: {container: x}}\n", base) == [expected]
 
 
-def test_name_of_an_engine_can_stand_in_a_label() -> None:
+def test_name_of_an_engine_is_valid_in_a_label() -> None:
     text = '  "a b": {upstreams: [local], docker: {container: x}}\n'
     assert problems(text) == ["engines.a b: a name has 1 to 64 letters, digits, dots and dashes"]
 
@@ -170,7 +170,7 @@ def test_annotated_file_names_every_key_of_an_engine() -> None:
     assert missing == []
 
 
-def test_annotated_file_tells_the_presets_as_they_are() -> None:
+def test_annotated_file_documents_the_presets_as_they_are() -> None:
     lines = [line.lstrip("# ").split() for line in ANNOTATED.read_text(encoding="utf-8").splitlines()]
     told = {line[0]: line for line in lines if line and line[0] in PRESETS and len(line) > 8}
     assert told.keys() == PRESETS.keys()
@@ -193,7 +193,7 @@ def _s(text: str) -> float:
     return total
 
 
-def test_schedule_is_told_with_the_time_until_it_is_given_up() -> None:
+def test_schedule_shows_the_time_until_it_is_given_up() -> None:
     config = engine("command: {argv: [x]}, start_timeout: 90s, restart: {base_delay: 2s, max_attempts: 3, jitter: 0.5}")
     first, second = restart_schedule("vllm", config)
     assert first == "engine vllm (command) for local: restarts after 2s, 4s, 8s (jitter 50%), at most 12 an hour"
@@ -204,7 +204,7 @@ def test_schedule_is_told_with_the_time_until_it_is_given_up() -> None:
     )
 
 
-def test_long_schedule_is_told_in_short() -> None:
+def test_long_schedule_is_abbreviated() -> None:
     config = engine("docker: {container: x}, standby: true, restart: {max_attempts: 9, jitter: 0}")
     (first, second) = restart_schedule("e", config)
     assert first.startswith(
@@ -214,7 +214,7 @@ def test_long_schedule_is_told_in_short() -> None:
     assert config.restart.settings == RestartSettings(max_attempts=9, jitter=0.0)
 
 
-def test_check_tells_how_each_engine_is_brought_back(tmp_path: Path) -> None:
+def test_check_shows_how_each_engine_is_restarted(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     path.write_text(BASE + "  vllm: {upstreams: [local], docker: {container: x}, restart: demo}\n")
     said = CliRunner().invoke(main, ["check", "-c", str(path)])

@@ -53,7 +53,7 @@ def test_token_has_a_name_and_a_role_and_is_not_shown() -> None:
         ),
     ],
 )
-def test_token_that_would_not_say_whose_it_is_is_refused(ops: dict[str, Any], problem: str) -> None:
+def test_token_without_a_name_is_refused(ops: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(**ops)
     assert problem in str(raised.value)

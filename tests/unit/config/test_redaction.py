@@ -82,7 +82,7 @@ def test_every_secret_of_the_config_is_masked() -> None:
     assert not any(secrets.values())
 
 
-def test_what_has_changed_is_told_by_its_key() -> None:
+def test_change_is_reported_by_its_key() -> None:
     other = config(
         models={
             "gpt": {"deployments": [{"upstream": "a"}, {"upstream": "b", "weight": 2}], "timeout": {"idle": "5s"}},
@@ -97,7 +97,7 @@ def test_what_has_changed_is_told_by_its_key() -> None:
     }
 
 
-def test_what_models_inherit_is_told_once() -> None:
+def test_inherited_change_is_reported_once() -> None:
     other = config(defaults={"timeout": {"idle": "40s"}, "retry": {"max_attempts": 5}})
     assert found(other) == {
         "defaults.timeout.idle": ("changed", 20.0, 40.0),
@@ -105,7 +105,7 @@ def test_what_models_inherit_is_told_once() -> None:
     }
 
 
-def test_secret_is_told_to_have_changed_and_no_more() -> None:
+def test_changed_secret_is_reported_without_its_value() -> None:
     upstreams = {name: dict(each) for name, each in json.loads(json.dumps(shown(config())["upstreams"])).items()}
     upstreams["a"] = {"dialect": "openai", "base_url": "https://a.example/v1", "api_key": "sk-SHOWN-another"}
     upstreams["b"] = {"dialect": "openai", "base_url": "https://b.example/v1", "api_key": "sk-SHOWN-new"}
@@ -121,7 +121,7 @@ def test_same_config_changes_nothing() -> None:
     assert found(config()) == {}
 
 
-def test_digest_is_the_same_for_the_same_config_whatever_its_secrets() -> None:
+def test_digest_is_the_same_for_the_same_config_with_other_secrets() -> None:
     assert digest(config()) == digest(config())
     other = {"a": {"dialect": "openai", "base_url": "https://a.example/v1", "api_key": "sk-SHOWN-another"}}
     one = {"a": {"dialect": "openai", "base_url": "https://a.example/v1", "api_key": "sk-SHOWN-one"}}

@@ -21,7 +21,7 @@ def test_key_is_32_bytes_in_either_base64() -> None:
     assert encryption_keys(f"{KEY},{base64.b64encode(raw).decode()}") == (bytes(range(32)), raw)
 
 
-def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
+def test_key_is_read_from_a_variable_and_absent_if_unset() -> None:
     text = BASE + MODELS + 'store: {encryption_key: "${STORE_KEY:-}"}'
     assert parse_config(text, env={"STORE_KEY": KEY}).store.encryption_key == KEY
     assert parse_config(text, env={}).store.encryption_key is None
@@ -38,7 +38,7 @@ def test_key_comes_from_a_variable_and_unset_there_is_none() -> None:
         (f"{KEY},{KEY[:-5]}", "entry 2 is not"),
     ],
 )
-def test_key_that_is_none_is_told_and_not_quoted(key: str, said: str) -> None:
+def test_invalid_key_is_reported_and_not_quoted(key: str, said: str) -> None:
     told = problem(MODELS + "store:\n  encryption_key: ${STORE_KEY}", STORE_KEY=key)
     assert told == f"6: {ASK}{said}"
 

@@ -51,7 +51,7 @@ def test_index_of_objects_in_a_folder_that_no_other_gateway_shares(tmp_path: Pat
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
-def test_key_of_a_provider_behind_a_public_address_without_client_keys(tmp_path: Path, host: str) -> None:
+def test_key_of_a_provider_at_a_public_address_without_client_keys(tmp_path: Path, host: str) -> None:
     (warning,) = check(tmp_path, f"server: {{host: '{host}'}}")
     assert warning.startswith(f"server.host: {host} is reachable from other machines")
     assert "can use the API key of paid" in warning
@@ -66,7 +66,7 @@ def test_key_of_a_provider_that_strangers_cannot_reach_is_none(tmp_path: Path, s
     assert check(tmp_path, f"server: {server}") == []
 
 
-def test_model_that_a_key_may_ask_for_and_no_route_is_for() -> None:
+def test_model_that_a_key_may_use_and_no_route_serves() -> None:
     keys = [{"name": "a", "key": "x", "allow": {"models": ["gpt", "gtp", "mini-*", "*"]}}]
     config = config_of("http://127.0.0.1:9", server={"client_keys": keys})
     (warning,) = _unrouted_models(config)
@@ -77,7 +77,7 @@ def test_model_that_a_key_may_ask_for_and_no_route_is_for() -> None:
 # secrets in a file
 
 
-def test_token_in_a_file_that_anybody_can_read(tmp_path: Path) -> None:
+def test_token_in_a_world_readable_file(tmp_path: Path) -> None:
     text = f"ops: {{token: {LONG}, tokens: [{{name: ann, token: {LONG}-ann, role: viewer}}]}}"
     assert check(tmp_path, text) == []
     assert check(tmp_path, text, mode=0o640) == []
@@ -137,7 +137,7 @@ def test_store_that_others_may_put_another_folder_in_the_place_of(tmp_path: Path
     assert f"other users can write to {shared} " in warning
 
 
-def test_store_behind_a_link_into_a_folder_that_others_may_write_in(tmp_path: Path) -> None:
+def test_store_in_a_linked_folder_that_others_may_write_to(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)

@@ -55,7 +55,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
     assert (found, type(found)) == (value, type(value))
 
 
-def test_keys_that_look_like_numbers_or_booleans_are_names() -> None:
+def test_keys_that_resemble_numbers_or_booleans_are_names() -> None:
     models = parse(
         "models: {4: {deployments: [{upstream: openai}]}, 1.50: {deployments: [{upstream: openai, model: off}]},"
         " true: {deployments: [{upstream: openai}]}}"
@@ -87,7 +87,7 @@ def test_aliases_are_followed() -> None:
         ("a: {b: ${X}}", "1: not YAML: while parsing a flow mapping, expected ',' or '}', but got '{'" + QUOTES),
     ],
 )  # fmt: skip
-def test_what_is_not_yaml_is_one_problem_with_its_line(text: str, expected: str) -> None:
+def test_invalid_yaml_is_one_problem_with_its_line(text: str, expected: str) -> None:
     assert problems(text) == [expected]
 
 
@@ -120,7 +120,7 @@ def test_aliases_cannot_multiply_without_end() -> None:
         ("server:\n", "5: server: must be a mapping of keys, not nothing"),
     ],
 )
-def test_what_yaml_allows_and_the_config_does_not(text: str, expected: str) -> None:
+def test_yaml_features_that_the_config_forbids(text: str, expected: str) -> None:
     assert problem(MODELS + text) == expected
 
 
@@ -207,7 +207,7 @@ def test_variables_are_put_in_once(raw: str, value: str) -> None:
     assert type(config.server.host) is str
 
 
-def test_what_a_variable_holds_never_becomes_yaml() -> None:
+def test_value_of_a_variable_never_becomes_yaml() -> None:
     server = parse(f"{MODELS}server:\n  host: ${{A}}\n", A="x, port: 1}\n# y").server
     assert (server.host, server.port) == ("x, port: 1}\n# y", 8080)
 
@@ -217,7 +217,7 @@ def test_empty_secret_is_none() -> None:
     assert config.ops.token is None
 
 
-def test_variable_may_hold_a_number_where_only_numbers_can_stand() -> None:
+def test_variable_may_be_a_number_where_a_number_is_expected() -> None:
     config = parse(
         "server: {port: '${PORT}', client_keys: [{name: a, key: '${KEY}'}]}\n"
         "models:\n  m:\n    deployments: [{upstream: openai, model: '${KEY}'}]\n"
@@ -282,7 +282,7 @@ def test_secret_in_a_url_or_a_choice_is_never_shown(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ['a: "\\ud800"', '"\\ud800": 1', 'a: "\\UFFFFFFFF"', 'a: "\\U00110000"', f"%YAML 1.{'1' * 5000}\n---\na: 1"]
 )
-def test_what_is_no_text_is_refused_on_its_line(text: str) -> None:
+def test_non_text_is_refused_on_its_line(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_document(text, "f.yaml", {})
     assert str(refused.value).startswith("f.yaml:1: ")

@@ -10,7 +10,7 @@ from llm_guard.storage.calls.store import CallFilter, State, StoreError
 from llm_guard.webhooks.client import WebhookResult
 from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import let_run
-from tests.fakes.kept_calls import KeptInMemory
+from tests.fakes.in_memory_store import KeptInMemory
 from tests.unit.deferred.world import OK, WRONG, World, world
 
 HOOKS: dict[str, Any] = {
@@ -25,7 +25,7 @@ HOOKS: dict[str, Any] = {
 REFUSED = WebhookResult(False, may_retry=True, problem="answered 503")
 
 
-async def test_answered_call_is_told_once_and_signed() -> None:
+async def test_answered_call_is_notified_once_and_signed() -> None:
     async with world(**HOOKS) as it:
         kept = await it.new_deferred()
         await it.pass_s(30)
@@ -43,7 +43,7 @@ async def test_answered_call_is_told_once_and_signed() -> None:
         assert it.deferred.counts.webhook_requests == {("team", "delivered"): 1}
 
 
-async def test_failed_call_is_told_with_its_reason() -> None:
+async def test_failed_call_is_notified_with_its_reason() -> None:
     async with world(**HOOKS) as it:
         it.provider.outcomes = [WRONG]
         await it.new_deferred()
@@ -64,7 +64,7 @@ async def test_webhook_that_fails_is_tried_again_until_it_takes_it() -> None:
         assert len({content for _, _, content in it.hook.got}) == 1
 
 
-async def test_webhook_that_fails_is_not_asked_for_each_call_that_waits() -> None:
+async def test_webhook_that_fails_is_not_called_for_each_waiting_call() -> None:
     async with world(**HOOKS) as it:
         it.provider.is_silent = True
         for _ in range(5):
@@ -75,7 +75,7 @@ async def test_webhook_that_fails_is_not_asked_for_each_call_that_waits() -> Non
         assert len(it.hook.got) == 1
 
 
-async def test_untold_call_is_told_by_the_next_process() -> None:
+async def test_pending_notification_is_sent_by_the_next_process() -> None:
     store = KeptInMemory()
     async with world(store, **HOOKS) as first:
         first.hook.sent = REFUSED
@@ -133,7 +133,7 @@ async def test_slow_webhook_holds_up_no_other() -> None:
         assert len(told) == 4
 
 
-async def test_call_that_is_answered_after_all_is_told_anew() -> None:
+async def test_call_that_is_answered_after_all_is_notified_again() -> None:
     async with world(outcomes=[WRONG, WRONG, OK], **HOOKS) as it:
         kept = await it.new_deferred()
         for _ in range(2):
@@ -147,7 +147,7 @@ async def test_call_that_is_answered_after_all_is_told_anew() -> None:
         assert deliveries == [f"{kept.id}-failed", f"{kept.id}-answered"]
 
 
-async def test_what_a_webhook_has_taken_it_is_not_told_again_while_the_disk_fails(
+async def test_delivered_notification_is_not_repeated_while_the_disk_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with world(**HOOKS) as it:
@@ -175,7 +175,7 @@ async def test_webhook_that_the_config_does_not_have_any_more_is_left_alone() ->
         assert len(it.hook.got) == 1
 
 
-async def test_nobody_is_told_where_nobody_wants_to_hear() -> None:
+async def test_call_without_a_webhook_is_not_notified() -> None:
     async with world(store=HOOKS["store"]) as it:
         await it.new_deferred()
         await it.pass_s(20)

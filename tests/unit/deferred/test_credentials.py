@@ -15,7 +15,7 @@ def call_with(**facts: object) -> Call:
     return call
 
 
-def test_credentials_of_the_longest_ago_go_first() -> None:
+def test_credentials_of_the_oldest_use_are_removed_first() -> None:
     credentials = Credentials()
     for number in range(MOST + 2):
         credentials.keep(str(number), call_with())
@@ -24,7 +24,7 @@ def test_credentials_of_the_longest_ago_go_first() -> None:
     ]  # fmt: skip
 
 
-def test_key_that_opens_the_gateway_is_not_kept() -> None:
+def test_client_key_is_not_stored() -> None:
     credentials = Credentials()
     credentials.keep("a", call_with(client_key="app"))
     assert not credentials.of("a").headers

@@ -17,7 +17,7 @@ from llm_guard.proxy.request_body.spooled_body import SpooledBody
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
-from tests.fakes.kept_calls import KeptInMemory
+from tests.fakes.in_memory_store import KeptInMemory
 from tests.unit.deferred.world import BUSY, WRONG, World, world
 
 SECRET = "sk-canary-4711"
@@ -34,7 +34,7 @@ HEADERS = (
 )
 
 
-async def test_deferred_call_is_on_the_disk_when_it_is_given() -> None:
+async def test_deferred_call_is_on_the_disk_when_it_is_acknowledged() -> None:
     async with world(rules={"deferred": {"deadline": "10m"}}) as it:
         call = it.call()
         kept_id = await it.intake.defer(call, is_at_once=True)
@@ -47,7 +47,7 @@ async def test_deferred_call_is_on_the_disk_when_it_is_given() -> None:
         assert len(kept_id) == 32
 
 
-async def test_no_credential_is_kept_and_what_changes_the_reading_is() -> None:
+async def test_no_credential_is_stored_but_headers_that_change_the_meaning_are() -> None:
     async with world() as it:
         kept = await it.buried(headers=HEADERS, query=f"api-version=1&key={SECRET}&%73ig={SECRET}&beta=true")
         assert SECRET not in repr(kept)
@@ -57,7 +57,7 @@ async def test_no_credential_is_kept_and_what_changes_the_reading_is() -> None:
         assert kept.request.query == "api-version=1&beta=true"
 
 
-async def test_letter_says_how_the_call_has_failed() -> None:
+async def test_dead_letter_states_how_the_call_failed() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
         kept_id = await it.intake.dead_letter(call)
@@ -71,7 +71,7 @@ async def test_letter_says_how_the_call_has_failed() -> None:
         assert it.told == [("dead_letter", {"event": "stored", "count": 1})]
 
 
-async def test_letter_of_a_refusal_has_its_code() -> None:
+async def test_dead_letter_of_a_refusal_has_its_code() -> None:
     async with world() as it:
         refusal = Refusal(503, "breaker_open", "one: failing", by="breaker")
         kept = it.store.rows[str(await it.intake.dead_letter(it.call(refusal=refusal)))]
@@ -79,7 +79,7 @@ async def test_letter_of_a_refusal_has_its_code() -> None:
         assert (kept.ended.kind, kept.ended.status) == ("breaker_open", 503)
 
 
-async def test_full_disk_costs_the_letter_and_is_counted() -> None:
+async def test_full_disk_loses_the_dead_letter_and_that_is_counted() -> None:
     async with world() as it:
         it.store.problem = "database or disk is full"
         call = it.call(failure=BUSY)
@@ -111,7 +111,7 @@ async def test_calls_that_wait_for_a_hung_disk_are_few(monkeypatch: pytest.Monke
         assert it.deferred.counts.lost["write_timeout"] == 200
 
 
-async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         monkeypatch.setattr("llm_guard.deferred.intake._MOST_WAITING_BYTES", 100)
         it.disk.hangs = True
@@ -129,7 +129,7 @@ async def test_what_waits_for_a_hung_disk_is_bounded(monkeypatch: pytest.MonkeyP
         assert await it.intake.dead_letter(it.call(failure=BUSY)) is not None
 
 
-async def test_what_waits_for_the_disk_is_written_together() -> None:
+async def test_calls_that_wait_for_the_disk_are_written_together() -> None:
     async with world() as it:
         it.disk.hangs = True
         waiting = [asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY))) for _ in range(50)]
@@ -156,7 +156,7 @@ async def test_one_that_cannot_be_written_takes_no_other_with_it() -> None:
         assert len(it.store.rows) == 2
 
 
-async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longer() -> None:
+async def test_call_that_a_hung_disk_did_not_take_in_time_leaves_the_memory() -> None:
     async with world() as it:
         it.disk.hangs = True
         burying = asyncio.ensure_future(it.intake.dead_letter(it.call(failure=BUSY)))
@@ -168,7 +168,7 @@ async def test_what_a_hung_disk_has_not_taken_in_time_is_kept_in_memory_no_longe
         assert not it.deferred.call_store._adding
 
 
-async def test_too_large_a_body_is_refused_a_deferred_call_and_counted_as_a_letter(
+async def test_too_large_a_body_is_not_deferred_and_counts_as_a_lost_dead_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with world() as it:
@@ -184,7 +184,7 @@ async def test_too_large_a_body_is_refused_a_deferred_call_and_counted_as_a_lett
         assert not it.store.rows
 
 
-async def test_body_in_a_file_is_kept_whole() -> None:
+async def test_body_in_a_file_is_stored_whole() -> None:
     async with world() as it:
         body = bytes(range(256)) * 3000
         stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
@@ -202,7 +202,7 @@ async def test_body_that_is_closed_is_a_counted_loss() -> None:
         assert isinstance(refusal, Refusal)
 
 
-async def test_deferred_call_that_cannot_be_kept_is_no_deferred_call() -> None:
+async def test_deferred_call_that_cannot_be_stored_is_refused() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
         refusal = await it.intake.defer(it.call(), is_at_once=True)
@@ -215,7 +215,7 @@ async def test_deferred_call_that_cannot_be_kept_is_no_deferred_call() -> None:
         assert it.provider.asked == []
 
 
-async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memory() -> None:
+async def test_credentials_of_a_call_that_could_not_be_stored_leave_the_memory() -> None:
     async with world() as it:
         it.store.problem = "disk I/O error"
         assert isinstance(await it.intake.defer(it.call(headers=HEADERS), is_at_once=True), Refusal)
@@ -224,7 +224,7 @@ async def test_credentials_of_a_call_that_could_not_be_kept_do_not_stay_in_memor
         assert it.deferred.counts.waiting == 0
 
 
-async def test_deferred_call_that_was_written_too_late_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deferred_call_that_was_written_too_late_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as it:
         it.disk.hangs = True
         call_store = it.deferred.call_store  # the store's thread is processing it
@@ -240,7 +240,7 @@ async def test_deferred_call_that_was_written_too_late_is_taken_back(monkeypatch
         assert it.provider.asked == []
 
 
-async def test_deferred_call_to_a_client_that_has_left_is_taken_back() -> None:
+async def test_deferred_call_of_a_disconnected_client_is_withdrawn() -> None:
     async with world() as it:
         it.disk.hangs = True
         deferring = asyncio.ensure_future(it.intake.defer(it.call(), is_at_once=True))
@@ -277,7 +277,7 @@ async def test_reload_changes_how_many_may_wait() -> None:
         assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
-async def test_kept_call_is_made_by_what_its_key_may_call_now() -> None:
+async def test_stored_call_is_made_with_the_current_rights_of_its_key() -> None:
     client = {"name": "app", "key": "k-app"}
     async with world(server={"client_keys": [client]}) as it:
         call = it.call(client_key="app")
@@ -300,7 +300,7 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
         assert refusal.code == "invalid_api_key"
 
 
-async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> None:
+async def test_reload_with_more_room_admits_waiting_calls_at_once() -> None:
     async with world(rules={"capacity": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
         calls = [
@@ -317,7 +317,7 @@ async def test_reload_that_leaves_more_room_lets_waiting_calls_in_at_once() -> N
         assert await asyncio.gather(*calls) == [None, None]
 
 
-async def test_call_that_has_failed_is_asked_again_after_a_while() -> None:
+async def test_call_that_has_failed_is_retried_after_a_while() -> None:
     async with world() as it:
         call = it.call(failure=BUSY)
         kept_id = await it.intake.defer(call, is_at_once=False)
@@ -336,13 +336,13 @@ async def test_call_that_would_fail_again_is_not_deferred_anything() -> None:
         assert not it.store.rows
 
 
-async def test_owner_is_a_client_by_name_or_whoever_has_the_same_key() -> None:
+async def test_owner_is_a_client_by_name_or_the_same_key() -> None:
     async with world() as it:
         assert serialization.owner_of(it.call(client_key="app")) == "client app"
         assert serialization.owner_of(it.call(key_digest="k")) == "key k"
 
 
-async def test_ten_thousand_letters_are_a_few_events() -> None:
+async def test_ten_thousand_dead_letters_are_a_few_events() -> None:
     async with world() as it:
         for _ in range(500):
             await it.intake.dead_letter(it.call(failure=BUSY))

@@ -7,7 +7,7 @@ import json
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from tests.fakes.clock import let_run
-from tests.fakes.kept import deferred_call
+from tests.fakes.stored_calls import deferred_call
 from tests.unit.deferred.world import BUSY, WRONG, world
 
 
@@ -26,7 +26,7 @@ async def test_call_that_waits_is_shown_with_its_state() -> None:
         assert (headers["retry-after"], headers["x-llm-guard-state"]) == ("1", "queued")
 
 
-async def test_call_that_is_asked_for_just_now_is_running() -> None:
+async def test_call_that_is_being_sent_is_running() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()
@@ -35,7 +35,7 @@ async def test_call_that_is_asked_for_just_now_is_running() -> None:
         assert (shown.status, json.loads(shown.body)["status"]) == (202, "running")
 
 
-async def test_answer_is_given_as_the_provider_gave_it_as_often_as_wanted() -> None:
+async def test_response_is_returned_unchanged_any_number_of_times() -> None:
     async with world() as it:
         kept = await it.new_deferred()
         await let_run()
@@ -76,14 +76,14 @@ async def test_others_calls_are_as_if_they_had_never_been() -> None:
         assert kept.id in it.store.rows
 
 
-async def test_clients_of_the_gateway_are_told_apart_by_name() -> None:
+async def test_clients_of_the_gateway_are_distinguished_by_name() -> None:
     async with world() as it:
         kept = await it.new_deferred(client_key="app")
         assert (await it.shown(kept.id, client_key="app", key_digest="another key of the same client")).status != 404
         assert (await it.shown(kept.id, client_key="other")).status == 404
 
 
-async def test_waiting_call_can_be_given_up() -> None:
+async def test_waiting_call_can_be_cancelled() -> None:
     async with world() as it:
         it.provider.outcomes = [BUSY]
         kept = await it.new_deferred()
@@ -95,7 +95,7 @@ async def test_waiting_call_can_be_given_up() -> None:
         assert (await it.shown(kept.id)).status == 404
 
 
-async def test_call_that_is_asked_for_just_now_can_be_given_up() -> None:
+async def test_call_that_is_being_sent_can_be_cancelled() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()
@@ -107,7 +107,7 @@ async def test_call_that_is_asked_for_just_now_can_be_given_up() -> None:
         assert it.deferred.counts.rounds == {("deferred", "cancelled"): 1}
 
 
-async def test_call_can_be_given_up_in_the_moment_in_which_it_is_begun() -> None:
+async def test_call_can_be_cancelled_at_the_moment_of_its_start() -> None:
     async with world() as it:
         kept = deferred_call(due_at=0.0)
         it.store.rows[kept.id] = kept
@@ -117,7 +117,7 @@ async def test_call_can_be_given_up_in_the_moment_in_which_it_is_begun() -> None
         assert (it.store.rows, it.provider.asked, it.deferred.runner.running()) == ({}, [], [])
 
 
-async def test_call_that_another_gateway_asks_for_cannot_be_given_up_here() -> None:
+async def test_call_that_another_gateway_runs_cannot_be_cancelled_here() -> None:
     async with world() as it:
         it.deferred.leave()
         kept = await it.new_deferred()
@@ -126,7 +126,7 @@ async def test_call_that_another_gateway_asks_for_cannot_be_given_up_here() -> N
         assert (shown.status, dict(shown.headers)["x-should-retry"]) == (409, "true")
 
 
-async def test_store_that_cannot_be_read_says_come_again() -> None:
+async def test_unreadable_store_asks_for_a_retry() -> None:
     async with world() as it:
         kept = await it.new_deferred()
         it.store.problem = "disk I/O error"
@@ -146,7 +146,7 @@ async def test_other_paths_and_methods_are_not_there() -> None:
             assert (shown.status, json.loads(shown.body)["error"]["code"]) == (404, "unknown_path")
 
 
-async def test_looking_is_no_call_to_a_model() -> None:
+async def test_status_request_is_no_call_to_a_model() -> None:
     async with world() as it:
         call = it.call("/v1/llm-guard/calls/x", method="GET", route=None)
         recorder = it.gateway.recorder

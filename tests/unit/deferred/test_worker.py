@@ -13,7 +13,7 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.storage.calls.store import CallFilter, StoredCall
 from tests.fakes.clock import let_run
-from tests.fakes.kept_calls import KeptInMemory
+from tests.fakes.in_memory_store import KeptInMemory
 from tests.unit.deferred.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
 
 
@@ -26,7 +26,7 @@ def kind_of(it: World, kept: StoredCall) -> str | None:
 RATE_LIMITED = Failure(FailureKind.RATE_LIMIT, "slow down", retry_after_s=100.0)
 
 
-async def test_deferred_call_is_asked_at_once_and_its_answer_is_kept() -> None:
+async def test_deferred_call_is_sent_at_once_and_its_response_is_stored() -> None:
     async with world() as it:
         kept = await it.new_deferred()
         await let_run()
@@ -38,7 +38,7 @@ async def test_deferred_call_is_asked_at_once_and_its_answer_is_kept() -> None:
         assert it.deferred.counts.rounds == {("deferred", "answered"): 1}
 
 
-async def test_answered_call_is_never_asked_again() -> None:
+async def test_answered_call_is_never_sent_again() -> None:
     async with world() as it:
         await it.new_deferred()
         await it.pass_s(300)
@@ -58,7 +58,7 @@ async def test_failed_round_is_followed_by_another_after_a_backoff() -> None:
         assert it.deferred.counts.rounds == {("deferred", "retry"): 2, ("deferred", "answered"): 1}
 
 
-async def test_provider_that_asks_for_a_wait_is_not_asked_before() -> None:
+async def test_retry_after_of_the_provider_is_obeyed() -> None:
     async with world() as it:
         it.provider.outcomes = [RATE_LIMITED, OK]
         await it.new_deferred()
@@ -148,7 +148,7 @@ async def test_after_its_deadline_a_call_is_dead() -> None:
         assert len(it.provider.asked) == asked
 
 
-async def test_call_that_was_late_before_it_was_begun_is_dead_and_nobody_is_asked() -> None:
+async def test_call_that_was_late_before_it_was_begun_is_dead_and_is_not_sent() -> None:
     store = KeptInMemory()
     first = World(store, rules={"deferred": {"deadline": "10s"}})
     kept = await first.new_deferred()
@@ -191,7 +191,7 @@ async def test_clients_own_idempotency_key_stays() -> None:
         assert it.provider.headers("idempotency-key") == ["theirs"]
 
 
-async def test_background_calls_go_behind_clients_and_are_not_counted_as_theirs() -> None:
+async def test_background_calls_yield_to_clients_and_are_not_counted_as_theirs() -> None:
     async with world() as it:
         it.provider.outcomes = [BUSY, OK]
         await it.new_deferred()
@@ -203,7 +203,7 @@ async def test_background_calls_go_behind_clients_and_are_not_counted_as_theirs(
         assert dict(it.counters.deployments["one/gpt"].attempts) == {"overloaded": 1, "ok": 1}
 
 
-async def test_only_so_many_are_asked_at_once() -> None:
+async def test_concurrency_is_bounded() -> None:
     async with world(store={"deferred": {"concurrency": 3}}) as it:
         it.provider.is_silent = True
         for _ in range(10):
@@ -216,7 +216,7 @@ async def test_only_so_many_are_asked_at_once() -> None:
         assert {each.state for each in it.store.rows.values()} == {"answered"}
 
 
-async def test_letters_are_begun_at_a_bounded_pace() -> None:
+async def test_dead_letters_are_requeued_at_a_bounded_pace() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 2}, "deferred": {"concurrency": 50}}) as it:
         for _ in range(20):
             await it.buried()
@@ -228,7 +228,7 @@ async def test_letters_are_begun_at_a_bounded_pace() -> None:
         assert begun == [2, 4, 6, 8, 10, 12]
 
 
-async def test_letters_do_not_take_the_places_of_deferred_calls() -> None:
+async def test_dead_letters_do_not_take_the_slots_of_deferred_calls() -> None:
     async with world(store={"deferred": {"concurrency": 1}, "dead_letters": {"requeue_rate": 100}}) as it:
         it.provider.is_silent = True
         await it.buried()
@@ -239,7 +239,7 @@ async def test_letters_do_not_take_the_places_of_deferred_calls() -> None:
         assert len(it.provider.asked) == 2
 
 
-async def test_letter_that_fails_again_is_dead_again() -> None:
+async def test_dead_letter_that_fails_again_is_dead_again() -> None:
     async with world() as it:
         kept = await it.buried()
         it.provider.outcomes = [BUSY, OK]
@@ -252,7 +252,7 @@ async def test_letter_that_fails_again_is_dead_again() -> None:
         assert (it.now(kept).state, it.now(kept).rounds) == ("answered", 2)
 
 
-async def test_letter_that_is_over_is_no_deferred_call_that_is_over() -> None:
+async def test_finished_dead_letter_does_not_count_as_a_finished_deferred_call() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 100}}) as it:
         kept = await it.buried()
         it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
@@ -271,7 +271,7 @@ async def test_deferred_call_that_is_over_is_counted_at_once() -> None:
         assert it.deferred.counts.uncounted == 0
 
 
-async def test_call_whose_model_is_gone_is_dead_and_says_so() -> None:
+async def test_call_whose_model_is_gone_is_dead_and_states_why() -> None:
     store = KeptInMemory()
     first = World(store, models={"old": {"deployments": [{"upstream": "one"}]}})
     kept = await first.new_deferred(model="old")
@@ -295,7 +295,7 @@ async def test_callers_own_key_is_used_as_long_as_the_process_lives() -> None:
         assert "sk-caller" not in repr(it.now(kept))
 
 
-async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> None:
+async def test_key_lost_with_its_process_is_named_with_the_remedy() -> None:
     store = KeptInMemory()
     first = World(store, one={})
     kept = await first.new_deferred(headers=(("Authorization", "Bearer sk-caller"),))
@@ -310,7 +310,7 @@ async def test_key_that_is_gone_with_its_process_is_named_with_the_remedy() -> N
         assert it.provider.asked[0].key_digest == sha256(b"").hexdigest()
 
 
-async def test_key_of_the_gateways_own_goes_nowhere() -> None:
+async def test_client_key_of_the_gateway_is_not_forwarded() -> None:
     async with world(one={}) as it:
         await it.new_deferred(headers=(("Authorization", "Bearer sk-gateway"),), client_key="app")
         await let_run()
@@ -318,7 +318,7 @@ async def test_key_of_the_gateways_own_goes_nowhere() -> None:
         assert it.provider.asked[0].client_key == "app"
 
 
-async def test_what_runs_when_the_gateway_goes_is_put_back_as_it_was() -> None:
+async def test_running_call_is_put_back_unchanged_at_shutdown() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()
@@ -359,7 +359,7 @@ async def test_call_that_is_being_begun_when_the_gateway_leaves_is_put_back_unas
         assert it.store.done[-1] == "close"
 
 
-async def test_call_that_another_gateway_has_taken_over_is_let_go() -> None:
+async def test_call_that_another_gateway_has_taken_over_is_released() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()
@@ -382,7 +382,7 @@ async def test_lease_lasts_as_long_as_a_round() -> None:
             assert it.store.leases[kept.id][1] > it.clock.wall() + 5
 
 
-async def test_call_of_a_dead_gateway_is_gone_on_with_when_its_lease_has_ended() -> None:
+async def test_call_of_a_dead_gateway_is_resumed_when_its_lease_has_ended() -> None:
     store = KeptInMemory("dead one")
     first = World(store)
     kept = await first.new_deferred()
@@ -409,7 +409,7 @@ async def test_answer_that_cannot_be_written_is_written_when_the_disk_has_room()
         assert len(it.provider.asked) == 1
 
 
-async def test_answer_that_can_never_be_written_is_given_up_and_counted() -> None:
+async def test_response_that_can_never_be_written_is_given_up_and_counted() -> None:
     async with world() as it:
         it.provider.is_silent = True
         kept = await it.new_deferred()
@@ -437,7 +437,7 @@ def _bodiless(it: World, kept_id: str) -> object:
     return replace(it.store.rows[kept_id].request, body=None)
 
 
-async def test_body_that_nobody_could_read_any_more_is_dead() -> None:
+async def test_body_that_became_unreadable_is_dead() -> None:
     async with world() as it:
         kept = await it.new_deferred(body=b"{")
         await let_run()
@@ -452,7 +452,7 @@ async def test_bug_in_one_background_call_leaves_the_others() -> None:
         assert it.now(second).state == "answered"
 
 
-async def test_answer_too_large_to_keep_is_dead_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_too_large_to_store_is_dead_and_states_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_guard.deferred.execution.MOST_BYTES", 5)
     monkeypatch.setattr("llm_guard.proxy.cache.response_buffer.ResponseBuffer.__init__.__defaults__", (lambda: None, 5))
     async with world() as it:
@@ -497,7 +497,7 @@ async def test_store_that_cannot_be_read_is_tried_again() -> None:
         assert any(kind == "call_store" for kind, _ in it.told)
 
 
-async def test_store_that_stays_unreadable_is_told_of_once_until_it_is_well_again() -> None:
+async def test_store_that_stays_unreadable_is_reported_once_until_it_recovers() -> None:
     async with world() as it:
         for _ in range(2):
             it.store.problem = "Permission denied"
@@ -511,7 +511,7 @@ async def test_store_that_stays_unreadable_is_told_of_once_until_it_is_well_agai
         assert all(facts["count"] == 1 for kind, facts in it.told if kind == "call_store")
 
 
-async def test_reload_changes_how_many_are_asked_at_once() -> None:
+async def test_reload_changes_the_concurrency() -> None:
     async with world(store={"deferred": {"concurrency": 1}}) as it:
         it.provider.is_silent = True
         for _ in range(5):
@@ -522,7 +522,7 @@ async def test_reload_changes_how_many_are_asked_at_once() -> None:
         assert len(it.provider.asked) == 4
 
 
-async def test_what_is_kept_is_looked_at_and_old_answers_go() -> None:
+async def test_stored_calls_are_refreshed_and_old_responses_removed() -> None:
     async with world(store={"deferred": {"result_ttl": "1m"}}) as it:
         await it.new_deferred()
         await it.buried()
@@ -550,7 +550,7 @@ async def test_credentials_are_forgotten_with_the_answer_and_with_a_call_that_it
         assert not it.intake._credentials._kept
 
 
-async def test_pause_saves_up_no_letters() -> None:
+async def test_pause_accumulates_no_dead_letters() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 2}, "deferred": {"concurrency": 50}}) as it:
         await it.pass_s(60)
         for _ in range(20):
@@ -569,7 +569,7 @@ async def test_attempt_ends_with_the_deadline_of_its_call() -> None:
         assert call.deadline_at <= it.clock.now() + 3.0
 
 
-async def test_what_is_kept_is_swept_once_a_minute() -> None:
+async def test_store_is_swept_once_a_minute() -> None:
     async with world() as it:
         await it.new_deferred()
         await it.pass_s(1)
@@ -578,7 +578,7 @@ async def test_what_is_kept_is_swept_once_a_minute() -> None:
         assert 1 <= it.store.done.count("sweep") - before <= 3
 
 
-async def test_reload_changes_for_how_long_answers_are_kept() -> None:
+async def test_reload_changes_the_result_ttl() -> None:
     async with world(store={"deferred": {"result_ttl": "1h"}}) as it:
         kept = await it.new_deferred()
         await it.pass_s(10)

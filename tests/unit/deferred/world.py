@@ -26,7 +26,7 @@ from llm_guard.storage.calls.store import StoredCall
 from llm_guard.webhooks.client import WebhookResult
 from tests.chaos.stand import config_text
 from tests.fakes.clock import SteppedClock, let_run
-from tests.fakes.kept_calls import KeptInMemory
+from tests.fakes.in_memory_store import KeptInMemory
 
 OK = Opened(200, "OK", (("content-type", "application/json"), ("set-cookie", "a=b")), b'{"id":"good"}', None)
 BUSY = Failure(FailureKind.OVERLOADED, "answered 503")

@@ -34,7 +34,7 @@ def watch(reader: StreamReader, stream: bytes) -> StreamObserver:
     return watched
 
 
-def test_path_says_how_its_stream_is_read() -> None:
+def test_path_decides_how_its_stream_is_read() -> None:
     assert isinstance(stream_reader("/v1/messages", 1), MessagesReader)
     complete, session = stream_reader("/v1/complete", 1), stream_reader("/v1/sessions/sesn_1/events/stream", 1)
     assert isinstance(complete, EventsReader)
@@ -86,7 +86,7 @@ def test_message_stop_is_the_end() -> None:
     assert not watch(MessagesReader(), b'event: message_delta\ndata: {"type": "message_delta"}\n\n').may_end
 
 
-def test_message_owes_nothing_behind_its_end() -> None:
+def test_message_lacks_nothing_after_its_end() -> None:
     assert watch(MessagesReader(), b'event: message_stop\ndata: {"type": "message_stop"}\n\n').missing_end == b""
     assert watch(EventsReader(expects_progress=True), b"data: {}\n\n").missing_end == b""
 
@@ -117,7 +117,7 @@ def test_error_in_a_message_is_marked_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{", b"[1]", b"3", b"null", b"\xff", b"[" * 100_000])
-def test_what_is_no_object_is_malformed(data: bytes) -> None:
+def test_non_object_is_malformed(data: bytes) -> None:
     assert MessagesReader().read(SseEvent("content_block_delta", data)) == MALFORMED
 
 
@@ -148,7 +148,7 @@ def test_refusal_reads_like_an_error_of_anthropic() -> None:
 
 
 @pytest.mark.parametrize("text", ["boom", "two\nlines", 'quote " and \r\n\r\n data: x'])
-def test_error_event_is_one_event_that_our_own_reader_takes_for_an_error(text: str) -> None:
+def test_error_event_is_one_event_that_the_reader_takes_for_an_error(text: str) -> None:
     written = anthropic.error_event(Refusal(502, "upstream_truncated", text, by=None), "lg-1")
     assert written.count(b"\n\n") == 1
     error = watch(MessagesReader(), written).error
@@ -162,5 +162,5 @@ def test_tokens_read_from_the_cache_and_written_to_it_are_counted() -> None:
     assert anthropic.usage_in({"usage": {**usage, "cache_creation_input_tokens": 70}}) == Usage(5, 1, 900, 970)
 
 
-def test_error_is_one_whatever_its_event_is_called() -> None:
+def test_error_is_one_for_any_event_name() -> None:
     assert read("error", name="message").error is not None

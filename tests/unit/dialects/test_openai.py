@@ -57,7 +57,7 @@ def watch(reader: StreamReader, stream: bytes) -> StreamObserver:
         ("/v1/audio/speech", OtherReader),
     ],
 )
-def test_path_says_how_its_stream_is_read(path: str, reader: type) -> None:
+def test_path_decides_how_its_stream_is_read(path: str, reader: type) -> None:
     assert isinstance(stream_reader(path, 1), reader)
 
 
@@ -98,7 +98,7 @@ def test_chat_header_is_no_token(data: SseEvent) -> None:
         {"audio": {"id": "1"}},
     ],
 )
-def test_anything_said_in_a_chat_is_a_token(said: dict[str, Any]) -> None:
+def test_any_content_in_a_chat_is_a_token(said: dict[str, Any]) -> None:
     assert chat(chunk(choice(**said))) == TOKEN
 
 
@@ -166,7 +166,7 @@ def test_chat_of_two_choices_ends_when_both_have_finished() -> None:
     assert ChatReader(2).read(chunk(choice(0, "stop"), choice(1, "length"))).is_end
 
 
-def test_done_behind_fewer_choices_than_were_asked_for_is_the_end() -> None:
+def test_done_after_fewer_choices_than_requested_is_the_end() -> None:
     reader = ChatReader(3)
     reader.read(chunk(choice(0, content="x"), choice(1, content="y")))
     assert not reader.read(chunk(choice(0, "stop"), choice(1, "stop"))).is_end
@@ -215,7 +215,7 @@ def test_choice_that_begins_late_is_seen_on_the_fast_path() -> None:
     assert not watch(ChatReader(3), stream + b"data: [DONE]\n\n").may_end
 
 
-def test_choices_without_end_are_not_all_kept() -> None:
+def test_unfinished_choices_are_stored_up_to_a_bound() -> None:
     for reader in (ChatReader(2), ChatReader(1, is_chat=False)):
         for index in range(3000):
             reader.read(event(text(index, "x", "stop")))
@@ -318,7 +318,7 @@ def test_event_of_a_response_is_dull_when_it_cannot_be_the_last(text: bytes, is_
     assert ResponsesReader().is_dull(b"data: " + text + b"\n\n") is is_dull
 
 
-def test_usage_comes_with_a_trailer_without_choices() -> None:
+def test_usage_has_a_trailer_without_choices() -> None:
     mark = chat(chunk(usage={"prompt_tokens": 9, "completion_tokens": 3}))
     assert mark == Mark(usage=Usage(9, 3))
     assert chat(chunk(choice(content="x"), usage=None)) == TOKEN
@@ -367,7 +367,7 @@ def test_error_that_is_null_is_none() -> None:
 
 
 @pytest.mark.parametrize("native", ["stop", "STOP", "completed", "end_turn", "length", "content_filter", None])
-def test_end_of_the_provider_behind_is_no_failure(native: str | None) -> None:
+def test_end_of_the_provider_after_it_is_no_failure(native: str | None) -> None:
     assert chat(chunk({**choice(finish="stop"), "native_finish_reason": native})) == END
 
 
@@ -390,7 +390,7 @@ def test_error_field_of_llama_cpp_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{", b"[1]", b"3", b'"x"', b"null", b"\xff", b"<html>", b"[" * 100_000])
-def test_what_is_no_object_is_malformed(data: bytes) -> None:
+def test_non_object_is_malformed(data: bytes) -> None:
     assert chat(event(data)) == MALFORMED
     assert ResponsesReader().read(event(data)) == MALFORMED
 
@@ -443,7 +443,7 @@ def test_completed_response_that_has_failed_is_an_error() -> None:
     assert response("response.completed", response={"status": "completed", "error": error}).is_end
 
 
-def test_response_error_may_come_without_a_kind() -> None:
+def test_response_error_may_lack_a_kind() -> None:
     assert ResponsesReader().read(event({"error": {"message": "boom"}})).error is not None
     assert ResponsesReader().read(event(b"boom", "error")).error == b"boom"
 
@@ -495,7 +495,7 @@ def test_refusal_reads_like_an_error_of_openai() -> None:
 
 
 @pytest.mark.parametrize("text", ["boom", "two\nlines", 'quote " and \r\n\r\n data: x', "ümlaut \ud83d"])
-def test_error_event_is_one_event_that_our_own_readers_take_for_an_error(text: str) -> None:
+def test_error_event_is_one_event_that_the_readers_take_for_an_error(text: str) -> None:
     written = openai.error_event(Refusal(502, "upstream_truncated", text, by=None), "lg-1")
     assert written.count(b"\n\n") == 1
     for reader in (ChatReader(1), ResponsesReader(), OtherReader()):

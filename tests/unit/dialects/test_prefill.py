@@ -31,7 +31,7 @@ from llm_guard.resilience.classification.vocabulary.families import family_of_ur
         ("https://llm.example.com/v1", "none"),
     ],
 )
-def test_address_says_how_a_beginning_is_taken(base_url: str, prefill: Prefill) -> None:
+def test_address_decides_how_a_prefill_is_sent(base_url: str, prefill: Prefill) -> None:
     assert prefill_of(family_of_url(base_url), base_url) == prefill
 
 
@@ -39,5 +39,5 @@ def test_address_says_how_a_beginning_is_taken(base_url: str, prefill: Prefill) 
     ("family", "prefill"),
     [("vllm", "continue_final_message"), ("sglang", "continue_final_message"), ("llamacpp", "plain"), ("", "none")],
 )
-def test_engine_that_was_named_says_it_too(family: str, prefill: Prefill) -> None:
+def test_named_engine_decides_how_a_prefill_is_sent(family: str, prefill: Prefill) -> None:
     assert prefill_of(family, "http://10.0.0.1:8000/v1") == prefill

@@ -58,7 +58,7 @@ def seen(*chunks: bytes) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_event_ends_at_an_empty_line_however_lines_end(end: bytes) -> None:
+def test_event_ends_at_an_empty_line_for_any_line_ending(end: bytes) -> None:
     stream = end.join([b"data: one", b"", b"event: x", b"data: two", b"", b""])
     assert seen(stream) == [("", b"one"), ("x", b"two")]
 
@@ -74,7 +74,7 @@ def test_lines_of_data_are_joined() -> None:
     assert seen(b"data: {\r\ndata: 1}\r\n\r\n") == [("", b"{\n1}")]
 
 
-def test_one_space_behind_the_colon_is_no_part_of_the_value() -> None:
+def test_one_space_after_the_colon_is_no_part_of_the_value() -> None:
     assert seen(b"data:x\n\n") == [("", b"x")]
     assert seen(b"data:  x\n\n") == [("", b" x")]
     assert seen(b"event:ping\ndata:\n\n") == [("ping", b"")]
@@ -113,7 +113,7 @@ def test_second_half_of_a_cut_line_end_belongs_to_the_event_before() -> None:
     assert watch.held == b"data: y"
 
 
-def test_event_longer_than_the_bound_is_passed_on_as_it_comes() -> None:
+def test_event_longer_than_the_bound_is_passed_on_in_pieces() -> None:
     notes = Notes()
     watch = StreamObserver(notes)
     long = b"data: " + b"x" * MAX_EVENT_BYTES
@@ -137,7 +137,7 @@ def test_end_of_a_long_event_is_found_wherever_it_is_cut(cut: int) -> None:
     assert [event.data[:4] for event in notes.events] == [b"xxxx", b"next"]
 
 
-def test_long_event_is_the_same_event_when_it_comes_in_one_piece() -> None:
+def test_long_event_is_the_same_event_in_one_piece() -> None:
     stream = b"data: " + b"x" * MAX_EVENT_BYTES + b"\n\n"
     whole, cut = Notes(), Notes()
     StreamObserver(whole).feed(stream)
@@ -160,7 +160,7 @@ def test_event_of_the_longest_length_is_read_whole_however_it_is_cut() -> None:
 # marks
 
 
-def test_watch_keeps_what_the_reader_marks() -> None:
+def test_observer_records_what_the_reader_marks() -> None:
     watch = StreamObserver(Notes({b"t": TOKEN, b"e": END, b"bad": Mark(error=b"bad")}))
     watch.feed(b"data: x\n\n")
     assert (watch.has_token, watch.has_ended, watch.may_end, watch.error) == (False, False, False, None)
@@ -172,13 +172,13 @@ def test_watch_keeps_what_the_reader_marks() -> None:
     assert (watch.has_ended, watch.may_end) == (True, True)
 
 
-def test_first_error_is_kept() -> None:
+def test_first_error_is_recorded() -> None:
     watch = StreamObserver(Notes({b"1": Mark(error=b"first"), b"2": Mark(error=b"second")}))
     watch.feed(b"data: 1\n\ndata: 2\n\n")
     assert watch.error == b"first"
 
 
-def test_later_usage_replaces_what_it_counts_and_keeps_the_rest() -> None:
+def test_later_usage_replaces_only_the_fields_that_it_has() -> None:
     marks = {b"1": Mark(usage=Usage(10, 1)), b"2": Mark(usage=Usage(None, 7)), b"3": Mark(usage=Usage(0, None))}
     watch = StreamObserver(Notes(marks))
     watch.feed(b"data: 1\n\ndata: 2\n\n")
@@ -202,7 +202,7 @@ def test_tokens_are_waited_for_one_by_one() -> None:
     assert seen == [(True, False)] * 4 + [(True, True)] * 2
 
 
-def test_tokens_that_come_at_once_are_counted_one_by_one() -> None:
+def test_tokens_that_arrive_at_once_are_counted_one_by_one() -> None:
     watch = StreamObserver(Notes({b"t": TOKEN}), enough=3)
     watch.feed(b"data: t\n\ndata: t\n\n")
     assert not watch.has_enough
@@ -232,7 +232,7 @@ def test_an_end_is_a_token() -> None:
     assert watch.has_token
 
 
-def test_what_is_owed_at_the_end_is_not_owed_after_an_error() -> None:
+def test_missing_done_is_not_added_after_an_error() -> None:
     watch = StreamObserver(Notes({b"bad": Mark(error=b"bad")}))
     assert watch.missing_end == b"rest"
     watch.feed(b"data: bad\n\n")
@@ -250,7 +250,7 @@ SOUND = [
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize(("data", "count"), [(data, 1) for data in GARBLED] + [(data, 0) for data in SOUND])
 @pytest.mark.parametrize("dull", [b"", None])
-def test_event_that_is_no_object_is_counted_behind_the_first_token(
+def test_event_that_is_no_object_is_counted_after_the_first_token(
     data: bytes, count: int, end: bytes, dull: bytes | None
 ) -> None:
     notes = Notes({b"t": TOKEN}, dull=dull)

@@ -54,12 +54,12 @@ def test_giant_line_is_held_up_to_the_bound_and_is_a_token(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [65_536, 5_000_000])
-def test_stream_goes_on_behind_a_giant_line(size: int) -> None:
+def test_stream_continues_after_a_giant_line(size: int) -> None:
     watch = watched(pieces(TOKEN + token("x" * (2 * MAX_EVENT_BYTES)) + FINISH + DONE, size))
     assert (watch.has_ended, watch.missing_end, watch.held, watch.garbled) == (True, b"", b"", 0)
 
 
-def test_events_behind_a_giant_line_are_held_and_read_as_before_it() -> None:
+def test_events_after_a_giant_line_are_held_and_read_as_before_it() -> None:
     giant = token("x" * (2 * MAX_EVENT_BYTES))
     watch = watched([giant[:-9], giant[-9:], TOKEN[:9], TOKEN[9:] + FINISH[:9]])
     assert watch.held == FINISH[:9]
@@ -81,7 +81,7 @@ def test_event_that_never_ends_is_passed_on_and_proves_nothing() -> None:
 
 
 @pytest.mark.skipif(is_compiled(), reason="compiled, a module calls its own functions without looking them up")
-def test_long_event_in_small_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_event_in_small_pieces_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
     real = sse_framing.last_boundary
 
@@ -130,7 +130,7 @@ def test_chunk_cut_inside_a_character_passes_whole() -> None:
     assert (watch.has_token, watch.malformed) == (True, 0)
 
 
-def test_line_feed_that_comes_late_is_no_event_of_its_own() -> None:
+def test_late_line_feed_is_no_event_of_its_own() -> None:
     crlf = TOKEN.replace(b"\n", b"\r\n")
     watch = watched([crlf[:-1], b"\n", crlf[:-3], b"\n\r", b"\n"])
     assert (watch.has_token, watch.garbled, watch.malformed, watch.held) == (True, 0, 0, b"")
@@ -141,7 +141,7 @@ def test_line_feed_that_comes_late_is_no_event_of_its_own() -> None:
 
 @pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e"])
 @pytest.mark.parametrize("cut", [1, 7, 1000])
-def test_what_only_unicode_takes_for_the_end_of_a_line_ends_none(odd: str, cut: int) -> None:
+def test_unicode_line_separators_end_no_line(odd: str, cut: int) -> None:
     said = token(f"one{odd}data: [DONE]{odd}{odd}two")
     watch = watched(pieces(said, cut))
     assert (watch.has_token, watch.has_ended, watch.malformed, watch.garbled) == (odd >= "\x80", False, odd < "\x80", 0)
@@ -168,13 +168,13 @@ def test_byte_order_marks_between_events_are_the_same_under_any_cut(end: bytes) 
 
 
 @pytest.mark.parametrize("size", [1, 10, 1000])
-def test_bytes_behind_the_end_pass_and_change_nothing(size: int) -> None:
+def test_bytes_after_the_end_pass_and_change_nothing(size: int) -> None:
     watch = watched(pieces(TOKEN + FINISH + DONE + b"\n\n: bye\n\n\x00trailing", size))
     assert (watch.has_ended, watch.error, watch.garbled) == (True, None, 0)
     assert watch.held == b"\x00trailing"
 
 
-def test_event_behind_the_end_is_counted_when_it_is_garbled() -> None:
+def test_event_after_the_end_is_counted_when_it_is_garbled() -> None:
     assert watched([TOKEN + FINISH + DONE, b"data: trailing\n\n"]).garbled == 1
 
 

@@ -65,7 +65,7 @@ def test_paths_that_have_a_form_are_those_that_answer_with_text() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_answer_is_known_by_its_id_and_costs_nothing(path: str) -> None:
+def test_response_is_recognized_by_its_id_and_costs_nothing(path: str) -> None:
     whole = body(path)
     assert whole["id"].endswith("degraded-lg-01")
     assert whole["model"] == "gpt"
@@ -86,13 +86,13 @@ def test_stream_is_one_that_the_gateway_itself_takes_for_whole(path: str) -> Non
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_says_what_the_whole_answer_says(path: str) -> None:
+def test_stream_has_the_text_of_the_whole_response(path: str) -> None:
     data = b"".join(event.data for event in events(path))
     assert json.dumps(TEXT).encode() in data
     assert b"degraded-lg-01" in data
 
 
-def test_stream_counts_only_for_whoever_asks() -> None:
+def test_stream_has_usage_only_on_request() -> None:
     path = "/v1/chat/completions"
     assert not any(b"usage" in event.data for event in events(path))
     *_, counted, done = events(path, stream_options={"include_usage": True})
@@ -102,7 +102,7 @@ def test_stream_counts_only_for_whoever_asks() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_every_choice_says_the_same_up_to_a_bound(path: str) -> None:
+def test_every_choice_has_the_same_text_up_to_a_bound(path: str) -> None:
     assert [choice["index"] for choice in body(path, choices=3)["choices"]] == [0, 1, 2]
     assert len(body(path, choices=999)["choices"]) == 16
     streamed = [json.loads(event.data) for event in events(path, choices=3)[:-1]]
@@ -131,7 +131,7 @@ def test_prose_is_no_json_and_no_call_of_a_tool(path: str, request_: dict[str, A
 
 
 @pytest.mark.parametrize(("path", "request_"), SHAPED)
-def test_json_is_given_to_whoever_wants_json(path: str, request_: dict[str, Any]) -> None:
+def test_json_is_sent_to_clients_that_accept_json(path: str, request_: dict[str, Any]) -> None:
     assert body(path, '{"a": 1}', **request_) == body(path, '{"a": 1}')
 
 
@@ -142,5 +142,5 @@ def test_json_is_no_call_of_a_tool(path: str, request_: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", '"text"', "[" * 100_000, "{", "null"])
-def test_what_is_no_object_is_no_json_answer(text: str) -> None:
+def test_non_object_is_no_json_response(text: str) -> None:
     assert static_response_body(text, occasion("/v1/messages", output_format=SCHEMA)) is None

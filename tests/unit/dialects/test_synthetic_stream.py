@@ -1,4 +1,4 @@
-"""Whole responses written as streams: the cases that the SDK tests in e2e/test_whole_for_stream.py do not cover."""
+"""Whole responses written as streams: the cases that the SDK tests in e2e/test_unary_for_stream.py do not cover."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_choices_without_an_index_are_counted() -> None:
     assert [body["choices"][0]["index"] for body in bodies("/v1/completions", texts)] == [0, 1]
 
 
-def test_members_that_are_not_known_are_kept() -> None:
+def test_unknown_members_are_preserved() -> None:
     message = {"content": "hi", "reasoning_details": [{"type": "x"}], "refusal": None}
     answer = {"x_groq": {"id": "r"}, "choices": [{"message": message, "finish_reason": "stop", "content_filter": {}}]}
     _, said, end = bodies(CHAT, answer)
@@ -53,5 +53,5 @@ def test_response_without_a_status_is_completed() -> None:
         ("/v1/messages", {"content": [{"type": "text", "text": "x", "citations": 5}]}),
     ],
 )
-def test_what_cannot_be_written_is_refused(path: str, answer: dict[str, Any]) -> None:
+def test_unwritable_response_is_refused(path: str, answer: dict[str, Any]) -> None:
     assert stream_of(path, answer, is_usage_wanted=True) is None

@@ -25,7 +25,7 @@ async def ending(how: Literal["reset", "close"]) -> Exception | None:
         return await ended
 
 
-async def test_reset_and_close_look_different_to_the_server() -> None:
+async def test_server_distinguishes_reset_and_close() -> None:
     assert isinstance(await ending("reset"), ConnectionResetError)
     assert await ending("close") is None
 
@@ -44,13 +44,13 @@ async def test_the_client_leaves_after_a_time() -> None:
         assert time.monotonic() - started_at >= 0.05
 
 
-async def test_the_client_gives_what_it_read_when_the_server_ends_first() -> None:
+async def test_client_returns_what_it_read_when_the_server_ends_first() -> None:
     async with ScriptedProvider([Respond(b"abc"), Close()]) as provider:
         assert await VanishingClient(provider.url).vanish(raw_request("/"), after_bytes=99) == b"abc"
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_a_raw_request_has_its_length_and_the_given_headers(method: str) -> None:
+def test_raw_request_has_its_length_and_the_given_headers(method: str) -> None:
     request = raw_request("/v1/x?a=%5B", b"abc", {"x-y": "z", "host": "h"}, method=method)
     lines = request.split(b"\r\n")
     assert lines[0] == f"{method} /v1/x?a=%5B HTTP/1.1".encode()

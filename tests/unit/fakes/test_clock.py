@@ -16,7 +16,7 @@ async def test_sleep_moves_both_clocks_on_at_once_and_is_noted() -> None:
     assert clock.slept == [60.0]
 
 
-async def test_sleep_lets_others_run() -> None:
+async def test_sleep_runs_other_tasks() -> None:
     clock = ManualClock()
     ran = asyncio.Event()
     asyncio.get_running_loop().call_soon(ran.set)
@@ -39,7 +39,7 @@ async def test_a_limit_never_fires_by_itself() -> None:
     assert limit.name == "total"
 
 
-async def test_a_limit_that_is_told_to_fire_cancels_its_body_with_a_timeout() -> None:
+async def test_limit_that_is_made_to_fire_cancels_its_body_with_a_timeout() -> None:
     clock = ManualClock()
 
     async def attempt() -> None:
@@ -53,7 +53,7 @@ async def test_a_limit_that_is_told_to_fire_cancels_its_body_with_a_timeout() ->
     assert clock.limits[-1].name == "idle"
 
 
-async def test_a_limit_shows_what_it_was_set_to() -> None:
+async def test_limit_shows_its_setting() -> None:
     clock = ManualClock(now=5.0)
     limit = clock.limit()
     limit.set(7.0, "connect")
@@ -106,7 +106,7 @@ async def test_stepped_clock_wakes_each_sleeper_at_its_instant_and_in_their_orde
     assert all(sleeper.done() for sleeper in sleepers)
 
 
-async def test_sleeper_that_is_cancelled_leaves_no_alarm_behind() -> None:
+async def test_cancelled_sleeper_leaves_no_alarm() -> None:
     clock = SteppedClock()
     sleeper = asyncio.ensure_future(clock.sleep(5.0))
     await let_run()
@@ -137,7 +137,7 @@ async def test_limit_on_a_stepped_clock_ends_by_itself_and_silence_is_measured_f
     assert running.result() == 13.5
 
 
-async def test_limit_that_is_left_in_time_leaves_no_alarm_behind() -> None:
+async def test_limit_that_is_left_in_time_leaves_no_alarm() -> None:
     clock = SteppedClock(now=10.0)
     with clock.limit() as limit:
         limit.set(12.0, "total")

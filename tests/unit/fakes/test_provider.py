@@ -101,7 +101,7 @@ async def test_a_peer_that_leaves_is_noticed_during_any_step(script: list[Hold |
     assert left_at <= closed_at < left_at + 1
 
 
-async def test_steps_on_connect_come_before_any_request() -> None:
+async def test_steps_on_connect_precede_any_request() -> None:
     async with ScriptedProvider(on_connect=[Respond(b"hello"), Close()]) as provider:
         reader, writer = await connect(provider)
         assert await reader.read() == b"hello"
@@ -121,5 +121,5 @@ async def test_steps_on_connect_come_before_any_request() -> None:
         (b"P / H\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\nX", 48),
     ],
 )
-def test_a_request_ends_where_its_head_says(received: bytes, size: int | None) -> None:
+def test_request_ends_where_its_head_declares(received: bytes, size: int | None) -> None:
     assert request_size(received) == size

@@ -10,7 +10,7 @@ from tests.fakes.clock import let_run
 from tests.fakes.script import OK, SERVER_ERROR, Hang, Script, Slow, TimedScript, new_call, new_target
 
 
-async def test_outcomes_come_in_their_order_and_everything_is_noted() -> None:
+async def test_outcomes_are_played_in_order_and_everything_is_noted() -> None:
     script = Script(SERVER_ERROR, OK)
     opener: Opener = script
     target = new_target("openai/gpt-4")
@@ -21,7 +21,7 @@ async def test_outcomes_come_in_their_order_and_everything_is_noted() -> None:
     assert script.asked == [target, target]
 
 
-async def test_an_exchange_beyond_the_script_fails_the_test() -> None:
+async def test_exchange_past_the_end_of_the_script_fails_the_test() -> None:
     with pytest.raises(AssertionError, match="not in the script"):
         await Script().open(new_call(), Attempt(new_target(), 1000.0))
 
@@ -43,7 +43,7 @@ async def test_a_hanging_exchange_ends_only_by_cancellation() -> None:
         await task
 
 
-async def test_a_sleeper_is_cancelled_where_the_script_says_so() -> None:
+async def test_sleeper_is_cancelled_where_the_script_requires() -> None:
     script = Script(is_cancelled_asleep=True)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.ensure_future(script.clock.sleep(1.0))
@@ -66,7 +66,7 @@ async def test_timed_outcomes_take_their_time_at_the_same_time_each_deployment_i
     assert script.transcript == ["0 asked a/x", "0 asked b/y", "1.5 asked b/y", "6.5 broke off b/y"]
 
 
-async def test_timed_script_knows_its_end_and_raises_what_it_is_given() -> None:
+async def test_timed_script_knows_its_end_and_raises_its_exception() -> None:
     script = TimedScript(a=[RuntimeError("a bug")])
     with pytest.raises(RuntimeError, match="a bug"):
         await script.open(new_call(), Attempt(new_target("a/x"), 1000.0))

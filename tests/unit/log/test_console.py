@@ -23,7 +23,7 @@ def shown(more: dict[str, Any] | None = None, *, is_coloured: bool = False, **fi
     return to_console(line, is_coloured=is_coloured).decode()
 
 
-def test_time_level_and_event_come_first_then_what_matters() -> None:
+def test_time_level_and_event_precede_the_details() -> None:
     line = shown(logger="llm_guard.breaker", reason="5 in a row", before="closed", after="open", deployment="a/x")
     assert line == (
         "23:59:58.123 warning  breaker  deployment=a/x  before=closed  after=open"
@@ -31,18 +31,18 @@ def test_time_level_and_event_come_first_then_what_matters() -> None:
     )
 
 
-def test_attempts_are_told_in_short() -> None:
+def test_attempts_are_summarized() -> None:
     tried = {"deployment": "a/x", "outcome": "timeout", "waited_s": 0.0, "started_s": 0.1, "duration_s": 30.0,
              "reason": "too slow", "budget_left": 3.0}  # fmt: skip
     line = shown(event="call", outcome="ok", attempts=[tried, {**tried, "outcome": "ok", "waited_s": 0.5}])
     assert 'attempts=[a/x timeout 30.0 "too slow", a/x ok 0.5 30.0 "too slow"]' in line
 
 
-def test_nothing_is_said_of_what_is_not_there() -> None:
+def test_absent_fields_are_left_out() -> None:
     assert shown(refused_by=None, attempts=[], model=None) == "23:59:58.123 warning  breaker\n"
 
 
-def test_line_without_time_or_level_is_shown_all_the_same() -> None:
+def test_line_without_time_or_level_is_shown() -> None:
     assert to_console(b'{"event":"log lines dropped","count":50}\n', is_coloured=False) == (
         b"          log lines dropped  count=50\n"
     )
@@ -50,7 +50,7 @@ def test_line_without_time_or_level_is_shown_all_the_same() -> None:
 
 @pytest.mark.parametrize("text", ["\x1b[2J", "a\nb", "\x7f", "\x9b31m", "\u202egpj", "\u2028", "\udc80", "\0"])
 @pytest.mark.parametrize("key", ["event", "reason", "level", "timestamp", "exception", "strange"])
-def test_no_text_is_obeyed_by_a_terminal_or_looks_like_another_line(key: str, text: str) -> None:
+def test_no_text_controls_a_terminal_or_resembles_another_line(key: str, text: str) -> None:
     line = shown({key: f"word {text} word"})
     assert line[:-1].replace("\n    ", "").isprintable()
     assert line.endswith("\n")
@@ -60,7 +60,7 @@ def test_name_of_a_field_is_escaped_too() -> None:
     assert shown({"a\x1b": 1, "b": {"c\x1b": 2}})[:-1].isprintable()
 
 
-def test_words_of_a_provider_do_not_look_like_another_field() -> None:
+def test_text_of_a_provider_does_not_resemble_another_field() -> None:
     assert 'reason="x\\"  outcome=ok  a=\\"\\\\"' in shown(reason='x"  outcome=ok  a="\\')
 
 
@@ -98,7 +98,7 @@ def test_every_line_can_be_shown(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("is_terminal", "no_color", "is_coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
 )
-def test_console_is_coloured_on_a_terminal_unless_nobody_wants_it(
+def test_console_is_coloured_on_a_terminal_unless_disabled(
     monkeypatch: pytest.MonkeyPatch, is_terminal: bool, no_color: str, is_coloured: bool
 ) -> None:
     sink = BytesIO()

@@ -27,7 +27,7 @@ def test_nearest_name_above_counts(levels: Levels) -> None:
     assert levels.of("llm_guard.proxying") == "warning"
 
 
-def test_operators_word_goes_before_the_configs_on_the_same_name_and_outlives_a_reload(levels: Levels) -> None:
+def test_override_outranks_the_config_on_the_same_name_and_outlives_a_reload(levels: Levels) -> None:
     levels.adopt("info", {BREAKER_LOGGER: "error"})
     levels.override(BREAKER_LOGGER, "debug")
     levels.override("", "critical")
@@ -38,7 +38,7 @@ def test_operators_word_goes_before_the_configs_on_the_same_name_and_outlives_a_
     assert (levels.of(BREAKER_LOGGER), levels.of("llm_guard.app")) == ("warning", "warning")
 
 
-def test_word_that_was_never_said_can_be_taken_back(levels: Levels) -> None:
+def test_override_that_was_never_set_can_be_removed(levels: Levels) -> None:
     levels.override(BREAKER_LOGGER, None)
     assert levels.of(BREAKER_LOGGER) == "info"
 
@@ -66,7 +66,7 @@ def test_stable_loggers_modules_and_packages_are_loggers(name: str) -> None:
     "name",
     ["llm_guard.proxi", "asyncio", "llm_guard.", ".", "llm_guard..admin", "llm_guard/admin", "llm_guard.py.typed"],
 )
-def test_what_is_no_module_is_no_logger(name: str) -> None:
+def test_non_module_is_no_logger(name: str) -> None:
     assert not is_logger(name)
 
 
@@ -81,7 +81,7 @@ def stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[BytesIO]:
     LEVELS.override(BREAKER_LOGGER, None)
 
 
-def test_line_below_its_loggers_level_is_not_written_until_the_level_is_another(stdout: BytesIO) -> None:
+def test_line_below_the_level_of_its_logger_is_not_written_until_the_level_changes(stdout: BytesIO) -> None:
     writer = configure_logging()
     log = structlog.get_logger(BREAKER_LOGGER)
     log.debug("one")

@@ -67,7 +67,7 @@ def test_lines_arrive_in_order_and_are_flushed() -> None:
     assert sink.flushes == len(sink.blocks)
 
 
-def test_whoever_watches_sees_each_line_though_no_other_comes_and_the_thread_rests_between(
+def test_each_line_is_visible_at_once_and_the_thread_idles_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("llm_guard.log.writer._GATHER_S", 0.0)
@@ -84,7 +84,7 @@ def test_whoever_watches_sees_each_line_though_no_other_comes_and_the_thread_res
 
 
 @pytest.mark.usefixtures("never_gathered")
-def test_lines_that_come_together_are_written_together() -> None:
+def test_simultaneous_lines_are_written_together() -> None:
     sink = Sink()
     writer = LogWriter(sink)
     for line in numbered(1000):
@@ -102,7 +102,7 @@ def test_writer_with_nothing_to_write_can_be_closed() -> None:
     assert not writer._thread.is_alive()
 
 
-def test_stuck_reader_costs_lines_and_is_told_how_many() -> None:
+def test_stuck_reader_loses_lines_and_gets_their_number() -> None:
     sink = Sink(is_open=False)
     writer = LogWriter(sink)
     writer.write(b"first\n")
@@ -116,7 +116,7 @@ def test_stuck_reader_costs_lines_and_is_told_how_many() -> None:
     assert sink.text == b"first\n" + b"".join(numbered(WAITING_LINES)) + told
 
 
-def test_lines_find_a_place_again_when_the_reader_has_caught_up() -> None:
+def test_lines_are_accepted_again_when_the_reader_has_caught_up() -> None:
     sink = Sink(is_open=False)
     writer = LogWriter(sink)
     writer.write(b"first\n")
@@ -150,7 +150,7 @@ def test_lines_left_while_the_last_block_is_written_are_written_at_the_close() -
     assert sink.text == b"first\nsecond\n"
 
 
-def test_reader_that_is_gone_is_no_error() -> None:
+def test_missing_reader_is_no_error() -> None:
     for error in (BrokenPipeError(), ValueError("I/O operation on closed file")):
         sink = Sink(error=error)
         writer = LogWriter(sink)
@@ -178,7 +178,7 @@ def test_reader_that_is_gone_is_no_error() -> None:
         "\udc80 half",
     ],
 )
-def test_line_is_printable_ascii_and_says_what_was_said(text: str) -> None:
+def test_line_is_printable_ascii_and_preserves_the_message(text: str) -> None:
     line = to_line({"event": text, "more": [text, {"in": text}]})
     assert line.endswith(b"\n")
     assert line[:-1].decode("ascii").isprintable()
@@ -186,7 +186,7 @@ def test_line_is_printable_ascii_and_says_what_was_said(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "é"])
-def test_what_json_has_no_word_for_is_written_as_text(text: str) -> None:
+def test_value_that_json_cannot_encode_is_written_as_text(text: str) -> None:
     line = json.loads(to_line({"event": text, "error": BrokenPipeError("gone")}))
     assert line == {"event": text, "error": "gone"}
 
@@ -204,7 +204,7 @@ def stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[BytesIO]:
     LEVELS.adopt("info", {})
 
 
-def test_lines_of_structlog_and_direct_ones_keep_their_order(stdout: BytesIO) -> None:
+def test_lines_of_structlog_and_direct_ones_stay_in_order(stdout: BytesIO) -> None:
     assert direct_writer() is None
     writer = configure_logging()
     assert direct_writer() is writer

@@ -3,18 +3,18 @@ from __future__ import annotations
 from llm_guard.mock.content import example_of, say, say_json, split
 
 
-def test_prose_has_the_asked_number_of_tokens_and_characters_of_several_bytes() -> None:
+def test_prose_has_the_requested_number_of_tokens_and_characters_of_several_bytes() -> None:
     assert len(say(30)) == 30
     assert not "".join(say(12)).isascii()
 
 
-def test_no_word_is_said_twice() -> None:
+def test_no_word_occurs_twice() -> None:
     words = say(100)
     assert len(set(words)) == 100
     assert (words[1], words[13], words[25]) == ("open ", "open2 ", "open3 ")
 
 
-def test_another_text_shares_no_word_and_no_beginning_with_the_first() -> None:
+def test_other_text_shares_no_word_and_no_beginning_with_the_first() -> None:
     assert not set(say(100)) & set(say(100, is_another=True))
     assert say(1, is_another=True) == ["srekaerB "]
 

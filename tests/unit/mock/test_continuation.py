@@ -44,13 +44,13 @@ def told(given: str, order: str, *, overlap: int | None = None) -> str:
 
 
 @conversations
-def test_answer_begins_exactly_where_its_given_beginning_ends(path: str) -> None:
+def test_response_begins_exactly_where_its_given_beginning_ends(path: str) -> None:
     for cut in CUTS:
         assert "".join(speak(talk(path, USER, assistant(TEXT[:cut])), TOKENS)) == TEXT[cut:]
 
 
 @conversations
-def test_beginning_may_stand_in_blocks(path: str) -> None:
+def test_beginning_may_be_in_blocks(path: str) -> None:
     blocks = [
         {"type": "thinking", "thinking": "hm"},
         {"type": "text", "text": "Breakers op"},
@@ -77,7 +77,7 @@ def test_whitespace_of_its_own_after_the_beginning_is_overlooked(path: str) -> N
 
 @conversations
 @pytest.mark.parametrize("given", ["Breakers shut", "breakers", TEXT + "more", "when"])
-def test_what_is_no_beginning_of_the_text_is_not_gone_on_with(path: str, given: str) -> None:
+def test_other_text_than_a_beginning_is_not_continued(path: str, given: str) -> None:
     assert speak(talk(path, USER, assistant(given)), TOKENS) == say(TOKENS)
     assert speak(talk(path, USER, assistant(given), user("go on")), TOKENS) == say(TOKENS)
 
@@ -102,7 +102,7 @@ def test_prefix_is_repeated_in_a_piece_of_its_own_as_mistral_does() -> None:
         assert "".join(speak(talk("/chat/completions", assistant(TEXT[:cut], prefix=True)), TOKENS)) == TEXT
 
 
-def test_prompt_that_ends_in_a_beginning_is_gone_on_with() -> None:
+def test_prompt_that_ends_in_a_beginning_is_continued() -> None:
     for cut in CUTS:
         for prompt in (TEXT[:cut], "say: " + TEXT[:cut]):
             assert "".join(speak(ask("/completions", prompt=prompt), TOKENS)) == TEXT[cut:]
@@ -112,7 +112,7 @@ def test_prompt_that_ends_in_a_beginning_is_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("order", ['Begin with "{}".', "Repeat <last>{}</last> first", "Repeat:\n{}\n", "`…{}`"])
-def test_told_to_begin_with_its_last_words_it_repeats_them_and_goes_on(order: str) -> None:
+def test_instruction_with_its_last_words_makes_it_repeat_them_and_continue(order: str) -> None:
     for cut in CUTS:
         begun = TEXT[:cut].rstrip()
         quote = " ".join(begun.split(" ")[-3:])
@@ -132,11 +132,11 @@ def test_the_longest_quotation_of_its_end_is_repeated() -> None:
         ("Breakers open when", 'Go on after "".'),
     ],
 )
-def test_words_that_are_no_quotation_of_its_end_are_not_repeated(given: str, order: str) -> None:
+def test_words_that_do_not_quote_its_end_are_not_repeated(given: str, order: str) -> None:
     assert told(given, order) == TEXT[len(given) + 1 :]
 
 
-def test_told_without_a_quotation_it_goes_on_without_a_leading_space() -> None:
+def test_instruction_without_a_quotation_continues_without_a_leading_space() -> None:
     for cut in CUTS:
         begun = TEXT[:cut].rstrip()
         expected = TEXT if begun == TEXT.rstrip() else TEXT[len(begun) :].lstrip()
@@ -148,20 +148,20 @@ def test_part_of_a_word_is_quoted_with_the_words_before_it() -> None:
 
 
 @conversations
-def test_order_to_go_on_is_understood_in_every_conversation(path: str) -> None:
+def test_instruction_to_continue_is_understood_in_every_conversation(path: str) -> None:
     begun = [{"type": "output_text" if path == "/responses" else "text", "text": "Breakers open"}]
     order = [{"type": "input_text" if path == "/responses" else "text", "text": 'Begin with "open".'}]
     turns = [USER, {"type": "message", **assistant(begun)}, user(order)]
     assert speak(talk(path, *turns), 4) == ["open ", "when ", "providers "]
 
 
-def test_next_question_after_a_whole_answer_is_answered_anew() -> None:
+def test_next_question_after_a_whole_answer_starts_from_scratch() -> None:
     assert told(TEXT, "And what else?") == TEXT
     assert told(TEXT, 'Begin with "go3".') == TEXT
     assert told(TEXT, f'Begin with "{TEXT.split()[-1]}".') == TEXT.split()[-1] + " "
 
 
-def test_a_beginning_further_back_or_an_empty_one_is_not_gone_on_with() -> None:
+def test_earlier_or_empty_beginning_is_not_continued() -> None:
     far = talk("/chat/completions", assistant("Breakers"), USER, assistant("Hm."), USER)
     assert speak(far, 3) == say(3)
     assert told("", "Go on.") == TEXT
@@ -172,11 +172,11 @@ def test_a_beginning_further_back_or_an_empty_one_is_not_gone_on_with() -> None:
     ("overlap", "expected"),
     [(0, "providers"), (1, "when providers"), (2, "open when providers"), (9, "Breakers open when providers")],
 )
-def test_overlap_overrules_what_it_was_told(overlap: int, expected: str) -> None:
+def test_overlap_overrides_the_instruction(overlap: int, expected: str) -> None:
     assert told("Breakers open when ", 'Begin with "open when".', overlap=overlap).startswith(expected)
 
 
-def test_another_text_is_gone_on_with_by_its_own_beginning_alone() -> None:
+def test_other_text_is_continued_by_its_own_beginning_alone() -> None:
     asked = talk("/chat/completions", USER, assistant("Breakers"))
     asked.is_another = True
     assert speak(asked, 3) == ["srekaerB ", "nepo ", "nehw "]

@@ -69,6 +69,6 @@ def test_a_content_type_without_a_body_is_not_bad_json() -> None:
         (b"--XX\r\n\r\nx\r\n--XX--", {"content_type": FORM}),
     ],
 )
-def test_a_body_that_is_not_what_it_claims_is_an_error(body: bytes, headers: dict[str, str]) -> None:
+def test_body_of_another_type_than_declared_is_an_error(body: bytes, headers: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         ask("/v1/chat/completions", body, **headers)

@@ -14,7 +14,7 @@ def who_is_struck(courses: FaultStates, requests: int = 40) -> list[bool]:
     return [bool(courses.of("m", "").throw().faults) for _ in range(requests)]
 
 
-def test_switched_faults_stand_after_those_of_the_request() -> None:
+def test_switched_faults_follow_those_of_the_request() -> None:
     courses = FaultStates(0)
     courses.switch("m", "cut:1, silence")
     plan = courses.of("m+reset", "close").plan
@@ -22,14 +22,14 @@ def test_switched_faults_stand_after_those_of_the_request() -> None:
     assert courses.of("other", "").plan.faults == ()
 
 
-def test_an_empty_text_lifts_what_was_switched_on() -> None:
+def test_empty_text_clears_switched_faults() -> None:
     courses = FaultStates(0)
     courses.switch("m", "status:503")
     courses.switch("m", "")
     assert courses.of("m", "").plan.faults == ()
 
 
-def test_the_dice_start_anew_with_every_switch() -> None:
+def test_random_sequence_restarts_with_every_switch() -> None:
     courses, runs = FaultStates(7), []
     for _ in range(2):
         courses.switch("m", "status:503@50%")
@@ -55,7 +55,7 @@ def test_a_bad_switch_changes_nothing() -> None:
     assert [fault.kind for fault in courses.of("m", "").plan.faults] == ["reset"]
 
 
-async def test_places_are_given_in_the_order_of_asking_and_given_back_by_who_leaves() -> None:
+async def test_slots_are_granted_in_order_of_arrival_and_released_on_cancellation() -> None:
     course = FaultStates(0).of("m+capacity:1", "")
     served: list[int] = []
 

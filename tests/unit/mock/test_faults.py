@@ -52,13 +52,13 @@ def test_a_bad_fault_is_named_and_the_grammar_shown(text: str) -> None:
     assert GRAMMAR in str(caught.value)
 
 
-def test_faults_come_from_the_model_first_and_then_from_the_header() -> None:
+def test_faults_are_those_of_the_model_and_then_of_the_header() -> None:
     plan = parse_plan("gpt-4o+status:503@10%+latency:50ms", "reset, cut:3")
     assert plan.model == "gpt-4o"
     assert [fault.kind for fault in plan.faults] == ["status", "latency", "reset", "cut"]
 
 
-def test_a_model_without_faults_keeps_its_name() -> None:
+def test_model_without_faults_has_its_plain_name() -> None:
     plan = parse_plan("org/model:free@2024")
     assert (plan.model, plan.faults) == ("org/model:free@2024", ())
 
@@ -70,7 +70,7 @@ def test_a_share_strikes_about_that_many_requests_and_the_same_ones_again() -> N
     assert struck == [bool(plan.draw(7, number).faults) for number in range(2000)]
 
 
-def test_seed_and_model_change_who_is_struck() -> None:
+def test_seed_and_model_change_which_calls_fail() -> None:
     def who(model: str, seed: int) -> list[bool]:
         plan = parse_plan(model)
         return [bool(plan.draw(seed, number).faults) for number in range(200)]
@@ -93,13 +93,13 @@ def test_the_draw_is_the_same_in_every_process() -> None:
     ]
 
 
-def test_shares_of_one_plan_are_thrown_apart() -> None:
+def test_shares_of_one_plan_are_independent() -> None:
     plan = parse_plan("m+reset@50%+close@50%")
     seen = {tuple(f.kind for f in plan.draw(0, number).faults) for number in range(200)}
     assert seen == {(), ("reset",), ("close",), ("reset", "close")}
 
 
-def test_latencies_add_up_and_spread_both_ways() -> None:
+def test_latencies_add_up_and_spread_in_both_directions() -> None:
     assert parse_plan("m+latency:50ms+latency:1s").draw(0, 1).latency_s == pytest.approx(1.05)
     plan = parse_plan("m+latency:50ms~20ms")
     drawn = [plan.draw(0, number).latency_s for number in range(200)]
@@ -107,13 +107,13 @@ def test_latencies_add_up_and_spread_both_ways() -> None:
     assert 0.065 < max(drawn) <= 0.07
 
 
-def test_a_capacity_stands_beside_what_else_strikes() -> None:
+def test_capacity_combines_with_other_faults() -> None:
     struck = parse_plan("m+capacity:2+latency:1s+status:503").draw(0, 1)
     assert (struck.places, struck.latency_s, [fault.kind for fault in struck.faults]) == (2, 1.0, ["status"])
     assert parse_plan("m+status:503").draw(0, 1).places is None
 
 
-def test_what_is_said_stands_beside_what_else_strikes() -> None:
+def test_text_option_combines_with_other_faults() -> None:
     struck = parse_plan("m+another+overlap:2+cut:3").draw(0, 1)
     assert (struck.is_another, struck.overlap, [fault.kind for fault in struck.faults]) == (True, 2, ["cut"])
     assert parse_plan("m+preamble").draw(0, 1).has_preamble
@@ -121,7 +121,7 @@ def test_what_is_said_stands_beside_what_else_strikes() -> None:
     assert (plain.is_another, plain.overlap, plain.has_preamble) == (False, None, False)
 
 
-def test_another_text_is_said_as_often_as_its_share() -> None:
+def test_other_text_is_sent_as_often_as_its_share() -> None:
     plan = parse_plan("m+another@50%")
     assert 60 < sum(plan.draw(3, number).is_another for number in range(200)) < 140
 
@@ -131,7 +131,7 @@ def test_a_spread_wider_than_the_latency_is_never_negative() -> None:
     assert min(plan.draw(0, number).latency_s for number in range(50)) == 0
 
 
-def test_a_bucket_holds_a_second_and_tells_when_it_has_room_again() -> None:
+def test_bucket_holds_a_second_and_reports_when_it_has_room_again() -> None:
     bucket = TokenBucket(2.0)
     assert [bucket.take(10.0) for _ in range(3)] == [0.0, 0.0, 0.5]
     assert bucket.take(10.25) == pytest.approx(0.25)

@@ -30,7 +30,7 @@ def test_the_same_seed_waits_the_same() -> None:
         (503, "false", False), (503, "perhaps", True),
     ],
 )  # fmt: skip
-def test_what_is_retried(status: int | None, told: str | None, is_retried: bool) -> None:
+def test_retried_outcomes_are_listed(status: int | None, told: str | None, is_retried: bool) -> None:
     headers = {} if told is None else {"x-should-retry": told}
     assert (SdkRetries(2).try_wait_s(0, status, headers) is not None) == is_retried
 
@@ -46,20 +46,20 @@ def test_a_retry_after_is_obeyed_up_to_two_minutes(value: str, wait_s: float | N
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "soon"])
-def test_a_retry_after_that_says_nothing_leaves_the_own_wait(value: str) -> None:
+def test_retry_after_without_a_value_leaves_the_default_wait(value: str) -> None:
     wait_s = SdkRetries(2).try_wait_s(0, 429, {"retry-after": value})
     assert wait_s is not None
     assert 0.375 <= wait_s <= 0.5
 
 
-def test_milliseconds_come_before_seconds_and_dates_are_read() -> None:
+def test_milliseconds_outrank_seconds_and_dates_are_read() -> None:
     assert retry_after_s(CIMultiDict({"Retry-After": "9", "Retry-After-Ms": "250"})) == 0.25
     assert retry_after_s({"retry-after": "9", "retry-after-ms": "soon"}) == 9.0
     assert retry_after_s({"retry-after": formatdate(time.time() + 100, usegmt=True)}) == pytest.approx(100, abs=2)
     assert [retry_after_s(headers) for headers in ({}, {"retry-after": "nan"}, {"retry-after": "inf"})] == [None] * 3
 
 
-def test_who_needs_its_answer_asks_until_its_patience_ends() -> None:
+def test_persistent_client_retries_until_its_timeout() -> None:
     patient = SdkRetries(0, patience_s=30.0)
     assert patient.try_wait_s(50, 503, {"retry-after": "2", "x-should-retry": "false"}, 27.0) == 2.0
     assert patient.try_wait_s(50, 503, {"retry-after": "2"}, 28.5) is None

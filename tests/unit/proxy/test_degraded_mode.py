@@ -89,7 +89,7 @@ class World:
 # automatic
 
 
-def test_route_whose_calls_fail_is_degraded_and_told_of_once() -> None:
+def test_route_whose_calls_fail_is_degraded_and_reported_once() -> None:
     world = World()
     world.calls("one", failed=10)
     assert world.look() == [("one", True)]
@@ -99,13 +99,13 @@ def test_route_whose_calls_fail_is_degraded_and_told_of_once() -> None:
 
 
 @pytest.mark.parametrize("calls", [{"ok": 11, "failed": 10}, {"cut_short": 100}, {"unasked": 100}, {"failed": 9}])
-def test_what_is_no_outage_turns_nothing(calls: dict[str, int]) -> None:
+def test_non_outage_changes_no_mode(calls: dict[str, int]) -> None:
     world = World()
     world.calls("one", **calls)
     assert world.look() == []
 
 
-def test_answers_that_nobody_was_asked_for_hide_no_outage() -> None:
+def test_responses_without_an_upstream_hide_no_outage() -> None:
     world = World()
     world.calls("one", unasked=1000, failed=10)
     assert world.look() == [("one", True)]
@@ -136,7 +136,7 @@ def test_half_of_the_routes_in_use_make_it_the_gateways() -> None:
     assert world.degraded.snapshot().since is None
 
 
-def test_route_that_nobody_calls_is_not_counted() -> None:
+def test_unused_route_is_not_counted() -> None:
     world = World()
     world.degraded.adopt(config(one=RULES, two=RULES, three=RULES, four=RULES, five=RULES))
     world.outage("one", "two")
@@ -153,7 +153,7 @@ def test_one_routes_trouble_is_its_own() -> None:
 # operator overrides
 
 
-def test_word_outweighs_the_rule_until_it_is_taken_back() -> None:
+def test_override_outranks_the_rule_until_it_is_removed() -> None:
     world = World()
     world.outage("one")
     world.degraded.say("one", False, "it is a test")
@@ -162,7 +162,7 @@ def test_word_outweighs_the_rule_until_it_is_taken_back() -> None:
     assert (world.turns[-1], world.in_effect) == (("one", True), ["one"])
 
 
-def test_word_on_the_gateway_is_for_every_route_that_has_none_of_its_own() -> None:
+def test_override_of_the_gateway_applies_to_routes_without_their_own() -> None:
     world = World()
     world.degraded.say("two", False, "spared")
     world.degraded.say(None, True, "by hand")
@@ -172,7 +172,7 @@ def test_word_on_the_gateway_is_for_every_route_that_has_none_of_its_own() -> No
     assert world.in_effect == []
 
 
-def test_word_that_the_gateway_is_well_leaves_routes_to_themselves() -> None:
+def test_override_off_of_the_gateway_leaves_routes_to_their_rules() -> None:
     world = World()
     world.degraded.say(None, False, "spared")
     world.outage("one", "two")
@@ -203,7 +203,7 @@ def test_call_without_a_fallback_response_has_its_full_deadline(more: dict[str, 
     assert world.patience_s(call, has_stale=True) == 10.0
 
 
-def test_clients_own_patience_is_not_made_longer() -> None:
+def test_client_deadline_is_not_extended() -> None:
     world = World()
     world.outage("one")
     call = world.call(client_deadline=world.clock.now() + 3)
@@ -211,7 +211,7 @@ def test_clients_own_patience_is_not_made_longer() -> None:
     assert call.client_deadline == world.clock.now() + 3
 
 
-def test_what_is_known_of_a_call_beyond_its_answer_stays() -> None:
+def test_other_facts_of_a_disposition_stay() -> None:
     world = World()
     world.outage("one")
     call = world.call(disposition=Disposition(cache="miss"))
@@ -227,7 +227,7 @@ def test_one_in_many_waits_as_ever_where_the_rule_has_to_find_out() -> None:
     assert [world.patience_s(world.call()) for _ in range(12)] == [10.0] * 10 + [None] + [10.0]
 
 
-def test_by_an_operators_word_all_are_hurried() -> None:
+def test_override_gives_all_calls_the_degraded_deadline() -> None:
     world = World()
     world.degraded.say("one", True, "by hand")
     assert {world.patience_s(world.call()) for _ in range(30)} == {10.0}
@@ -238,7 +238,7 @@ def test_by_an_operators_word_all_are_hurried() -> None:
 # reload
 
 
-def test_reload_keeps_what_is_known_and_takes_new_rules() -> None:
+def test_reload_preserves_the_mode_and_applies_new_rules() -> None:
     world = World()
     world.outage("one")
     world.degraded.adopt(config(one={**RULES, "patience": "2s"}, two=RULES))
@@ -259,7 +259,7 @@ def test_route_that_loses_the_rules_is_no_longer_degraded() -> None:
     assert world.in_effect == []
 
 
-def test_calls_before_a_route_had_the_rules_say_nothing() -> None:
+def test_calls_before_a_route_had_the_rules_do_not_count() -> None:
     world = World()
     world.calls("plain", failed=1000)
     world.degraded.adopt(config(plain=RULES))

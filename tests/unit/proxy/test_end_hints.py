@@ -44,7 +44,7 @@ def test_probe_ends_the_cooldown_that_a_hint_began_and_no_other_deployments() ->
     assert made.cooldowns.find_hint(places[1], clock.now()) is not None
 
 
-def test_probe_ends_the_hold_of_every_gate_and_lets_a_waiting_call_in() -> None:
+def test_probe_ends_the_hold_of_every_gate_and_admits_a_waiting_call() -> None:
     clock = ManualClock()
     made, x, y = gateway(clock)
     turns: list[str] = []

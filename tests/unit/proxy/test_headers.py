@@ -55,7 +55,7 @@ def test_headers_of_one_connection_do_not_travel_to_a_client() -> None:
         "x-envoy-internal", "True-Client-IP", "X-LLM-Guard-Priority", "x-original-url",
     ],
 )  # fmt: skip
-def test_word_of_a_proxy_reaches_no_upstream_from_a_client(name: str) -> None:
+def test_proxy_header_of_a_client_reaches_no_upstream(name: str) -> None:
     assert to_upstream(call((name, "10.0.0.1"), *END_TO_END), UPSTREAM) == list(END_TO_END)
 
 
@@ -96,7 +96,7 @@ def test_only_encodings_that_can_be_decoded_are_requested(accepted: str, request
     assert to_upstream(call(*said), UPSTREAM) == [said[0], ("Accept-Encoding", requested), said[2]]
 
 
-def test_words_of_a_client_on_itself_travel_as_they_are() -> None:
+def test_user_agent_of_a_client_passes_unchanged() -> None:
     said = (("User-Agent", "OpenAI/Python 2.8.1"), ("Accept-Encoding", "gzip;q=1.0, identity"), ("Accept", "*/*"))
     assert to_upstream(call(*said), UPSTREAM) == list(said)
     assert to_upstream(call(), UPSTREAM) == []
@@ -110,7 +110,7 @@ def test_encoding_of_a_body_travels_only_with_that_body() -> None:
     assert to_client(encoded, is_inflated=True) == [encoded[1]]
 
 
-def test_upgrade_is_said_anew_in_both_directions() -> None:
+def test_upgrade_is_written_separately_in_both_directions() -> None:
     asks: Headers = (("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Key", "k"))
     said = [("Sec-WebSocket-Key", "k"), ("Connection", "Upgrade"), ("Upgrade", "websocket")]
     assert to_upstream(call(*asks, is_upgrade=True), UPSTREAM) == said
@@ -135,11 +135,11 @@ def test_every_credential_of_a_caller_is_swapped_for_the_upstream_key(auth: Auth
     assert to_upstream(call(*CREDENTIALS, ("X-Custom", "1")), upstream) == [("X-Custom", "1"), *sent]
 
 
-def test_key_that_opens_the_gateway_goes_no_further() -> None:
+def test_client_key_is_not_forwarded() -> None:
     assert to_upstream(call(*CREDENTIALS, client_key="app-1"), UPSTREAM) == []
 
 
-def test_cookie_goes_no_further_than_the_key_beside_it() -> None:
+def test_cookie_goes_no_further_than_the_key_next_to_it() -> None:
     """Where clients authenticate to the gateway, a cookie belongs to a proxy in front of it, not to the provider."""
     cookie = ("Cookie", "session=1")
     assert to_upstream(call(cookie), UPSTREAM) == [cookie]
@@ -147,7 +147,7 @@ def test_cookie_goes_no_further_than_the_key_beside_it() -> None:
     assert to_upstream(call(cookie), replace(UPSTREAM, api_key="ours", auth="none")) == []
 
 
-def test_key_among_the_protocols_of_a_websocket_goes_no_further() -> None:
+def test_key_among_the_protocols_of_a_websocket_is_not_forwarded() -> None:
     offered = ("Sec-WebSocket-Protocol", "realtime, openai-insecure-api-key.k1, v1")
     assert keys_of((offered,)) == ["k1"]
     sent = to_upstream(call(offered, client_key="app-1", is_upgrade=True), UPSTREAM)
@@ -158,7 +158,7 @@ def test_key_of_an_upstream_is_in_no_repr() -> None:
     assert "ours" not in repr(replace(UPSTREAM, api_key="ours"))
 
 
-def test_gateway_says_what_it_did() -> None:
+def test_gateway_headers_describe_its_work() -> None:
     this = call()
     assert ours(this, None) == [("x-llm-guard-request-id", "lg-1"), ("x-llm-guard-attempts", "0")]
     assert ours(this, "openai/gpt-4")[2:] == [("x-llm-guard-deployment", "openai/gpt-4")]
@@ -168,11 +168,11 @@ def test_gateway_says_what_it_did() -> None:
     ("seconds", "whole", "milliseconds"),
     [(0.0, "1", "1"), (0.2, "1", "200"), (1.0, "1", "1000"), (1.0001, "2", "1001"), (30.0, "30", "30000")],
 )
-def test_time_to_come_back_is_rounded_up(seconds: float, whole: str, milliseconds: str) -> None:
+def test_retry_after_is_rounded_up(seconds: float, whole: str, milliseconds: str) -> None:
     assert retry_after(seconds) == [("retry-after", whole), ("retry-after-ms", milliseconds)]
 
 
-def test_header_is_found_whatever_its_case_and_the_first_counts() -> None:
+def test_header_is_found_in_any_case_and_the_first_counts() -> None:
     said = (("Content-Type", "a"), ("content-type", "b"))
     assert value_of(said, "content-type") == "a"
     assert value_of(said, "date") == ""
@@ -194,14 +194,14 @@ def test_keys_are_found_in_every_form_that_sdks_use() -> None:
     assert keys_of((("X-Custom", "k"),)) == []
 
 
-def test_keys_come_in_one_order_whatever_the_order_of_headers() -> None:
+def test_keys_have_one_order_for_any_order_of_headers() -> None:
     """The keys identify the caller: a proxy that reorders or repeats headers does not make it another one."""
     key, bearer, other = ("X-API-Key", "k2"), ("Authorization", "Bearer k1"), ("Accept", "a")
     for sent in ((key, bearer), (bearer, key), (key, other, bearer, other), (other, other, bearer, key)):
         assert keys_of(sent) == ["k1", "k2"]
 
 
-def test_account_that_a_caller_chooses_is_read_whatever_the_names_case() -> None:
+def test_caller_chosen_account_is_read_in_any_case() -> None:
     said = (("OpenAI-Organization", "org-1"), ("Authorization", "Bearer k"), ("openai-project", "proj_1"))
     assert account_of(said) == ["openai-organization: org-1", "openai-project: proj_1"]
     assert account_of((("Authorization", "Bearer k"),)) == []
@@ -211,14 +211,14 @@ def test_two_headers_of_one_name_are_two_credentials() -> None:
     assert keys_of((("Authorization", "Bearer k1"), ("Authorization", "Bearer k2"))) == ["k1", "k2"]
 
 
-def test_header_of_a_credential_that_says_two_things_is_noticed() -> None:
+def test_credential_header_with_two_values_is_noticed() -> None:
     one, other = ("Authorization", "Bearer k1"), ("authorization", "Bearer k2")
     assert has_rival_keys((one, ("X-Custom", "1"), other))
     # SDKs send both forms if both are configured, and a proxy may repeat a header.
     assert not has_rival_keys((one, one, ("X-Api-Key", "k2"), ("X-Custom", "1"), ("X-Custom", "2")))
 
 
-def test_what_is_kept_of_names_is_bounded_and_stays_right() -> None:
+def test_cached_header_names_are_bounded_and_stay_right() -> None:
     """Clients choose these names."""
     for number in range(3000):
         assert to_upstream(call((f"X-{number}", "1"), ("TE", "1")), UPSTREAM) == [(f"X-{number}", "1")]

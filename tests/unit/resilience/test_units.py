@@ -130,7 +130,7 @@ def test_pydantic_reads_a_settings_dataclass_by_its_units() -> None:
         ("rate", -1, "not a number of at least 0: -1"),
     ],
 )
-def test_pydantic_names_the_key_and_passes_our_message_on(key: str, value: object, message: str) -> None:
+def test_pydantic_names_the_key_and_passes_the_message_on(key: str, value: object, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         _read(**{key: value})
     (error,) = caught.value.errors()

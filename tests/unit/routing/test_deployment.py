@@ -32,7 +32,7 @@ def test_learned_limit_has_one_gate_for_all_accounts_too() -> None:
     assert gates.of("alice", 0.0) is gates.of("bob", 0.0)
 
 
-def test_account_not_seen_for_longest_begins_anew_after_1024_others() -> None:
+def test_least_recently_seen_account_restarts_after_1024_others() -> None:
     gates = Gates(FREE)
     kept, forgotten = gates.of("kept", 0.0), gates.of("forgotten", 0.0)
     for number in range(1022):
@@ -45,7 +45,7 @@ def test_account_not_seen_for_longest_begins_anew_after_1024_others() -> None:
     assert len(gates.all()) == 1024
 
 
-def test_new_settings_hold_for_gates_that_there_are_and_for_those_to_come() -> None:
+def test_new_settings_apply_to_existing_and_future_gates() -> None:
     gates = Gates(NARROW)
     gate = gates.of("alice", 0.0)
     assert gate.try_enter(0.0) is not None
@@ -57,7 +57,7 @@ def test_new_settings_hold_for_gates_that_there_are_and_for_those_to_come() -> N
     assert gate.settings == FREE
 
 
-def test_after_an_outage_calls_return_by_and_by_at_all_gates() -> None:
+def test_after_an_outage_calls_return_gradually_at_all_gates() -> None:
     gates = Gates(FREE)
     both = gates.of("alice", 0.0), gates.of("bob", 0.0)
     gates.ramp(0.0, 10.0)

@@ -101,7 +101,7 @@ def test_near_names_are_those_of_the_config() -> None:
 # targets of a route
 
 
-def test_model_to_send_is_that_of_the_deployment_or_the_name_asked_for() -> None:
+def test_model_to_send_is_that_of_the_deployment_or_the_requested_name() -> None:
     routes = table("""
         fast: {deployments: [{upstream: openai, model: gpt-4o}, {upstream: spare}]}
         "gpt-*": {deployments: [{upstream: openai}, {upstream: spare, model: llama}]}
@@ -122,7 +122,7 @@ def test_fallbacks_follow_in_order_each_with_its_own_and_none_twice() -> None:
     ]  # fmt: skip
 
 
-def test_fallback_through_a_pattern_is_asked_for_by_its_own_name() -> None:
+def test_fallback_through_a_pattern_is_requested_by_its_own_name() -> None:
     routes = table("""
         gpt-4: {deployments: [{upstream: openai}], fallbacks: [gpt-4o-mini]}
         "gpt-*": {deployments: [{upstream: spare}]}
@@ -130,7 +130,7 @@ def test_fallback_through_a_pattern_is_asked_for_by_its_own_name() -> None:
     assert way(routes, "gpt-4")[1] == ("spare/gpt-*", "gpt-*", "gpt-4o-mini")
 
 
-def test_each_target_keeps_the_rules_of_the_model_it_comes_from() -> None:
+def test_each_target_has_the_rules_of_its_own_model() -> None:
     routes = table("""
         a: {deployments: [{upstream: openai}], fallbacks: [b], timeout: {total: 1m}, retry: {max_attempts: 1}}
         b: {deployments: [{upstream: openai}], timeout: {attempt: 7s}, retry: {max_attempts: 2}}
@@ -140,7 +140,7 @@ def test_each_target_keeps_the_rules_of_the_model_it_comes_from() -> None:
     assert [(each.timeouts.attempt, each.retry.max_attempts) for each in found.targets] == [(None, 1), (7.0, 2)]
 
 
-def test_upstream_keeps_its_key_to_itself() -> None:
+def test_key_of_an_upstream_is_hidden_from_its_repr() -> None:
     routes = table("a: {deployments: [{upstream: openai}]}")
     upstream = deployment(routes, "a").upstream
     assert (upstream.api_key, upstream.auth, upstream.base_url) == ("k1", "bearer", "https://api.openai.com/v1")
@@ -256,7 +256,7 @@ def test_name_found_by_a_pattern_shares_the_breaker_that_the_config_made_for_it(
     assert deployment(routes, "gpt-5") is route(routes, "fast").targets[1].deployment
 
 
-def test_pattern_keeps_the_256_names_last_asked_for() -> None:
+def test_pattern_remembers_the_256_names_last_requested() -> None:
     routes = table("""
         "gpt-*": {deployments: [{upstream: openai}], fallbacks: [spare]}
         "x-*": {deployments: [{upstream: openai}]}
@@ -291,7 +291,7 @@ def test_deployments_are_each_listed_once() -> None:
 # reload
 
 
-def test_reload_keeps_breaker_budget_and_last_success_under_new_settings() -> None:
+def test_reload_preserves_breaker_budget_and_last_success_under_new_settings() -> None:
     before = table("a: {deployments: [{upstream: openai}]}")
     old = deployment(before, "a")
     open_breaker(old)
@@ -307,7 +307,7 @@ def test_reload_keeps_breaker_budget_and_last_success_under_new_settings() -> No
     assert (new.breaker.settings.open_for, new.budget.settings.ratio) == (9.0, 0.7)
 
 
-def test_reload_gives_a_new_key_to_the_upstream_of_a_kept_deployment() -> None:
+def test_reload_gives_a_new_key_to_the_upstream_of_an_unchanged_deployment() -> None:
     before = table("a: {deployments: [{upstream: openai}]}")
     after = table("a: {deployments: [{upstream: openai}]}", before, UPSTREAMS.replace("k1", "k2"))
     assert deployment(after, "a").upstream.api_key == "k2"
@@ -324,7 +324,7 @@ def test_digest_of_a_key_follows_the_key_and_is_in_no_repr() -> None:
     assert first.key_digest not in repr(first)
 
 
-def test_reload_keeps_the_breaker_of_a_host_under_the_settings_of_the_defaults() -> None:
+def test_reload_preserves_the_breaker_of_a_host_under_the_settings_of_the_defaults() -> None:
     models = "a: {deployments: [{upstream: openai}], breaker: {open_for: 7s}}"
     before = table(models)
     after = table(f"b: {{deployments: [{{upstream: openai, model: other}}]}}\n  {models}", before)
@@ -337,13 +337,13 @@ def test_reload_keeps_the_breaker_of_a_host_under_the_settings_of_the_defaults()
     assert deployment(moved, "a").host is not deployment(before, "a").host
 
 
-def test_reload_that_renames_a_model_keeps_the_breaker_of_its_deployment() -> None:
+def test_reload_that_renames_a_model_preserves_the_breaker_of_its_deployment() -> None:
     before = table("a: {deployments: [{upstream: openai, model: m}]}")
     after = table("b: {deployments: [{upstream: openai, model: m}]}", before)
     assert deployment(after, "b").breaker is deployment(before, "a").breaker
 
 
-def test_reload_starts_anew_where_the_deployment_is_another_one() -> None:
+def test_reload_starts_from_scratch_for_a_different_deployment() -> None:
     before = table("a: {deployments: [{upstream: openai, model: m}]}")
     breaker = deployment(before, "a").breaker
     moved = table("a: {deployments: [{upstream: openai, model: m}]}", before, UPSTREAMS.replace("api.openai", "x"))
@@ -352,7 +352,7 @@ def test_reload_starts_anew_where_the_deployment_is_another_one() -> None:
     assert all(deployment(each, "a").breaker is not breaker for each in (moved, remodelled, other))
 
 
-def test_reload_that_parts_two_models_keeps_the_breaker_where_nothing_changed() -> None:
+def test_reload_that_separates_two_models_preserves_the_breaker_where_nothing_changed() -> None:
     before = table("""
         a: {deployments: [{upstream: openai, model: m}]}
         b: {deployments: [{upstream: openai, model: m}], breaker: {open_for: 1s}}
@@ -369,7 +369,7 @@ def test_reload_that_parts_two_models_keeps_the_breaker_where_nothing_changed() 
     assert deployment(after, "c").breaker not in {deployment(before, name).breaker for name in "ab"}
 
 
-def test_reload_keeps_the_breakers_of_names_found_by_a_pattern_and_of_pass_through() -> None:
+def test_reload_preserves_the_breakers_of_names_found_by_a_pattern_and_of_pass_through() -> None:
     before = table('"gpt-*": {deployments: [{upstream: openai}]}')
     open_breaker(deployment(before, "gpt-4"))
     after = table('"gpt-*": {deployments: [{upstream: openai}], breaker: {open_for: 1s}}', before)
@@ -381,7 +381,7 @@ def test_reload_keeps_the_breakers_of_names_found_by_a_pattern_and_of_pass_throu
     assert new.targets[0].deployment.breaker is old.targets[0].deployment.breaker
 
 
-def test_reload_keeps_the_order_in_which_names_were_asked_for() -> None:
+def test_reload_preserves_the_order_in_which_names_were_requested() -> None:
     before = table('"gpt-*": {deployments: [{upstream: openai}]}')
     for i in range(256):
         route(before, f"gpt-{i}")
@@ -393,7 +393,7 @@ def test_reload_keeps_the_order_in_which_names_were_asked_for() -> None:
     assert "gpt-1" not in models
 
 
-def test_name_that_moves_between_an_entry_of_its_own_and_a_pattern_keeps_its_breaker() -> None:
+def test_name_that_moves_between_an_entry_of_its_own_and_a_pattern_preserves_its_breaker() -> None:
     pattern = '"gpt-*": {deployments: [{upstream: openai}]}'
     own = "gpt-4: {deployments: [{upstream: openai}]}"
     first = table(pattern)
@@ -447,7 +447,7 @@ def test_table_that_cannot_be_built_changes_nothing_of_the_one_before() -> None:
     assert (settings_of(before), dressed) == (was, [])
 
 
-def test_table_changes_what_it_has_carried_over_when_it_takes_over() -> None:
+def test_table_changes_carried_over_objects_when_it_takes_over() -> None:
     before = table(OLD)
     route(before, "m-1")
     dressed: list[Deployment] = []
@@ -468,13 +468,13 @@ def test_table_changes_what_it_has_carried_over_when_it_takes_over() -> None:
     assert dressed == [found]
 
 
-def test_breaker_that_nothing_took_at_the_reload_is_let_go() -> None:
+def test_breaker_that_was_not_carried_over_is_released() -> None:
     before = table("fast: {deployments: [{upstream: openai, model: gpt-4}]}")
     after = table('"gpt-*": {deployments: [{upstream: openai}]}', before)
     assert deployment(after, "gpt-4").breaker is not deployment(before, "fast").breaker
 
 
-def test_deployment_that_was_dropped_starts_anew_when_it_comes_back() -> None:
+def test_dropped_deployment_starts_from_scratch_when_it_comes_back() -> None:
     pattern = '"gpt-*": {deployments: [{upstream: openai}]}'
     before = table(pattern)
     old = deployment(before, "gpt-0")

@@ -51,7 +51,7 @@ def reasons(file: AuditFile, limit: int = 100, before: int | None = None) -> lis
     return [each.reason for each in file.latest(limit, before)]
 
 
-def test_what_is_written_outlives_the_process(file_in: FileIn, tmp_path: Path) -> None:
+def test_written_changes_outlive_the_process(file_in: FileIn, tmp_path: Path) -> None:
     first = file_in(tmp_path)
     said = entry(detail={"for": "10m", "changes": [{"key": "é\n", "after": None}]})
     first.append([said])
@@ -59,7 +59,7 @@ def test_what_is_written_outlives_the_process(file_in: FileIn, tmp_path: Path) -
     assert file_in(tmp_path).latest(10, None) == [msgspec.structs.replace(said, id=1)]
 
 
-def test_newest_comes_first_page_by_page(file_in: FileIn, tmp_path: Path) -> None:
+def test_newest_is_first_page_by_page(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     for number in range(5):
         file.append([entry(str(number))])
@@ -69,7 +69,7 @@ def test_newest_comes_first_page_by_page(file_in: FileIn, tmp_path: Path) -> Non
     assert reasons(file, 2, 1) == []
 
 
-def test_nobody_else_can_read_it(file_in: FileIn, tmp_path: Path) -> None:
+def test_no_other_user_can_read_it(file_in: FileIn, tmp_path: Path) -> None:
     folder = tmp_path / "state"
     file = file_in(folder)
     file.append([entry()])
@@ -79,7 +79,7 @@ def test_nobody_else_can_read_it(file_in: FileIn, tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_nobody_else_can_read_it_any_more(file_in: FileIn, tmp_path: Path) -> None:
+def test_existing_file_becomes_unreadable_for_other_users(file_in: FileIn, tmp_path: Path) -> None:
     first = file_in(tmp_path)
     first.append([entry()])
     first.close()
@@ -100,7 +100,7 @@ def test_nothing_is_taken_out_of_it_or_changed(file_in: FileIn, tmp_path: Path, 
     assert reasons(file) == ["an outage"]
 
 
-def test_what_is_written_is_on_the_disk(file_in: FileIn, tmp_path: Path) -> None:
+def test_written_changes_are_on_the_disk(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append([entry()])
     connection = file._database._connection
@@ -132,7 +132,7 @@ def test_folder_that_cannot_be_had_is_named(file_in: FileIn, tmp_path: Path) -> 
         file_in(tmp_path / "file" / "state").append([entry()])
 
 
-def test_full_disk_is_told_and_the_next_change_tries_again(file_in: FileIn, tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_the_next_change_tries_again(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append([entry("before")])
     assert file._database._connection is not None
@@ -169,7 +169,7 @@ def test_file_with_damage_inside_is_moved_aside(file_in: FileIn, tmp_path: Path)
     assert (tmp_path / f"{FILE}.broken-1").exists()
 
 
-def test_reading_a_broken_file_tells_and_moves_nothing(file_in: FileIn, tmp_path: Path) -> None:
+def test_reading_a_broken_file_reports_it_and_moves_nothing(file_in: FileIn, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database" * 100)
     with pytest.raises(StoreError, match="not a database"):
         file_in(tmp_path).latest(10, None)
@@ -227,7 +227,7 @@ def test_many_that_begin_at_once_lose_nothing(file_in: FileIn, tmp_path: Path) -
     assert [each.name for each in tmp_path.glob("*.broken-*") if "-wal" not in each.name] == [f"{FILE}.broken-1"]
 
 
-def test_broken_file_is_looked_at_by_one_gateway_at_a_time(file_in: FileIn, tmp_path: Path) -> None:
+def test_broken_file_is_checked_by_one_gateway_at_a_time(file_in: FileIn, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database" * 100)
     other = os.open(tmp_path / "audit.lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(other, fcntl.LOCK_EX)
@@ -256,7 +256,7 @@ def test_gateway_that_was_stopped_with_the_lock_holds_no_other_up_for_ever(
     assert reasons(file) == ["now"]
 
 
-def test_one_that_waits_too_long_for_another_says_so(
+def test_too_long_a_wait_for_another_gateway_is_reported(
     file_in: FileIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_guard.storage.sqlite_file._BUSY_S", 0.01)
@@ -273,7 +273,7 @@ def test_one_that_waits_too_long_for_another_says_so(
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted"])
-def test_file_that_is_taken_away_is_begun_anew(file_in: FileIn, tmp_path: Path, how: str) -> None:
+def test_removed_file_is_created_again(file_in: FileIn, tmp_path: Path, how: str) -> None:
     file = file_in(tmp_path)
     file.append([entry("before")])
     if how == "moved":
@@ -285,7 +285,7 @@ def test_file_that_is_taken_away_is_begun_anew(file_in: FileIn, tmp_path: Path, 
     assert reasons(file) == ["after"]
 
 
-def test_detail_of_somebody_elses_hand_is_shown_as_it_is(file_in: FileIn, tmp_path: Path) -> None:
+def test_invalid_detail_is_shown_as_it_is(file_in: FileIn, tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.append([entry()])
     other = sqlite3.connect(tmp_path / FILE)

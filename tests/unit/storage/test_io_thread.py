@@ -9,7 +9,7 @@ from llm_guard.storage.errors import StoreError
 from llm_guard.storage.io_thread import IoThread
 
 
-def test_work_is_done_in_one_thread_in_the_order_in_which_it_came() -> None:
+def test_work_is_done_in_one_thread_in_order_of_arrival() -> None:
     worker, seen = IoThread("disk"), []
 
     def act(number: int) -> None:

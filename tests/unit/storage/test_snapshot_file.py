@@ -15,7 +15,7 @@ def file_in(folder: Path) -> SnapshotFile:
     return SnapshotFile(lambda: folder, "gateway.json")
 
 
-def test_what_is_written_is_read_and_nothing_else_lies_beside_it(tmp_path: Path) -> None:
+def test_written_state_is_read_and_leaves_no_other_file(tmp_path: Path) -> None:
     file = file_in(tmp_path / "state")
     assert file.read() is None
     assert not (tmp_path / "state").exists()
@@ -26,7 +26,7 @@ def test_what_is_written_is_read_and_nothing_else_lies_beside_it(tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "state" / "gateway.json").stat().st_mode) == 0o600
 
 
-def test_write_that_fails_in_the_middle_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_fails_in_the_middle_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = file_in(tmp_path)
     file.write(b"first")
 
@@ -42,7 +42,7 @@ def test_write_that_fails_in_the_middle_leaves_what_was_there(tmp_path: Path, mo
     assert file.read() == b"third"
 
 
-def test_gateway_of_the_same_name_takes_over_and_the_one_before_stops(tmp_path: Path) -> None:
+def test_gateway_of_the_same_name_takes_over_and_the_earlier_one_stops(tmp_path: Path) -> None:
     one, other = file_in(tmp_path), file_in(tmp_path)
     one.write(b"one")
     other.write(b"other")
@@ -52,7 +52,7 @@ def test_gateway_of_the_same_name_takes_over_and_the_one_before_stops(tmp_path: 
     other.write(b"other again")
 
 
-def test_file_that_was_taken_away_is_written_anew(tmp_path: Path) -> None:
+def test_removed_file_is_written_again(tmp_path: Path) -> None:
     file = file_in(tmp_path)
     file.write(b"one")
     (tmp_path / "gateway.json").unlink()
@@ -70,7 +70,7 @@ def test_link_and_pipe_in_its_place_are_neither_followed_nor_waited_for(tmp_path
     assert file_in(tmp_path).read() == b""
 
 
-def test_name_tells_machines_addresses_and_ports_apart_and_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_distinguishes_machines_addresses_and_ports_and_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {file_name("::", 80), file_name("0.0.0.0", 80), file_name("::", 81), file_name("../x/y", 80)}
     monkeypatch.setattr("socket.gethostname", lambda: "another")
     names.add(file_name("::", 80))

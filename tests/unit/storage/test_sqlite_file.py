@@ -47,7 +47,7 @@ def read(database: SqliteFile, query: str = "SELECT word FROM words ORDER BY row
 # schema versions
 
 
-def test_older_file_is_brought_up_and_keeps_what_it_has(opened: Opening) -> None:
+def test_older_file_is_migrated_without_loss(opened: Opening) -> None:
     write(opened(FORM), "owl")
     newer = opened(NEWER)
     assert read(newer, "SELECT size FROM words") == [3]
@@ -78,7 +78,7 @@ def test_gateway_that_is_older_than_the_file_has_become_writes_no_more(opened: O
 # transactions
 
 
-def test_what_fails_in_the_middle_is_not_there(opened: Opening) -> None:
+def test_failed_transaction_is_rolled_back(opened: Opening) -> None:
     database = opened()
     write(database, "owl")
     with pytest.raises(ZeroDivisionError), database.writing() as connection:
@@ -100,7 +100,7 @@ def test_all_that_is_read_at_once_is_of_one_instant(opened: Opening) -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", 1 << 80, {}])
-def test_value_that_cannot_be_written_is_told(opened: Opening, value: object) -> None:
+def test_value_that_cannot_be_written_is_reported(opened: Opening, value: object) -> None:
     database = opened()
     with pytest.raises(StoreError, match=r"^words\.db: "), database.writing() as connection:
         connection.execute("INSERT INTO words VALUES (?)", (value,))
@@ -108,9 +108,7 @@ def test_value_that_cannot_be_written_is_told(opened: Opening, value: object) ->
     assert read(database) == ["owl"]
 
 
-def test_whole_file_is_looked_through_once_and_again_when_it_was_broken(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_intact_file_is_checked_once_and_again_after_damage(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     connect = sqlite3.connect
 
@@ -139,7 +137,7 @@ def test_whole_file_is_looked_through_once_and_again_when_it_was_broken(
     assert looked() == 2
 
 
-def test_large_file_is_looked_through_when_sqlite_has_met_what_is_broken(
+def test_large_file_is_checked_when_sqlite_has_met_damage(
     opened: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_guard.storage.sqlite_file._LARGE_BYTES", 0)
@@ -160,7 +158,7 @@ def test_large_file_is_looked_through_when_sqlite_has_met_what_is_broken(
     assert (tmp_path / "words.db.broken-1").exists()
 
 
-def test_durability_is_as_the_form_says(opened: Opening) -> None:
+def test_durability_is_that_of_the_spec(opened: Opening) -> None:
     assert read_synchronous(opened(FORM)) == 2
     assert read_synchronous(opened(DatabaseSpec("words.db", "the words", (FIRST,), is_durable=False))) == 1
 
@@ -173,7 +171,7 @@ def read_synchronous(database: SqliteFile) -> object:
 # files beside the database
 
 
-def test_log_beside_the_file_stays_while_somebody_reads_and_is_emptied_after(opened: Opening, tmp_path: Path) -> None:
+def test_write_ahead_log_stays_during_a_read_and_is_emptied_after(opened: Opening, tmp_path: Path) -> None:
     one, other = opened(), opened()
     write(one, "the quick brown fox")
     with other.reading() as connection:
@@ -188,7 +186,7 @@ def test_log_beside_the_file_stays_while_somebody_reads_and_is_emptied_after(ope
     assert b"quick" not in (tmp_path / "words.db").read_bytes()
 
 
-def test_giving_back_what_is_not_open_does_nothing(opened: Opening, tmp_path: Path) -> None:
+def test_release_without_a_reserve_does_nothing(opened: Opening, tmp_path: Path) -> None:
     opened().give_back()
     assert list(tmp_path.iterdir()) == []
 
@@ -196,7 +194,7 @@ def test_giving_back_what_is_not_open_does_nothing(opened: Opening, tmp_path: Pa
 # disk reserve
 
 
-def test_reserve_is_given_once_and_taken_back(opened: Opening, tmp_path: Path) -> None:
+def test_reserve_is_released_once_and_restored(opened: Opening, tmp_path: Path) -> None:
     database = opened(DatabaseSpec("words.db", "the words", (FIRST,), reserve_bytes=5000))
     assert not database.has_released_reserve()
     write(database, "owl")

@@ -30,7 +30,7 @@ def test_without_a_home_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         state_folder(None, {})
 
 
-def test_nobody_else_can_look_into_a_folder_that_is_made(tmp_path: Path) -> None:
+def test_no_other_user_can_read_a_created_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     make_private(folder)
     make_private(folder)
@@ -38,7 +38,7 @@ def test_nobody_else_can_look_into_a_folder_that_is_made(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777, 0o2750])
-def test_folder_that_is_there_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+def test_existing_folder_has_its_mode_unchanged(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     with capture_logs() as log:
         make_private(tmp_path)
@@ -46,7 +46,7 @@ def test_folder_that_is_there_keeps_its_mode(tmp_path: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o702, 0o2770])
-def test_folder_in_which_others_may_put_their_own_is_told_of_and_left_alone(tmp_path: Path, mode: int) -> None:
+def test_folder_that_others_may_write_to_is_reported_and_left_alone(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     with capture_logs() as log:
         make_private(tmp_path)
@@ -56,7 +56,7 @@ def test_folder_in_which_others_may_put_their_own_is_told_of_and_left_alone(tmp_
     assert line["remedy"] == f"chmod go-w {tmp_path}"
 
 
-def test_remedy_can_be_pasted_whatever_the_folder_is_called(tmp_path: Path) -> None:
+def test_remedy_can_be_pasted_for_any_folder_name(tmp_path: Path) -> None:
     folder = tmp_path / "a b; $(c)"
     folder.mkdir()
     folder.chmod(0o777)

@@ -23,7 +23,7 @@ def mode(path: Path) -> int:
 # the token
 
 
-def test_token_is_made_once_and_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_token_is_generated_once_and_no_other_user_can_read_it(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     assert read_token(folder) is None
     token, is_new = shared_token(folder)
@@ -67,7 +67,7 @@ def test_file_that_holds_no_whole_token_is_not_used_and_not_replaced(tmp_path: P
     assert path.read_bytes() == content
 
 
-def test_file_that_others_could_read_is_narrowed_and_that_is_said(tmp_path: Path) -> None:
+def test_file_that_others_could_read_is_restricted_and_that_is_reported(tmp_path: Path) -> None:
     token, _ = shared_token(tmp_path)
     for wide in (0o644, 0o640, 0o660):
         (tmp_path / FILE).chmod(wide)
@@ -79,7 +79,7 @@ def test_file_that_others_could_read_is_narrowed_and_that_is_said(tmp_path: Path
         assert token not in str(log)
 
 
-def test_file_that_anybody_could_have_written_is_not_trusted(tmp_path: Path) -> None:
+def test_file_that_any_user_could_have_written_is_not_trusted(tmp_path: Path) -> None:
     shared_token(tmp_path)
     (tmp_path / FILE).chmod(0o606)
     with pytest.raises(StoreError, match="all users can write to"):

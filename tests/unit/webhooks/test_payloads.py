@@ -34,7 +34,7 @@ def sent(form: str, *notices: Notice) -> Any:
     return json.loads(body(config(form), notices, "host-1", WALL))
 
 
-def test_generic_says_everything_and_when_it_was_sent() -> None:
+def test_generic_payload_has_all_fields_and_its_send_time() -> None:
     assert sent("generic", notice(), notice("resolved", id="2")) == {
         "version": 1,
         "source": "host-1",
@@ -110,7 +110,7 @@ def test_key_for_pagerduty_is_short_and_printable_and_differs_with_the_subject(s
     assert all(len(key) <= 255 and key.isprintable() and key.isascii() for key in keys)
 
 
-def test_alertmanager_is_told_when_an_alert_ends_or_would_if_nothing_more_were_heard() -> None:
+def test_alertmanager_gets_the_end_of_an_alert_or_its_expected_end() -> None:
     (firing,), (resolved,) = sent("alertmanager", notice()), sent("alertmanager", notice("resolved", at=WALL - 5))
     assert firing == {
         "labels": {
@@ -160,13 +160,13 @@ def test_alertmanager_gets_the_labels_by_which_its_config_groups(
     }  # fmt: skip
 
 
-def test_every_rule_says_what_to_do() -> None:
+def test_every_rule_states_what_to_do() -> None:
     told = [each for name in RULES for each in sent("alertmanager", notice(alert=name))]
     assert all(each["annotations"]["action"] != "None: this is a test." for each in told)
     assert len({each["annotations"]["action"] for each in told}) == len(RULES)
 
 
-def test_one_machine_does_not_resolve_what_another_has_told_pagerduty() -> None:
+def test_one_machine_does_not_resolve_the_pagerduty_alert_of_another() -> None:
     keys = {
         json.loads(body(config("pagerduty"), [notice(subject=subject)], host, WALL))["dedup_key"]
         for host in ("host-1", "host-2")

@@ -74,7 +74,7 @@ async def test_notice_is_sent_at_once() -> None:
     assert view.last_problem is None
 
 
-async def test_what_comes_together_goes_together() -> None:
+async def test_simultaneous_notices_are_sent_together() -> None:
     receiver = Receiver()
     async with webhook(receiver) as one:
         for number in range(120):
@@ -84,7 +84,7 @@ async def test_what_comes_together_goes_together() -> None:
     assert [each for ids in receiver.ids() for each in ids] == [f"{number}" for number in range(120)]
 
 
-async def test_one_that_is_busy_is_asked_again_later_and_later_under_the_same_delivery() -> None:
+async def test_busy_webhook_is_retried_with_backoff_under_the_same_delivery() -> None:
     receiver = Receiver(BUSY, BUSY, BUSY, DELIVERED)
     async with webhook(receiver) as one:
         one.offer(notice())
@@ -99,7 +99,7 @@ async def test_one_that_is_busy_is_asked_again_later_and_later_under_the_same_de
     assert one.view().delivered == 1
 
 
-async def test_wait_that_it_asks_for_is_kept() -> None:
+async def test_requested_wait_is_obeyed() -> None:
     receiver = Receiver(WebhookResult(False, True, "answered 429", 120.0), DELIVERED)
     async with webhook(receiver) as one:
         one.offer(notice())
@@ -123,7 +123,7 @@ async def test_refusal_is_final_and_counted_and_the_next_is_sent() -> None:
     assert [(line["event"], line["will_retry"]) for line in lines] == [("webhook delivery failed", False)]
 
 
-async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tried() -> None:
+async def test_notice_that_fails_for_half_an_hour_is_given_up_and_the_next_is_tried() -> None:
     receiver = Receiver(BUSY)
     with capture_logs() as lines:
         async with webhook(receiver) as one:
@@ -138,7 +138,7 @@ async def test_one_that_is_dead_for_half_an_hour_is_given_up_and_the_next_is_tri
     assert told == [True, False, True], "not one line for each attempt"
 
 
-async def test_what_comes_while_it_is_dead_waits_in_order_and_the_oldest_is_dropped_and_counted() -> None:
+async def test_notices_during_an_outage_wait_in_order_and_the_oldest_is_dropped_and_counted() -> None:
     receiver = Receiver(BUSY)
     with capture_logs() as lines:
         async with webhook(receiver) as one:
@@ -155,7 +155,7 @@ async def test_what_comes_while_it_is_dead_waits_in_order_and_the_oldest_is_drop
     assert any(line["event"].startswith("alerts dropped") for line in lines)
 
 
-async def test_rate_is_kept_and_what_is_too_much_waits_and_goes_in_one() -> None:
+async def test_rate_is_enforced_and_the_excess_is_batched() -> None:
     receiver = Receiver()
     async with webhook(receiver, rate="30/m") as one:
         for number in range(5):
@@ -170,7 +170,7 @@ async def test_rate_is_kept_and_what_is_too_much_waits_and_goes_in_one() -> None
     assert one.view().dropped == 0
 
 
-async def test_retries_keep_to_the_rate_as_well() -> None:
+async def test_retries_stay_within_the_rate_as_well() -> None:
     receiver = Receiver(BUSY)
     async with webhook(receiver, rate="6/h") as one:
         one.offer(notice())
@@ -186,7 +186,7 @@ async def test_retries_keep_to_the_rate_as_well() -> None:
         ({"min_severity": "critical", "send_resolved": False}, ["critical"]),
     ],
 )
-async def test_one_hears_of_what_it_wants_to_hear(facts: dict[str, Any], heard: list[str]) -> None:
+async def test_webhook_gets_only_the_notices_that_it_wants(facts: dict[str, Any], heard: list[str]) -> None:
     receiver = Receiver()
     async with webhook(receiver, **facts) as one:
         for severity in ("critical", "warning", "info"):
@@ -221,7 +221,7 @@ async def test_pagerduty_gets_one_event_in_each_request() -> None:
     assert [body["event_action"] for body in receiver.bodies] == ["trigger", "resolve"]
 
 
-async def test_bug_does_not_silence_the_alerts_to_come() -> None:
+async def test_bug_does_not_silence_later_alerts() -> None:
     receiver = Receiver()
     real, broken = receiver.post, [True]
 
@@ -243,7 +243,7 @@ async def test_bug_does_not_silence_the_alerts_to_come() -> None:
     assert [line["event"] for line in lines] == ["unexpected error in a webhook"]
 
 
-async def test_test_is_sent_once_before_all_that_waits_and_whatever_is_wanted() -> None:
+async def test_test_notice_is_sent_once_before_all_others_and_regardless_of_filters() -> None:
     receiver = Receiver(BUSY)
     async with webhook(receiver, min_severity="critical") as one:
         one.offer(notice(1))
@@ -254,7 +254,7 @@ async def test_test_is_sent_once_before_all_that_waits_and_whatever_is_wanted() 
     assert one.view().last_problem == "answered 503"
 
 
-async def test_what_waits_is_sent_when_it_stops() -> None:
+async def test_pending_notices_are_sent_at_shutdown() -> None:
     receiver = Receiver()
     one = Webhook(config(), receiver.post, "host-1", receiver.clock, lambda: 0.5)
     one.start()
@@ -266,7 +266,7 @@ async def test_what_waits_is_sent_when_it_stops() -> None:
     assert lines == []
 
 
-async def test_what_cannot_be_sent_when_it_stops_is_logged() -> None:
+async def test_unsendable_notices_are_logged_at_shutdown() -> None:
     receiver = Receiver()
     receiver.hang.clear()
     one = Webhook(config(), receiver.post, "host-1", receiver.clock, lambda: 0.5)
@@ -302,13 +302,13 @@ async def webhooks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Webhooks]:
     await both.stop()
 
 
-async def test_everybody_is_told(webhooks: Webhooks) -> None:
+async def test_every_webhook_is_notified(webhooks: Webhooks) -> None:
     webhooks.tell(notice())
     await let_run()
     assert receivers(webhooks) == {"a": 1, "b": 1}
 
 
-async def test_reload_keeps_who_has_not_changed_and_replaces_the_others(webhooks: Webhooks) -> None:
+async def test_reload_preserves_unchanged_webhooks_and_replaces_the_others(webhooks: Webhooks) -> None:
     webhooks.tell(notice(1))
     await let_run()
     kept = webhooks.find("a")

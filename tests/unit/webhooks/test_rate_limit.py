@@ -3,7 +3,7 @@ from __future__ import annotations
 from llm_guard.webhooks.rate_limit import BURST, SendRate
 
 
-def test_burst_goes_at_once_and_then_one_at_a_time() -> None:
+def test_burst_is_sent_at_once_and_then_one_at_a_time() -> None:
     rate = SendRate(0.5)
     for _ in range(BURST):
         assert rate.wait_s(0) == 0
@@ -14,7 +14,7 @@ def test_burst_goes_at_once_and_then_one_at_a_time() -> None:
     assert rate.snapshot(2).wait_s == 2
 
 
-def test_rest_gives_no_more_than_a_burst() -> None:
+def test_idle_time_saves_no_more_than_a_burst() -> None:
     rate = SendRate(0.5)
     rate.take(0)
     for _ in range(BURST):
@@ -22,7 +22,7 @@ def test_rest_gives_no_more_than_a_burst() -> None:
     assert rate.wait_s(10_000) == 2
 
 
-def test_what_goes_out_of_turn_is_waited_for_by_the_next() -> None:
+def test_send_out_of_turn_delays_the_next() -> None:
     rate = SendRate(1)
     for _ in range(BURST + 3):
         rate.take(0)

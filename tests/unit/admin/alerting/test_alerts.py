@@ -25,7 +25,7 @@ def recover(world: World) -> None:
     world.pass_s(62)
 
 
-def test_alert_is_told_once_when_it_fires_and_once_when_it_resolves() -> None:
+def test_alert_is_notified_once_when_it_fires_and_once_when_it_resolves() -> None:
     world = failing(World())
     world.pass_s(300)
     assert world.told.said() == [FIRING]
@@ -44,7 +44,7 @@ def test_firing_and_resolving_of_one_alert_have_one_id_and_the_next_has_another(
     assert second.at > second.since
 
 
-def test_what_is_told_of_a_resolved_alert_is_how_it_is_now_and_what_was() -> None:
+def test_notice_of_a_resolved_alert_has_its_current_and_former_state() -> None:
     world = failing(World())
     recover(world)
     assert world.told.notices[1].summary == (
@@ -79,7 +79,7 @@ def test_rules_that_never_fired_are_counted_as_such() -> None:
     assert not any(alert == "loop_lag" for alert, _ in counts)
 
 
-def test_what_fires_shows_how_it_is_now() -> None:
+def test_firing_alert_shows_its_current_state() -> None:
     world = failing(World())
     world.end_calls("gpt", good=10)
     world.pass_s(1)
@@ -88,7 +88,7 @@ def test_what_fires_shows_how_it_is_now() -> None:
     assert raised.finding.verdict == "bad"
 
 
-def test_resolved_alerts_are_kept_the_newest_first_and_bounded() -> None:
+def test_resolved_alerts_are_stored_newest_first_and_bounded() -> None:
     world = World(success_rate={"resolve_after": "0s"})
     for _ in range(120):
         failing(world)
@@ -100,20 +100,20 @@ def test_resolved_alerts_are_kept_the_newest_first_and_bounded() -> None:
     assert all(each.resolved_at is not None for each in resolved)
 
 
-def test_alert_of_which_nothing_is_heard_says_so_when_it_resolves() -> None:
+def test_alert_without_signals_states_that_when_it_resolves() -> None:
     world = failing(World())
     world.pass_s(QUIET_S)
     assert world.told.said() == [FIRING, RESOLVED]
     assert world.told.notices[1].summary.startswith("gpt: nothing new for 10 min; before: 0 % of the last 100 calls")
 
 
-def test_what_is_well_leaves_nothing_behind() -> None:
+def test_healthy_subject_leaves_nothing() -> None:
     world = failing(World())
     recover(world)
     assert not world.alerts._watched
 
 
-def test_numbers_are_looked_at_once_a_second() -> None:
+def test_numbers_are_evaluated_once_a_second() -> None:
     world = World()
     looks = 0
 
@@ -132,7 +132,7 @@ def test_numbers_are_looked_at_once_a_second() -> None:
 # silences
 
 
-def test_silence_keeps_an_alert_from_being_told_but_not_from_being() -> None:
+def test_silence_suppresses_the_notice_but_not_the_alert() -> None:
     world = World()
     silence(world, 3600)
     failing(world)
@@ -145,7 +145,7 @@ def test_silence_keeps_an_alert_from_being_told_but_not_from_being() -> None:
     assert world.told.notices == []
 
 
-def test_what_a_silence_kept_back_is_told_when_it_ends() -> None:
+def test_silenced_notice_is_sent_when_the_silence_ends() -> None:
     world = World()
     silence(world, 60)
     failing(world)
@@ -155,7 +155,7 @@ def test_what_a_silence_kept_back_is_told_when_it_ends() -> None:
     assert world.told.said() == [FIRING]
 
 
-def test_what_a_silence_kept_back_is_told_when_it_is_taken_back() -> None:
+def test_silenced_notice_is_sent_when_the_silence_is_removed() -> None:
     world = World()
     silence(world, 3600)
     failing(world)
@@ -164,14 +164,14 @@ def test_what_a_silence_kept_back_is_told_when_it_is_taken_back() -> None:
     assert world.told.said() == [FIRING]
 
 
-def test_end_of_what_was_told_is_told_though_it_is_silenced() -> None:
+def test_end_of_a_notified_alert_is_notified_despite_a_silence() -> None:
     world = failing(World())
     silence(world, 3600)
     recover(world)
     assert world.told.said() == [FIRING, RESOLVED], "what it has opened elsewhere must not stay open"
 
 
-def test_silence_of_another_subject_keeps_nothing_back() -> None:
+def test_silence_of_another_subject_suppresses_nothing() -> None:
     world = World()
     silence(world, 3600, subject="small")
     failing(world)
@@ -181,7 +181,7 @@ def test_silence_of_another_subject_keeps_nothing_back() -> None:
 # reminders
 
 
-def test_what_goes_on_firing_is_reminded_of_every_minute_unless_it_is_silenced() -> None:
+def test_firing_alert_is_repeated_every_minute_unless_it_is_silenced() -> None:
     world = failing(World())
     world.pass_s(3 * RESENT_EVERY_S)
     assert len(world.told.reminders) == 3
@@ -194,7 +194,7 @@ def test_what_goes_on_firing_is_reminded_of_every_minute_unless_it_is_silenced()
 # reload
 
 
-def test_rule_that_is_turned_off_resolves_what_it_has_raised() -> None:
+def test_disabled_rule_resolves_its_alerts() -> None:
     world = failing(World())
     world.alerts.adopt(config_of(alerts={"success_rate": "off"}).ops.alerts)
     assert world.told.said() == [FIRING, RESOLVED]
@@ -207,7 +207,7 @@ def test_rule_that_is_turned_off_resolves_what_it_has_raised() -> None:
     assert world.told.said() == [FIRING, RESOLVED, FIRING]
 
 
-def test_reload_changes_thresholds_and_severities_of_what_fires_from_then_on() -> None:
+def test_reload_changes_thresholds_and_severities_of_firing_alerts() -> None:
     world = World()
     world.alerts.adopt(config_of(alerts={"success_rate": {"below": 0.5, "severity": "info"}}).ops.alerts)
     world.end_calls("gpt", good=70, bad=30)
@@ -219,7 +219,7 @@ def test_reload_changes_thresholds_and_severities_of_what_fires_from_then_on() -
     assert world.alerts.counts()["success_rate", "info"] == 1
 
 
-def test_alert_goes_on_over_a_reload() -> None:
+def test_alert_continues_over_a_reload() -> None:
     world = failing(World())
     world.alerts.adopt(world.config.ops.alerts)
     world.pass_s(5)

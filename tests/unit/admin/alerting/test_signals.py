@@ -17,7 +17,7 @@ def test_model_whose_calls_fail_is_found() -> None:
     assert world.firing() == {("success_rate", "gpt")}
 
 
-def test_outcomes_from_before_a_silence_say_nothing_of_now() -> None:
+def test_outcomes_before_a_silence_prove_nothing_about_now() -> None:
     world = World()
     world.end_calls("gpt", bad=100)
     world.pass_s(1)
@@ -63,7 +63,7 @@ def test_streams_are_judged_by_their_first_token_and_others_whole() -> None:
     assert world.firing() == {("latency", "gpt (first token)")}
 
 
-def test_reload_keeps_what_is_usual() -> None:
+def test_reload_preserves_the_baseline() -> None:
     world = World()
     for _ in range(900):
         world.answer("gpt", 1, 1.0)
@@ -91,7 +91,7 @@ def test_calls_that_name_no_model_have_no_usual_latency() -> None:
 
 @pytest.mark.parametrize("by", ["breaker", "limit", "cooldown", "deadline"])
 @pytest.mark.parametrize(("per_second", "passing"), [(1, 0), (1, 1), (5, 5), (200, 200), (200, 0)])
-def test_model_half_of_whose_calls_are_refused_is_an_alert_within_15_s(by: str, per_second: int, passing: int) -> None:
+def test_model_with_half_of_its_calls_refused_is_an_alert_within_15_s(by: str, per_second: int, passing: int) -> None:
     world = World()
     for _ in range(120):  # two minutes without refusals
         world.pass_calls("gpt", per_second + passing)
@@ -160,7 +160,7 @@ def test_deployment_that_fails_at_once_is_a_spike() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "invalid_request", "client_cancelled", "context_length", "model_not_found"])
-def test_what_a_client_alone_can_bring_about_is_no_failure(outcome: str) -> None:
+def test_client_caused_error_is_no_failure(outcome: str) -> None:
     world = World()
     world.fail_attempts("one/gpt", 1000, outcome)
     world.pass_s(1)
@@ -230,7 +230,7 @@ def test_breaker_that_is_half_open_still_fires() -> None:
     assert world.firing() == {("breaker_open", "one/gpt")}
 
 
-def test_breaker_that_opens_and_closes_between_two_looks_is_found() -> None:
+def test_breaker_that_opens_and_closes_between_two_checks_is_found() -> None:
     world = World()
     world.break_down("one/gpt")
     world.repair("one/gpt")
@@ -323,7 +323,7 @@ def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> No
 # other signals
 
 
-def test_own_credential_in_a_cooldown_is_found_once_whatever_its_account() -> None:
+def test_configured_credential_in_cooldown_is_found_once_for_any_account() -> None:
     world = World()
     credential = world.deployment("one/gpt").credential
     assert credential is not None
@@ -333,7 +333,7 @@ def test_own_credential_in_a_cooldown_is_found_once_whatever_its_account() -> No
     assert world.firing() == {("credential_cooldown", "one")}
 
 
-def test_callers_credential_is_the_callers_own_to_look_after() -> None:
+def test_rejected_credential_of_a_caller_is_no_alert() -> None:
     world = World()
     world.refuse_credential("credential", "two", "http://127.0.0.1:2/v1", "digest", "")
     world.refuse_credential("credential", "one", "http://127.0.0.1:1/v1", "another key", "")
@@ -353,7 +353,7 @@ def test_credential_in_a_cooldown_again_is_one_alert() -> None:
     assert world.told.said()[1:] == [("resolved", "credential_cooldown", "one")]
 
 
-def test_engine_that_gave_up_is_told_by_the_journal() -> None:
+def test_engine_that_gave_up_is_reported_by_the_event_log() -> None:
     world = World()
     world.journal.note("engine", engine="vllm", state="gave_up")
     world.pass_s(1)
@@ -383,7 +383,7 @@ def test_file_that_cannot_be_used_is_an_alert_until_it_can() -> None:
     assert world.firing() == set()
 
 
-def test_lag_of_any_look_is_seen_by_the_next_one_that_judges() -> None:
+def test_lag_of_any_tick_is_seen_by_the_next_evaluation() -> None:
     world = World()
     world.clock.advance(0.25)
     world.lag_s = 0.6

@@ -42,7 +42,7 @@ def test_nothing_is_known_before_the_first_step() -> None:
     assert (view.at, view.total.calls_per_second, view.models) == ([], [], {})
 
 
-def test_step_shows_what_happened_within_it() -> None:
+def test_step_shows_its_events() -> None:
     past = Past()
     past.call("gpt", 10)
     past.step()
@@ -61,7 +61,7 @@ def test_step_shows_what_happened_within_it() -> None:
     assert view.total == line
 
 
-def test_step_that_comes_late_is_as_long_as_it_was() -> None:
+def test_late_step_has_its_true_length() -> None:
     past = Past()
     past.call("gpt", 10)
     past.clock.advance(20.0)
@@ -69,7 +69,7 @@ def test_step_that_comes_late_is_as_long_as_it_was() -> None:
     assert past.history.view().total.calls_per_second == [0.5]
 
 
-def test_line_that_begins_later_is_unknown_before() -> None:
+def test_series_that_begins_later_is_unknown_before() -> None:
     past = Past()
     past.step(2)
     past.call("gpt", 5)
@@ -79,7 +79,7 @@ def test_line_that_begins_later_is_unknown_before() -> None:
     assert view.total.calls_per_second == [0.0, 0.0, 1.0]
 
 
-def test_a_quarter_of_an_hour_is_kept() -> None:
+def test_quarter_of_an_hour_is_stored() -> None:
     past = Past()
     past.call("gpt", 5)
     past.step(STEPS + 3)
@@ -90,7 +90,7 @@ def test_a_quarter_of_an_hour_is_kept() -> None:
     assert view.total.calls_per_second == [0.0] * STEPS
 
 
-def test_only_the_busiest_have_lines_and_the_others_one_together() -> None:
+def test_only_the_busiest_have_series_and_the_others_share_one() -> None:
     past = Past()
     for number in range(MODELS + 3):
         past.call(f"m{number}", number + 1)
@@ -119,7 +119,7 @@ def test_model_that_becomes_busy_takes_the_idlest_ones_place() -> None:
     assert view.models[OTHERS].calls_per_second == [None, 0.4]
 
 
-def test_memory_does_not_grow_with_models_that_come_and_go() -> None:
+def test_memory_does_not_grow_with_temporary_models() -> None:
     past = Past()
     for number in range(500):
         past.call(f"m{number}", 5)
@@ -159,7 +159,7 @@ def test_last_minute_of_a_deployment_is_that_of_its_attempts() -> None:
     assert past.history.deployment("a/x").tally.attempts == 0
 
 
-def test_names_that_were_never_asked_for_have_nothing_and_leave_nothing_behind() -> None:
+def test_names_that_were_never_requested_have_no_history_and_create_none() -> None:
     past = Past()
     assert past.history.model("never").tally.calls == past.history.deployment("never").tally.calls == 0
     assert not past.counters.models

@@ -12,7 +12,7 @@ from llm_guard.admin.http.endpoint import AdminRequest, Refused
 from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.audit.test_changes import InMemory
-from tests.unit.admin.overrides.acted_on import ActedOn, config, deployment
+from tests.unit.admin.overrides.override_world import ActedOn, config, deployment
 
 
 class World(ActedOn):
@@ -55,7 +55,7 @@ async def test_limits_of_a_label_are_those_of_every_name_under_it() -> None:
     assert world.trail.entries[0].detail == {"retry_ratio": 0.0, "concurrency": 3}
 
 
-async def test_later_word_adds_to_the_earlier_one() -> None:
+async def test_later_limit_adds_to_the_earlier_one() -> None:
     world = World()
     await world.set(concurrency=3)
     await world.set(max_queue=7, concurrency=None)
@@ -64,7 +64,7 @@ async def test_later_word_adds_to_the_earlier_one() -> None:
     assert world.all[0].budget.settings.max_ratio == 0.5
 
 
-async def test_reset_leads_back_to_what_the_config_says() -> None:
+async def test_reset_restores_the_configured_limits() -> None:
     world = World()
     await world.set(concurrency=3)
     await world.set(concurrency="adaptive")
@@ -74,7 +74,7 @@ async def test_reset_leads_back_to_what_the_config_says() -> None:
     assert (await world.reset())["warnings"] == ["the limits of a/m-* were those of the config"]
 
 
-async def test_name_that_is_asked_for_later_is_held_to_the_same() -> None:
+async def test_name_that_is_requested_later_has_the_same_limits() -> None:
     world = World()
     await world.set(concurrency=3)
     world.all.append(late := deployment("a/m-*", "m-3"))
@@ -84,7 +84,7 @@ async def test_name_that_is_asked_for_later_is_held_to_the_same() -> None:
     assert settings(late)[2] is None
 
 
-async def test_names_that_a_pattern_has_let_go_are_not_kept() -> None:
+async def test_names_that_a_pattern_has_dropped_are_not_stored() -> None:
     world = World()
     await world.set(concurrency=3)
     world.all = world.all[1:]

@@ -5,7 +5,7 @@ import pytest
 from llm_guard.admin.api.parameters import check_known, labels_of, left_alone
 from llm_guard.admin.http.endpoint import Refused
 from llm_guard.routing.route_table import compile_routes
-from tests.unit.admin.overrides.acted_on import config
+from tests.unit.admin.overrides.override_world import config
 
 A, B = {"upstream": "a"}, {"upstream": "b"}
 BOTH = config(
@@ -20,11 +20,11 @@ def test_labels_are_those_of_the_deployments_that_are_made() -> None:
     assert labels_of(BOTH) == made
 
 
-def test_pattern_that_nobody_has_asked_for_has_its_label() -> None:
+def test_pattern_without_requests_has_its_label() -> None:
     assert labels_of(BOTH)["a/m-*"] == "a"
 
 
-def test_slip_is_answered_with_what_was_meant() -> None:
+def test_typing_error_is_answered_with_a_suggestion() -> None:
     with pytest.raises(Refused) as refused:
         check_known("a/gtp-x", labels_of(BOTH).keys(), "deployment")
     assert (refused.value.status, refused.value.code) == (404, "unknown_deployment")

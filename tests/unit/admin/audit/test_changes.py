@@ -50,7 +50,7 @@ class World:
         return [(event.kind, event.facts) for event in self.journal.since(0)[0]]
 
 
-async def test_change_is_done_written_down_told_and_answered() -> None:
+async def test_change_is_made_audited_published_and_answered() -> None:
     world = World()
     with capture_logs() as log:
         answer = await world.make(lambda: ChangeResult({"state": "closed"}, {"was": "open"}, ["look out"]))
@@ -76,14 +76,14 @@ async def test_change_that_takes_its_time_is_written_down_when_it_is_done() -> N
     assert len(world.trail.entries) == 1
 
 
-async def test_change_is_done_though_it_cannot_be_written_down_and_the_answer_says_so() -> None:
+async def test_change_that_cannot_be_audited_is_made_and_the_response_reports_it() -> None:
     world = World()
     world.trail.problem = "the disk is full"
     answer = await world.make(lambda: ChangeResult(1))
     assert (answer["now"], answer["audited"], answer["audit_error"]) == (1, False, "the disk is full")
 
 
-async def test_what_is_refused_is_no_change() -> None:
+async def test_refused_change_is_no_change() -> None:
     world = World()
 
     def refuse() -> ChangeResult:
@@ -105,7 +105,7 @@ async def test_change_that_breaks_in_the_middle_is_written_down_as_such() -> Non
     assert [each.detail for each in world.trail.entries] == [{"failed": "KeyError"}]
 
 
-async def test_change_whose_operator_leaves_in_the_middle_is_written_down_as_such() -> None:
+async def test_change_whose_operator_disconnects_is_audited_as_such() -> None:
     world = World()
 
     async def hang() -> ChangeResult:

@@ -73,7 +73,7 @@ async def test_changes_are_written_in_order_and_not_by_the_event_loop() -> None:
     assert threading.current_thread().name not in disk.threads
 
 
-async def test_what_cannot_be_written_is_logged_whole_and_shown_and_written_with_the_next() -> None:
+async def test_unwritable_change_is_logged_whole_shown_and_written_with_the_next() -> None:
     disk = Disk()
     disk.problem = "the disk is full"
     async with trail_on(disk) as trail:
@@ -112,7 +112,7 @@ async def test_disk_that_does_not_answer_is_not_waited_for_but_may_answer_later(
         assert await trail.wait_written(written) is None
 
 
-async def test_who_leaves_while_the_disk_is_slow_leaves_the_change_on_its_way() -> None:
+async def test_disconnect_while_the_disk_is_slow_does_not_cancel_the_change() -> None:
     disk = Disk()
     disk.goes_on.clear()
     async with trail_on(disk) as trail:
@@ -149,7 +149,7 @@ async def test_process_may_end_while_the_disk_hangs() -> None:
         await written
 
 
-async def test_whatever_the_disk_says_no_change_is_lost() -> None:
+async def test_no_change_is_lost_for_any_disk_error() -> None:
     disk = Disk()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk, "append", lambda _entries: 1 // 0)
@@ -160,7 +160,7 @@ async def test_whatever_the_disk_says_no_change_is_lost() -> None:
     assert disk.written == ["x", "y"]
 
 
-async def test_memory_for_what_cannot_be_written_is_bounded() -> None:
+async def test_memory_for_unwritable_changes_is_bounded() -> None:
     disk = Disk()
     disk.problem = "the disk is full"
     async with trail_on(disk) as trail:
@@ -171,7 +171,7 @@ async def test_memory_for_what_cannot_be_written_is_bounded() -> None:
         assert (await shown(trail))[0] == str(KEPT + 1)
 
 
-async def test_end_waits_for_what_is_on_its_way() -> None:
+async def test_end_waits_for_pending_changes() -> None:
     disk = Disk()
     disk.goes_on.clear()
     trail = AuditWriter(disk, SteppedClock())
@@ -196,7 +196,7 @@ async def read_in_vain(trail: AuditWriter, clock: SteppedClock) -> None:
     assert [type(each) for each in told] == [asyncio.CancelledError, Refused] * (MOST_READING // 2)
 
 
-async def test_readers_of_a_disk_that_hangs_are_bounded_though_they_leave() -> None:
+async def test_readers_of_a_hanging_disk_are_bounded_though_they_disconnect() -> None:
     disk, clock = Disk(), SteppedClock()
     disk.goes_on.clear()
     async with trail_on(disk, clock) as trail:

@@ -36,7 +36,7 @@ async def give(path: str, **headers: str) -> AdminResponse:
 # serving
 
 
-async def test_page_says_what_the_browser_may_do() -> None:
+async def test_page_has_a_content_security_policy() -> None:
     policy = dict((await give("/dashboard")).headers)["Content-Security-Policy"].split("; ")
     assert policy == [
         "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:",
@@ -54,7 +54,7 @@ async def test_page_says_what_the_browser_may_do() -> None:
         ("/inter-latin.woff2", "font/woff2"),
     ],
 )  # fmt: skip
-async def test_files_say_what_they_are(path: str, kind: str) -> None:
+async def test_files_have_their_content_types(path: str, kind: str) -> None:
     answer = await give(f"/dashboard{path}")
     assert (answer.status, answer.content_type) == (200, kind)
     assert answer.body
@@ -76,13 +76,13 @@ async def test_files_say_what_they_are(path: str, kind: str) -> None:
         "a\0b",
     ],
 )
-async def test_what_is_not_on_the_list_is_not_there(name: str) -> None:
+async def test_file_that_is_not_listed_is_not_found(name: str) -> None:
     with pytest.raises(Refused, match="no such file") as refused:
         await give(f"/dashboard/{name}")
     assert refused.value.status == 404
 
 
-async def test_address_with_a_slash_behind_leads_to_the_page() -> None:
+async def test_address_with_a_trailing_slash_leads_to_the_page() -> None:
     answer = await give("/dashboard/")
     assert (answer.status, answer.headers) == (308, (("Location", "../dashboard"),))
 
@@ -130,7 +130,7 @@ def test_no_text_can_become_markup_or_a_script(name: str) -> None:
 
 
 @each
-def test_nothing_is_asked_of_anybody_else(name: str) -> None:
+def test_nothing_is_requested_from_other_hosts(name: str) -> None:
     names = {"http://www.w3.org/2000/svg"}  # an XML namespace, which is never requested
     assert set(re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s\"')]*", TEXT[name])) <= names
     assert not re.search(r"@import", TEXT[name])
@@ -144,14 +144,14 @@ def test_page_has_no_inline_script_style_or_handler() -> None:
     assert not re.search(r"\saction=", page)
 
 
-def test_token_is_kept_by_no_script() -> None:
+def test_no_script_stores_the_token() -> None:
     assert [name for name, text in TEXT.items() if "localStorage" in text] == ["theme.js"]
     assert [name for name, text in TEXT.items() if "sessionStorage" in text] == ["api.js"]
     assert not any("document.cookie" in text or "authorization" in text for text in TEXT.values())
     assert [name for name, text in TEXT.items() if re.search(r"\blocation\b", text)] == ["login.js"]
 
 
-def test_library_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
+def test_library_is_as_published_and_has_its_licence() -> None:
     """uPlot 1.6.32, as published on npm."""
     prints = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in (FOLDER / "uplot").iterdir()}
     assert prints == UPLOT
@@ -159,7 +159,7 @@ def test_library_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
     assert "The MIT License" in (FOLDER / "uplot" / "LICENSE").read_text()
 
 
-def test_font_is_as_it_was_published_and_its_licence_is_beside_it() -> None:
+def test_font_is_as_published_and_has_its_licence() -> None:
     """Inter 4.1, Latin, as published on npm in @fontsource-variable/inter 5.3.0."""
     prints = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in (FOLDER / "inter").iterdir()}
     assert prints == {"LICENSE": "3b0a5fca3d17942c", "inter-latin.woff2": "3100e775e8616cd2"}
@@ -230,5 +230,5 @@ def test_every_colour_is_a_variable_with_both_themes() -> None:
     assert "gradient" not in style
 
 
-def test_motion_ends_where_none_is_wanted() -> None:
+def test_motion_stops_if_reduced_motion_is_preferred() -> None:
     assert "@media (prefers-reduced-motion: reduce)" in TEXT["style.css"]

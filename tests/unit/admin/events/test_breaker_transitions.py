@@ -43,7 +43,7 @@ def fail(breaker: Breaker, now: float) -> None:
     breaker.settle(permit, Signal.UNHEALTHY, now)
 
 
-def test_change_is_told_once() -> None:
+def test_change_is_published_once() -> None:
     deployment = new_deployment()
     scene = Scene(deployment)
     assert scene.look() == []
@@ -53,7 +53,7 @@ def test_change_is_told_once() -> None:
     assert scene.look() == []
 
 
-def test_changes_are_told_in_the_order_in_which_they_happened() -> None:
+def test_changes_are_published_in_their_order() -> None:
     one, two = new_deployment("a/x"), new_deployment("b/y")
     scene = Scene(one, two)
     fail(two.breaker, 1000.0)
@@ -64,7 +64,7 @@ def test_changes_are_told_in_the_order_in_which_they_happened() -> None:
     ]  # fmt: skip
 
 
-def test_upstreams_breaker_is_told_once_for_all_its_deployments() -> None:
+def test_change_of_an_upstream_breaker_is_published_once_for_all_its_deployments() -> None:
     one = new_deployment("a/x")
     scene = Scene(one, replace(new_deployment("a/y"), host=one.host))
     one.host.force("forced_open", 1000.0)
@@ -72,7 +72,7 @@ def test_upstreams_breaker_is_told_once_for_all_its_deployments() -> None:
     assert told == {"upstream": "a", "before": "closed", "after": "forced_open", "reason": "set by an operator"}
 
 
-def test_reload_that_makes_deployments_anew_tells_nothing_again_and_loses_nothing() -> None:
+def test_reload_that_recreates_deployments_repeats_and_loses_nothing() -> None:
     deployment = new_deployment()
     scene = Scene(deployment)
     fail(deployment.breaker, 1000.0)
@@ -84,7 +84,7 @@ def test_reload_that_makes_deployments_anew_tells_nothing_again_and_loses_nothin
     assert scene.look() == []
 
 
-def test_deployment_that_is_new_and_has_changed_already_is_told() -> None:
+def test_new_deployment_that_has_already_changed_is_published() -> None:
     scene = Scene()
     scene.look()
     late = new_deployment("a/late")
@@ -106,7 +106,7 @@ def test_changes_that_the_breaker_has_forgotten_are_counted() -> None:
     assert scene.look() == []
 
 
-def test_name_under_a_pattern_is_told_beside_the_label() -> None:
+def test_name_under_a_pattern_is_published_with_the_label() -> None:
     named = replace(new_deployment("a/gpt-*"), model="gpt-5")
     scene = Scene(named)
     fail(named.breaker, 1000.0)

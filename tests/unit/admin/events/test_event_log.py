@@ -15,7 +15,7 @@ def test_events_are_counted_from_one_and_dated() -> None:
     assert (first.at, second.id, second.at) == ("2027-01-15T08:00:00.000000Z", 2, "2027-01-15T08:00:02.000000Z")
 
 
-def test_who_comes_back_gets_what_it_missed() -> None:
+def test_returning_reader_gets_missed_events() -> None:
     journal = EventLog(ManualClock())
     for _ in range(3):
         journal.note("reload")
@@ -23,7 +23,7 @@ def test_who_comes_back_gets_what_it_missed() -> None:
     assert journal.since(3) == ([], True)
 
 
-def test_who_comes_back_too_late_is_told_so() -> None:
+def test_reader_that_returns_too_late_gets_a_gap() -> None:
     journal = EventLog(ManualClock())
     for _ in range(KEPT + 2):
         journal.note("reload")
@@ -32,13 +32,13 @@ def test_who_comes_back_too_late_is_told_so() -> None:
     assert journal.since(2)[1]
 
 
-def test_reader_of_an_earlier_process_is_told_that_something_is_lost() -> None:
+def test_reader_of_an_earlier_process_gets_a_gap() -> None:
     journal = EventLog(ManualClock())
     journal.note("reload")
     assert journal.since(700) == ([], False)
 
 
-def test_readers_hear_of_events_until_they_leave() -> None:
+def test_readers_get_events_until_they_unsubscribe() -> None:
     journal, heard = EventLog(ManualClock()), list[OperatorEvent]()
     leave = journal.subscribe(heard.append)
     journal.note("reload")

@@ -23,7 +23,7 @@ async def test_reader_takes_all_that_waits_at_once() -> None:
     assert await reader.take() == b"ab"
 
 
-async def test_reader_who_waits_is_woken() -> None:
+async def test_waiting_reader_is_woken() -> None:
     reader, _ = new_reader()
     taking = asyncio.ensure_future(reader.take())
     await asyncio.sleep(0)
@@ -32,7 +32,7 @@ async def test_reader_who_waits_is_woken() -> None:
     assert await taking == b"a"
 
 
-async def test_reader_gets_what_waits_before_the_end() -> None:
+async def test_reader_gets_pending_events_before_the_end() -> None:
     reader, said = new_reader()
     reader.put(b"a")
     reader.end()
@@ -42,7 +42,7 @@ async def test_reader_gets_what_waits_before_the_end() -> None:
     assert said == []
 
 
-async def test_reader_who_waits_is_told_of_the_end() -> None:
+async def test_waiting_reader_is_notified_of_the_end() -> None:
     reader, _ = new_reader()
     taking = asyncio.ensure_future(reader.take())
     await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def test_reader_with_too_many_bytes_waiting_is_dropped() -> None:
     assert said == ["dropped"]
 
 
-async def test_what_was_taken_waits_no_more() -> None:
+async def test_delivered_events_are_no_longer_pending() -> None:
     reader, said = new_reader()
     for _ in range(3):
         for _ in range(MAX_EVENTS):
@@ -104,7 +104,7 @@ def test_event_is_one_block_of_lines() -> None:
     }  # fmt: skip
 
 
-def test_first_words_name_their_kind() -> None:
+def test_first_event_names_its_kind() -> None:
     block = ServerSentEvents().of(Hello("1.0", "b007", 3), "b007-3")
     assert block.startswith(b"id: b007-3\nevent: hello\ndata: ")
     assert json.loads(block.split(b"data: ")[1]) == {"kind": "hello", "version": "1.0", "boot": "b007", "last_id": 3}
@@ -116,6 +116,6 @@ def test_text_is_the_same_json() -> None:
     assert Texts().of(EVENT, "b007-7") == websocket.frame(websocket.TEXT, as_json(EVENT))
 
 
-def test_half_a_surrogate_pair_can_be_told() -> None:
+def test_half_a_surrogate_pair_can_be_sent() -> None:
     told = json.loads(as_json(OperatorEvent(1, "1970-01-01T00:00:00.000Z", "breaker", {"deployment": "a/\ud800"})))
     assert told["facts"] == {"deployment": "a/\ud800"}

@@ -50,7 +50,7 @@ def cookie_of(guard: Authenticator, at: int = 0, wall: float = WALL) -> dict[str
      {"origin": "http://evil.example"}, {"host": "attacker.example"}, {"host": ""},
      {"authorization": "Basic czNjcmV0"}, {"authorization": "s3cret"}, {"cookie": f"token={TOKEN}"}],
 )  # fmt: skip
-def test_request_without_a_token_is_refused_as_such_whatever_else_it_says(also: dict[str, str]) -> None:
+def test_request_without_a_token_is_refused_for_that_despite_other_headers(also: dict[str, str]) -> None:
     with pytest.raises(Refused) as raised:
         guarding().check("GET", {**HOST, **also}, WALL)
     assert (raised.value.status, raised.value.code) == (401, "token_needed")
@@ -58,7 +58,7 @@ def test_request_without_a_token_is_refused_as_such_whatever_else_it_says(also: 
     assert dict(raised.value.headers)["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_gateway_without_any_token_lets_nobody_in() -> None:
+def test_gateway_without_any_token_authorizes_no_request() -> None:
     guard = Authenticator(Ops(), credentials_of(Ops(), None), ())
     for headers in (HOST, HERE, {**HOST, "authorization": "Bearer "}, {**HOST, "authorization": "Bearer None"}):
         with pytest.raises(Refused) as raised:
@@ -103,7 +103,7 @@ def test_socket_of_a_browser_brings_its_token_as_a_protocol() -> None:
 # cookies
 
 
-def test_cookie_stands_for_the_token_that_it_was_made_with() -> None:
+def test_cookie_is_valid_for_the_token_that_it_was_made_with() -> None:
     guard = guarding()
     callers = [guard.check("GET", {**HOST, **cookie_of(guard, at)}, WALL) for at in range(3)]
     assert [each.name for each in callers] == ["operator", "ann", "vic"]
@@ -148,19 +148,19 @@ def test_right_cookie_does_not_make_a_wrong_token_good() -> None:
 # hosts, origins and bodies
 
 
-def test_names_that_are_not_ours_are_refused_with_a_token_too() -> None:
+def test_unknown_host_names_are_refused_with_a_token_too() -> None:
     for host in ("attacker.example", "attacker.example:8080", "localhost.attacker.example", ""):
         assert code({"host": host, **BEARER}) == "unknown_host"
 
 
-def test_names_of_ours_and_addresses_pass() -> None:
+def test_configured_host_names_and_addresses_pass() -> None:
     for host in ("localhost", "LOCALHOST:1", "guard.example:80", "192.0.2.7", "[::1]:8080", "[2001:db8::1]"):
         assert code({"host": host, **BEARER}) == ""
     assert code({"host": "ops.example", **BEARER}, hosts=("Ops.Example",)) == ""
     assert code({"host": "any.example", **BEARER}, hosts=("*",)) == ""
 
 
-def test_pages_of_another_origin_may_not_ask() -> None:
+def test_pages_of_another_origin_are_refused() -> None:
     assert code({**HERE, "origin": "http://127.0.0.1:8080"}) == ""
     for origin in ("http://evil.example", "http://127.0.0.1:8081", "null", "http://127.0.0.1"):
         assert code({**HERE, "origin": origin}) == "foreign_origin"
@@ -169,7 +169,7 @@ def test_pages_of_another_origin_may_not_ask() -> None:
     assert code({**HERE, "sec-fetch-site": "same-site"}) == "foreign_origin"
 
 
-def test_changes_must_come_as_json() -> None:
+def test_changes_must_be_json() -> None:
     assert code(HERE, method="POST") == "json_needed"
     assert code({**HERE, "content-type": "text/plain"}, method="POST") == "json_needed"
     assert code({**HERE, "content-type": "application/json; charset=utf-8"}, method="POST") == ""

@@ -28,7 +28,7 @@ def prepared(token: OperatorToken, rules: Ops) -> Generated:
     ("rules", "is_needed"),
     [({}, True), ({"token": "x"}, False), ({"tokens": [VIC]}, True), ({"tokens": [VIC, ANN]}, False)],
 )
-def test_token_is_generated_where_nobody_else_may_change_anything(
+def test_token_is_generated_where_none_is_configured_to_change_anything(
     tmp_path: Path, rules: dict[str, object], is_needed: bool
 ) -> None:
     ops = Ops.model_validate({**rules, "store": str(tmp_path / "s")})
@@ -37,7 +37,7 @@ def test_token_is_generated_where_nobody_else_may_change_anything(
     assert needs_generated(ops) is (token.generated is not None) is (tmp_path / "s").exists() is is_needed
 
 
-def test_generated_token_is_no_credential_beside_a_configured_one() -> None:
+def test_generated_token_is_no_credential_in_addition_to_a_configured_one() -> None:
     assert [each.name for each in credentials_of(Ops(), "generated")] == ["operator"]
     for rules in (Ops(token="chosen"), Ops.model_validate({"tokens": [ANN]})):
         credentials = credentials_of(rules, "generated")

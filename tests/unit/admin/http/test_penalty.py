@@ -6,7 +6,7 @@ from llm_guard.admin.http.penalty import MOST_WAITING, WRONG_TOKEN_S, Penalty
 from tests.fakes.clock import SteppedClock, let_run
 
 
-async def test_wrong_tokens_are_delayed_by_a_second_each_and_not_beyond_their_bound() -> None:
+async def test_wrong_tokens_are_delayed_by_a_second_each_up_to_a_bound() -> None:
     clock = SteppedClock()
     penalty = Penalty(clock)
     guesses = [asyncio.create_task(penalty.serve()) for _ in range(MOST_WAITING + 5)]

@@ -97,7 +97,7 @@ def test_request_that_is_no_handshake_is_refused(changed: dict[str, str | None],
 
 
 @pytest.mark.parametrize(("size", "head"), [(0, 2), (125, 2), (126, 4), (65_535, 4), (65_536, 10)])
-def test_our_frames_are_whole_and_not_masked(size: int, head: int) -> None:
+def test_server_frames_are_whole_and_not_masked(size: int, head: int) -> None:
     data = frame(TEXT, b"a" * size)
     assert data[0] == 0x81
     assert data[1] < 128
@@ -151,11 +151,11 @@ def test_network_may_cut_frames_anywhere(data: st.DataObject) -> None:
         (b"\x81\xff" + b"\xff" * 8, TOO_BIG),
     ],
 )
-def test_what_is_against_the_protocol_ends_it(data: bytes, expected: int) -> None:
+def test_protocol_violation_ends_it(data: bytes, expected: int) -> None:
     assert code(data) == expected
 
 
-def test_largest_message_that_is_taken_may_come_in_fragments() -> None:
+def test_largest_accepted_message_may_arrive_in_fragments() -> None:
     whole = b"a" * MAX_BYTES
     assert hear(sent(TEXT, whole)) == [WebSocketMessage(TEXT, whole)]
     assert hear(sent(TEXT, whole[:-1], first=0) + sent(0, b"a")) == [WebSocketMessage(TEXT, whole)]
@@ -165,7 +165,7 @@ def test_text_cut_within_a_character_is_whole_again() -> None:
     assert hear(sent(TEXT, b"\xc3", first=0) + sent(0, b"\xa9")) == [WebSocketMessage(TEXT, b"\xc3\xa9")]
 
 
-def test_what_is_too_large_is_refused_before_it_has_come() -> None:
+def test_too_large_a_message_is_refused_before_it_has_arrived() -> None:
     assert code(b"\x81\xfe\xff\xff") == TOO_BIG
 
 
@@ -178,6 +178,6 @@ def test_close_is_answered_with_its_code(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"\x03", b"\x00\x00", b"\x03\xed", b"\x03\xee", b"\x13\x88", b"\x03\xe8\xff"])
-def test_close_with_a_code_that_nobody_may_send_is_against_the_protocol(payload: bytes) -> None:
+def test_close_with_a_reserved_code_is_against_the_protocol(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         answer_to_close(payload)

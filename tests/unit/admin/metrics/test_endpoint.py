@@ -139,7 +139,7 @@ async def test_of_breakers_with_one_label_the_worst_is_shown() -> None:
     assert (await stand.scraped())("breaker_transitions_total", deployment="b/gpt-*", to="open") == 2
 
 
-async def test_transitions_of_a_name_that_is_forgotten_are_not_taken_back() -> None:
+async def test_transition_counts_survive_a_forgotten_name() -> None:
     stand = Stand()
     fail(stand.named("gpt-first"))
     assert (await stand.scraped())("breaker_transitions_total", deployment="b/gpt-*", to="open") == 1
@@ -187,7 +187,7 @@ async def test_connections_to_a_host_are_shown_for_each_upstream_that_is_there()
     assert found("connection_attempts_total", upstream="b") == 4
 
 
-async def test_credentials_that_rest_are_counted_by_upstream_and_resting_deployments_are_not() -> None:
+async def test_credentials_in_cooldown_are_counted_by_upstream_without_deployments() -> None:
     stand = Stand()
     refused = Failure(FailureKind.AUTH, "answered 401")
     for key in ("one", "two"):
@@ -244,7 +244,7 @@ async def test_lag_is_the_longest_that_the_watch_has_seen() -> None:
     assert (await stand.scraped())("event_loop_lag_seconds") == 1.5
 
 
-async def test_build_says_what_runs() -> None:
+async def test_build_info_names_the_version() -> None:
     [build] = [each for each in (await Stand().scraped()).samples if each.name == "llm_guard_build_info"]
     assert set(build.labels) == {"version", "python", "compiled"}
     assert build.value == 1
@@ -254,7 +254,7 @@ async def test_build_says_what_runs() -> None:
 # exposition
 
 
-async def test_page_is_openmetrics_only_for_who_asks() -> None:
+async def test_page_is_openmetrics_only_on_request() -> None:
     stand = Stand()
     plain = await stand.scrape()
     assert plain.content_type == CONTENT_TYPES["text"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -265,13 +265,13 @@ async def test_page_is_openmetrics_only_for_who_asks() -> None:
     assert len(Scraped(asked.body.decode(), "openmetrics").families) > 30
 
 
-async def test_name_that_no_utf8_can_say_does_not_take_the_page_away() -> None:
+async def test_name_that_utf8_cannot_encode_does_not_break_the_page() -> None:
     stand = Stand()
     stand.counters.models["half \ud800"].calls["ok"] += 1
     assert (await stand.scraped())("calls_total", model="half ?", outcome="ok") == 1
 
 
-async def test_calls_go_on_between_any_two_pieces_of_the_page() -> None:
+async def test_calls_continue_between_any_two_pieces_of_the_page() -> None:
     stand = Stand(models=300)
     for number in range(300):
         stand.counters.models[f"m{number}"].call_duration.note(1.0)
@@ -287,7 +287,7 @@ async def test_calls_go_on_between_any_two_pieces_of_the_page() -> None:
     assert set(stand.clock.slept) == {0}
 
 
-async def test_every_deployment_of_a_large_pattern_is_looked_at_with_pauses() -> None:
+async def test_every_deployment_of_a_large_pattern_is_visited_with_pauses() -> None:
     stand = Stand()
     for number in range(250):
         stand.named(f"gpt-{number}")
@@ -344,7 +344,7 @@ async def pieces_of_a_page(models: int = 0) -> int:
     return clock.rendered()
 
 
-async def test_scrapers_that_come_while_a_page_is_written_share_the_next() -> None:
+async def test_scrapers_that_arrive_while_a_page_is_written_share_the_next() -> None:
     one = await pieces_of_a_page(300)
     stand, clock = laborious(300)
     first = asyncio.create_task(stand.scrape())
@@ -394,7 +394,7 @@ async def test_no_scraper_waits_for_more_than_a_second_before_its_page_is_begun(
     assert (await following).status == 200
 
 
-async def test_scraper_that_comes_later_does_not_wait() -> None:
+async def test_later_scraper_does_not_wait() -> None:
     stand, clock = laborious()
     await stand.scrape()
     await clock.pass_s(1.0)
@@ -403,7 +403,7 @@ async def test_scraper_that_comes_later_does_not_wait() -> None:
     assert set(clock.slept[slept:]) == {0}
 
 
-async def test_scrapers_that_leave_again_and_again_get_no_more_of_the_loops_time() -> None:
+async def test_scrapers_that_disconnect_repeatedly_get_no_more_time_of_the_loop() -> None:
     stand, clock = laborious()
     for _ in range(5):
         leaving = asyncio.create_task(stand.scrape())

@@ -65,7 +65,7 @@ def theirs(values: dict[str, list[float]]) -> CollectorRegistry:
 
 @in_each_form
 @given(st.dictionaries(names, st.lists(st.floats(0, 1000) | st.sampled_from([0.1, 1.0, 30.0]), min_size=1), max_size=4))
-def test_page_says_what_prometheus_client_would_say(form: Format, values: dict[str, list[float]]) -> None:
+def test_page_equals_that_of_prometheus_client(form: Format, values: dict[str, list[float]]) -> None:
     registry = theirs(values)
     write: Callable[[CollectorRegistry], bytes] = (
         openmetrics.generate_latest if form == "openmetrics" else generate_latest
@@ -89,7 +89,7 @@ def test_quotes_in_a_help_text_are_escaped_in_openmetrics_alone() -> None:
 
 
 @in_each_form
-def test_example_stands_behind_its_bucket_in_openmetrics_alone(form: Format) -> None:
+def test_exemplar_follows_its_bucket_in_openmetrics_alone(form: Format) -> None:
     seen = Distribution(BOUNDS)
     seen.note_call(0.3, "lg-1", 0x0BF92F3577B34DA6A3CE929D0E0E4736, 1_800_000_000.125)
     seen.note_call(40.0, "lg-2", 0, 1_800_000_001.0)
@@ -128,7 +128,7 @@ def test_page_is_written_in_pieces_of_some_hundred_samples() -> None:
     assert min(sizes[:-1]) >= PIECE_SAMPLES
 
 
-def test_numbers_of_a_metric_are_of_one_moment_though_calls_go_on_between_two_pieces() -> None:
+def test_numbers_of_a_metric_are_of_one_moment_despite_calls_between_two_pieces() -> None:
     counters = CallCounters()
     for number in range(PIECE_SAMPLES * 2):
         counters.models[f"m{number}"].calls["ok"] = 1
@@ -150,7 +150,7 @@ def test_numbers_of_a_metric_are_of_one_moment_though_calls_go_on_between_two_pi
 
 
 @in_each_form
-def test_distributions_are_of_one_moment_though_calls_go_on_between_two_pieces(form: Format) -> None:
+def test_distributions_are_of_one_moment_despite_calls_between_two_pieces(form: Format) -> None:
     seen = {f"m{number}": Distribution(BOUNDS) for number in range(200)}
     for each in seen.values():
         each.note_call(0.3, "lg-1", 0, 1.0)
@@ -217,7 +217,7 @@ def test_gateway_without_calls_names_every_metric_and_shows_no_value() -> None:
     ]
 
 
-def test_only_what_was_counted_is_shown() -> None:
+def test_only_counted_values_are_shown() -> None:
     counters = CallCounters()
     counters.models["m"].refusals["limit"] += 1
     counters.deployments["a/x"].queue_wait.note(31.0)
@@ -230,7 +230,7 @@ def test_only_what_was_counted_is_shown() -> None:
     assert found("queue_wait_seconds_bucket", deployment="a/x", le="+Inf") == 1
 
 
-def test_labels_beyond_the_first_are_the_key() -> None:
+def test_labels_after_the_first_are_the_key() -> None:
     counters = CallCounters()
     counters.models["m"].stream_resumes["prefill", "ok"] += 2
     counters.models["m"].wasted_tokens[()] += 5

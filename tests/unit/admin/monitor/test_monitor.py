@@ -13,7 +13,7 @@ def pass_s(clock: ManualClock, seconds: float, late_s: float = 0.0) -> None:
         clock.ring_due()
 
 
-def test_everything_is_looked_at_four_times_a_second() -> None:
+def test_everything_is_checked_four_times_a_second() -> None:
     clock, seen = ManualClock(), list[float]()
     watch = Monitor([seen.append, seen.append], clock)
     watch.start()
@@ -24,7 +24,7 @@ def test_everything_is_looked_at_four_times_a_second() -> None:
     assert len(seen) == 8
 
 
-def test_look_that_fails_ends_no_other_and_is_told_once_a_minute() -> None:
+def test_check_that_fails_ends_no_other_and_is_reported_once_a_minute() -> None:
     clock, seen = ManualClock(), list[float]()
 
     def fail(_now: float) -> None:
@@ -38,7 +38,7 @@ def test_look_that_fails_ends_no_other_and_is_told_once_a_minute() -> None:
     assert [line["event"] for line in lines] == ["a periodic check failed"] * 2
 
 
-def test_lag_is_how_late_a_look_comes_and_the_longest_is_kept_for_a_minute() -> None:
+def test_lag_is_the_delay_of_a_tick_and_its_maximum_lasts_a_minute() -> None:
     clock = ManualClock()
     watch = Monitor([], clock)
     watch.start()

@@ -31,7 +31,7 @@ def test_quantile_is_guessed_between_bounds(counts: tuple[int, ...], q: float, e
 
 
 @given(st.lists(st.floats(0, 3.9), min_size=1, max_size=50), st.sampled_from([0.5, 0.95, 0.99]))
-def test_guessed_quantile_lies_between_the_bounds_of_the_true_one(values: list[float], q: float) -> None:
+def test_estimated_quantile_is_within_the_bounds_of_the_true_one(values: list[float], q: float) -> None:
     counts = [0] * 4
     for value in values:
         counts[bisect_left(BOUNDS, value)] += 1
@@ -43,7 +43,7 @@ def test_guessed_quantile_lies_between_the_bounds_of_the_true_one(values: list[f
     assert (BOUNDS[index - 1] if index else 0.0) <= found <= BOUNDS[index]
 
 
-def test_what_lies_between_two_instants_is_the_difference() -> None:
+def test_interval_between_two_instants_is_the_difference() -> None:
     counts = ModelCounts()
     counts.calls["ok"] += 3
     counts.call_duration.note(0.07)
@@ -59,7 +59,7 @@ def test_what_lies_between_two_instants_is_the_difference() -> None:
     assert news.success_rate == 0.0
 
 
-def test_what_has_not_changed_is_the_same_object() -> None:
+def test_unchanged_value_is_the_same_object() -> None:
     model, deployment = ModelCounts(), DeploymentCounts()
     model.calls["ok"] += 1
     deployment.attempts["ok"] += 1
@@ -97,7 +97,7 @@ def test_nothing_has_no_rate() -> None:
 # calls that the gateway itself refused
 
 
-def test_refusals_are_told_by_what_refused() -> None:
+def test_refusals_are_counted_by_cause() -> None:
     counts = ModelCounts()
     counts.calls["refused"] = 5
     counts.refusals.update(breaker=2, limit=2, auth=1)

@@ -12,7 +12,7 @@ from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_target
-from tests.unit.admin.overrides.acted_on import ActedOn, deployment
+from tests.unit.admin.overrides.override_world import ActedOn, deployment
 
 LABEL = BreakerSelector("a/m-*")
 NOW = "2027-01-15T08:00:00.000Z"
@@ -76,7 +76,7 @@ def test_force_on_an_upstream_is_its_hosts_alone() -> None:
     assert forces.closed_upstreams() == {"a"}
 
 
-def test_name_that_is_asked_for_later_is_forced_from_its_first_call_on() -> None:
+def test_name_that_is_requested_later_is_forced_from_its_first_call_on() -> None:
     _, _, forces = world()
     forces.put(force())
     forces.put(force(BreakerSelector("a/m-*", "m-2"), "forced_closed"))
@@ -86,7 +86,7 @@ def test_name_that_is_asked_for_later_is_forced_from_its_first_call_on() -> None
     assert states(one, two) == ["forced_open", "forced_closed"]
 
 
-def test_latest_word_on_a_breaker_holds_and_the_other_comes_back_after_it() -> None:
+def test_latest_override_of_a_breaker_wins_and_the_other_returns_after_it() -> None:
     one, two = names("m-1", "m-2")
     clock, world_, forces = world(one, two)
     forces.put(force())
@@ -106,7 +106,7 @@ def test_single_name_cannot_be_reset_while_the_whole_is_forced() -> None:
     assert forces.covering(BreakerSelector("b/x", "m-1")) is None
 
 
-def test_reset_of_a_label_ends_what_was_said_of_its_names() -> None:
+def test_reset_of_a_label_ends_the_overrides_of_its_names() -> None:
     one, two = names("m-1", "m-2")
     _, _, forces = world(one, two)
     ended = [force(), force(BreakerSelector("a/m-*", "m-2"), "forced_closed")]
@@ -120,7 +120,7 @@ def test_reset_of_a_label_ends_what_was_said_of_its_names() -> None:
 # end of an override
 
 
-def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:
+def test_force_ends_by_itself_and_calls_return_gradually() -> None:
     one = deployment("a/x")
     clock, world_, forces = world(one)
     gate = one.gates.of("", clock.now())
@@ -136,7 +136,7 @@ def test_force_ends_by_itself_and_calls_return_by_and_by() -> None:
     assert world_.notes == [("expiry", "breakers.reset", "a/x", "the override expired")]
 
 
-def test_calls_that_were_let_through_are_not_held_up_by_the_end() -> None:
+def test_admitted_calls_are_not_delayed_by_the_end() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     gate = one.gates.of("", clock.now())
@@ -145,7 +145,7 @@ def test_calls_that_were_let_through_are_not_held_up_by_the_end() -> None:
     assert gate.snapshot(clock.now()).limit is None
 
 
-def test_reset_closes_what_the_evidence_has_opened() -> None:
+def test_reset_closes_a_breaker_opened_by_evidence() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     gate = one.gates.of("", clock.now())
@@ -156,7 +156,7 @@ def test_reset_closes_what_the_evidence_has_opened() -> None:
     assert gate.snapshot(clock.now()).limit == 4
 
 
-def test_reset_leads_back_to_what_the_config_says() -> None:
+def test_reset_restores_the_configured_state() -> None:
     one = deployment("a/x", state="metrics_only")
     _, _, forces = world(one)
     forces.put(force(BreakerSelector("a/x")))
@@ -167,7 +167,7 @@ def test_reset_leads_back_to_what_the_config_says() -> None:
 
 
 @pytest.mark.parametrize("state", ["forced_open", "forced_closed"])
-def test_end_of_a_force_is_one_change_of_state_and_says_why(state: Literal["forced_open", "forced_closed"]) -> None:
+def test_end_of_a_force_is_one_change_of_state_with_its_reason(state: Literal["forced_open", "forced_closed"]) -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     forces.put(force(BreakerSelector("a/x"), state))
@@ -184,7 +184,7 @@ def test_end_of_a_force_is_one_change_of_state_and_says_why(state: Literal["forc
     ]
 
 
-def test_reset_of_what_the_evidence_has_opened_is_one_change_of_state() -> None:
+def test_reset_of_a_breaker_opened_by_evidence_is_one_change_of_state() -> None:
     one = deployment("a/x")
     clock, _, forces = world(one)
     open_(one, clock.now())
@@ -194,7 +194,7 @@ def test_reset_of_what_the_evidence_has_opened_is_one_change_of_state() -> None:
     assert len(told(one)) == 2
 
 
-def test_force_lasts_over_a_reload_that_says_nothing_of_it() -> None:
+def test_force_outlives_a_reload_that_does_not_mention_it() -> None:
     one = deployment("a/x")
     clock, world_, forces = world(one)
     forces.put(force(BreakerSelector("a/x"), until=clock.now() + 60))
@@ -210,7 +210,7 @@ def test_force_lasts_over_a_reload_that_says_nothing_of_it() -> None:
     assert states(*world_.all) == ["closed"]
 
 
-def test_reload_that_says_another_state_ends_it_as_a_whole_and_that_is_written_down() -> None:
+def test_reload_with_another_state_ends_the_force_and_that_is_audited() -> None:
     one, two = names("m-1", "m-2")
     clock, world_, forces = world(one, two)
     forces.put(force())
@@ -234,7 +234,7 @@ def test_what_the_config_has_no_longer_is_let_go_and_that_is_written_down() -> N
     assert [target for _, _, target, _ in world_.notes] == ["a/x", "upstream b"]
 
 
-def test_names_that_a_pattern_has_let_go_are_not_kept() -> None:
+def test_names_that_a_pattern_has_dropped_are_not_stored() -> None:
     clock, world_, forces = world(*names("m-1", "m-2"))
     forces.put(force())
     world_.all = names("m-3")

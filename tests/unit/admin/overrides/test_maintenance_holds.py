@@ -3,7 +3,7 @@ from __future__ import annotations
 from llm_guard.admin.overrides.maintenance_holds import MaintenanceHolds
 from llm_guard.routing.deployment import MaintenanceHold
 from tests.fakes.clock import ManualClock
-from tests.unit.admin.overrides.acted_on import ActedOn, deployment
+from tests.unit.admin.overrides.override_world import ActedOn, deployment
 
 
 def world(*labels: str) -> tuple[ManualClock, ActedOn, MaintenanceHolds]:
@@ -22,7 +22,7 @@ def test_hold_reaches_every_deployment_with_the_label_and_no_other() -> None:
     assert holds.labels() == {"a/m-*"}
 
 
-def test_returned_deployment_is_asked_again_by_and_by() -> None:
+def test_uncordoned_deployment_gets_calls_gradually() -> None:
     clock, world_, holds = world("a/x")
     gate = world_.all[0].gates.of("", clock.now())
     holds.put("a/x", hold())
@@ -49,7 +49,7 @@ def test_hold_ends_by_itself_and_that_is_written_down() -> None:
     assert len(world_.notes) == 1
 
 
-def test_later_word_replaces_the_earlier_one_and_its_end() -> None:
+def test_later_hold_replaces_the_earlier_one_and_its_end() -> None:
     clock, world_, holds = world("a/x")
     holds.put("a/x", hold(clock.now() + 60))
     holds.put("a/x", hold())
@@ -58,7 +58,7 @@ def test_later_word_replaces_the_earlier_one_and_its_end() -> None:
     assert world_.all[0].hold == hold()
 
 
-def test_name_that_is_asked_for_later_is_held_from_its_first_call_on() -> None:
+def test_name_that_is_requested_later_is_held_from_its_first_call_on() -> None:
     _, _, holds = world()
     holds.put("a/m-*", hold())
     new, other = deployment("a/m-*"), deployment("b/x")

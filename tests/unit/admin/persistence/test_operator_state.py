@@ -22,7 +22,7 @@ def known(world: World) -> OperatorState:
     return OperatorState(world.alerts, parts, parts, parts, parts, parts, cast("Any", None), gateway, world.clock)
 
 
-def test_end_is_the_same_at_each_look_until_the_clock_is_set() -> None:
+def test_end_is_the_same_at_each_snapshot_until_the_clock_is_set() -> None:
     world = World()
     known_ = known(world)
     assert world.alerts.try_silence(Silence("*", None, world.clock.now() + 60, "known", "anna"))

@@ -80,7 +80,7 @@ async def world_on(disk: Disk) -> AsyncIterator[World]:
         await world.keeping.close()
 
 
-async def test_only_what_is_new_is_written() -> None:
+async def test_only_changed_state_is_written() -> None:
     async with world_on(Disk()) as world:
         await world.keeping.recall()
         await world.look()
@@ -104,7 +104,7 @@ async def test_file_that_is_there_is_recalled_and_from_then_on_this_gateways() -
         assert world.disk.writes == 1
 
 
-async def test_event_loop_and_others_never_wait_for_a_disk_that_stalls_and_the_last_word_counts() -> None:
+async def test_event_loop_and_others_never_wait_for_a_stalled_disk_and_the_last_state_wins() -> None:
     async with world_on(Disk()) as world:
         world.disk.goes_on.clear()
         for name in "abc":
@@ -117,7 +117,7 @@ async def test_event_loop_and_others_never_wait_for_a_disk_that_stalls_and_the_l
         assert world.disk.levels() == ["a", "b", "c"]
 
 
-async def test_write_that_fails_is_said_once_and_tried_again_by_and_by() -> None:
+async def test_write_that_fails_is_reported_once_and_retried() -> None:
     async with world_on(Disk()) as world:
         world.disk.problem = OSError(30, "Read-only file system")
         world.levels.append("a")
@@ -148,7 +148,7 @@ async def test_gateway_whose_file_was_taken_over_writes_no_more() -> None:
     assert world.disk.tried == 1
 
 
-async def test_start_waits_no_longer_than_its_patience_for_a_disk_that_does_not_answer() -> None:
+async def test_start_waits_a_bounded_time_for_a_disk_that_does_not_answer() -> None:
     async with world_on(Disk(b"{}")) as world:
         world.disk.goes_on.clear()
         with capture_logs() as lines:
@@ -159,7 +159,7 @@ async def test_start_waits_no_longer_than_its_patience_for_a_disk_that_does_not_
         assert "does not respond" in lines[0]["event"]
 
 
-async def test_what_cannot_be_followed_does_not_keep_the_gateway_from_starting() -> None:
+async def test_lock_error_does_not_stop_the_gateway_from_starting() -> None:
     def recall(_kept: SavedState) -> None:
         raise ValueError("somebody else's hand")
 
@@ -173,7 +173,7 @@ async def test_what_cannot_be_followed_does_not_keep_the_gateway_from_starting()
         await keeping.close()
 
 
-async def test_end_writes_what_is_new_also_behind_a_write_that_runs() -> None:
+async def test_shutdown_writes_new_state_also_after_a_running_write() -> None:
     disk = Disk()
     world = World(disk)
     disk.goes_on.clear()
@@ -187,7 +187,7 @@ async def test_end_writes_what_is_new_also_behind_a_write_that_runs() -> None:
     assert disk.levels() == ["a", "b"]
 
 
-async def test_end_waits_no_longer_than_its_patience_for_a_disk_that_does_not_answer() -> None:
+async def test_shutdown_waits_a_bounded_time_for_a_disk_that_does_not_answer() -> None:
     world = World(Disk())
     world.disk.goes_on.clear()
     world.levels.append("a")
@@ -199,7 +199,7 @@ async def test_end_waits_no_longer_than_its_patience_for_a_disk_that_does_not_an
     await eventually(lambda: world.disk.writes == 1)
 
 
-async def test_name_that_no_json_can_say_is_said_and_stops_nothing() -> None:
+async def test_name_that_json_cannot_encode_is_reported_and_stops_nothing() -> None:
     with capture_logs() as lines:
         async with world_on(Disk()) as world:
             world.levels.append("\udcff")

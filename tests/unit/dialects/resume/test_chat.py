@@ -156,7 +156,7 @@ def test_empty_finish_reason_is_none(resume_mode: ResumeMode) -> None:
     assert content_of(b"".join(first) + told).split() == ["Once", "upon", "a", "time", "there", "was"]
 
 
-def test_third_stream_goes_on_where_the_second_died() -> None:
+def test_third_stream_resumes_where_the_second_died() -> None:
     first = mocked(REQUEST)
     transcript = sent(*first[:5])
     second = mocked(transcript.request(REQUEST, "instruction", "none"), number=2)
@@ -168,7 +168,7 @@ def test_third_stream_goes_on_where_the_second_died() -> None:
     assert sum("llm_guard" in body for body in bodies(stream)) == 2
 
 
-def test_tool_call_that_runs_again_is_compared_and_keeps_its_id() -> None:
+def test_restarted_tool_call_is_compared_and_its_id_stays() -> None:
     request = {**REQUEST, "tools": [TOOL], "tool_choice": "required"}
     first, second = mocked(request), mocked(request, number=2)
     whole = read_by_sdk(b"".join(first)).choices[0].message.tool_calls[0].function
@@ -196,7 +196,7 @@ def test_several_choices_run_again_side_by_side() -> None:
 # can the stream be resumed?
 
 
-def test_best_way_comes_first() -> None:
+def test_best_resume_mode_is_first() -> None:
     transcript = sent(ROLE, *said("one two", " three"))
     assert resume_modes(transcript) == ("prefill", "instruction")
     assert resume_modes(transcript, "none") == ("instruction",)
@@ -217,7 +217,7 @@ def test_best_way_comes_first() -> None:
         {"modalities": ["text", "audio"]},
     ],
 )
-def test_answer_of_a_certain_form_is_not_gone_on_with(wish: Body) -> None:
+def test_structured_output_is_not_resumed(wish: Body) -> None:
     assert resume_modes(sent(ROLE, *said("one two three")), **wish) == ()
 
 
@@ -232,7 +232,7 @@ def test_answer_of_a_certain_form_is_not_gone_on_with(wish: Body) -> None:
         {"logprobs": True},
     ],
 )
-def test_answer_in_prose_is_gone_on_with(wish: Body) -> None:
+def test_prose_is_resumed(wish: Body) -> None:
     assert resume_modes(sent(ROLE, *said("one two three")), **wish) == ("prefill", "instruction")
 
 
@@ -251,13 +251,13 @@ def test_answer_in_prose_is_gone_on_with(wish: Body) -> None:
         (chunk({"content": "x" * (MAX_TEXT + 1)}), False),
     ],
 )
-def test_what_is_no_mere_text_restarts_or_fails(begun: bytes, can_restart: bool) -> None:
+def test_call_with_more_than_text_restarts_or_fails(begun: bytes, can_restart: bool) -> None:
     transcript = sent(ROLE, *said("one two three"), begun)
     assert resume_modes(transcript) == ()
     assert transcript.can_restart(REQUEST) is can_restart
 
 
-def test_nothing_is_known_of_an_answer_that_has_not_begun() -> None:
+def test_nothing_is_known_of_a_response_that_has_not_begun() -> None:
     transcript = sent(event(id="", choices=[], prompt_filter_results=[]), b": ping\n\n", b"data: oops\n\n")
     assert resume_modes(transcript) == ()
     assert not transcript.can_restart(REQUEST)
@@ -270,14 +270,14 @@ def test_after_reasoning_nothing_is_prefilled(delta: Body) -> None:
     assert transcript.can_restart(REQUEST) is ("reasoning_details" not in delta)
 
 
-def test_beginning_too_short_to_be_known_again_is_no_prefix() -> None:
+def test_beginning_too_short_to_be_recognized_is_no_prefix() -> None:
     transcript = sent(ROLE, *said("One"))
     assert resume_modes(transcript, "prefix") == ("instruction",)
     assert resume_modes(transcript, "plain") == ("prefill", "instruction")
 
 
 @pytest.mark.parametrize("wish", [{"suffix": "end"}, {"echo": True}, {"best_of": 2}, {"n": 2}, {"prompt": [[1, 2]]}])
-def test_completion_that_is_no_plain_text_is_not_gone_on_with(wish: Body) -> None:
+def test_completion_that_is_no_plain_text_is_not_resumed(wish: Body) -> None:
     transcript = sent(event(id="cmpl-1", choices=[{"index": 0, "text": "one two", "finish_reason": None}]))
     assert transcript.resume_modes(LEGACY, "none") == ("prefill",)
     assert transcript.resume_modes({**LEGACY, **wish}, "none") == ()
@@ -295,7 +295,7 @@ def test_completion_that_is_no_plain_text_is_not_gone_on_with(wish: Body) -> Non
         ("continue_final_message", {}, {"continue_final_message": True, "add_generation_prompt": False}),
     ],
 )
-def test_text_is_given_back_as_the_deployment_takes_it(prefill: Prefill, message: Body, more: Body) -> None:
+def test_text_is_sent_back_in_the_format_of_the_deployment(prefill: Prefill, message: Body, more: Body) -> None:
     request = {**REQUEST, "seed": 3}
     rest = sent(ROLE, *said("one two", " three \n")).request(request, "prefill", prefill)
     answer = {"role": "assistant", "content": "one two three", **message}
@@ -322,7 +322,7 @@ def test_beginning_of_the_clients_own_becomes_longer(begun: Any) -> None:
     assert "continue_final_message" not in rest
 
 
-def test_beginning_of_the_clients_own_that_was_repeated_is_given_back_once() -> None:
+def test_prefill_of_the_client_that_was_repeated_is_sent_back_once() -> None:
     request = {**REQUEST, "messages": [QUESTION, {"role": "assistant", "content": "Well then, ", "prefix": True}]}
     transcript = sent(ROLE, *said("Well then,", " one two"))
     (_, answer) = transcript.request(request, "prefill", "prefix")["messages"]
@@ -339,7 +339,7 @@ def test_repeated_beginning_includes_the_clients_own() -> None:
     assert content_of(rest) == " three"
 
 
-def test_limits_are_lessened_by_what_is_there() -> None:
+def test_limits_are_reduced_by_the_sent_tokens() -> None:
     transcript = sent(ROLE, chunk({"reasoning_content": "hm"}), *said("one", " two", " three"))
     request = {**REQUEST, "max_tokens": 10, "max_completion_tokens": 3}
     for resume_mode in ("prefill", "instruction"):
@@ -349,7 +349,7 @@ def test_limits_are_lessened_by_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("before", [chunk({"reasoning_content": "hm"}), *said("\n\n")])
-def test_answer_without_text_is_asked_for_as_at_first(before: bytes) -> None:
+def test_response_without_text_is_requested_unchanged(before: bytes) -> None:
     transcript = sent(ROLE, before)
     assert resume_modes(transcript) == ("instruction",)
     assert transcript.request(REQUEST, "instruction", "plain") == REQUEST
@@ -375,13 +375,13 @@ def test_client_sees_one_stream() -> None:
     assert rest.endswith(DONE)
 
 
-def test_client_of_azure_keeps_the_id_that_came_second() -> None:
+def test_azure_client_sees_the_id_that_came_second() -> None:
     opening = event(id="", choices=[], model="", prompt_filter_results=[])
     _, rest = spliced(sent(opening, ROLE, *said("one two")), "prefill", *said(" three", number=2))
     assert [body["id"] for body in bodies(rest)] == ["chatcmpl-1"]
 
 
-def test_held_text_comes_before_the_end() -> None:
+def test_held_text_precedes_the_end() -> None:
     transcript = sent(ROLE, *said("one two three"))
     splice, rest = spliced(transcript, "prefill", *said("one two"))
     assert (rest, splice.is_joined) == (b"", False)
@@ -407,7 +407,7 @@ def test_nothing_follows_the_end() -> None:
         assert not splice.has_diverged
 
 
-def test_tool_call_of_the_new_stream_passes_behind_the_text() -> None:
+def test_tool_call_of_the_new_stream_follows_the_text() -> None:
     transcript = sent(ROLE, *said("one two three"))
     call = called("{}", name="look", number=2)
     _, rest = spliced(transcript, "instruction", *said("one two three four", number=2), call, END, DONE)
@@ -416,13 +416,13 @@ def test_tool_call_of_the_new_stream_passes_behind_the_text() -> None:
     assert resume_modes(transcript) == ()
 
 
-def test_tool_call_of_a_new_stream_that_repeats_no_word_has_diverged() -> None:
+def test_tool_call_of_a_new_stream_that_repeats_nothing_has_diverged() -> None:
     transcript = sent(ROLE, *said("one two three"))
     splice, rest = spliced(transcript, "instruction", called("{}", name="look", number=2), END, DONE)
     assert (splice.has_diverged, rest) == (True, b"")
 
 
-def test_done_without_a_finish_is_kept_from_the_client() -> None:
+def test_done_without_a_finish_is_hidden_from_the_client() -> None:
     for resume_mode in ("prefill", "restart"):
         _, rest = spliced(sent(ROLE, *said("one two")), resume_mode, *said("one two three"), DONE)
         assert DONE not in rest
@@ -485,7 +485,7 @@ def test_every_channel_is_compared_before_anything_passes() -> None:
         [chunk({"content": "one"}, finish="stop")],
     ],
 )
-def test_run_that_is_another_tells_the_client_nothing(second: list[bytes]) -> None:
+def test_diverged_run_sends_the_client_nothing(second: list[bytes]) -> None:
     transcript = sent(ROLE, chunk({"reasoning_content": "hm"}), *said("one"))
     splice, rest = spliced(transcript, "restart", *second, END, DONE)
     assert (rest, splice.has_diverged, splice.is_joined) == (b"", True, False)
@@ -497,7 +497,7 @@ def test_call_of_another_tool_diverges() -> None:
     assert (rest, splice.has_diverged) == (b"", True)
 
 
-def test_second_call_is_new_and_the_first_keeps_its_name() -> None:
+def test_second_call_is_new_and_the_name_of_the_first_stays() -> None:
     transcript = sent(ROLE, called('{"a', name="look"))
     calls = [called('{"a"', name="look", number=2), called(":1}", number=2)]
     _, rest = spliced(transcript, "restart", *calls, called("{}", at=1, name="listen", number=2), END, DONE)
@@ -523,7 +523,7 @@ def test_choice_that_has_ended_ends_once() -> None:
     assert rest.endswith(DONE)
 
 
-def test_choice_that_goes_on_behind_its_end_diverges() -> None:
+def test_choice_that_continues_after_its_end_diverges() -> None:
     transcript = sent(ROLE, *said("one"), chunk({}, finish="stop"), chunk({"content": "u"}, index=1))
     splice, rest = spliced(transcript, "restart", *said("one", " two"))
     assert (rest, splice.has_diverged) == (b"", True)
@@ -537,7 +537,7 @@ def test_choice_that_runs_ahead_for_ever_diverges() -> None:
     assert splice.has_diverged
 
 
-def test_chunks_that_say_nothing_are_not_held_for_ever() -> None:
+def test_empty_chunks_are_not_held_for_ever() -> None:
     splice, _ = spliced(sent(ROLE, *said("one")), "restart", chunk({"unknown": "x"}))
     assert not splice.has_diverged
     assert splice.feed(chunk({"unknown": "x" * MAX_KEPT_BYTES})) == b""
@@ -559,7 +559,7 @@ def test_usage_is_the_sum_of_all_streams() -> None:
     assert transcript.wasted_tokens == 0
 
 
-def test_usage_that_is_counted_on_the_way_is_summed_too() -> None:
+def test_intermediate_usage_is_summed_too() -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
     first = event(id="a", choices=[{"index": 0, "delta": {"content": "one"}}], usage=usage)
     second = event(id="b", choices=[{"index": 0, "delta": {"content": " two"}}], usage={**usage, "prompt_tokens": 11})
@@ -567,7 +567,7 @@ def test_usage_that_is_counted_on_the_way_is_summed_too() -> None:
     assert bodies(rest)[0]["usage"] == {"prompt_tokens": 21, "completion_tokens": 3, "total_tokens": 24}
 
 
-def test_last_word_of_the_provider_counts() -> None:
+def test_last_finish_reason_of_the_provider_counts() -> None:
     _, rest = spliced(sent(ROLE, *said("one")), "prefill", *said(" ", "two", "three"), END, counted(11, 1))
     assert bodies(rest)[-1]["usage"]["completion_tokens"] == 2
 
@@ -582,14 +582,14 @@ def test_usage_of_groq_is_found_and_rewritten() -> None:
     assert x_groq == {"id": "req", "usage": {"prompt_tokens": 21, "completion_tokens": 5, "total_time": 0.5}}
 
 
-def test_what_came_twice_was_wasted() -> None:
+def test_repeated_tokens_are_wasted() -> None:
     transcript = sent(ROLE, *said("one", " two"))
     spliced(transcript, "restart", *said("one", " two", " three"), END, counted(10, 3), DONE)
     assert transcript.usage == Usage(20, 5)
     assert transcript.wasted_tokens == 2
 
 
-def test_what_was_held_when_a_stream_died_was_wasted() -> None:
+def test_tokens_held_when_a_stream_died_are_wasted() -> None:
     transcript = sent(ROLE, *said("one two three", " four"))
     spliced(transcript, "instruction", *said("one two", " three"))
     assert transcript.wasted_tokens == 2
@@ -597,14 +597,14 @@ def test_what_was_held_when_a_stream_died_was_wasted() -> None:
     assert transcript.text == "one two three four"
 
 
-def test_long_stream_is_kept_in_order() -> None:
+def test_long_stream_is_recorded_in_order() -> None:
     words = [f"word{at} " for at in range(2000)]
     transcript = sent(ROLE, *said(*words))
     assert transcript.request(REQUEST, "prefill", "plain")["messages"][-1]["content"] == "".join(words).rstrip()
     assert transcript.usage == Usage(None, 2000)
 
 
-def test_stream_that_is_too_long_to_be_kept_is_given_up() -> None:
+def test_stream_that_is_too_long_to_be_recorded_is_given_up() -> None:
     transcript = sent(ROLE, *said("one two three"))
     noise = Random(1)
     size = 2 * MAX_KEPT_BYTES // 100
@@ -635,7 +635,7 @@ def test_stream_that_is_given_up_takes_no_more_memory_and_is_not_resumed_from_it
     assert not transcript.can_restart(REQUEST)
 
 
-def test_text_that_is_too_long_to_be_resumed_is_not_kept() -> None:
+def test_text_that_is_too_long_to_be_resumed_is_not_recorded() -> None:
     transcript = sent(ROLE, *said("one"))
     spliced(transcript, "prefill", *said("x" * MAX_TEXT))
     spliced(transcript, "prefill", *said("x" * 10, "y" * 10))

@@ -182,7 +182,7 @@ def test_ping_passes_once_the_streams_are_joined() -> None:
         (text(0, "a"), {"tool_choice": {"type": "tool", "name": "look"}}),
     ],
 )
-def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_: Body) -> None:
+def test_message_that_is_no_plain_text_is_not_resumed(begun: list[bytes], request_: Body) -> None:
     assert sent(opening(), *begun).resume_modes({**REQUEST, **request_}, "plain") == ()
 
 
@@ -200,13 +200,13 @@ def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_:
         (thinking(0, "hmm"), {}, "plain", ("instruction",)),
     ],
 )
-def test_text_is_gone_on_with_by_prefill_where_that_is_allowed(
+def test_text_is_resumed_by_prefill_where_that_is_allowed(
     begun: list[bytes], more: Body, prefill: Prefill, resume_modes: tuple[ResumeMode, ...]
 ) -> None:
     assert sent(opening(), *begun).resume_modes({**REQUEST, **more}, prefill) == resume_modes
 
 
-def test_request_for_the_rest_ends_in_the_text_so_far() -> None:
+def test_resume_request_ends_in_the_text_so_far() -> None:
     transcript = sent(opening(), *text(0, "one ", "two "))
     rest = transcript.request(REQUEST, "prefill", "plain")
     assert rest["messages"] == [*REQUEST["messages"], {"role": "assistant", "content": "one two"}]
@@ -234,7 +234,7 @@ def test_beginning_that_the_client_gave_itself_becomes_longer(own: object, longe
     assert messages[1]["content"] == own
 
 
-def test_thinking_is_given_back_with_its_signature_before_the_text() -> None:
+def test_thinking_is_sent_back_with_its_signature_before_the_text() -> None:
     hidden = [start(1, "redacted_thinking", data="secret"), stop(1)]
     transcript = sent(opening(), *thinking(0, "hm", "m"), *hidden, *text(2, "one"))
     request = {**REQUEST, "max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": 1999}}
@@ -247,7 +247,7 @@ def test_thinking_is_given_back_with_its_signature_before_the_text() -> None:
     assert rest["max_tokens"] == 2000, "a budget must stay below it"
 
 
-def test_thinking_without_text_is_thought_anew_and_only_once_shown() -> None:
+def test_thinking_without_text_is_repeated_and_shown_once() -> None:
     first = [opening(), *thinking(0, "hmm")]
     transcript = sent(*first)
     assert transcript.request(REQUEST, "instruction", "plain") == REQUEST
@@ -261,13 +261,13 @@ def test_thinking_without_text_is_thought_anew_and_only_once_shown() -> None:
     assert splice.is_joined
 
 
-def test_text_whose_block_was_ended_goes_on_in_a_new_one() -> None:
+def test_text_whose_block_was_ended_continues_in_a_new_one() -> None:
     first = [opening(), *text(0, "one "), stop(0)]
     _, told = spliced(sent(*first), "prefill", opening(2), *text(0, "two"), stop(0), *closing())
     assert [block.to_dict()["text"] for block in read_by_sdk(b"".join(first) + told).content] == ["one ", "two"]
 
 
-def test_end_without_a_further_word_ends_the_block_and_begins_none() -> None:
+def test_end_without_further_text_ends_the_block_and_begins_none() -> None:
     for first in ([opening(), *text(0, "one")], [opening(), *text(0, "one"), stop(0)]):
         for second in ([opening(2), *closing()], [opening(2), *text(0), stop(0), *closing()]):
             splice, told = spliced(sent(*first), "prefill", *second)
@@ -286,7 +286,7 @@ def test_tool_that_the_second_stream_uses_follows_the_text() -> None:
         assert message.stop_reason == "tool_use"
 
 
-def test_answer_of_whitespace_begins_anew() -> None:
+def test_response_of_whitespace_restarts() -> None:
     first = [opening(), *text(0, "\n\n")]
     transcript = sent(*first)
     assert transcript.resume_modes(REQUEST, "plain") == ("instruction",)
@@ -295,7 +295,7 @@ def test_answer_of_whitespace_begins_anew() -> None:
     assert text_of(read_by_sdk(b"".join(first) + spliced(transcript, "instruction", *again)[1])) == "\n\none"
 
 
-def test_model_that_begins_anew_and_says_something_else_has_diverged() -> None:
+def test_restart_with_different_text_has_diverged() -> None:
     begun = "A first sentence of more than forty characters, and then"
     for more in ((" another", "."), ("",)):
         transcript = sent(opening(), *text(0, begun, " the second. "))
@@ -305,7 +305,7 @@ def test_model_that_begins_anew_and_says_something_else_has_diverged() -> None:
         assert not transcript.has_ended
 
 
-def test_citation_of_the_second_stream_belongs_to_the_text_that_goes_on() -> None:
+def test_citation_of_the_second_stream_belongs_to_the_resumed_text() -> None:
     cited = {"type": "char_location", "cited_text": "x", "document_index": 0, "start_char_index": 0}
     citation = event("content_block_delta", index=0, delta={"type": "citations_delta", "citation": cited})
     first = [opening(), *thinking(0, "hm"), *text(1, "one ")]
@@ -332,14 +332,14 @@ def test_usage_of_all_streams_is_summed() -> None:
     assert transcript.wasted_tokens == 0
 
 
-def test_nothing_is_told_behind_the_end() -> None:
+def test_nothing_is_sent_after_the_end() -> None:
     for resume_mode, said in (("prefill", "two"), ("restart", "one two")):
         second = [opening(2), *text(0, said), stop(0), *closing(), *text(1, "three"), event("ping"), *closing()]
         _, told = spliced(sent(opening(), *text(0, "one ")), resume_mode, *second)  # type: ignore[arg-type]
         assert kinds(told) == ["content_block_delta", "content_block_stop", "message_delta", "message_stop"]
 
 
-def test_count_on_the_way_does_not_end_the_text() -> None:
+def test_intermediate_count_does_not_end_the_text() -> None:
     on_the_way = event("message_delta", delta={}, usage={"output_tokens": 3})
     assert spliced(sent(opening(), *text(0, "one ")), "prefill", on_the_way)[1] == b""
     first = [opening(), *text(0, "one "), on_the_way]
@@ -351,7 +351,7 @@ def test_count_on_the_way_does_not_end_the_text() -> None:
         assert message.usage.output_tokens == 8
 
 
-def test_run_from_scratch_passes_what_is_new_and_keeps_what_was_sent() -> None:
+def test_restart_passes_new_content_and_does_not_repeat_sent_content() -> None:
     first = [opening(), *thinking(0, "hm", "m"), *text(1, "one "), stop(1), *tool(2, '{"a": ')]
     again = [opening(2), *thinking(0, "hmm", signature="other"), *text(1, "one", " "), stop(1)]
     again += [*tool(2, '{"a', '": 1', "}", number=2), stop(2), *text(3, "and"), stop(3), *closing(9)]
@@ -366,7 +366,7 @@ def test_run_from_scratch_passes_what_is_new_and_keeps_what_was_sent() -> None:
     assert transcript.wasted_tokens == 5
 
 
-def test_signature_that_was_not_sent_comes_from_the_second_run() -> None:
+def test_unsent_signature_is_that_of_the_second_run() -> None:
     first = [opening(), *thinking(0, "hm", signature="")]
     _, told = spliced(sent(*first), "restart", opening(2), *thinking(0, "hmm", signature="new"), *closing())
     assert read_by_sdk(b"".join(first) + told).content[0].to_dict() | {"type": "thinking"} == {
@@ -390,7 +390,7 @@ ANOTHER = {
 
 
 @pytest.mark.parametrize("another", ANOTHER.values(), ids=ANOTHER)
-def test_run_from_scratch_that_says_anything_else_has_diverged(another: list[bytes]) -> None:
+def test_restart_with_different_content_has_diverged(another: list[bytes]) -> None:
     transcript = sent(opening(), *text(0, "one "), stop(0), *tool(1, '{"a": '))
     splice, told = spliced(transcript, "restart", opening(2), *another)
     assert (splice.has_diverged, splice.is_joined, told) == (True, False, b"")
@@ -398,12 +398,12 @@ def test_run_from_scratch_that_says_anything_else_has_diverged(another: list[byt
 
 
 @pytest.mark.parametrize("another", [[*text(0, "on"), stop(0)], [*text(0, "on"), *closing()], tool(0, "one")])
-def test_run_from_scratch_that_does_not_come_as_far_has_diverged(another: list[bytes]) -> None:
+def test_restart_that_ends_too_early_has_diverged(another: list[bytes]) -> None:
     splice, told = spliced(sent(opening(), *text(0, "one")), "restart", opening(2), *another)
     assert (splice.has_diverged, told) == (True, b"")
 
 
-def test_run_from_scratch_that_says_more_in_an_ended_block_has_diverged() -> None:
+def test_restart_with_more_text_in_an_ended_block_has_diverged() -> None:
     splice, told = spliced(sent(opening(), *text(0, "one"), stop(0)), "restart", opening(2), *text(0, "one more"))
     assert (splice.has_diverged, told) == (True, b"")
 
@@ -414,26 +414,26 @@ def test_signature_before_the_thinking_was_repeated_is_another_run() -> None:
     assert (splice.has_diverged, told) == (True, b"")
 
 
-def test_signature_that_was_sent_is_kept_though_its_block_was_not_ended() -> None:
+def test_signature_that_was_sent_stays_though_its_block_was_not_ended() -> None:
     first = [opening(), *thinking(0, "hmm")[:-1]]
     _, told = spliced(sent(*first), "restart", opening(2), *thinking(0, "hmm", signature="new"), *closing())
     assert read_by_sdk(b"".join(first) + told).content[0].to_dict()["signature"] == "sig"
 
 
-def test_text_behind_a_tool_of_the_second_stream_is_a_block_of_its_own() -> None:
+def test_text_after_a_tool_of_the_second_stream_is_a_block_of_its_own() -> None:
     first = [opening(), *text(0, "one ")]
     second = [opening(2), *tool(0, "{}"), stop(0), *text(1, "two"), stop(1), *closing()]
     message = read_by_sdk(b"".join(first) + spliced(sent(*first), "prefill", *second)[1])
     assert [block.type for block in message.content] == ["text", "tool_use", "text"]
 
 
-def test_server_that_ends_a_message_without_a_word_ends_its_blocks() -> None:
+def test_message_that_ends_without_text_ends_its_blocks() -> None:
     first = [opening(), *text(0, "one ")]
     second = [opening(2), *text(0, "two"), event("message_stop")]
     assert text_of(read_by_sdk(b"".join(first) + spliced(sent(*first), "prefill", *second)[1])) == "one two"
 
 
-def test_what_the_provider_ran_by_itself_is_not_run_again() -> None:
+def test_server_tool_is_not_run_again() -> None:
     for kind in ("server_tool_use", "mcp_tool_use", "anything_new"):
         assert not sent(opening(), start(0, kind, name="x", input={})).can_restart(REQUEST)
     assert not sent(opening(), *text(0, "a"), stop(0), *closing()).can_restart(REQUEST)
@@ -452,7 +452,7 @@ CONFUSED: list[Body] = [
 
 
 @pytest.mark.parametrize("resume_mode", ["prefill", "instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> None:
+def test_no_input_of_a_provider_raises(resume_mode: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(event("x", **body) for body in CONFUSED)]
     odd += [b"data: " + json.dumps(body).encode() + b"\n\n" for body in CONFUSED]
     for first in ([], [opening(), *text(0, "one ")]):
@@ -464,7 +464,7 @@ def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> No
             assert all(json.loads(each.data)["type"] == each.name for each in events_in(told))
 
 
-def test_half_an_emoji_is_passed_on_as_it_came() -> None:
+def test_half_an_emoji_is_passed_on_unchanged() -> None:
     first = [opening(), *text(0, "one ")]
     halves = [start(0, "text", text=""), *(delta(0, "text_delta", half) for half in ("\ud83d", "\ude00"))]
     _, told = spliced(sent(*first), "prefill", opening(2), *halves)

@@ -71,7 +71,7 @@ def test_event_of_the_sdk_is_progress_unless_it_opens_the_stream(
         ("openai", "/v1/audio/speech"), ("anthropic", "/v1/messages"),
     ],
 )  # fmt: skip
-def test_keep_alive_by_any_name_is_nothing(dialect: DialectName, path: str, is_named: bool, kind: str) -> None:
+def test_keep_alive_by_any_name_is_no_progress(dialect: DialectName, path: str, is_named: bool, kind: str) -> None:
     data = b"{}" if is_named else b'{"type": "%s"}' % kind.encode()
     mark = DIALECTS[dialect].stream_reader(path, 1).read(SseEvent(kind if is_named else "", data))
     assert not mark.is_progress

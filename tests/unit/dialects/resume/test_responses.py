@@ -234,7 +234,7 @@ NOTED = event("output_text.annotation.added", item_id="message_1", output_index=
         (message(0, 1, "a"), {"conversation": "conv_1"}),
     ],
 )
-def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_: Body) -> None:
+def test_response_that_is_no_plain_text_is_not_resumed(begun: list[bytes], request_: Body) -> None:
     assert sent(*opening(), *begun).resume_modes({**REQUEST, **request_}, "plain") == ()
 
 
@@ -250,12 +250,12 @@ def test_what_is_no_plain_text_is_not_gone_on_with(begun: list[bytes], request_:
         (reasoning(0, 1, "hmm"), {}),
     ],
 )
-def test_text_is_gone_on_with_by_an_instruction(begun: list[bytes], more: Body) -> None:
+def test_text_is_resumed_by_an_instruction(begun: list[bytes], more: Body) -> None:
     assert sent(*opening(), *begun).resume_modes({**REQUEST, **more}, "plain") == ("instruction",)
 
 
 @pytest.mark.parametrize("own", ["tell me", [{"role": "user", "content": "tell me"}]])
-def test_request_for_the_rest_ends_in_the_text_so_far_and_an_instruction(own: object) -> None:
+def test_resume_request_ends_in_the_text_so_far_and_an_instruction(own: object) -> None:
     transcript = sent(*opening(), *reasoning(0, 1, "hmm"), *message(1, 1, "beginning ", "two "))
     request = {**REQUEST, "input": own}
     rest = transcript.request(request, "instruction", "none")
@@ -275,7 +275,7 @@ def test_limit_stays_one_that_the_api_takes(limit: int | None, left: int | None)
     assert rest["max_output_tokens"] == left
 
 
-def test_reasoning_without_text_is_done_anew_and_only_once_shown() -> None:
+def test_reasoning_without_text_is_repeated_and_shown_once() -> None:
     first = [*opening(), *reasoning(0, 1, "hmm")]
     assert sent(*first).request(REQUEST, "instruction", "none") == REQUEST
     second = [
@@ -290,7 +290,7 @@ def test_reasoning_without_text_is_done_anew_and_only_once_shown() -> None:
     assert whole.output_text == "beginning"
 
 
-def test_model_that_begins_anew_and_says_something_else_has_diverged() -> None:
+def test_restart_with_different_text_has_diverged() -> None:
     begun = "A first sentence of more than forty characters, and then"
     for more in (" another.", ""):
         transcript = sent(*opening(), *message(0, 1, begun, " the second. "))
@@ -300,14 +300,14 @@ def test_model_that_begins_anew_and_says_something_else_has_diverged() -> None:
         assert not transcript.has_ended
 
 
-def test_answer_of_whitespace_begins_anew() -> None:
+def test_response_of_whitespace_restarts() -> None:
     first = [*opening(), *message(0, 1, "\n\n")]
     assert sent(*first).request(REQUEST, "instruction", "none") == REQUEST
     again = [*opening(2), *message(0, 2, "\n", "\nbeginning"), *finished(0, 2, "\n\nbeginning"), closing(2)]
     assert joined("instruction", first, again).output_text == "\n\nbeginning"
 
 
-def test_text_whose_message_was_ended_goes_on_in_a_new_one() -> None:
+def test_text_whose_message_was_ended_continues_in_a_new_one() -> None:
     first = [*opening(), *message(0, 1, "beginning "), *finished(0, 1, "beginning ")]
     second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two"), closing(2)]
     whole = joined("instruction", first, second)
@@ -315,7 +315,7 @@ def test_text_whose_message_was_ended_goes_on_in_a_new_one() -> None:
     assert whole.output_text == "beginning two"
 
 
-def test_text_whose_part_was_ended_goes_on_in_a_new_part() -> None:
+def test_text_whose_part_was_ended_continues_in_a_new_part() -> None:
     first = [*opening(), *message(0, 1, "beginning "), *finished(0, 1, "beginning ")[:2]]
     second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two"), closing(2)]
     whole = joined("instruction", first, second)
@@ -324,7 +324,7 @@ def test_text_whose_part_was_ended_goes_on_in_a_new_part() -> None:
     assert [part["text"] for part in content] == ["beginning ", "two"]
 
 
-def test_logprobs_of_a_piece_of_which_a_part_is_told_are_left_out() -> None:
+def test_logprobs_of_a_partly_sent_piece_are_left_out() -> None:
     place = {"item_id": "message_2", "output_index": 0, "content_index": 0, "logprobs": [{"token": "t", "logprob": -1}]}
     pieces = [event("output_text.delta", **place, delta=piece) for piece in ("beginning two", " three")]
     transcript = sent(*opening(), *message(0, 1, "beginning "))
@@ -332,20 +332,20 @@ def test_logprobs_of_a_piece_of_which_a_part_is_told_are_left_out() -> None:
     assert [(body["delta"], len(body["logprobs"])) for body in bodies(told)] == [("two", 0), (" three", 1)]
 
 
-def test_message_that_comes_to_no_end_is_incomplete_with_its_response() -> None:
+def test_message_without_an_end_is_incomplete_with_its_response() -> None:
     second = [*opening(2), *message(0, 2, "beginning two"), closing(2, kind="incomplete")]
     whole = joined("instruction", [*opening(), *message(0, 1, "beginning ")], second)
     assert whole.output[0].to_dict()["status"] == "incomplete"
 
 
-def test_word_behind_the_end_of_its_message_is_not_told() -> None:
+def test_text_after_the_end_of_its_message_is_not_sent() -> None:
     second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two")]
     transcript = sent(*opening(), *message(0, 1, "beginning "))
     _, told = spliced(transcript, "instruction", *second, *message(0, 2, "x")[2:])
     assert kinds(told)[-1] == "output_item.done"
 
 
-def test_end_without_a_further_word_ends_the_message_and_begins_none() -> None:
+def test_end_without_further_text_ends_the_message_and_begins_none() -> None:
     text = "beginning"
     for first in (message(0, 1, text), message(0, 1, text)[:3], [*message(0, 1, text), *finished(0, 1, text)]):
         second = [*message(0, 2, text), *finished(0, 2, text)]
@@ -355,7 +355,7 @@ def test_end_without_a_further_word_ends_the_message_and_begins_none() -> None:
 
 
 @pytest.mark.parametrize("second", [[], [*message(0, 2), *finished(0, 2, "")], call(0, 2, "{}", is_done=True)])
-def test_second_stream_that_repeats_no_word_has_diverged(second: list[bytes]) -> None:
+def test_second_stream_that_repeats_nothing_has_diverged(second: list[bytes]) -> None:
     """It is unknown whether the text that was cut had been complete."""
     transcript = sent(*opening(), *message(0, 1, "beginning "))
     splice, told = spliced(transcript, "instruction", *opening(2), *second, closing(2))
@@ -438,7 +438,7 @@ def test_prompt_of_a_stream_that_died_is_estimated_by_that_of_another() -> None:
     assert transcript.usage == Usage(6 + 8 + 10, 2 + 2 + 3)
 
 
-def test_nothing_is_told_behind_the_end() -> None:
+def test_nothing_is_sent_after_the_end() -> None:
     second = [*opening(2), *message(0, 2, "beginning two"), *finished(0, 2, "beginning two"), closing(2)]
     for resume_mode in ("instruction", "restart"):
         transcript = sent(*opening(), *message(0, 1, "beginning "))
@@ -446,7 +446,7 @@ def test_nothing_is_told_behind_the_end() -> None:
         assert kinds(told)[-1] == "completed"
 
 
-def test_run_from_scratch_passes_what_is_new_and_keeps_what_was_sent() -> None:
+def test_restart_passes_new_content_and_does_not_repeat_sent_content() -> None:
     first = [
         *opening(),
         *reasoning(0, 1, "hm", "m"),
@@ -463,7 +463,7 @@ def test_run_from_scratch_passes_what_is_new_and_keeps_what_was_sent() -> None:
     assert {"call_id": "call_1", "arguments": '{"a": 1}'}.items() <= whole.output[2].to_dict().items()
 
 
-def test_what_is_encrypted_and_was_not_sent_comes_from_the_second_run() -> None:
+def test_unsent_encrypted_content_is_that_of_the_second_run() -> None:
     first = [*opening(), *reasoning(0, 1, "hm", is_done=False)]
     whole = joined("restart", first, [*opening(2), *reasoning(0, 2, "hmm"), closing(2)]).output[0].to_dict()
     assert (whole["id"], whole["encrypted_content"]) == ("reasoning_1", "secret 2")
@@ -487,28 +487,28 @@ ANOTHER = {
 
 
 @pytest.mark.parametrize("another", ANOTHER.values(), ids=ANOTHER)
-def test_run_from_scratch_that_says_anything_else_has_diverged(another: list[bytes]) -> None:
+def test_restart_with_different_content_has_diverged(another: list[bytes]) -> None:
     transcript = sent(*opening(), *message(0, 1, "beginning"), *finished(0, 1, "beginning"), *call(1, 1, '{"a": '))
     splice, told = spliced(transcript, "restart", *opening(2), *another)
     assert (splice.has_diverged, splice.is_joined, told) == (True, False, b"")
     assert splice.feed(b"".join([*message(9, 3, "more"), closing(2)])) == b""
 
 
-def test_run_from_scratch_that_says_more_in_an_ended_text_has_diverged() -> None:
+def test_restart_with_more_text_in_an_ended_text_has_diverged() -> None:
     for end in (finished(0, 1, "beginning"), finished(0, 1, "beginning")[:2]):
         transcript = sent(*opening(), *message(0, 1, "beginning"), *end)
         splice, told = spliced(transcript, "restart", *opening(2), *message(0, 2, "beginning more"))
         assert (splice.has_diverged, told) == (True, b"")
 
 
-def test_run_from_scratch_that_does_not_come_as_far_has_diverged() -> None:
+def test_restart_that_ends_too_early_has_diverged() -> None:
     for end in (finished(0, 2, "begin"), finished(0, 2, "begin")[2:], [closing(2)]):
         transcript = sent(*opening(), *message(0, 1, "beginning"))
         splice, told = spliced(transcript, "restart", *opening(2), *message(0, 2, "begin"), *end)
         assert (splice.has_diverged, told) == (True, b"")
 
 
-def test_what_the_provider_ran_by_itself_is_not_run_again() -> None:
+def test_server_tool_is_not_run_again() -> None:
     for kind in ("web_search_call", "mcp_call", "code_interpreter_call", "anything_new"):
         assert not sent(*opening(), added(0, kind, 1)).can_restart(REQUEST)
     said = sent(*opening(), *message(0, 1, "a"))
@@ -517,7 +517,7 @@ def test_what_the_provider_ran_by_itself_is_not_run_again() -> None:
     assert not sent(*opening(), *message(0, 1, "a"), *finished(0, 1, "a"), closing(1)).can_restart(REQUEST)
 
 
-def test_server_that_sends_no_parts_is_gone_on_with() -> None:
+def test_stream_without_parts_is_resumed() -> None:
     def bare(number: int, *pieces: str) -> list[bytes]:
         return [one for one in message(0, number, *pieces) if b"content_part" not in one]
 
@@ -529,7 +529,7 @@ def test_server_that_sends_no_parts_is_gone_on_with() -> None:
     assert [(one["id"], one["content"][0]["text"]) for one in output] == [("message_1", "beginning two")]
 
 
-def test_server_that_says_a_text_only_when_it_is_done_is_gone_on_with() -> None:
+def test_stream_with_text_only_in_its_done_event_is_resumed() -> None:
     transcript = sent(*opening(), *message(0, 1), *finished(0, 1, "beginning two"))
     assert "beginning two" in json.dumps(transcript.request(REQUEST, "instruction", "none"))
 
@@ -553,7 +553,7 @@ CONFUSED: list[Body] = [
 
 
 @pytest.mark.parametrize("resume_mode", ["instruction", "restart"])
-def test_whatever_a_provider_sends_raises_nothing(resume_mode: ResumeMode) -> None:
+def test_no_input_of_a_provider_raises(resume_mode: ResumeMode) -> None:
     odd = [*(line + b"\n\n" for line in ODD), *(f"data: {json.dumps(body)}\n\n".encode() for body in CONFUSED)]
     for first in ([], [*opening(), *message(0, 1, "beginning ")]):
         transcript = sent(*first, *odd)

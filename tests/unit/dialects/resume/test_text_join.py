@@ -27,7 +27,7 @@ def held(joint: TextJoin, text: str) -> bool:
 # restart
 
 
-def test_second_run_is_swallowed_as_far_as_the_first_came() -> None:
+def test_second_run_is_dropped_as_far_as_the_first_came() -> None:
     joint = seam("restart", "one two ")
     assert held(joint, "one ")
     assert joint.feed("two three") == "three"
@@ -69,16 +69,16 @@ def test_nothing_is_held_where_nothing_was_sent(resume_mode: ResumeMode) -> None
         ("#", "# Title", "## Title"),
     ],
 )
-def test_prefilled_text_goes_on_to_the_character(sent: str, new: str, whole: str) -> None:
+def test_prefilled_text_continues_to_the_character(sent: str, new: str, whole: str) -> None:
     assert joined("prefill", sent, new) == whole
 
 
-def test_prefill_that_comes_again_is_swallowed() -> None:
+def test_repeated_prefill_is_dropped() -> None:
     assert joined("prefill", "one two three ", "one two three four") == "one two three four"
     assert joined("prefill", "one two three", "one two three four") == "one two three four"
 
 
-def test_prefill_that_only_seems_to_come_again_is_new() -> None:
+def test_text_that_only_resembles_the_prefill_is_new() -> None:
     assert joined("prefill", "one two three,", "one two four") == "one two three,one two four"
     assert joined("prefill", "one two three,", "one two") == "one two three,one two"
 
@@ -120,7 +120,7 @@ def test_preamble_is_left_out(preamble: str) -> None:
         lambda text: text.replace(" ", ""),
     ],
 )  # fmt: skip
-def test_words_that_are_repeated_in_another_way_are_the_same(words: Callable[[str], str]) -> None:
+def test_words_that_are_repeated_in_another_form_are_the_same(words: Callable[[str], str]) -> None:
     assert joined("instruction", SENT, words(anchor(SENT)) + "ible.") == SENT + "ible."
 
 
@@ -184,7 +184,7 @@ def test_text_that_repeats_itself_proves_nothing(sent: str, new: str) -> None:
     assert diverges(sent, new)
 
 
-def test_text_may_repeat_itself_before_the_words_that_prove_the_seam() -> None:
+def test_text_may_repeat_itself_before_the_words_that_prove_the_join() -> None:
     sent = "- [ ] buy some milk\n" * 9 + "- [ ] and some bread for the"
     assert joined("instruction", sent, anchor(sent) + " week") == sent + " week"
 
@@ -197,7 +197,7 @@ def test_text_may_repeat_itself_before_the_words_that_prove_the_seam() -> None:
         ("", "\n\n", "\n\n"), ("", "\n", None),
     ],
 )  # fmt: skip
-def test_whitespace_at_the_seam_comes_once(lost: str, blank: str, between: str | None) -> None:
+def test_whitespace_at_the_join_occurs_once(lost: str, blank: str, between: str | None) -> None:
     sent = "The breaker opens when a provider fails." + lost
     new = sent.rstrip() + blank + "Then it closes."
     if between is None:
@@ -212,7 +212,7 @@ def test_line_may_break_where_the_text_breaks_its_lines() -> None:
     assert diverges(sent + "\nc = fourth", sent + "\nc = fourth\nd = fifth")
 
 
-def test_long_text_that_begins_again_is_compared_to_its_end() -> None:
+def test_long_text_that_restarts_is_compared_to_its_end() -> None:
     for before in ("", "Sure, here is the whole of it:\n\n"):
         joint = seam("instruction", LONG)
         assert held(joint, before + LONG[:700])
@@ -224,7 +224,7 @@ def test_long_text_that_begins_again_is_compared_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("new", [LONG[:700] + "?", LONG[:700], LONG[:300], LONG[:300] + "?"])
-def test_long_text_that_begins_again_and_differs_diverges(new: str) -> None:
+def test_long_text_that_restarts_and_differs_diverges(new: str) -> None:
     assert diverges(LONG, new)
 
 
@@ -233,7 +233,7 @@ def test_repetition_that_may_have_begun_in_two_places_diverges() -> None:
     assert diverges(f"{words} {words}", f"{words} {words} and more")
 
 
-def test_refrain_behind_a_text_that_does_not_repeat_is_no_repetition() -> None:
+def test_refrain_after_a_text_without_repetition_is_no_repetition() -> None:
     sent = "A song.\n\nRow, row, row your boat,\nGently d"
     new = "own the stream.\nLife is but a dream.\n\nRow, row, row your boat,\nGently down the creek."
     assert diverges(sent, new)
@@ -343,7 +343,7 @@ def test_last_mark_that_may_end_a_quotation_of_the_text_is_not_passed(begin: str
 
 
 @pytest.mark.parametrize("mark", ["\u201d", '"'])
-def test_mark_behind_a_quotation_that_is_repeated_from_its_beginning_may_be_the_models(mark: str) -> None:
+def test_mark_after_a_repeated_quotation_may_be_part_of_the_text(mark: str) -> None:
     """The text may end inside its own quotation, and the model may have quoted all of its output."""
     sent = "It began at noon. \u201cThe breaker opens when a provider fails, and calls go elsewhere until it is"
     joint = seam("instruction", sent)
@@ -395,7 +395,7 @@ def test_row_that_is_like_the_last_one_is_not_taken_for_a_repetition(sent: str, 
 # anchors
 
 
-def test_what_is_given_back_ends_in_no_whitespace() -> None:
+def test_text_that_is_sent_back_ends_in_no_whitespace() -> None:
     assert given_back("\n one \n\t ") == "\n one"
     assert given_back(" \n") == ""
 
@@ -445,7 +445,7 @@ NEXT_VERSES = (
     ],
     ids=["next row", "rest of a row and the next one", "refrain after two verses", "clauses after the end of another"],
 )
-def test_text_that_says_its_last_words_once_more_by_itself_is_not_joined(sent: str, new: str) -> None:
+def test_text_that_naturally_repeats_its_last_words_is_not_joined(sent: str, new: str) -> None:
     joint = seam("instruction", sent)
     assert joint.feed(new) + joint.end() == ""
     assert joint.has_diverged

@@ -67,14 +67,14 @@ async def test_call_waits_until_the_one_before_it_has_ended() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_first_come_is_first_served() -> None:
+async def test_calls_are_served_in_order_of_arrival() -> None:
     stage = Stage(narrow(), a=[Slow(1.0, OK) for _ in range(4)])
     calls = [await stage.start() for _ in range(4)]
     await stage.pass_s(4.0)
     assert [stage.served(call).attempt.started_at for call in calls] == [1000.0, 1001.0, 1002.0, 1003.0]
 
 
-async def test_those_in_a_hurry_go_first() -> None:
+async def test_higher_priority_is_served_first() -> None:
     stage = Stage(narrow(), a=[Slow(1.0, OK) for _ in range(5)])
     await stage.start()
     low, normal, high, also_normal = [await stage.start(priority=priority) for priority in (2, 1, 0, 1)]
@@ -83,7 +83,7 @@ async def test_those_in_a_hurry_go_first() -> None:
     assert order == [1001.0, 1002.0, 1003.0, 1004.0]
 
 
-async def test_newcomer_does_not_slip_in_before_one_whose_turn_has_come() -> None:
+async def test_newcomer_does_not_overtake_a_call_whose_turn_has_come() -> None:
     stage = Stage(narrow(), a=[Slow(1.0, OK), Slow(1.0, OK), OK])
     first, second = await stage.start(), await stage.start()
     await stage.pass_s(1.0)
@@ -103,7 +103,7 @@ async def test_rate_limit_headers_of_an_answer_set_the_pace() -> None:
     assert seen.rate == pytest.approx(1.0, rel=0.2)
 
 
-async def test_headers_of_a_stream_that_allow_more_let_those_who_wait_in_at_once() -> None:
+async def test_headers_of_a_stream_that_allow_more_admit_waiting_calls_at_once() -> None:
     stream = replace(open_stream(), rate=requests_left(100.0))
     stage = Stage(new_target("a/x", capacity=CapacitySettings()), a=[Slow(0.1, stream), OK, OK])
     await stage.start()
@@ -143,7 +143,7 @@ async def test_hold_that_is_longer_than_expected_is_waited_for_again() -> None:
     assert stage.served(call).attempt.started_at == 1009.0
 
 
-async def test_settings_that_leave_more_room_let_those_who_wait_in_at_once() -> None:
+async def test_settings_that_allow_more_admit_waiting_calls_at_once() -> None:
     stage = Stage(narrow(), a=[Hang(), OK])
     running, waiting = await stage.start(), await stage.start()
     deployment = stage.targets[0].deployment
@@ -157,9 +157,7 @@ async def test_settings_that_leave_more_room_let_those_who_wait_in_at_once() -> 
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, 1), (1, None)])
-async def test_slot_goes_back_to_the_gate_that_gave_it_though_a_reload_sends_others_to_another(
-    before: int | None, after: int | None
-) -> None:
+async def test_slot_returns_to_its_own_gate_after_a_reload_moves_others(before: int | None, after: int | None) -> None:
     stage = Stage(narrow(concurrency=before), a=[Slow(1.0, OK), OK])
     gates = stage.targets[0].deployment.gates
     gates.of(" ", 1000.0).pause_until(1005.0)
@@ -173,7 +171,7 @@ async def test_slot_goes_back_to_the_gate_that_gave_it_though_a_reload_sends_oth
     stage.assert_nothing_is_held()
 
 
-async def test_gate_that_was_forgotten_meanwhile_still_lets_its_callers_in() -> None:
+async def test_forgotten_gate_still_admits_its_callers() -> None:
     stage = Stage(new_target("a/x"), a=[OK])
     gates = stage.targets[0].deployment.gates
     gates.of("mallory ", 1000.0).pause_until(1005.0)
@@ -188,7 +186,7 @@ async def test_gate_that_was_forgotten_meanwhile_still_lets_its_callers_in() -> 
 # limits
 
 
-async def test_full_line_refuses_at_once_and_says_when_to_come_back() -> None:
+async def test_full_queue_refuses_at_once_with_retry_after() -> None:
     stage = Stage(narrow(queue=1), a=[Hang()])
     await stage.start()
     await stage.start()
@@ -232,7 +230,7 @@ async def test_wait_ends_with_the_call() -> None:
     assert refused(stage, second)[:2] == (429, "limit")
 
 
-async def test_wait_in_vain_tells_how_long_it_would_be_now() -> None:
+async def test_wait_in_vain_reports_the_current_estimate() -> None:
     """The Retry-After is estimated when the wait ends, not when it began."""
     stage = Stage(narrow(queue_wait=3.0), a=[Hang()])
     await stage.start()
@@ -244,7 +242,7 @@ async def test_wait_in_vain_tells_how_long_it_would_be_now() -> None:
     assert refused(stage, second) == (429, "limit", 4.0)
 
 
-async def test_one_that_can_wait_leaves_its_place_to_one_in_a_hurry() -> None:
+async def test_low_priority_call_is_displaced_by_a_higher_one() -> None:
     stage = Stage(narrow(queue=1), a=[Slow(2.0, OK), OK])
     await stage.start()
     low = await stage.start(priority=2)
@@ -260,7 +258,7 @@ async def test_one_that_can_wait_leaves_its_place_to_one_in_a_hurry() -> None:
 # other deployments with room
 
 
-async def test_one_that_has_room_is_asked_rather_than_waited_for_another() -> None:
+async def test_deployment_with_room_is_preferred_to_a_wait() -> None:
     stage = Stage(narrow("a/x"), narrow("b/y"), a=[Hang()], b=[OK])
     await stage.start()
     second = await stage.start()
@@ -268,7 +266,7 @@ async def test_one_that_has_room_is_asked_rather_than_waited_for_another() -> No
     assert stage.served(second).attempt.waited_s == 0.0
 
 
-async def test_retry_that_finds_its_place_taken_goes_where_there_is_room() -> None:
+async def test_retry_whose_slot_is_taken_goes_to_a_deployment_with_room() -> None:
     stage = Stage(narrow("a/x"), narrow("b/y"), a=[Slow(1.0, NETWORK_ERROR), Hang()], b=[OK])
     first = await stage.start()
     await stage.pass_s(0.5)
@@ -288,7 +286,7 @@ async def test_shorter_of_two_waits_is_chosen() -> None:
     assert stage.served(last).attempt.target is stage.targets[1]
 
 
-async def test_attempt_that_cannot_finish_any_more_when_its_turn_comes_is_not_started() -> None:
+async def test_attempt_without_enough_time_at_its_turn_is_not_started() -> None:
     stage = Stage(narrow("a/x"), narrow("b/y"), a=[AUTH, AUTH], b=[Slow(4.0, OK)])
     learn(stage.targets[1].deployment.latency, 2.0)
     await stage.start()
@@ -304,7 +302,7 @@ async def test_attempt_that_cannot_finish_any_more_when_its_turn_comes_is_not_st
 
 
 @pytest.mark.parametrize("outcome", [OK, AUTH, RuntimeError("a bug")], ids=["ok", "failure", "bug"])
-async def test_slot_comes_back_with_the_answer_the_failure_or_the_bug(outcome: Outcome) -> None:
+async def test_slot_is_released_on_response_failure_and_bug(outcome: Outcome) -> None:
     stage = Stage(narrow(), a=[Slow(1.0, OK), outcome, OK])
     calls = [await stage.start() for _ in range(3)]
     await stage.pass_s(1.0)
@@ -315,7 +313,7 @@ async def test_slot_comes_back_with_the_answer_the_failure_or_the_bug(outcome: O
     stage.assert_nothing_is_held()
 
 
-async def test_slot_comes_back_with_the_client_that_leaves() -> None:
+async def test_slot_is_released_when_the_client_disconnects() -> None:
     stage = Stage(narrow(), a=[Hang(), OK])
     first, second = await stage.start(), await stage.start()
     stage.cancel(first)
@@ -325,7 +323,7 @@ async def test_slot_comes_back_with_the_client_that_leaves() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_slot_of_a_stream_comes_back_at_its_end_and_once() -> None:
+async def test_slot_of_a_stream_is_released_once_at_its_end() -> None:
     stage = Stage(narrow(), a=[open_stream(), OK])
     stream = stage.served(await stage.start())
     second = await stage.start()
@@ -347,7 +345,7 @@ async def test_slot_is_free_while_its_call_waits_for_a_retry() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_turn_that_comes_when_the_breaker_has_opened_is_given_back() -> None:
+async def test_turn_granted_after_the_breaker_opened_is_returned() -> None:
     breaker = BreakerSettings(consecutive_failures=1, early_probes=False)
     capacity = CapacitySettings(pacing=False, concurrency=1)
     stage = Stage(new_target("a/x", retry=ONCE, breaker=breaker, capacity=capacity), a=[Slow(1.0, SERVER_ERROR)])
@@ -359,7 +357,7 @@ async def test_turn_that_comes_when_the_breaker_has_opened_is_given_back() -> No
     stage.assert_nothing_is_held()
 
 
-async def test_turns_that_are_given_back_use_up_nothing_of_the_pace() -> None:
+async def test_returned_turns_consume_no_pace() -> None:
     """Otherwise waiting calls would be refused one by one, at the pace, after the breaker has opened."""
     target = new_target("a/x", capacity=CapacitySettings())
     stage = Stage(target)
@@ -375,7 +373,7 @@ async def test_turns_that_are_given_back_use_up_nothing_of_the_pace() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_client_that_leaves_the_line_frees_its_place() -> None:
+async def test_client_that_leaves_the_queue_frees_its_slot() -> None:
     stage = Stage(narrow(), a=[Slow(1.0, OK), OK])
     await stage.start()
     second, third = await stage.start(), await stage.start()
@@ -412,7 +410,7 @@ class Waiting:
         assert (seen.in_flight, seen.waiting) == (0, {})
 
 
-async def test_client_that_leaves_just_as_its_turn_comes_gives_it_back() -> None:
+async def test_client_that_disconnects_at_its_turn_returns_it() -> None:
     this = Waiting()
     await let_run()
     this.let_in()
@@ -423,7 +421,7 @@ async def test_client_that_leaves_just_as_its_turn_comes_gives_it_back() -> None
 
 
 @pytest.mark.parametrize("comes_first", [True, False])
-async def test_turn_that_comes_just_as_the_wait_ends_is_not_lost(comes_first: bool) -> None:
+async def test_turn_granted_just_as_the_wait_ends_is_not_lost(comes_first: bool) -> None:
     this = Waiting()
     await let_run()
     if comes_first:
@@ -438,7 +436,7 @@ async def test_turn_that_comes_just_as_the_wait_ends_is_not_lost(comes_first: bo
     this.assert_free()
 
 
-async def test_turn_that_is_given_back_goes_to_the_next_in_line() -> None:
+async def test_returned_turn_goes_to_the_next_in_the_queue() -> None:
     this = Waiting()
     await let_run()
     following = asyncio.ensure_future(this.admission.wait_turn(new_call(), this.target, 1010.0))
@@ -452,7 +450,7 @@ async def test_turn_that_is_given_back_goes_to_the_next_in_line() -> None:
     this.assert_free()
 
 
-async def test_who_finds_the_line_full_does_not_wait() -> None:
+async def test_call_that_finds_the_queue_full_does_not_wait() -> None:
     clock, target = SteppedClock(), narrow(queue=1)
     admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
@@ -460,7 +458,7 @@ async def test_who_finds_the_line_full_does_not_wait() -> None:
     assert await admission.wait_turn(new_call(), target, 1010.0) == AtCapacity(2.0, has_place=False)
 
 
-async def test_who_loses_its_place_to_one_in_a_hurry_waits_no_longer() -> None:
+async def test_call_evicted_by_a_higher_priority_waits_no_longer() -> None:
     clock, target = SteppedClock(), narrow(queue=1)
     admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
@@ -496,7 +494,7 @@ async def test_probe_of_a_host_that_finds_no_room_leaves_the_host_to_the_next() 
     assert (seen.state, seen.leases) == ("half_open", 0)
 
 
-async def test_one_alarm_is_set_for_all_who_wait_at_a_gate() -> None:
+async def test_one_alarm_is_set_for_all_calls_that_wait_at_a_gate() -> None:
     stage = Stage(new_target("a/x"), a=[OK] * 50)
     stage.targets[0].deployment.gates.of(" ", 1000.0).pause_until(1005.0)
     for _ in range(50):
@@ -506,7 +504,7 @@ async def test_one_alarm_is_set_for_all_who_wait_at_a_gate() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_last_to_leave_a_line_takes_its_alarm_along() -> None:
+async def test_last_to_leave_a_queue_cancels_its_alarm() -> None:
     stage = Stage(new_target("a/x"))
     stage.targets[0].deployment.gates.of(" ", 1000.0).pause_until(1005.0)
     for call in [await stage.start() for _ in range(3)]:
@@ -521,7 +519,7 @@ def whims(dice: random.Random) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_thousand_clients_that_leave_at_any_moment_leave_nothing_behind(seed: int) -> None:
+async def test_thousand_clients_that_disconnect_at_any_moment_leak_nothing(seed: int) -> None:
     dice = random.Random(seed)
     targets = narrow("a/x", concurrency=3, queue=20), narrow("b/y", concurrency=2, queue=20)
     stage = Stage(*targets, a=whims(dice), b=whims(dice))
@@ -556,7 +554,7 @@ async def test_waits_for_two_deployments_one_after_the_other_count_together() ->
     stage.assert_nothing_is_held()
 
 
-def test_accounts_that_callers_name_have_gates_of_their_own_though_the_key_is_ours() -> None:
+def test_accounts_that_callers_name_have_their_own_gates_under_a_shared_key() -> None:
     admission, target = AdmissionControl(Cooldowns(), SteppedClock()), new_target("a/x", api_key="sk-1")
     gates = []
     for account in ("", "p", "q", ""):

@@ -47,7 +47,7 @@ async def test_failed_attempt_is_repeated_after_a_growing_wait() -> None:
     ]  # fmt: skip
 
 
-async def test_each_deployment_is_asked_in_order_as_often_as_its_own_rules_allow() -> None:
+async def test_each_deployment_is_tried_in_order_as_often_as_its_own_rules_allow() -> None:
     targets = (
         new_target("a/x", retry=RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)),
         new_target("b/y", retry=RetrySettings(jitter=0.0, adaptive=False, max_attempts=2)),
@@ -73,7 +73,7 @@ async def test_another_free_deployment_serves_before_a_wait_is_over() -> None:
     assert this.script.transcript == ["asked a/x", "asked b/y"]
 
 
-async def test_final_error_is_asked_of_nobody_else() -> None:
+async def test_final_error_is_not_retried_elsewhere() -> None:
     this = play(BAD, targets=two())
     assert await this.gives_up() == Exhausted(BAD, None, "final error")
     assert this.script.transcript == ["asked a/x"]
@@ -135,7 +135,7 @@ async def test_all_breakers_open_is_a_refusal_with_the_soonest_return() -> None:
     assert this.call.attempts == []
 
 
-async def test_nobody_is_told_to_wait_for_no_time() -> None:
+async def test_wait_of_zero_is_not_reported() -> None:
     target = new_target("a/x", breaker=BreakerSettings(early_probes=False, open_for=30.0))
     open_breaker(target)
     this = play(targets=(target,))
@@ -155,7 +155,7 @@ async def test_breaker_that_opens_between_retries_ends_them() -> None:
     assert skipped(this) == ["a/x", "b/y"]
 
 
-async def test_failure_is_told_even_when_the_next_breaker_is_open() -> None:
+async def test_failure_is_reported_even_when_the_next_breaker_is_open() -> None:
     this = play(AUTH, targets=two())
     open_breaker(this.targets[1])
     result = await this.gives_up()
@@ -177,7 +177,7 @@ async def test_only_failures_of_the_deployment_are_counted_against_it(
 # Retry-After and deadline
 
 
-async def test_long_retry_after_is_waited_out_only_where_nobody_else_can_be_asked() -> None:
+async def test_long_retry_after_is_waited_out_only_without_another_deployment() -> None:
     alone = play(limited(7.0), OK)
     await alone.serves()
     assert alone.script.transcript == ["asked a/x", "slept 7", "asked a/x"]
@@ -202,12 +202,12 @@ async def test_deadline_that_passed_in_an_attempt_ends_the_call_even_with_a_fall
 # which failure the client sees
 
 
-async def test_last_answer_of_an_upstream_is_kept_over_a_later_silence() -> None:
+async def test_last_error_of_an_upstream_is_preferred_to_a_later_silence() -> None:
     this = play(UNAVAILABLE, NETWORK_ERROR, NETWORK_ERROR)
     assert (await this.gives_up()).failure is UNAVAILABLE
 
 
-async def test_newest_of_two_answers_and_newest_of_two_silences_is_told() -> None:
+async def test_newest_of_two_errors_and_newest_of_two_silences_is_reported() -> None:
     newer = Failure(FailureKind.OVERLOADED, "again", answer=UNAVAILABLE.answer)
     assert (await play(UNAVAILABLE, NETWORK_ERROR, newer).gives_up()).failure is newer
     silence = Failure(FailureKind.NETWORK, "again")
@@ -234,7 +234,7 @@ def assert_nothing_happened(this: Play) -> None:
     assert breaker.try_acquire(now) is not None
 
 
-async def test_cancelled_attempt_gives_its_permit_back_and_counts_nothing() -> None:
+async def test_cancelled_attempt_returns_its_permit_and_counts_nothing() -> None:
     this = await probing(Hang())
     task = asyncio.ensure_future(this.run())
     done, _ = await asyncio.wait([task], timeout=0.01)
@@ -247,7 +247,7 @@ async def test_cancelled_attempt_gives_its_permit_back_and_counts_nothing() -> N
     assert [each.outcome for each in this.call.attempts] == ["client_cancelled"]
 
 
-async def test_call_cancelled_in_its_sleep_leaves_nothing_behind() -> None:
+async def test_call_cancelled_in_its_sleep_leaks_nothing() -> None:
     this = await probing(limited(1.0), is_cancelled_asleep=True)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.ensure_future(this.run())
@@ -255,7 +255,7 @@ async def test_call_cancelled_in_its_sleep_leaves_nothing_behind() -> None:
     assert_nothing_happened(this)
 
 
-async def test_bug_in_an_exchange_gives_its_permit_back_and_blames_nobody() -> None:
+async def test_bug_in_an_exchange_returns_its_permit_and_blames_no_deployment() -> None:
     this = await probing(RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
         await this.run()

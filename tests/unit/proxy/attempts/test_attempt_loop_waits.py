@@ -54,7 +54,7 @@ async def test_those_that_time_out_take_turns_until_their_attempts_are_used_up()
     assert spent(this) == (4, 2, 2)
 
 
-async def test_one_that_timed_out_is_asked_again_when_the_other_is_failing() -> None:
+async def test_deployment_that_timed_out_is_retried_when_the_other_is_failing() -> None:
     this = play(timed_out(), OK, targets=two())
     open_breaker(this.targets[1])
     await this.serves()
@@ -62,13 +62,13 @@ async def test_one_that_timed_out_is_asked_again_when_the_other_is_failing() -> 
     assert skipped(this) == ["b/y"]
 
 
-async def test_one_that_timed_out_is_asked_again_at_once_when_there_is_nobody_else() -> None:
+async def test_deployment_that_timed_out_is_retried_at_once_when_no_other_is_left() -> None:
     this = play(timed_out(), OK)
     await this.serves()
     assert this.script.transcript == ["asked a/x", "asked a/x"]
 
 
-async def test_third_that_was_never_asked_comes_before_one_that_timed_out() -> None:
+async def test_untried_deployment_comes_before_one_that_timed_out() -> None:
     this = play(
         timed_out(), SERVER_ERROR, OK, targets=(new_target("a/x"), new_target("b/y", retry=ONCE), new_target("c/z"))
     )
@@ -93,7 +93,7 @@ async def test_one_that_has_no_room_for_a_moment_is_waited_for_when_the_other_ha
     assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x"]
 
 
-async def test_one_that_asked_for_a_second_is_asked_again_after_it_when_the_other_is_failing() -> None:
+async def test_deployment_that_requested_a_second_is_retried_after_it_when_the_other_is_failing() -> None:
     this = play(limited(1.0), OK, targets=two())
     open_breaker(this.targets[1])
     await this.serves()
@@ -101,7 +101,7 @@ async def test_one_that_asked_for_a_second_is_asked_again_after_it_when_the_othe
     assert (this.call.attempts[1].waited_for, this.call.attempts[1].waited_s) == ("retry-after", 1.0)
 
 
-async def test_wait_runs_while_the_other_is_asked() -> None:
+async def test_wait_runs_while_the_other_is_tried() -> None:
     this = play(limited(1.0), SERVER_ERROR, SERVER_ERROR, SERVER_ERROR, OK, targets=two())
     await this.serves()
     b_again = ["slept 0.2", "asked b/y", "slept 0.4", "asked b/y"]
@@ -123,7 +123,7 @@ async def test_flap_is_repeated_in_place_though_another_is_free() -> None:
 # budgets
 
 
-async def test_one_that_is_put_back_pays_when_it_is_asked_again() -> None:
+async def test_deferred_candidate_pays_when_it_is_retried() -> None:
     unasked = play(timed_out(), OK, targets=two())
     await unasked.serves()
     assert spent(unasked) == (0, 0, 0)
@@ -133,7 +133,7 @@ async def test_one_that_is_put_back_pays_when_it_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("empty", ["deployment", "route"])
-async def test_one_whose_tokens_were_taken_meanwhile_is_not_asked_again_and_takes_none(empty: str) -> None:
+async def test_deployment_whose_tokens_were_taken_is_not_retried_and_takes_none(empty: str) -> None:
     one = BudgetSettings(ratio=0.0, min_per_second=0.1)
     a = new_target("a/x", retry=RetrySettings(jitter=0.0, budget=one if empty == "deployment" else BudgetSettings()))
     b = new_target("b/y")
@@ -150,7 +150,7 @@ async def test_one_whose_tokens_were_taken_meanwhile_is_not_asked_again_and_take
     }  # fmt: skip
 
 
-async def test_one_that_is_failing_when_its_turn_comes_again_costs_no_token() -> None:
+async def test_deployment_that_is_failing_at_its_next_turn_costs_no_token() -> None:
     stage = Stage(*two(), a=[timed_out()], b=[Slow(1.0, AUTH)])
     call = await stage.start()
     stage.targets[0].deployment.breaker.force("forced_open", stage.clock.now())
@@ -168,7 +168,7 @@ async def test_empty_budget_of_the_route_ends_the_retries() -> None:
     assert spent(this) == (0, 0)
 
 
-async def test_empty_budget_of_the_route_does_not_keep_a_call_from_others() -> None:
+async def test_empty_budget_of_the_route_does_not_prevent_a_fallback() -> None:
     this = play(SERVER_ERROR, OK, targets=two())
     ask_no_more_than(this, UNPAID)
     await this.serves()
@@ -224,7 +224,7 @@ async def test_other_that_cannot_finish_is_passed_over_for_one_that_can() -> Non
     assert skipped(this) == ["b/y"]
 
 
-async def test_first_attempt_is_made_whatever_is_known() -> None:
+async def test_first_attempt_is_made_regardless_of_evidence() -> None:
     this = play(OK, deadline_at=1001.0)
     learn(this.targets[0].deployment.latency, 50.0)
     await this.serves()
@@ -238,7 +238,7 @@ async def test_streams_are_judged_by_their_first_tokens() -> None:
     assert len(this.call.attempts) == 2
 
 
-async def test_clients_own_patience_counts_as_the_deadline() -> None:
+async def test_client_deadline_counts_as_the_deadline() -> None:
     this = play(SERVER_ERROR, deadline_at=1600.0, client_deadline=1000.2)
     assert (await this.gives_up()).why == "deadline"
     assert this.script.transcript == ["asked a/x"]
@@ -258,7 +258,7 @@ async def test_attempt_leaves_time_for_one_more_where_its_limit_would_not(deadli
     assert this.call.attempts[0].must_end_by == pytest.approx(ends_by)
 
 
-async def test_stream_that_has_time_for_two_first_tokens_keeps_nothing() -> None:
+async def test_stream_with_time_for_two_first_tokens_reserves_nothing() -> None:
     quick = TimeoutSettings(first_token=2.0, attempt=120.0)
     targets = new_target("a/x", timeouts=quick), new_target("b/y", timeouts=quick)
     this = play(OK, targets=targets, deadline_at=1010.0, is_stream=True)
@@ -268,7 +268,7 @@ async def test_stream_that_has_time_for_two_first_tokens_keeps_nothing() -> None
     assert this.call.attempts[0].must_end_by == 1010.0
 
 
-async def test_time_is_kept_for_the_same_one_where_there_is_no_other() -> None:
+async def test_time_is_reserved_for_the_same_deployment_without_another() -> None:
     this = play(OK, targets=eight_seconds("a/x"), deadline_at=1010.0)
     learn(this.targets[0].deployment.latency, 1.0)
     await this.serves()
@@ -282,7 +282,7 @@ async def test_last_attempt_may_take_all_the_time_there_is() -> None:
     assert this.call.attempts[0].must_end_by == 1010.0
 
 
-async def test_nothing_is_kept_for_one_of_which_nothing_is_known() -> None:
+async def test_nothing_is_reserved_for_a_deployment_without_history() -> None:
     this = play(OK, targets=eight_seconds("a/x", "b/y"), deadline_at=1010.0)
     await this.serves()
     assert this.call.attempts[0].must_end_by == 1010.0
@@ -299,7 +299,7 @@ async def test_attempt_that_was_cut_short_for_the_deadline_is_no_evidence(
 
 
 @pytest.mark.parametrize(("decide_by", "counted"), [(1001.0, (0, 0)), (float("inf"), (1, 1))])
-async def test_client_that_is_impatient_opens_no_breaker(decide_by: float, counted: tuple[int, int]) -> None:
+async def test_call_with_a_short_client_timeout_opens_no_breaker(decide_by: float, counted: tuple[int, int]) -> None:
     cut = Failure(FailureKind.TIMEOUT, "the time of the whole call is used up", limit="total")
     this = play(Slow(1.0, cut), deadline_at=1001.5, client_deadline=decide_by)
     await this.gives_up()
@@ -367,13 +367,13 @@ async def test_weighted_routes_draw_lots() -> None:
     assert await asked_first(heavy, "weighted", 0.9, 0.1) == ["a", "b"]
 
 
-async def test_least_loaded_is_asked_first() -> None:
+async def test_least_loaded_is_tried_first() -> None:
     targets = two()
     targets[0].deployment.gates.in_flight = 1
     assert await asked_first(targets, "least_loaded") == ["b", "a"]
 
 
-async def test_calls_in_flight_are_told_apart_from_those_that_ended() -> None:
+async def test_calls_in_flight_are_distinguished_from_those_that_ended() -> None:
     targets = two()
     stage = Stage(*targets, route=new_route(*targets, balance="least_loaded"), a=[Slow(1.0, OK), OK], b=[Slow(1.0, OK)])
     calls = [await stage.start(), await stage.start()]
@@ -383,7 +383,7 @@ async def test_calls_in_flight_are_told_apart_from_those_that_ended() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_quickest_is_asked_first() -> None:
+async def test_quickest_is_tried_first() -> None:
     targets = two()
     targets[0].deployment.cost.note(5.0, 1000.0)
     targets[1].deployment.cost.note(0.1, 1000.0)
@@ -391,7 +391,7 @@ async def test_quickest_is_asked_first() -> None:
 
 
 @pytest.mark.parametrize("balance", ["weighted", "least_loaded", "latency"])
-async def test_groups_keep_their_order_whatever_the_balance(balance: Balance) -> None:
+async def test_groups_stay_in_order_for_any_balance(balance: Balance) -> None:
     targets = (new_target("a/x", group=0), new_target("b/y", group=1, weight=1000.0), new_target("c/z", group=2))
     targets[0].deployment.cost.note(5.0, 1000.0)
     for target, latency_s in zip(targets, (9.0, 3.0, 0.1), strict=True):
@@ -416,7 +416,7 @@ def told(attempt: Attempt) -> tuple[object, ...]:
     return attempt.outcome, attempt.is_retry, attempt.is_fallback, attempt.waited_for, attempt.waited_s
 
 
-async def test_timeline_says_what_each_attempt_was_and_what_was_waited_for() -> None:
+async def test_timeline_has_each_attempt_and_its_wait() -> None:
     outcomes: list[Outcome] = [timed_out(), replace(SERVER_ERROR), limited(7.0), timed_out(), OK]
     this = play(*outcomes, targets=(*two(), new_target("c/z")))
     open_breaker(this.targets[1])
@@ -431,7 +431,7 @@ async def test_timeline_says_what_each_attempt_was_and_what_was_waited_for() -> 
     assert [(each.deployment, each.why) for each in this.call.skipped] == [("b/y", "breaker open")]
 
 
-async def test_timeline_says_what_was_decided_after_each_failure_and_what_was_left() -> None:
+async def test_timeline_has_the_decision_after_each_failure_and_what_was_left() -> None:
     targets = (
         new_target("a/x", retry=RetrySettings(jitter=0.0, adaptive=False, budget=BudgetSettings(min_per_second=0.2))),
         new_target("b/y"),
@@ -452,7 +452,7 @@ async def test_timeline_ends_with_why_the_call_was_given_up() -> None:
     assert this.call.attempts[-1].next_step == "give up: max_attempts reached"
 
 
-async def test_timeline_says_that_an_attempt_was_a_probe() -> None:
+async def test_timeline_marks_an_attempt_that_was_a_probe() -> None:
     this = play(OK, OK)
     open_breaker(this.targets[0])
     this.script.clock.advance(30.0)
@@ -496,7 +496,7 @@ async def test_wait_that_its_client_does_not_stay_for_is_no_time_of_the_gateways
     assert overhead_s(call, stage.clock.now()) == pytest.approx(0.0)
 
 
-async def test_wait_for_a_turn_that_does_not_come_is_no_time_of_the_gateways() -> None:
+async def test_wait_for_a_turn_in_vain_is_no_overhead_of_the_gateway() -> None:
     one = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1, queue_timeout=3.0))
     stage = Stage(one, a=[Slow(10.0, OK)])
     await stage.start()

@@ -37,7 +37,9 @@ def order(*targets: Target, down: set[tuple[str, str | None]], **facts: Any) -> 
         ({("z", None)}, [0, 1, 2]),
     ],
 )
-def test_whoever_is_down_comes_last_whatever_its_group(down: set[tuple[str, str | None]], expected: list[int]) -> None:
+def test_deployment_that_is_down_comes_last_in_any_group(
+    down: set[tuple[str, str | None]], expected: list[int]
+) -> None:
     assert order(A, B, C, down=down) == expected
 
 
@@ -51,7 +53,7 @@ def test_balance_holds_among_those_that_are_up_and_among_the_others() -> None:
         A.deployment.gates.in_flight = 0
 
 
-async def test_call_still_comes_to_it_when_nobody_else_answers() -> None:
+async def test_deployment_that_is_down_is_tried_when_no_other_answers() -> None:
     once = RetrySettings(max_attempts=1)
     targets = (new_target("a/x", retry=once), new_target("b/x", retry=once))
     played = play(SERVER_ERROR, OK, targets=targets)

@@ -78,7 +78,7 @@ async def test_fallback_answers_after_a_timeout() -> None:
     assert await transcript(TIMED_OUT, OK, targets=(own(), cheap())) == ["asked a/big", "asked z/cheap"]
 
 
-async def test_other_deployment_of_the_same_model_is_asked_at_once_and_the_fallback_last() -> None:
+async def test_other_deployment_of_the_same_model_is_tried_at_once_and_the_fallback_last() -> None:
     told = await transcript(
         limited(1.0), limited(1.0), OK, targets=(own("a/big"), own("b/big"), cheap())
     )  # fmt: skip
@@ -93,7 +93,7 @@ async def test_fallback_answers_at_once_where_the_breaker_refuses_the_call() -> 
     assert (this.script.transcript, skipped(this)) == (["asked z/cheap"], ["a/big"])
 
 
-async def test_cooldown_that_is_longer_than_the_call_waits_goes_to_the_fallback_and_a_short_one_does_not() -> None:
+async def test_cooldown_longer_than_the_client_deadline_leads_to_the_fallback_and_a_short_one_does_not() -> None:
     targets = (own(), cheap())
     first = play(limited(10.0), OK, targets=targets, deadline_at=1600.0)
     await first.serves()
@@ -133,7 +133,7 @@ async def test_queue_is_waited_in_as_long_as_the_call_waits_for_its_model() -> N
     stage.end_streams()
 
 
-async def test_fallback_answers_when_the_turn_has_not_come_in_time() -> None:
+async def test_fallback_answers_when_the_turn_is_too_late() -> None:
     stage = Stage(full(), cheap(), a=[Slow(60.0, OK)], z=[OK])
     await stage.start(deadline_at=1600.0)
     second = await stage.start(deadline_at=1600.0)
@@ -168,7 +168,7 @@ async def test_exchange_that_a_default_limit_ended_is_sent_again_once() -> None:
     assert this.script.transcript == ["asked a/x", "asked b/x"]
 
 
-async def test_exchange_that_a_chosen_limit_ended_is_sent_as_often_as_the_rules_say() -> None:
+async def test_exchange_that_a_configured_limit_ended_is_retried_as_configured() -> None:
     chosen = new_target("a/x", timeouts=TimeoutSettings(attempt=10.0))
     this = play(TIMED_OUT, TIMED_OUT, OK, targets=(chosen,), deadline_at=9000.0)
     await this.serves()

@@ -57,7 +57,7 @@ async def opened(exchange: ReadExchange, call: Call | None = None) -> Opened | F
     return await read_to_commit(call or new_call(target), Attempt(target, 1000.0), exchange, limits, ResponseMemory())
 
 
-async def test_whole_error_body_is_kept_for_the_client() -> None:
+async def test_whole_error_body_is_stored_for_the_client() -> None:
     failure = await opened(ReadExchange(500, ERROR[:9], ERROR[9:]))
     assert isinstance(failure, Failure)
     assert failure.answer is not None
@@ -71,7 +71,7 @@ async def test_error_body_that_was_cut_is_not_passed_on_as_a_whole() -> None:
     assert failure.answer is None
 
 
-async def test_error_body_beyond_the_bound_is_not_passed_on_as_a_whole() -> None:
+async def test_error_body_above_the_bound_is_not_passed_on_as_a_whole() -> None:
     failure = await opened(ReadExchange(500, *[b"x" * (1 << 16)] * 64))
     assert isinstance(failure, Failure)
     assert failure.answer is None

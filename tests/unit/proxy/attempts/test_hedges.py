@@ -95,7 +95,7 @@ async def test_first_that_answers_after_all_wins() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_only_deployment_is_asked_twice() -> None:
+async def test_only_deployment_is_called_twice() -> None:
     stage = hedged(new_target("a/x"), a=[Hang(), Slow(0.1, OK)])
     call = await stage.start()
     await stage.pass_s(0.6)
@@ -104,7 +104,7 @@ async def test_only_deployment_is_asked_twice() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_same_one_is_asked_twice_when_the_other_is_failing() -> None:
+async def test_same_deployment_is_called_twice_when_the_other_is_failing() -> None:
     stage = hedged(*two(), a=[Hang(), OK])
     open_breaker(stage.targets[1])
     call = await stage.start()
@@ -112,7 +112,7 @@ async def test_same_one_is_asked_twice_when_the_other_is_failing() -> None:
     assert stage.served(call).attempt.target is stage.targets[0]
 
 
-async def test_same_one_is_asked_twice_rather_than_one_of_another_model() -> None:
+async def test_same_deployment_is_called_twice_rather_than_another_model() -> None:
     stage = hedged(new_target("a/x"), new_target("b/y", alias="claude"), a=[Hang(), OK])
     call = await stage.start()
     await stage.pass_s(0.5)
@@ -128,7 +128,7 @@ async def test_call_that_must_not_be_made_twice_is_not_hedged(fact: dict[str, bo
     assert stage.script.transcript == ["0 asked a/x"]
 
 
-async def test_delay_that_is_not_learned_yet_hedges_nobody() -> None:
+async def test_delay_that_is_not_learned_yet_starts_no_hedge() -> None:
     stage = hedged(*two(), after="p95", a=[Slow(5.0, OK)])
     call = await stage.start()
     await stage.pass_s(5.0)
@@ -136,7 +136,7 @@ async def test_delay_that_is_not_learned_yet_hedges_nobody() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_delay_is_learned_from_what_the_call_waits_for(is_stream: bool) -> None:
+async def test_delay_is_learned_from_the_awaited_latency(is_stream: bool) -> None:
     stage = hedged(*two(), after="p95", a=[Hang()], b=[OK])
     learn(stage.targets[0].deployment.first_tokens, 0.3)
     learn(stage.targets[0].deployment.latency, 4.0)
@@ -206,7 +206,7 @@ async def test_hedge_needs_a_place_like_any_attempt() -> None:
 # both answer
 
 
-async def test_of_two_answers_at_one_instant_one_is_kept_and_the_other_broken_off() -> None:
+async def test_of_two_responses_at_one_instant_one_is_used_and_the_other_broken_off() -> None:
     streams = [open_stream(), open_stream()]
     stage = hedged(*two(), a=[Slow(1.0, streams[0])], b=[Slow(0.5, streams[1])])
     call = await stage.start(is_stream=True)
@@ -250,7 +250,7 @@ async def test_hedge_that_fails_leaves_the_first_to_answer() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_when_both_fail_what_an_upstream_said_is_told() -> None:
+async def test_when_both_fail_the_error_of_an_upstream_is_reported() -> None:
     targets = new_target("a/x", retry=ONCE), new_target("b/y", retry=ONCE)
     stage = hedged(*targets, a=[Slow(0.9, UNAVAILABLE)], b=[Slow(0.5, NETWORK_ERROR)])
     call = await stage.start()
@@ -261,7 +261,7 @@ async def test_when_both_fail_what_an_upstream_said_is_told() -> None:
 
 
 @pytest.mark.parametrize(("first_s", "told"), [(0.6, "b"), (0.8, "a")])
-async def test_when_both_fail_the_later_failure_is_told(first_s: float, told: str) -> None:
+async def test_when_both_fail_the_later_failure_is_reported(first_s: float, told: str) -> None:
     failures = {each: Failure(FailureKind.NETWORK, each) for each in "ab"}
     targets = new_target("a/x", retry=ONCE), new_target("b/y", retry=ONCE)
     stage = hedged(*targets, a=[Slow(first_s, failures["a"])], b=[Slow(0.2, failures["b"])])
@@ -270,7 +270,7 @@ async def test_when_both_fail_the_later_failure_is_told(first_s: float, told: st
     assert stage.gave_up(call).failure is failures[told]
 
 
-async def test_hedge_that_failed_is_asked_again_after_all_others_and_pays_for_it() -> None:
+async def test_failed_hedge_is_retried_after_all_others_and_pays_for_it() -> None:
     targets = new_target("a/x", retry=ONCE), new_target("b/y"), new_target("c/z", retry=ONCE)
     stage = hedged(*targets, a=[Slow(0.9, SERVER_ERROR)], b=[replace(SERVER_ERROR), OK], c=[AUTH])
     call = await stage.start()
@@ -293,7 +293,7 @@ async def test_after_both_have_failed_the_first_is_decided_on() -> None:
     assert [each.next_step for each in call.attempts] == ["retry after 0 s", "fall back, and retry here after 20 s", ""]
 
 
-async def test_wait_that_a_hedge_was_told_of_benches_its_own_deployment() -> None:
+async def test_retry_after_of_a_hedge_puts_its_own_deployment_in_cooldown() -> None:
     stage = hedged(*two(), a=[Slow(1.0, SERVER_ERROR), OK], b=[Slow(0.2, limited(20.0))])
     await stage.start()
     await stage.pass_s(1.2)

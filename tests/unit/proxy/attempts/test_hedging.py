@@ -55,7 +55,7 @@ async def turns(count: int) -> None:
 
 @pytest.mark.parametrize("turn", range(TURNS))
 @pytest.mark.parametrize("answering", [(0,), (1,), (0, 1)], ids=["first", "hedge", "both"])
-async def test_client_that_leaves_while_a_race_ends_leaves_nothing_behind(
+async def test_client_that_disconnects_at_the_end_of_a_hedge_leaks_nothing(
     answering: tuple[int, ...], turn: int
 ) -> None:
     upstreams, settings = Upstreams(), HedgeSettings(after=0.0005, max_extra=1.0)

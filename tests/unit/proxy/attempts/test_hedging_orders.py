@@ -259,7 +259,7 @@ def word_of(side: int, what: What) -> int | Failure | None:
 
 @pytest.mark.parametrize("second", ALL)
 @pytest.mark.parametrize("first", ALL)
-async def test_whoever_has_the_last_word_wins_and_of_two_the_earlier(first: What, second: What) -> None:
+async def test_last_event_decides_and_of_two_the_earlier(first: What, second: What) -> None:
     for events in orders([(0, first), (1, second)]):
         race, result = await hedged(events)
         assert told(result, race) in expected(events), events
@@ -334,7 +334,7 @@ async def test_first_that_answers_in_spite_of_being_ended(second: What) -> None:
 
 
 @pytest.mark.parametrize(("usage", "wasted"), [(Usage(10, 7), {"wasted": 7}), (Usage(10), {}), (None, {})])
-async def test_output_of_a_whole_answer_that_came_too_late_is_wasted(
+async def test_tokens_of_a_unary_response_that_came_too_late_are_wasted(
     usage: Usage | None, wasted: dict[str, int]
 ) -> None:
     race = Race()
@@ -348,7 +348,7 @@ async def test_output_of_a_whole_answer_that_came_too_late_is_wasted(
 
 
 @pytest.mark.parametrize("first", ["answers", "fails", "fails for good", "breaks"])
-async def test_what_has_come_for_the_first_while_the_loop_was_busy_is_read_before_a_hedge_begins(first: What) -> None:
+async def test_buffered_data_of_the_first_is_read_before_a_hedge_begins(first: What) -> None:
     race = Race()
     await race.play([(LATER, SLOW), (1, (0, first))])
     assert len(race.sides) == 1

@@ -27,7 +27,7 @@ async def test_call_goes_to_the_next_deployment() -> None:
     assert [(each.deployment, each.why) for each in played.call.skipped] == [("a/x", "drained by an operator")]
 
 
-async def test_call_that_nobody_is_left_for_is_told_who_and_when() -> None:
+async def test_call_without_a_deployment_is_refused_with_operator_and_time() -> None:
     targets = (held(new_target("a/x"), "cordoned", 1010.0), held(new_target("b/x")))
     played = play(targets=targets)
     refusal = (await played.gives_up()).refusal
@@ -37,13 +37,13 @@ async def test_call_that_nobody_is_left_for_is_told_who_and_when() -> None:
     assert played.call.skipped[0].why == "cordoned by an operator"
 
 
-async def test_hold_without_an_end_is_asked_about_again_as_a_forced_breaker_is() -> None:
+async def test_hold_without_an_end_has_the_retry_after_of_a_forced_breaker() -> None:
     refusal = (await play(targets=(held(new_target("a/x")),)).gives_up()).refusal
     assert refusal is not None
     assert refusal.retry_after_s == 30.0
 
 
-async def test_held_deployment_is_not_free_and_takes_nothing_of_anybody() -> None:
+async def test_held_deployment_is_not_free_and_takes_nothing_from_others() -> None:
     target, clock = held(new_target("a/x", capacity=CapacitySettings(concurrency=1))), ManualClock()
     admission = AdmissionControl(Cooldowns(), clock)
     assert not admission.is_free(new_call(target), target)
@@ -63,7 +63,7 @@ async def test_retry_goes_elsewhere_once_the_deployment_is_held() -> None:
     assert [line.split(" ", 1)[1] for line in stage.script.transcript] == ["asked a/x", "asked b/x"]
 
 
-async def test_running_call_goes_on_and_whoever_waits_goes_elsewhere() -> None:
+async def test_running_call_continues_and_waiting_calls_go_elsewhere() -> None:
     one, two = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1)), new_target("b/x", group=1)
     stage = Stage(one, two, a=[Slow(1.0, OK)], b=[OK, OK])
     running = await stage.start()
@@ -75,7 +75,7 @@ async def test_running_call_goes_on_and_whoever_waits_goes_elsewhere() -> None:
     stage.assert_nothing_is_held()
 
 
-async def test_call_that_waits_for_its_turn_is_refused_when_the_turn_comes() -> None:
+async def test_call_that_waits_for_its_turn_is_refused_at_its_turn() -> None:
     one = new_target("a/x", capacity=CapacitySettings(pacing=False, concurrency=1))
     stage = Stage(one, a=[Slow(1.0, OK)])
     await stage.start()

@@ -146,7 +146,7 @@ def test_outage_is_noticed_and_over_for_many_callers_as_for_one() -> None:
     assert sum(call.outcome == "served" for call in later) / len(later) >= 0.99
 
 
-def test_random_failures_make_nobody_a_suspect_for_long() -> None:
+def test_random_failures_make_no_caller_a_suspect_for_long() -> None:
     loads = [Load("m", 10.0, 60.0, caller=caller) for caller in ("victim", "other", "poisoner")]
     played = play(BY_CLIENT_KEY, Poisoned(0.0, share_of_all=0.6), loads)
     assert min(served(played, caller) for caller in ("victim", "other", "poisoner")) >= 0.8

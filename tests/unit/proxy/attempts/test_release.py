@@ -135,7 +135,7 @@ def in_flight(target: Target) -> tuple[int, int]:
     return gates.in_flight, sum(gate.snapshot(1000.0).in_flight for gate in gates.all())
 
 
-def test_slot_is_given_back_once() -> None:
+def test_slot_is_released_once() -> None:
     target, clock = new_target("a/x"), ManualClock()
     first, second = leave_for(target), leave_for(target)
     assert in_flight(target) == (2, 2)
@@ -147,7 +147,7 @@ def test_slot_is_given_back_once() -> None:
     assert in_flight(target) == (0, 0)
 
 
-def test_probe_that_closes_a_breaker_lets_calls_return_by_and_by() -> None:
+def test_probe_that_closes_a_breaker_lets_calls_return_gradually() -> None:
     once, clock = BreakerSettings(consecutive_failures=1, early_probes=False), ManualClock()
     target = new_target("a/x", breaker=once)
     settled(target, SERVER_ERROR, clock=clock)
@@ -176,7 +176,7 @@ def held_until(target: Target) -> list[float | None]:
     return [gate.snapshot(1000.0).held_until for gate in target.deployment.gates.all()]
 
 
-def test_wait_that_is_asked_for_twice_in_a_row_is_kept_by_everybody() -> None:
+def test_second_rate_limit_in_a_row_holds_the_gate() -> None:
     target, clock = new_target("a/x"), ManualClock()
     settled(target, RATE_LIMIT, clock=clock)
     assert held_until(target) == [None]
@@ -184,7 +184,7 @@ def test_wait_that_is_asked_for_twice_in_a_row_is_kept_by_everybody() -> None:
     assert held_until(target) == [1024.0]
 
 
-def test_wait_that_is_asked_for_between_answers_is_its_calls_own() -> None:
+def test_rate_limit_between_successes_does_not_hold_the_gate() -> None:
     target, clock = new_target("a/x"), ManualClock()
     for failure in (RATE_LIMIT, None, RATE_LIMIT, None, RATE_LIMIT):
         settled(target, failure, clock=clock)
@@ -203,7 +203,7 @@ SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was fa
 
 
 @pytest.mark.parametrize(("failure", "share"), [(None, 0.0), (SERVER_ERROR, 0.1), (RATE_LIMIT, 0.1), (CANCELLED, 0.0)])
-def test_budgets_hear_of_failures_and_rate_limits_but_not_of_clients_that_leave(
+def test_budgets_count_failures_and_rate_limits_but_not_disconnected_clients(
     failure: Failure | None, share: float
 ) -> None:
     target = new_target("a/x")
@@ -319,7 +319,7 @@ def test_calls_that_name_no_model_are_measured_nowhere() -> None:
         ([FailureKind.WINDOW_EXHAUSTED, FailureKind.WINDOW_EXHAUSTED], False),
     ],
 )
-def test_wait_that_rate_limits_ask_for_twice_in_a_row_holds_the_gate(
+def test_retry_after_of_two_rate_limits_in_a_row_holds_the_gate(
     clock: ManualClock, kinds: list[FailureKind | None], held: bool
 ) -> None:
     target = new_target()
@@ -331,7 +331,7 @@ def test_wait_that_rate_limits_ask_for_twice_in_a_row_holds_the_gate(
     assert gate.snapshot(1000.0).held_until == (1020.0 if held else None)
 
 
-def test_day_that_is_used_up_holds_nobody_after_two_rate_limits(clock: ManualClock) -> None:
+def test_spent_daily_quota_does_not_hold_the_gate_after_two_rate_limits(clock: ManualClock) -> None:
     """The wait may be a day: the deployment gets a cooldown, and calls go to the other ones."""
     target = new_target()
     for kind, wait_s in ((FailureKind.RATE_LIMIT, 1.0), (FailureKind.RATE_LIMIT, 1.0), (FailureKind.SERVER_ERROR, 9e4)):

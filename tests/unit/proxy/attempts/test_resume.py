@@ -60,7 +60,7 @@ async def resumed(served: Delivered, failure: Failure = CUT) -> Delivered | Exha
     return await served.resume(failure)
 
 
-async def test_another_deployment_is_asked_first() -> None:
+async def test_another_deployment_is_tried_first() -> None:
     this, served = await dead(open_stream(), open_stream(), targets=two())
     after = await resumed(served)
     assert isinstance(after, Delivered)
@@ -70,14 +70,14 @@ async def test_another_deployment_is_asked_first() -> None:
     ]  # fmt: skip
 
 
-async def test_the_same_one_is_asked_again_where_there_is_no_other() -> None:
+async def test_same_deployment_is_tried_again_without_another() -> None:
     this, served = await dead(open_stream(), open_stream())
     assert isinstance(await resumed(served), Delivered)
     assert this.script.transcript == ["asked a/x", "asked a/x"]
     assert this.call.attempts[1].is_retry
 
 
-async def test_the_same_one_is_asked_again_after_the_others_have_failed() -> None:
+async def test_same_deployment_is_tried_again_after_the_others_have_failed() -> None:
     retry = RetrySettings(jitter=0.0, adaptive=False, max_attempts=2)
     targets = new_target("a/x", retry=retry), new_target("b/y", retry=retry)
     this, served = await dead(open_stream(), SERVER_ERROR, SERVER_ERROR, open_stream(), targets=targets)
@@ -100,7 +100,7 @@ async def test_deaths_count_as_attempts() -> None:
     assert (end.failure, end.why) == (CUT, "max_attempts reached")
 
 
-async def test_nobody_is_asked_who_is_failing() -> None:
+async def test_failing_deployment_is_not_tried() -> None:
     front, back = two()
     open_breaker(back)
     this, served = await dead(open_stream(), open_stream(), targets=(front, back))
@@ -150,7 +150,7 @@ async def test_refused_resume_mode_leads_to_the_next_one_at_once() -> None:
     assert [each.resume_mode for each in this.call.attempts] == [None, "prefill", "instruction"]
 
 
-async def test_what_is_refused_in_every_resume_mode_is_the_end() -> None:
+async def test_refusal_in_every_resume_mode_is_the_end() -> None:
     _, served = await dead(open_stream(), BAD, BAD, targets=two())
     end = await resumed(served)
     assert isinstance(end, Exhausted)

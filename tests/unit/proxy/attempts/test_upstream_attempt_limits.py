@@ -57,7 +57,7 @@ def test_no_limit_outlasts_the_call() -> None:
     assert limit_of(clock) == ("total", 1007.0)
 
 
-def test_attempt_ends_early_where_time_is_kept_for_another() -> None:
+def test_attempt_ends_early_where_time_is_reserved_for_another() -> None:
     limits, clock = limits_of(ends_by=1006.0)
     limits.on_connected()
     assert limit_of(clock)[1] == 1006.0
@@ -79,9 +79,7 @@ def test_missing_connection_is_a_failure_of_its_own_kind() -> None:
 
 
 @pytest.mark.parametrize(("waited_s", "is_clients"), [(0.5, False), (30.0, True)])
-async def test_failure_before_the_whole_body_was_sent_says_so_and_who_was_slow(
-    waited_s: float, is_clients: bool
-) -> None:
+async def test_failure_before_the_whole_body_was_sent_names_the_slow_side(waited_s: float, is_clients: bool) -> None:
     limits, clock = limits_of(is_stream=False)
     limits.sending = ForwardedBody(cast("FileBody", SimpleNamespace(size=None)), limits)
     limits.on_connected()

@@ -48,7 +48,7 @@ def test_call_that_is_over_makes_room() -> None:
     assert limited.reserve(call()) is None
 
 
-def test_reload_keeps_what_was_used_and_changes_the_limit() -> None:
+def test_reload_preserves_usage_and_changes_the_limit() -> None:
     limited = quotas(concurrency=1)
     assert limited.reserve(call()) is None
     limited.adopt([key(concurrency=2)])

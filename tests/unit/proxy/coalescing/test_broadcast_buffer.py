@@ -26,7 +26,7 @@ async def all_of(reader: BroadcastReader) -> bytes:
     return read
 
 
-async def test_head_is_read_once_and_the_rest_is_body() -> None:
+async def test_head_is_read_once_and_the_remainder_is_body() -> None:
     tape = tape_of()
     assert not tape.status
     tape.push(HEAD + b"a")
@@ -47,7 +47,7 @@ async def test_each_reads_all_of_it_from_its_beginning() -> None:
     assert (await early, await late, await all_of(tape.join())) == (b"abcd",) * 3
 
 
-async def test_who_waits_for_a_beginning_hears_of_an_end_without_one() -> None:
+async def test_reader_that_waits_for_a_beginning_gets_an_end_without_one() -> None:
     tape = tape_of()
     waiting = asyncio.create_task(tape.join().wait_begun())
     await let_run()
@@ -56,7 +56,7 @@ async def test_who_waits_for_a_beginning_hears_of_an_end_without_one() -> None:
     await waiting
 
 
-async def test_who_waits_for_the_end_hears_of_it() -> None:
+async def test_reader_that_waits_for_the_end_gets_it() -> None:
     tape = tape_of()
     waiting = asyncio.create_task(tape.join().wait_over())
     tape.push(HEAD)
@@ -66,7 +66,7 @@ async def test_who_waits_for_the_end_hears_of_it() -> None:
     await waiting
 
 
-async def test_last_words_are_no_part_of_the_answer() -> None:
+async def test_trailing_bytes_are_no_part_of_the_response() -> None:
     tape = tape_of(has_failed=True)
     tape.push(HEAD + b"event: error")
     tape.close()
@@ -115,7 +115,7 @@ async def test_writer_waits_for_the_only_reader() -> None:
     assert not reader.is_left_behind
 
 
-async def test_writer_that_waits_goes_on_when_the_slow_one_leaves() -> None:
+async def test_waiting_writer_continues_when_the_slow_reader_leaves() -> None:
     tape = tape_of()
     slow, other = tape.join(), tape.join()
     tape.push(HEAD)
@@ -131,7 +131,7 @@ async def test_writer_that_waits_goes_on_when_the_slow_one_leaves() -> None:
     assert waiting.done()
 
 
-async def test_slow_one_is_left_behind_when_another_keeps_pace() -> None:
+async def test_slow_reader_is_dropped_when_another_is_fast_enough() -> None:
     tape = tape_of()
     tape.push(HEAD)
     slow, quick = tape.join(), tape.join()
@@ -147,7 +147,7 @@ async def test_slow_one_is_left_behind_when_another_keeps_pace() -> None:
     assert await slow.next() == b""
 
 
-async def test_nobody_is_left_behind_where_nobody_keeps_pace() -> None:
+async def test_no_reader_is_dropped_when_none_is_fast_enough() -> None:
     tape = tape_of()
     tape.push(HEAD)
     first, second = tape.join(), tape.join()
@@ -157,7 +157,7 @@ async def test_nobody_is_left_behind_where_nobody_keeps_pace() -> None:
     assert not any(each.is_left_behind for each in (first, second))
 
 
-async def test_answer_that_nobody_reads_is_let_go() -> None:
+async def test_response_without_readers_is_released() -> None:
     tape = tape_of()
     tape.push(HEAD)
     assert all(tape.push(PIECE) for _ in range(64))

@@ -62,7 +62,7 @@ async def test_it_is_broken_off_before_it_has_begun() -> None:
     assert world.flight.tape.is_over
 
 
-async def test_background_call_goes_on_without_anybody() -> None:
+async def test_background_call_continues_without_waiters() -> None:
     world = World(is_background=True)
     await world.flight.leave(world.flight.follow(call(), is_own=False))
     assert not world.flight.task.done()
@@ -71,7 +71,7 @@ async def test_background_call_goes_on_without_anybody() -> None:
     assert world.ended == 1
 
 
-async def test_answer_can_be_had_until_it_is_kept() -> None:
+async def test_response_can_be_read_until_it_is_stored() -> None:
     world = World()
     world.flight.follow(call(), is_own=True)
     world.result.set_result(None)
@@ -93,7 +93,7 @@ async def test_failure_is_not_joined() -> None:
     assert not world.flight.can_be_joined
 
 
-async def test_bad_request_is_raised_anew_for_each() -> None:
+async def test_bad_request_is_raised_separately_for_each() -> None:
     world = World()
     world.flight.follow(call(), is_own=True)
     bad = BadRequest(400, "invalid_model", "m", "model", should_retry=True)
@@ -109,7 +109,7 @@ async def test_bad_request_is_raised_anew_for_each() -> None:
     assert vars(raised[0]) == vars(bad)
 
 
-async def test_bug_of_ours_is_a_failure_and_no_silence() -> None:
+async def test_bug_is_a_failure_and_no_silence() -> None:
     world = World()
     world.flight.follow(call(), is_own=True)
     world.result.set_exception(KeyError("x"))
@@ -118,7 +118,7 @@ async def test_bug_of_ours_is_a_failure_and_no_silence() -> None:
     assert world.flight.gave_up.failure == Failure(FailureKind.INTERNAL, "KeyError")
 
 
-async def test_it_waits_as_long_as_the_most_patient() -> None:
+async def test_deadline_is_that_of_the_latest_waiter() -> None:
     world = World(call(decide_by=10, deadline_at=100))
     renewed = []
     attempt = Attempt(None, 0.0, must_end_by=5.0)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ async def test_it_waits_as_long_as_the_most_patient() -> None:
     world.flight.task.cancel()
 
 
-async def test_record_goes_over_to_who_is_left_and_stays_with_one() -> None:
+async def test_record_passes_to_a_remaining_waiter_and_stays_with_one() -> None:
     world = World()
     first, second = call(), call()
     leaving = world.flight.follow(first, is_own=True)

@@ -18,7 +18,7 @@ def head(
     return request_head(method, target, "h", headers or [], body_size)
 
 
-def test_head_is_what_was_given_and_the_length() -> None:
+def test_head_is_the_given_one_and_the_length() -> None:
     written, is_upgrade = head("POST", "/v1/x?a=%20b", [("X-Key", "1"), ("accept", "*/*")], 7)
     assert written == b"POST /v1/x?a=%20b HTTP/1.1\r\nHost: h\r\nX-Key: 1\r\naccept: */*\r\nContent-Length: 7\r\n\r\n"
     assert not is_upgrade
@@ -67,7 +67,7 @@ def test_request_line_that_would_be_more_than_one_is_never_sent(method: str, tar
     assert raised.value.kind is FailureKind.INTERNAL
 
 
-def test_bytes_that_came_as_latin_1_go_out_as_they_came() -> None:
+def test_latin_1_bytes_are_sent_unchanged() -> None:
     assert "é".encode() in head(target="/" + "é".encode().decode("latin-1"))[0]
 
 
@@ -76,7 +76,7 @@ def test_request_for_an_upgrade_is_seen_every_time() -> None:
         assert [head(headers=[(name, "websocket")])[1] for _ in range(2)] == [True, True]
 
 
-def test_names_that_clients_make_up_are_not_kept_for_ever() -> None:
+def test_names_that_clients_invent_are_not_stored_for_ever() -> None:
     for number in range(3000):
         head(headers=[(f"x-made-up-{number}", "1")])
     assert len(module._sound_names) <= 1024

@@ -93,7 +93,7 @@ NOT_A_BODY = {
 
 
 @pytest.mark.parametrize("name", NOT_A_HEAD)
-def test_what_two_readers_could_understand_differently_is_no_answer(name: str) -> None:
+def test_ambiguous_framing_is_no_response(name: str) -> None:
     reader, is_taken = read(NOT_A_HEAD[name])
     assert not is_taken
     assert reader.status == 0
@@ -110,7 +110,7 @@ def test_a_body_that_is_not_framed_as_it_must_be_has_no_end(name: str) -> None:
 @pytest.mark.parametrize(
     "rest", [WHOLE, b"H", b"HTTP/1.1 ", b"x", b" ", b"\0"], ids=["an answer", "H", "a version", "x", "space", "NUL"]
 )
-def test_whatever_follows_an_answer_is_noticed(rest: bytes) -> None:
+def test_data_after_a_response_is_noticed(rest: bytes) -> None:
     reader, is_taken = read(WHOLE + rest)
     assert not is_taken
     assert (reader.is_complete, b"".join(reader.pieces)) == (True, b"x")
@@ -176,7 +176,7 @@ def test_reason_has_no_control_character() -> None:
         (b"HTTP/1.0 200 OK\r\n\r\n", False, False),
     ],
 )
-def test_connection_is_kept_only_where_both_sides_know_where_an_answer_ends(
+def test_connection_is_pooled_only_if_both_sides_know_where_a_response_ends(
     head: bytes, is_kept: bool, is_framed: bool
 ) -> None:
     reader, _ = read(head)
@@ -188,7 +188,7 @@ def test_keep_alive_timeout_is_read() -> None:
     assert read(OK + b"Keep-Alive: soon\r\n" + LENGTH_1)[0].keep_alive_s is None
 
 
-def test_upgrade_that_was_asked_for_ends_the_parsing() -> None:
+def test_requested_upgrade_ends_the_parsing() -> None:
     reader = ResponseParser()
     reader.expect(is_head=False, is_upgrade=True)
     switched = b"HTTP/1.1 101 S\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
@@ -207,7 +207,7 @@ def test_one_answer_leaves_nothing_to_the_next() -> None:
     assert (reader.status, reader.reason, reader.headers) == (200, "", (("content-length", "0"),))
 
 
-def test_names_that_upstreams_make_up_are_not_kept_for_ever() -> None:
+def test_names_that_upstreams_invent_are_not_stored_for_ever() -> None:
     for number in range(3000):
         read(OK + b"x-made-up-%d: 1\r\n" % number + LENGTH_1)
     assert len(response_parser._names) <= 1024

@@ -150,7 +150,7 @@ async def test_pipelined_requests_are_answered_in_their_order(stand: Stand) -> N
     assert len(transport.statuses) == 500
 
 
-async def test_little_of_what_is_pipelined_is_parsed_ahead(stand: Stand) -> None:
+async def test_pipelined_data_is_parsed_ahead_up_to_a_bound(stand: Stand) -> None:
     stand.go_on.clear()
     connection, transport = stand.connect()
     for _ in range(4):
@@ -163,7 +163,7 @@ async def test_little_of_what_is_pipelined_is_parsed_ahead(stand: Stand) -> None
     await settle()
 
 
-async def test_request_behind_one_that_is_answered_does_not_wait_for_more_bytes(stand: Stand) -> None:
+async def test_request_after_one_that_is_answered_does_not_wait_for_more_bytes(stand: Stand) -> None:
     stand.go_on.clear()
     connection, transport = stand.connect()
     connection.data_received(GET)
@@ -175,7 +175,7 @@ async def test_request_behind_one_that_is_answered_does_not_wait_for_more_bytes(
     assert len(transport.statuses) == 2
 
 
-async def test_what_is_wrong_behind_a_request_is_said_after_its_answer(stand: Stand) -> None:
+async def test_error_after_a_request_is_sent_after_its_response(stand: Stand) -> None:
     stand.go_on.clear()
     connection, transport = stand.connect()
     connection.data_received(GET + b"this is no request\r\n\r\n" + GET)
@@ -189,7 +189,7 @@ async def test_what_is_wrong_behind_a_request_is_said_after_its_answer(stand: St
 
 
 @pytest.mark.parametrize(("sends_for_s", "lives_for_s"), [(0, 2.0), (10, 11.0), (60, 30.0)])
-async def test_client_that_is_answered_early_has_time_to_send_the_rest(sends_for_s: int, lives_for_s: float) -> None:
+async def test_client_that_is_answered_early_has_time_to_finish_sending(sends_for_s: int, lives_for_s: float) -> None:
     async def answer_early(_request: Request, reply: ResponseWriter) -> None:
         await reply.send(401, "", [], b"no")
 
@@ -231,7 +231,7 @@ async def test_limit_on_a_body_outlasts_a_pause_of_its_answer() -> None:
     await stand.listener.close(0)
 
 
-async def test_client_that_does_not_read_is_gone_though_its_body_has_ended() -> None:
+async def test_client_that_does_not_read_is_disconnected_though_its_body_has_ended() -> None:
     async def hold(_request: Request, _reply: ResponseWriter) -> None:
         await asyncio.Event().wait()
 
@@ -248,7 +248,7 @@ async def test_client_that_does_not_read_is_gone_though_its_body_has_ended() -> 
     await stand.listener.close(0)
 
 
-async def test_body_that_breaks_is_refused_to_whoever_reads_it(stand: Stand) -> None:
+async def test_body_that_breaks_is_refused_to_its_reader(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(
         b"POST /v1/x HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\nzz\r\n" + GET
@@ -291,7 +291,7 @@ async def test_framing_of_each_request_counts_for_itself(stand: Stand) -> None:
     assert transport.statuses == [200] * 4
 
 
-async def test_short_limit_is_looked_at_more_often_than_a_long_one() -> None:
+async def test_short_limit_is_checked_more_often_than_a_long_one() -> None:
     stand = Stand(head_timeout=0.2)
     _, transport = stand.connect()
     for _ in range(6):
@@ -319,7 +319,7 @@ async def test_answer_before_the_body_is_read_closes_the_connection_in_peace() -
     assert transport.statuses == [401]
 
 
-async def test_jdk_client_that_asks_for_h2c_has_its_body_read(stand: Stand) -> None:
+async def test_body_of_a_jdk_client_that_requests_h2c_is_read(stand: Stand) -> None:
     connection, transport = stand.connect()
     upgrade = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAEA")
     request = post(b"hello", *upgrade)
@@ -359,7 +359,7 @@ async def test_head_that_takes_too_long_is_refused(stand: Stand) -> None:
     assert transport.has_eof
 
 
-async def test_connection_that_says_nothing_is_closed(stand: Stand) -> None:
+async def test_silent_connection_is_closed(stand: Stand) -> None:
     _, transport = stand.connect()
     stand.pass_s(14)
     assert ends(transport) == ""
@@ -385,7 +385,7 @@ async def test_time_in_which_the_event_loop_stood_still_counts_against_no_client
     assert transport.statuses == ([200] if sent == GET else [])
 
 
-async def test_idle_connection_is_kept_for_its_time(stand: Stand) -> None:
+async def test_idle_connection_stays_open_for_its_time(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(GET)
     await settle()
@@ -395,7 +395,7 @@ async def test_idle_connection_is_kept_for_its_time(stand: Stand) -> None:
     assert transport.is_closed
 
 
-async def test_body_that_trickles_is_given_up(stand: Stand) -> None:
+async def test_trickling_body_is_given_up(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(post(b"", length=1000))
     for _ in range(59):
@@ -409,7 +409,7 @@ async def test_body_that_trickles_is_given_up(stand: Stand) -> None:
     assert stand.served == []
 
 
-async def test_body_that_comes_at_a_fair_pace_has_the_time_that_it_needs(stand: Stand) -> None:
+async def test_body_at_a_fair_pace_has_the_time_that_it_needs(stand: Stand) -> None:
     connection, transport = stand.connect()
     connection.data_received(post(b"", length=20_000 * 200))
     for _ in range(200):
@@ -464,7 +464,7 @@ async def test_longest_idle_connection_makes_room_for_a_new_one(stand: Stand) ->
     await settle()
 
 
-async def test_connection_that_finds_no_room_is_told_so() -> None:
+async def test_connection_above_the_limit_gets_an_error() -> None:
     stand = Stand(max_connections=1)
     stand.go_on.clear()
     busy, busy_transport = stand.connect()
@@ -513,7 +513,7 @@ async def test_answer_that_is_still_taken_outlives_the_end_of_the_listener(stand
     assert ends(transport) == "closed"
 
 
-async def test_connection_is_read_again_after_a_body_that_nobody_has_taken() -> None:
+async def test_connection_is_read_again_after_an_unread_body() -> None:
     async def refuse(_request: Request, reply: ResponseWriter) -> None:
         await reply.send(400, "", [], b"no")
 
@@ -526,7 +526,7 @@ async def test_connection_is_read_again_after_a_body_that_nobody_has_taken() -> 
     assert [transport.is_paused] == [False]
 
 
-async def test_who_waits_for_room_and_is_cancelled_takes_nobody_along(stand: Stand) -> None:
+async def test_cancelled_wait_for_room_does_not_cancel_others(stand: Stand) -> None:
     connection, _ = stand.connect()
     connection.pause_writing()
     first, second = (asyncio.ensure_future(connection.wait_room()) for _ in range(2))

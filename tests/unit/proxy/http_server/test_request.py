@@ -63,7 +63,7 @@ def test_chunks_are_refused_before_http_1_1() -> None:
         check_head(request("/", HOST, (b"Transfer-Encoding", b"chunked"), version="1.0"))
 
 
-def test_fields_are_kept_as_written_and_found_by_lower_case_name() -> None:
+def test_fields_are_stored_as_written_and_found_by_lower_case_name() -> None:
     this = request("/", HOST, (b"X-A", b"one \t"), (b"x-a", b"two"), (b"X_Api_Key", b"dropped"), (b"B", b"\xe9"))
     assert this.headers == (("Host", "gateway.test:8080"), ("X-A", "one"), ("x-a", "two"), ("B", "\xe9"))
     assert this.names == {"host": "gateway.test:8080", "x-a": "one", "b": "\xe9"}
@@ -141,7 +141,7 @@ def test_long_target_is_refused() -> None:
 # bodies
 
 
-async def test_body_is_read_as_it_comes() -> None:
+async def test_body_is_read_as_it_arrives() -> None:
     this = request()
     this.feed(b"one")
     this.feed(b"two")
@@ -157,7 +157,7 @@ async def test_body_is_read_as_it_comes() -> None:
     assert this.has_arrived
 
 
-async def test_body_that_fails_says_so_after_what_has_come() -> None:
+async def test_body_that_fails_raises_after_what_has_arrived() -> None:
     this = request()
     this.feed(b"one")
     this.fail(BadRequest(400, "invalid_body", "broken"))
@@ -167,7 +167,7 @@ async def test_body_that_fails_says_so_after_what_has_come() -> None:
     assert not this.has_arrived
 
 
-async def test_whoever_reads_is_told_of_a_failure_at_once() -> None:
+async def test_reader_gets_a_failure_at_once() -> None:
     this = request()
     reading = asyncio.ensure_future(this.read())
     await asyncio.sleep(0)
@@ -194,7 +194,7 @@ async def test_body_of_many_pieces_of_some_size_is_read() -> None:
     assert len(await this.read()) == 160_000
 
 
-async def test_no_more_is_asked_for_until_what_came_is_taken() -> None:
+async def test_reading_stops_until_the_buffer_is_read() -> None:
     this, resumed = request(), []
     assert not this.feed(b"x" * 200_000)
     assert this.feed(b"x" * 100_000)

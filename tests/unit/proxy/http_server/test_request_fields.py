@@ -81,7 +81,7 @@ def test_head_with_a_repeated_or_dropped_field_is_always_parsed(first: tuple[byt
     assert RequestFields.read(list(head), is_head_long=False).next(list(head)) is None
 
 
-def test_long_head_is_not_kept_for_comparison() -> None:
+def test_long_head_is_not_stored_for_comparison() -> None:
     """A connection that is idle must not hold 64 KiB."""
     first = RequestFields.read(list(CHAT), is_head_long=True)
     assert first.next(list(CHAT)) is None

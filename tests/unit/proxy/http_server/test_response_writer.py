@@ -52,20 +52,20 @@ def reply_to(method: str = "GET", version: str = "1.1", **facts: Any) -> tuple[R
     return ResponseWriter(request, cast("ResponseConnection", connection)), connection
 
 
-async def test_whole_answer_goes_out_in_one_write() -> None:
+async def test_whole_response_is_one_write() -> None:
     reply, connection = reply_to()
     await reply.send(200, "", [TYPE], b"hello")
     assert connection.writes == [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"]
     assert reply.is_over
 
 
-async def test_reason_of_the_provider_is_kept() -> None:
+async def test_reason_phrase_of_the_provider_is_preserved() -> None:
     reply, connection = reply_to()
     await reply.send(529, "Site is overloaded", [], b"")
     assert connection.writes[0].startswith(b"HTTP/1.1 529 Site is overloaded\r\n")
 
 
-async def test_stream_is_chunked_and_its_head_goes_with_its_first_piece() -> None:
+async def test_stream_is_chunked_and_its_head_is_sent_with_its_first_piece() -> None:
     reply, connection = reply_to()
     reply.begin(200, "OK", [TYPE])
     assert connection.writes == []
@@ -127,7 +127,7 @@ async def test_answer_before_the_request_is_whole_ends_the_connection() -> None:
     assert reply.closes_connection
 
 
-async def test_bytes_of_a_provider_are_written_as_they_came() -> None:
+async def test_bytes_of_a_provider_are_written_unchanged() -> None:
     reply, connection = reply_to()
     await reply.send(200, "", [("x-note", "caf\xe9 \x80")], b"")
     assert b"x-note: caf\xe9 \x80\r\n" in connection.writes[0]
@@ -157,7 +157,7 @@ async def test_broken_answer_without_framing_does_not_end_like_a_whole_one(last_
     assert connection.end == end
 
 
-async def test_client_that_is_stuck_gets_no_last_words() -> None:
+async def test_client_that_is_stuck_gets_no_final_event() -> None:
     reply, connection = reply_to()
     reply.begin(200, "OK", [])
     connection.is_stuck = True
@@ -178,5 +178,5 @@ def test_bare_answer_is_read_by_clients_of_both_dialects() -> None:
 
 
 @pytest.mark.parametrize(("status", "retry"), [(400, b"false"), (431, b"false"), (408, b"true"), (503, b"true")])
-def test_bare_answer_says_whether_to_try_again(status: int, retry: bytes) -> None:
+def test_bare_response_states_whether_to_retry(status: int, retry: bytes) -> None:
     assert b"\r\nx-should-retry: " + retry + b"\r\n" in bare_answer(BadRequest(status, "x", "x"))

@@ -130,7 +130,7 @@ async def test_request_counts_as_whole_before_its_last_byte_is_out(has_length: b
     assert sending.ended.done()
 
 
-async def test_sending_ends_when_the_connection_wants_no_more() -> None:
+async def test_sending_ends_when_the_connection_stops_reading() -> None:
     store = BodyStore(Spool(1 << 30))
     sending = ForwardedBody(Body(store, None), Notes())
     blocks = sending.blocks()

@@ -64,7 +64,7 @@ def test_number_of_inputs_of_a_large_document_is_known_as_of_a_small_one(name: b
 
 @pytest.mark.parametrize("value", [b'"a"', b"[1, 2]", b'["a", "b"]', b"null", b'[{"text": "a"}]'])
 @pytest.mark.parametrize("prompt", LISTS)
-def test_prompt_beside_an_input_does_not_count(value: bytes, prompt: bytes) -> None:
+def test_prompt_next_to_an_input_does_not_count(value: bytes, prompt: bytes) -> None:
     for order in (b'{"input": %b, "prompt": %b, "x": "%b"}', b'{"prompt": %b, "input": %b, "x": "%b"}'):
         values = (value, prompt) if order.startswith(b'{"input') else (prompt, value)
         document = order % (*values, LONG)
@@ -88,14 +88,14 @@ def test_prompt_beside_an_input_does_not_count(value: bytes, prompt: bytes) -> N
     ],
 )
 @pytest.mark.parametrize("piece_bytes", [997, 4096, 32_768])
-def test_large_document_asks_for_what_it_would_as_a_whole(document: bytes, piece_bytes: int) -> None:
+def test_large_document_has_the_fields_of_the_whole(document: bytes, piece_bytes: int) -> None:
     asked = scanned(document, piece_bytes)[0]
     assert asked == BodyFields("a", is_stream=True, choices=2, is_model_doubled=names_more_models(document))
     assert inspect(document, "application/json", "", 1 << 30) == BodyFields("a", is_stream=True, choices=2)
     assert span(document, piece_bytes) == b'"a"'
 
 
-def test_what_a_provider_keeps_is_found_in_parts() -> None:
+def test_stored_state_is_found_in_parts() -> None:
     conversation = b'{"id": "c", "x": "' + LONG + b'"}'
     asked, _ = scanned(b'{"model": "a", "conversation": ' + conversation + b', "store": false}')
     assert (asked.is_sticky, asked.is_stateful) == (True, True)
@@ -145,17 +145,17 @@ def test_end_of_a_large_document_is_judged_like_that_of_a_small_one(opening: str
         b"[" * 1025, b"[" * 100_000 + b"]" * 100_000 + b"}", b'{"a":' * 100_000, b'{"\xc3":1}}',
     ],
 )  # fmt: skip
-def test_what_no_upstream_could_read_is_refused(rest: bytes) -> None:
+def test_body_that_no_upstream_could_read_is_refused(rest: bytes) -> None:
     for piece_bytes in (997, 32_768):
         assert refused(b'{"model": "a", "x": ' + rest, piece_bytes) == "invalid_json"
 
 
 @pytest.mark.parametrize("document", [b"[" + b"1," * 30_000 + b"1]", b'"' + LONG + b'"', b"5", b'[{"model": "a"}]'])
-def test_list_or_scalar_asks_for_nothing(document: bytes) -> None:
+def test_list_or_scalar_has_no_fields(document: bytes) -> None:
     assert scanned(document)[0] == BodyFields()
 
 
-def test_error_says_where_in_the_body_it_is() -> None:
+def test_error_states_its_place_in_the_body() -> None:
     document = b'{"a": [' + b"1, " * 20_000 + b"tru]}"
     with pytest.raises(BadRequest, match=r"\(byte 60011\)") as small:
         inspect(document, "application/json", "", 1 << 30)
@@ -165,7 +165,7 @@ def test_error_says_where_in_the_body_it_is() -> None:
 
 
 @pytest.mark.parametrize("document", [b'{"x": "' + LONG * 20, b'{"x": [' + b'{"y": "z"},' * 100_000])
-def test_little_is_kept_of_what_has_been_read(document: bytes) -> None:
+def test_little_of_the_scanned_body_stays_in_memory(document: bytes) -> None:
     scan = JsonScanner()
     for at in range(0, len(document), 32_768):
         scan.feed(document[at : at + 32_768])

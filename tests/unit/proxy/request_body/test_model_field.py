@@ -80,12 +80,12 @@ def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
         ('{"model": "ümlaut/😀"}', BodyFields("ümlaut/😀")),
     ],
 )
-def test_what_a_body_asks_for_is_found(body: str, what: BodyFields) -> None:
+def test_fields_of_a_body_are_found(body: str, what: BodyFields) -> None:
     assert asked(body) == what
 
 
 @pytest.mark.parametrize("stream", ["1", '"true"', "null", "[true]", "{}"])
-def test_only_true_asks_for_a_stream(stream: str) -> None:
+def test_only_true_requests_a_stream(stream: str) -> None:
     assert asked(f'{{"model": "a", "stream": {stream}}}').is_stream is False
 
 
@@ -95,7 +95,7 @@ def test_odd_number_of_choices_is_one(n: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["[]", "[1]", "5", '"x"', "null", "true"])
-def test_list_or_scalar_asks_for_nothing(body: str) -> None:
+def test_list_or_scalar_has_no_fields(body: str) -> None:
     assert asked(body) == BodyFields()
 
 
@@ -120,7 +120,7 @@ def test_list_or_scalar_asks_for_nothing(body: str) -> None:
     ],
 )
 @pytest.mark.parametrize("more", ["", ', "text": "cut \\ud83d"'], ids=["fast", "slow"])
-def test_what_a_provider_keeps_or_has_kept_is_found(fields: str, is_bound: bool, is_stateful: bool, more: str) -> None:
+def test_state_stored_by_a_provider_is_found(fields: str, is_bound: bool, is_stateful: bool, more: str) -> None:
     what = asked(f'{{"model": "a", {fields}{more}}}')
     assert (what.model, what.is_sticky, what.is_stateful) == ("a", is_bound, is_stateful)
 
@@ -132,11 +132,11 @@ def test_json_is_found_under_other_names_too() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{ not JSON", b"\x00\x01", b"hello", b"--b0"])
-def test_body_of_another_kind_asks_for_nothing(body: bytes) -> None:
+def test_body_of_another_type_has_no_fields(body: bytes) -> None:
     assert asked(body, "application/octet-stream") == BodyFields()
 
 
-def test_empty_body_asks_for_nothing_whatever_it_is_called() -> None:
+def test_empty_body_has_no_fields_for_any_content_type() -> None:
     for kind in (JSON, FORM, "", "text/plain"):
         for encoding in ("", "gzip", "br"):
             assert asked(b"", kind, encoding) == BodyFields()
@@ -167,7 +167,7 @@ def test_empty_body_asks_for_nothing_whatever_it_is_called() -> None:
         b'{"x":"\\ud83d","y":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
 )
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     assert refused(body) == (400, "invalid_json")
 
 
@@ -188,12 +188,12 @@ def test_numbers_of_any_size_pass(number: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["01e400", "0" + "1" * 5000, "1e400.5", "--1e400", "1e400e1", "1" * 90_000 + "."])
-def test_numbers_that_are_none_are_refused_whatever_their_size(number: str) -> None:
+def test_invalid_numbers_of_any_size_are_refused(number: str) -> None:
     assert refused('{"model": "a", "seed": ' + number + "}") == (400, "invalid_json")
 
 
 @pytest.mark.parametrize("name", ["id", "name"])
-def test_model_that_is_an_object_has_the_name_that_stands_in_it(name: str) -> None:
+def test_model_that_is_an_object_has_the_name_in_it(name: str) -> None:
     body = '{"x": {"model": "b"}, "model": {"speed": "fast", "NAME" : "a"}, "y": "\\ud83d"}'.replace("NAME", name)
     assert asked(body).model == "a"
     assert renamed(body) == body.replace('"a"', '"new"').encode()
@@ -204,13 +204,13 @@ def test_model_that_is_an_object_without_a_name_is_none(model: str) -> None:
     assert asked(f'{{"model": {model}}}') == BodyFields()
 
 
-def test_model_that_is_an_object_and_whose_place_cannot_be_told_is_not_renamed() -> None:
+def test_model_that_is_an_object_of_unknown_place_is_not_renamed() -> None:
     for body in ('{"model": {"id": "a"}, "x": {"model": {"id": "a"}}}', '{"model": {"id": "a", "x": {"id": "b"}}}'):
         with pytest.raises(BadRequest):
             renamed(body)
 
 
-def test_2_to_the_64_is_let_pass() -> None:
+def test_2_to_the_64_passes() -> None:
     assert renamed('{"model": "a", "seed": 18446744073709551616}') == b'{"model": "new", "seed": 18446744073709551616}'
 
 
@@ -242,7 +242,7 @@ def test_collector_is_left_as_it_was() -> None:
         gc.enable()
 
 
-def test_error_says_where_in_the_body_it_is() -> None:
+def test_error_states_its_place_in_the_body() -> None:
     with pytest.raises(BadRequest, match=r"invalid character \(byte 25\)"):
         asked('{"model": "a", "x": [tru]}')
 
@@ -333,7 +333,7 @@ def test_part_of_another_name_is_not_the_model(head: str) -> None:
     assert asked(form((head, "x")), FORM) == BodyFields()
 
 
-def test_what_stands_in_a_file_is_not_read() -> None:
+def test_content_of_a_file_is_not_read() -> None:
     content = f'{field("model")}\r\n\r\nevil\r\n-b0\r\n--b\r\n --b0\r\nx--b0\r\n{{"model": "evil"}}'
     body = form((FILE, content), (field("model"), "whisper"))
     assert asked(body, FORM) == BodyFields("whisper")
@@ -358,12 +358,12 @@ def test_line_that_only_begins_like_a_delimiter_is_content() -> None:
     assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
 
 
-def test_what_follows_the_last_delimiter_is_not_read() -> None:
+def test_data_after_the_last_delimiter_is_not_read() -> None:
     body = form((field("model"), "whisper")) + form((field("model"), "evil"))
     assert asked(body, FORM) == BodyFields("whisper")
 
 
-def test_padding_may_stand_behind_a_delimiter() -> None:
+def test_padding_may_follow_a_delimiter() -> None:
     body = form((FILE, "RIFF"), (field("model"), "whisper")).replace(b"--b0\r\n", b"--b0 \t\r\n")
     assert asked(body, FORM) == BodyFields("whisper")
 
@@ -435,7 +435,7 @@ def test_encoding_that_cannot_be_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("encoding", PACKED)
-def test_body_that_inflates_beyond_the_bound_is_refused(encoding: str) -> None:
+def test_body_that_inflates_above_the_limit_is_refused(encoding: str) -> None:
     with pytest.raises(BadRequest) as caught:
         inspect(PACKED[encoding], JSON, encoding, len(BODY) - 1)
     assert caught.value.status == 413
@@ -448,7 +448,7 @@ def test_body_that_is_cut_or_not_in_its_encoding_is_refused(encoding: str) -> No
     assert refused(BODY, encoding=encoding) == (400, "invalid_body")
 
 
-def test_compressed_body_that_goes_on_behind_its_end_is_refused() -> None:
+def test_compressed_body_with_data_after_its_end_is_refused() -> None:
     for encoding, packed in PACKED.items():
         assert refused(packed + packed, encoding=encoding) == (400, "invalid_body")
 

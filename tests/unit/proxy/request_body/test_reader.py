@@ -118,7 +118,7 @@ async def test_one_piece_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", "gzip", "br"])
-async def test_empty_body_asks_for_nothing(encoding: str) -> None:
+async def test_empty_body_has_no_fields(encoding: str) -> None:
     assert await received(b"", encoding=encoding) == (b"", BodyFields())
 
 
@@ -153,7 +153,7 @@ async def test_large_body_is_what_it_was_and_renamed_as_in_memory(body: bytes, k
     found.close()
 
 
-async def test_what_a_large_body_asks_for_is_found() -> None:
+async def test_fields_of_a_large_body_are_found() -> None:
     for body, kind, asked in (
         (LARGE, JSON, BodyFields("a", is_stream=True)),
         (LARGE_FORM, FORM, BodyFields("b", is_model_doubled=True)),
@@ -196,7 +196,7 @@ async def test_two_readers_do_not_disturb_each_other() -> None:
     found.close()
 
 
-async def test_model_that_cannot_be_told_is_refused_when_it_is_renamed() -> None:
+async def test_ambiguous_model_is_refused_when_it_is_renamed() -> None:
     found = await stored(LARGE.replace(b'"model"', b'"mod\\u0065l"'))
     with pytest.raises(BadRequest, match="without escapes"):
         await found.renamed("b")
@@ -217,7 +217,7 @@ async def test_closed_body_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x00\xff" * 1_000_000, b"{ not JSON" * 200_000, b" " * 2_000_000])
-async def test_large_body_of_another_kind_asks_for_nothing(body: bytes) -> None:
+async def test_large_body_of_another_type_has_no_fields(body: bytes) -> None:
     for kind in ("application/octet-stream", ""):
         found, asked = await received(body, kind)
         assert isinstance(found, SpooledBody)
@@ -241,7 +241,7 @@ async def test_compressed_body_of_another_kind_is_not_inflated() -> None:
 # refusals
 
 
-async def test_body_beyond_the_bound_is_refused_before_all_of_it_has_come(files: list[Any]) -> None:
+async def test_body_above_the_limit_is_refused_before_all_of_it_has_arrived(files: list[Any]) -> None:
     for size, bound in ((100, 99), (3_000_000, 2_000_000)):
         body = b'{"x": "' + b"y" * size
         incoming = Incoming(body, piece_bytes=size // 10)
@@ -279,7 +279,7 @@ async def test_large_form_without_a_boundary_is_refused() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), ConnectionResetError(), BadRequest(408, "slow", "slow")])
-async def test_nothing_is_left_open_when_the_rest_does_not_come(error: BaseException, files: list[Any]) -> None:
+async def test_nothing_stays_open_when_the_body_is_incomplete(error: BaseException, files: list[Any]) -> None:
     with pytest.raises(type(error)):
         await take_in(Incoming(LARGE[:-100_000], error=error))
     assert [file.closed for file in files] == [True]
@@ -357,7 +357,7 @@ async def test_loop_gets_a_turn_whenever_a_millisecond_has_passed() -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 5, 100])
-def test_patch_may_lie_over_several_blocks(block_bytes: int) -> None:
+def test_patch_may_span_several_blocks(block_bytes: int) -> None:
     text = b"0123456789"
     blocks = [text[at : at + block_bytes] for at in range(0, 10, block_bytes)]
     for patches, after in (
@@ -413,7 +413,7 @@ async def test_small_body_needs_no_room() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), ConnectionResetError(), BadRequest(408, "slow", "slow")])
-async def test_body_that_does_not_come_to_its_end_frees_its_room(error: BaseException) -> None:
+async def test_incomplete_body_frees_its_room(error: BaseException) -> None:
     spool = Spool(BOUND)
     with pytest.raises(type(error)):
         await take_in(Incoming(LARGE[:-100_000], error=error), spool=spool)

@@ -90,7 +90,7 @@ def test_announced_body_reserves_nothing() -> None:
     assert spool.used_bytes == 0
 
 
-def test_write_that_fails_gives_its_bytes_back_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_fails_releases_its_bytes_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     class FullDisk:
         closed = False
 

@@ -101,14 +101,14 @@ async def test_call_without_any_rules_gets_its_failure() -> None:
     assert play.call.outcome == "server_error"
 
 
-async def test_answer_from_before_comes_first_and_the_letter_before_it() -> None:
+async def test_stale_response_comes_first_and_the_dead_letter_before_it() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.desk.has_old = True
     assert await play.give() == (200, ["look", "dead_letter", "stand in"])
     assert play.recording.body == b"old"
 
 
-async def test_deferred_call_comes_before_the_static_answer_and_needs_no_letter() -> None:
+async def test_deferred_call_comes_before_the_static_response_and_needs_no_dead_letter() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     assert await play.give() == (202, ["look", "deferred_call"])
     assert play.said["Location"].endswith("/p-1")
@@ -122,18 +122,18 @@ async def test_call_that_is_deferred_nothing_gets_the_static_answer() -> None:
     assert b"later" in play.recording.body
 
 
-async def test_failure_is_told_with_its_letter() -> None:
+async def test_failure_is_sent_with_its_dead_letter() -> None:
     play = Play(dead_letter="always")
     assert await play.give() == (502, ["look", "dead_letter"])
     assert play.said["x-llm-guard-dead-letter"] == "l-1"
 
 
 @pytest.mark.parametrize("when", ["off", "on_request", "always"])
-async def test_only_where_the_rules_say_so_a_failure_becomes_a_deferred_call(when: str) -> None:
+async def test_failure_becomes_a_deferred_call_only_where_configured(when: str) -> None:
     assert (await Play(deferred={"mode": when}).give())[1] == ["look"]
 
 
-async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
+async def test_nothing_is_stored_without_a_store() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.fallback.deferred_store = play.fallback.cache = None
     assert await play.give() == (200, [])
@@ -143,7 +143,7 @@ async def test_nothing_is_kept_where_nobody_keeps_anything() -> None:
 
 
 @pytest.mark.parametrize("result", [DOWN, SHUT, HELD, LATE], ids=lambda result: result.why)
-async def test_call_is_a_failure_whatever_it_gets(result: Exhausted) -> None:
+async def test_call_is_a_failure_with_any_fallback_response(result: Exhausted) -> None:
     play = Play(degraded=STATIC, dead_letter="always")
     assert await play.give(result) == (200, ["look", "dead_letter"])
     assert play.call.outcome == (result.failure.kind.label if result.failure else "refused")
@@ -151,7 +151,7 @@ async def test_call_is_a_failure_whatever_it_gets(result: Exhausted) -> None:
     assert play.call.gave_up == result.why
 
 
-async def test_clients_own_mistake_is_told_as_it_is() -> None:
+async def test_client_error_is_passed_on_unchanged() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
     play.desk.has_old = True
     assert await play.give(OWN_DOING) == (502, [])
@@ -178,17 +178,19 @@ async def test_callers_own_key_that_was_refused_is_no_outage() -> None:
         ("off", WANTED, False),
     ],
 )
-async def test_letter_is_kept_where_route_and_client_want_it(rule: str, headers: dict[str, str], is_kept: bool) -> None:
+async def test_dead_letter_is_stored_if_route_and_client_want_it(
+    rule: str, headers: dict[str, str], is_kept: bool
+) -> None:
     assert ("dead_letter" in (await Play(dead_letter=rule, headers=headers).give())[1]) == is_kept
 
 
-async def test_call_that_asks_for_a_list_is_neither_kept_nor_deferred() -> None:
+async def test_call_for_a_list_is_neither_stored_nor_deferred() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always", path="/v1/models")
     play.call.method = "GET"
     assert await play.give() == (502, ["look"])
 
 
-async def test_wrong_request_that_fails_in_its_stream_leaves_no_letter() -> None:
+async def test_invalid_request_that_fails_in_its_stream_leaves_no_dead_letter() -> None:
     play = Play(dead_letter="always")
     play.call.give_up(OWN_DOING)
     await play.fallback.dead_letter(play.call, play.reply)
@@ -199,7 +201,7 @@ async def test_wrong_request_that_fails_in_its_stream_leaves_no_letter() -> None
 
 
 @pytest.mark.parametrize(("end", "retry_after"), [(DOWN, "30"), (OWN_DOING, None)], ids=["failing", "wrong request"])
-async def test_failure_of_a_deployment_with_an_open_breaker_says_when_it_takes_calls_again(
+async def test_failure_of_a_deployment_with_an_open_breaker_states_when_it_takes_calls_again(
     end: Exhausted, retry_after: str | None
 ) -> None:
     play = Play(breaker={"open_for": "30s", "open_jitter": 0, "early_probes": False})
@@ -230,7 +232,7 @@ async def test_body_that_cannot_be_read_again_gets_the_plain_text() -> None:
         assert json.loads(play.recording.body)["choices"][0]["message"]["content"] == "later"
 
 
-async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
+async def test_requested_format_is_read_from_a_compressed_body() -> None:
     import gzip
 
     play = Play(degraded=STATIC)
@@ -243,7 +245,7 @@ async def test_form_that_is_wanted_is_read_from_a_compressed_body() -> None:
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
-async def test_static_answer_stands_behind_an_early_head_and_a_deferred_call_does_not(is_stream: bool) -> None:
+async def test_static_response_follows_an_early_head_and_a_deferred_call_does_not(is_stream: bool) -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE)
     play.call.is_stream = is_stream
     await play.reply.keep_waiting(play.call, [])
@@ -269,7 +271,7 @@ async def test_static_answer_stands_behind_an_early_head_and_a_deferred_call_doe
         (700.0, LATE.failure, False),
     ],
 )
-async def test_what_the_gateway_had_no_patience_for_is_noted(
+async def test_call_that_the_degraded_deadline_cut_short_is_marked(
     hurried_by: float, failure: Failure, is_cut_short: bool
 ) -> None:
     play = Play(degraded=STATIC)
@@ -279,7 +281,7 @@ async def test_what_the_gateway_had_no_patience_for_is_noted(
     assert play.call.disposition.was_cut_short == is_cut_short
 
 
-async def test_early_head_does_not_make_a_hurried_call_wait() -> None:
+async def test_early_head_does_not_extend_the_degraded_deadline() -> None:
     play = Play(degraded=STATIC)
     play.call.disposition = Disposition(degraded_deadline=10.0)
     play.call.client_deadline = 10.0

@@ -58,7 +58,7 @@ def test_it_is_whole_where_a_parser_takes_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"<html>", b"x", b"{", b'"'])
-def test_anything_behind_the_end_breaks_it(behind: bytes) -> None:
+def test_any_data_after_the_end_breaks_it(behind: bytes) -> None:
     for pieces in ([b"{}" + behind], [b"{}", behind], [b"{}", b" ", behind]):
         end = JsonCompleteness("")
         for piece in pieces:
@@ -70,7 +70,7 @@ def test_nothing_is_not_whole() -> None:
     assert not JsonCompleteness("").is_whole
 
 
-def test_decompression_bomb_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bomb_is_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_completeness, "_MOST_INFLATED_BYTES", 100_000)
     end = JsonCompleteness("gzip")
     end.feed(gzip.compress(b"[" + b" " * 10_000_000))

@@ -64,7 +64,7 @@ def alarms(clock: ManualClock) -> list[float]:
     return [alarm.at - 1000.0 for alarm in clock.alarms if not alarm.is_cancelled and not alarm.has_rung]
 
 
-async def test_word_follows_each_silence() -> None:
+async def test_keep_alive_follows_each_silence() -> None:
     clock, reply = ManualClock(), FakeReply()
     with waiting(reply, clock):
         for words in range(1, 4):
@@ -73,7 +73,7 @@ async def test_word_follows_each_silence() -> None:
     assert alarms(clock) == []
 
 
-async def test_quick_answer_leaves_nothing_behind() -> None:
+async def test_quick_response_leaves_no_alarm() -> None:
     clock, reply = ManualClock(), FakeReply()
     with waiting(reply, clock):
         await pass_s(clock, 9.0)
@@ -92,7 +92,7 @@ async def test_quick_answer_leaves_nothing_behind() -> None:
         (SOON, {"is_upgrade": True}),
     ],
 )
-async def test_silence_is_kept_where_a_word_would_harm(
+async def test_no_keep_alive_is_sent_where_it_would_harm(
     settings: KeepAliveSettings | None, facts: dict[str, Any]
 ) -> None:
     clock, reply = ManualClock(), FakeReply()
@@ -109,14 +109,14 @@ async def test_silence_is_kept_where_a_word_would_harm(
         (KeepAliveSettings(10.0, unary=True), {"is_stream": False, "stream_head": ""}),
     ],
 )
-async def test_config_may_say_otherwise(settings: KeepAliveSettings, facts: dict[str, Any]) -> None:
+async def test_config_may_allow_keep_alives(settings: KeepAliveSettings, facts: dict[str, Any]) -> None:
     clock, reply = ManualClock(), FakeReply()
     with waiting(reply, clock, settings, **facts):
         await pass_s(clock, 10.0)
     assert reply.words == 1
 
 
-async def test_client_that_still_sends_its_body_is_not_told_that_it_waits() -> None:
+async def test_client_that_still_sends_its_body_gets_no_keep_alive() -> None:
     clock, reply = ManualClock(), FakeReply(has_arrived=False)
     with waiting(reply, clock):
         await pass_s(clock, 10.0)
@@ -126,7 +126,7 @@ async def test_client_that_still_sends_its_body_is_not_told_that_it_waits() -> N
         assert reply.words == 1
 
 
-async def test_it_is_looked_again_every_second_until_a_word_may_be_said() -> None:
+async def test_condition_is_checked_every_second_until_a_keep_alive_may_be_sent() -> None:
     clock, reply = ManualClock(), FakeReply()
     call = new_call(is_stream=True)
     with KeepAlive(call, reply, SOON, clock):
@@ -137,7 +137,7 @@ async def test_it_is_looked_again_every_second_until_a_word_may_be_said() -> Non
     assert reply.words == 1
 
 
-async def test_word_to_a_client_that_does_not_read_is_given_up_when_the_answer_comes() -> None:
+async def test_keep_alive_to_a_client_that_does_not_read_is_given_up_when_the_response_comes() -> None:
     """The write is not awaited, which would add a cancellation point at which the body's result could leak."""
     clock, reply = ManualClock(), FakeReply(is_stuck=True)
     with waiting(reply, clock):
@@ -146,7 +146,7 @@ async def test_word_to_a_client_that_does_not_read_is_given_up_when_the_answer_c
     assert (reply.words, reply.was_cancelled, alarms(clock)) == (1, True, [])
 
 
-async def test_client_that_is_gone_is_told_nothing_more() -> None:
+async def test_disconnected_client_gets_no_keep_alive() -> None:
     clock, reply = ManualClock(), FakeReply(ConnectionResetError())
     with waiting(reply, clock):
         await pass_s(clock, 10.0)

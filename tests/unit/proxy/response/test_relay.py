@@ -123,7 +123,7 @@ async def test_useful_event_postpones_the_stall_limit(form: Form) -> None:
     assert 2 * 179.0 + STALL_S <= left_s <= 2 * 179.0 + STALL_S + UNSEEN_S + 0.25
 
 
-async def test_useful_event_is_seen_among_the_keep_alives_of_its_chunk() -> None:
+async def test_useful_event_is_found_among_the_keep_alives_of_its_chunk() -> None:
     slow = [(20.0, PING), (20.0, PING + CHAT.token + PING), (20.0, CHAT.token[:9]), (20.0, CHAT.token[9:] + PING[:4])]
     call, left_s, _ = await relayed(CHAT, slow * 7, for_s=550.0, stall_s=70.0)
     assert left_s is None, call.failure
@@ -186,7 +186,7 @@ async def test_provider_that_is_silent_after_a_full_buffer_is_not_a_client_that_
     assert call.failure.kind.label == "timeout"
 
 
-async def test_body_that_stays_open_behind_the_terminal_event_is_closed_soon() -> None:
+async def test_body_that_stays_open_after_the_terminal_event_is_closed_soon() -> None:
     call, left_s, _ = await relayed(CHAT, [(1.0, CHAT.end)], for_s=30.0)
     assert call.failure is None
     assert left_s is not None

@@ -222,7 +222,7 @@ def test_each_input_has_a_verdict_and_each_prompt_a_text() -> None:
         (RESPONSES, b"{}", "shape"),
     ],
 )
-def test_item_has_what_its_type_says(reader: ResponseValidator, item: bytes, expected: str) -> None:
+def test_item_has_the_members_of_its_type(reader: ResponseValidator, item: bytes, expected: str) -> None:
     name = b'"role":"assistant","content"' if reader is MESSAGE else b'"id":"resp_1","output"'
     assert found(reader, b"{%b:[%b]}" % (name, item)) == expected
 
@@ -248,7 +248,7 @@ def test_rankings_of_all_servers_have_a_shape(body: bytes, expected: str) -> Non
     assert found(RERANK, body) == expected
 
 
-def test_error_without_any_words_is_none() -> None:
+def test_error_without_any_text_is_none() -> None:
     assert found(CHAT, b'{%b,"error":{"code":0,"message":""}}' % CHOICES) == "good"
 
 

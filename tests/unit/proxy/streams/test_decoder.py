@@ -43,11 +43,11 @@ def flushed(*parts: bytes, wbits: int = 31) -> list[bytes]:
         ("deflate", CompressedStreamDecoder), (" GZIP ", CompressedStreamDecoder),
     ],
 )  # fmt: skip
-def test_encoding_says_how_a_stream_is_seen(encoding: str, kind: type) -> None:
+def test_encoding_decides_how_a_stream_is_decoded(encoding: str, kind: type) -> None:
     assert type(new_view(encoding)) is kind
 
 
-def test_plain_stream_passes_event_by_event_and_gives_its_rest_at_the_end() -> None:
+def test_plain_stream_passes_event_by_event_and_its_trailing_bytes_at_the_end() -> None:
     view = new_view("")
     assert view.feed(STREAM[:-3]) == STREAM[: STREAM.index(b"\n\n") + 2]
     assert view.trailing_bytes() == STREAM[STREAM.index(b"\n\n") + 2 : -3]
@@ -55,7 +55,7 @@ def test_plain_stream_passes_event_by_event_and_gives_its_rest_at_the_end() -> N
 
 
 @pytest.mark.parametrize(("encoding", "packed"), [("gzip", gzip.compress(STREAM)), ("deflate", zlib.compress(STREAM))])
-def test_compressed_stream_passes_as_it_came_and_is_watched(encoding: str, packed: bytes) -> None:
+def test_compressed_stream_passes_unchanged_and_is_watched(encoding: str, packed: bytes) -> None:
     view = new_view(encoding)
     assert [view.feed(packed[at : at + 1]) for at in range(len(packed))] == [bytes([each]) for each in packed]
     assert view.trailing_bytes() == b""
@@ -76,7 +76,7 @@ def test_stream_that_is_not_in_its_encoding_fails(encoding: str) -> None:
     assert (view.is_closed, failure_kind(view)) == (True, FailureKind.MALFORMED)
 
 
-def test_garbage_behind_a_compressed_stream_that_has_ended_passes_as_it_came() -> None:
+def test_garbage_after_a_compressed_stream_passes_unchanged() -> None:
     view, packed = new_view("gzip"), gzip.compress(STREAM) + b"\x00\x00trailing"
     assert view.feed(packed) + view.feed(b"more") == packed + b"more"
     assert (view.is_closed, view.failure) == (False, None)
@@ -157,7 +157,7 @@ def test_each_event_may_be_compressed_on_its_own(is_plain_wanted: bool) -> None:
     assert view.watch.has_ended
 
 
-def test_nothing_that_has_come_is_left_behind_in_the_inflater(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inflater_retains_no_received_data(monkeypatch: pytest.MonkeyPatch) -> None:
     # A piece may be full just when all input was consumed, with more output pending.
     monkeypatch.setattr(content_decoding, "_PIECE_BYTES", 64)
     view, whole = new_view("gzip", is_plain_wanted=True), zlib.decompressobj(wbits=31)
@@ -179,7 +179,7 @@ def test_broken_compression_fails_a_stream_that_has_not_ended() -> None:
     assert (view.watch.has_token, view.watch.has_ended) == (True, False)
 
 
-def test_garbage_behind_a_compressed_stream_that_has_ended_is_dropped() -> None:
+def test_garbage_after_a_compressed_stream_is_dropped() -> None:
     view = new_view("gzip", is_plain_wanted=True)
     assert view.feed(gzip.compress(STREAM) + b"\x00\x00trailing") == STREAM
     assert view.feed(b"trailing") == b""
@@ -203,7 +203,7 @@ def test_decompression_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert view.feed(second) == b""
 
 
-def test_much_that_comes_bit_by_bit_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_stream_in_small_pieces_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "MAX_INFLATED_BYTES", 100_000)
     view = new_view("gzip", is_plain_wanted=True)
     parts = [b": note\n\n" * 10_000] * 5
@@ -212,7 +212,7 @@ def test_much_that_comes_bit_by_bit_is_no_bomb(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("encoding", "is_plain_wanted"), [("", False), ("gzip", False), ("gzip", True)])
-def test_view_looks_out_for_as_many_tokens_as_are_wanted(encoding: str, is_plain_wanted: bool) -> None:
+def test_decoder_counts_tokens_up_to_the_wanted_number(encoding: str, is_plain_wanted: bool) -> None:
     end = STREAM.index(b"\n\n") + 2
     view = view_of(ChatReader(1), encoding, 2, is_plain_wanted=is_plain_wanted)
     seen = []

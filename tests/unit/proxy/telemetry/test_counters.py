@@ -27,7 +27,7 @@ def test_latest_call_is_the_example_of_its_bucket_alone() -> None:
     assert seen.exemplars == [None, ("lg-2", 0x4BF9, 0.4, 6.0), None, None, ("lg-3", 0, 31.0, 7.0)]
 
 
-def test_buckets_span_what_calls_to_models_take() -> None:
+def test_buckets_span_the_durations_of_model_calls() -> None:
     counts = ModelCounts()
     assert (counts.call_duration.bounds[0], counts.call_duration.bounds[-1]) == (0.05, 600)
     assert (counts.time_to_first_token.bounds[0], counts.time_to_first_token.bounds[-1]) == (0.005, 120)

@@ -51,19 +51,19 @@ def test_flood_of_refusals_pushes_out_no_call_that_was_served() -> None:
     assert [line(2), line(1)] == list(timelines.newest())[-2:]
 
 
-def test_oldest_goes_first_when_there_are_too_many() -> None:
+def test_oldest_is_removed_first_when_there_are_too_many() -> None:
     timelines = RecentCalls(3, MEMORY)
     keep(timelines, 1, 2, 3, 4, 5, fate="failed")
     assert list(timelines.newest_failed()) == [line(5), line(4), line(3)]
 
 
-def test_oldest_goes_first_when_they_are_too_large() -> None:
+def test_oldest_is_removed_first_when_they_are_too_large() -> None:
     timelines = RecentCalls(1000, 8 * (500 + BESIDE))
     keep(timelines, 1, 2, 3, 4, 5, fate="failed", size=500)
     assert list(timelines.newest_failed()) == [line(number, 500) for number in (5, 4, 3)]
 
 
-def test_line_that_is_larger_than_all_the_room_is_not_kept() -> None:
+def test_line_larger_than_the_whole_buffer_is_not_stored() -> None:
     timelines = RecentCalls(1000, 1000)
     keep(timelines, 1, fate="failed", size=5000)
     assert timelines.snapshot() == BufferSize(0, 0)

@@ -106,7 +106,7 @@ def test_call_is_the_example_of_the_durations_that_it_had(records: Records) -> N
     assert len(examples) == 2
 
 
-def test_retries_and_their_waits_are_counted_by_what_failed(records: Records) -> None:
+def test_retries_and_their_waits_are_counted_by_failure(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
     call.attempts = [
@@ -188,7 +188,7 @@ def test_open_breaker_makes_a_fallback_of_the_next_and_of_nothing_before_it(reco
     assert records("fallbacks_total", model="gpt-4", deployment="a/x") is None
 
 
-def test_refusal_is_counted_by_who_refused(records: Records) -> None:
+def test_refusal_is_counted_by_cause(records: Records) -> None:
     call = new_call(new_target())
     call.refusal = Refusal(503, "breaker_open", "all open", by="breaker")
     line = records.whole_call(call)
@@ -247,7 +247,7 @@ def test_callers_mistakes_and_the_shutdown_are_no_deployments_refusals(records: 
     assert records.counters.deployments == {}
 
 
-def test_answer_of_ours_for_upstreams_that_failed_is_no_refusal_by_anybody(records: Records) -> None:
+def test_gateway_error_after_failed_upstreams_is_no_refusal(records: Records) -> None:
     call = new_call(new_target())
     call.refusal = Refusal(502, "upstream_error", "no answer that could be passed on", by=None)
     records.whole_call(call)
@@ -303,7 +303,7 @@ def test_call_that_never_began_is_not_taken_from_those_in_flight(records: Record
     assert records("in_flight_calls", model="gpt-4") == 1
 
 
-def test_overhead_is_what_neither_exchanges_nor_waits_took() -> None:
+def test_overhead_excludes_exchanges_and_waits() -> None:
     target = new_target()
     call = new_call(target)
     call.attempts = [tried(target, 1001.0, 1003.0), tried(target, 1004.0, None, waited=1.0)]
@@ -312,7 +312,7 @@ def test_overhead_is_what_neither_exchanges_nor_waits_took() -> None:
     assert overhead_s(call, 1010.0) == 0.0
 
 
-def test_overhead_takes_off_only_once_what_two_attempts_took_side_by_side() -> None:
+def test_overhead_excludes_concurrent_attempts_once() -> None:
     target = new_target()
     call = new_call(target)
     call.attempts = [
@@ -361,7 +361,7 @@ def plant_in_upstream_key(call: Call) -> None:
 @pytest.mark.parametrize(
     "plant", [plant_in_headers, plant_in_body, plant_in_query, plant_in_answer, plant_in_upstream_key]
 )
-def test_log_line_holds_no_body_key_or_header(records: Records, plant: Callable[[Call], None]) -> None:
+def test_log_line_has_no_body_key_or_header(records: Records, plant: Callable[[Call], None]) -> None:
     target = new_target()
     call = new_call(target)
     call.client_key = "app-1"
@@ -379,7 +379,7 @@ def kept(records: Records) -> list[dict[str, Any]]:
     return [json.loads(line) for line in records.recorder.timelines.newest()]
 
 
-def test_line_of_each_call_is_kept_with_the_time_of_its_end(records: Records) -> None:
+def test_line_of_each_call_is_stored_with_the_time_of_its_end(records: Records) -> None:
     call = new_call(new_target("a/x"))
     line = records.whole_call(call)
     (entry,) = kept(records)
@@ -425,7 +425,7 @@ def failed(kind: FailureKind) -> Callable[[Call], None]:
         (failed(FailureKind.INTERNAL), True),
     ],
 )
-def test_failed_is_what_could_have_been_made_a_success(
+def test_failed_calls_are_those_that_could_have_succeeded(
     records: Records, end: Callable[[Call], None], is_failed: bool
 ) -> None:
     call = new_call(new_target("a/x"))
@@ -435,7 +435,7 @@ def test_failed_is_what_could_have_been_made_a_success(
     assert (records.recorder.timelines.snapshot().failed == 1) == is_failed
 
 
-def test_call_for_which_nobody_was_asked_pushes_out_none_that_failed(records: Records) -> None:
+def test_call_that_no_deployment_received_displaces_no_failed_call(records: Records) -> None:
     records.recorder.timelines.limit(1, 1 << 20)
     for end in (failed(FailureKind.TIMEOUT), refused("breaker"), refused("limit")):
         call = new_call(new_target("a/x"))
@@ -457,7 +457,7 @@ def test_quiet_log_has_no_calls_and_the_timelines_have(records: Records) -> None
     assert len(records.log.entries) == 1
 
 
-def test_whoever_listens_hears_of_each_call_and_when_it_ended(records: Records) -> None:
+def test_listener_gets_each_call_and_its_end(records: Records) -> None:
     heard: list[tuple[Call, float]] = []
     records.recorder.on_end = lambda call, now: heard.append((call, now))
     call = new_call(new_target("a/x"))
@@ -465,7 +465,7 @@ def test_whoever_listens_hears_of_each_call_and_when_it_ended(records: Records) 
     assert heard == [(call, 1010.0)]
 
 
-def test_line_of_a_stream_says_when_each_attempt_was_answered(records: Records) -> None:
+def test_line_of_a_stream_has_the_response_time_of_each_attempt(records: Records) -> None:
     call = new_call(new_target("a/x"))
     target = new_target("a/x")
     call.attempts = [
@@ -486,7 +486,7 @@ def watched(tokens: int = 0, garbled: int = 0) -> StreamObserver:
     return watch
 
 
-def test_tokens_of_a_stream_that_died_while_it_was_held_back_are_wasted(records: Records) -> None:
+def test_tokens_of_a_stream_that_died_in_the_prebuffer_are_wasted(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
     call.wasted_tokens = 3
@@ -499,7 +499,7 @@ def test_tokens_of_a_stream_that_died_while_it_was_held_back_are_wasted(records:
     assert records("wasted_tokens_total", model="gpt-4") == 7
 
 
-def test_call_whose_tokens_all_arrived_throws_nothing_away(records: Records) -> None:
+def test_call_whose_tokens_all_arrived_wastes_none(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
     call.attempts = [tried(target, 1000.0, 1001.0, watch=watched(tokens=100))]
@@ -579,7 +579,7 @@ def test_waits_for_a_turn_are_counted_apart_from_waits_for_a_retry(records: Reco
     assert line["overhead_s"] == 6.0
 
 
-def test_log_line_says_of_each_attempt_what_was_known_and_decided(records: Records) -> None:
+def test_log_line_has_facts_and_decision_of_each_attempt(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
     failed = tried(target, 1000.0, 1001.0, TIMEOUT, breaker="half_open", next_step="retry after 0.2 s", budget_left=3.5)
@@ -598,7 +598,7 @@ def test_log_line_says_of_each_attempt_what_was_known_and_decided(records: Recor
     ]  # fmt: skip
 
 
-def test_log_line_says_why_no_further_attempt_was_made(records: Records) -> None:
+def test_log_line_states_why_no_further_attempt_was_made(records: Records) -> None:
     target = new_target("a/x")
     call = new_call(target)
     call.attempts = [tried(target, 1000.0, 1001.0, SERVER_ERROR)]
@@ -658,7 +658,7 @@ def test_refusal_counts_against_the_service_only_where_another_request_would_not
 
 
 @pytest.mark.parametrize("make", [call_with_everything, call_that_was_refused])
-def test_line_that_goes_straight_to_the_writer_says_what_structlog_would_say(
+def test_line_written_directly_equals_that_of_structlog(
     records: Records, lines: Lines, make: Callable[[], Call]
 ) -> None:
     through_structlog = records.whole_call(make())
@@ -674,7 +674,7 @@ def test_line_that_goes_straight_to_the_writer_says_what_structlog_would_say(
     assert list(line.items()) == list(through_structlog.items())
 
 
-def test_words_of_a_client_stay_within_their_line(lines: Lines) -> None:
+def test_text_of_a_client_stays_within_its_line(lines: Lines) -> None:
     recorder = Records().recorder
     call = new_call()
     call.model, call.path = 'gpt"\n{"event": "call"}', "/v1/\x1b[2J\x9b31m\u202e\u2028\udc80\x00"
@@ -693,7 +693,7 @@ def test_durations_are_rounded_to_a_tenth_of_a_millisecond(records: Records, sec
     assert records.whole_call(new_call(), at=1000.0 + seconds)["duration_s"] == shown
 
 
-def test_timestamps_are_those_of_isoformat_whichever_way_the_clock_is_moved() -> None:
+def test_timestamps_equal_isoformat_for_any_clock_change() -> None:
     stamps = Timestamps()
     for wall in (0.0, 1_800_000_000.0, 1_800_000_000.25, 1_800_000_001.9999990, 1_799_999_999.5, 1_800_000_001.000005):
         told = stamps.of(wall)

@@ -32,13 +32,13 @@ def drawn(*attempts: AttemptLine, **facts: Any) -> list[str]:
     return [line[len("1. a/x  ok  ") :] for line in lines if line[:3] in ("1. ", "2. ", "3. ")]
 
 
-def test_bars_are_as_long_as_what_they_stand_for() -> None:
+def test_bars_are_as_long_as_their_durations() -> None:
     first, second = drawn(attempt(0.0, 1.0), attempt(2.0, 2.0, waited_s=1.0))
     assert first == f"{'=' * 10}{' ' * 30} 1 s"
     assert second == f"{' ' * 10}{'.' * 10}{'=' * 20} 2 s"
 
 
-def test_hedge_is_drawn_beside_the_first() -> None:
+def test_hedge_is_drawn_next_to_the_first() -> None:
     first, second = drawn(attempt(0.0, 4.0), attempt(1.0, 2.0, hedge=True))
     assert first == f"{'=' * 40} 4 s"
     assert second == f"{' ' * 10}{'=' * 20}{' ' * 10} 2 s"
@@ -58,7 +58,7 @@ def test_call_that_took_no_time_at_all_is_drawn() -> None:
     assert drawn(attempt(0.0, 0.0), duration_s=0.0) == [f"|{' ' * 39} 0 us"]
 
 
-def test_each_attempt_says_why_and_what_was_decided() -> None:
+def test_each_attempt_has_its_reason_and_decision() -> None:
     tried = attempt(
         0.0, 1.0, outcome="timeout", waited_s=0.5, waited_for="queue", breaker="half_open", hedge=True,
         resume_mode="prefill", reason="too slow", next_step="give up: deadline", budget_left=7.5,
@@ -70,7 +70,7 @@ def test_each_attempt_says_why_and_what_was_decided() -> None:
     ) in text
 
 
-def test_head_says_what_became_of_it() -> None:
+def test_head_states_the_outcome() -> None:
     failed = call(outcome="timeout", status=504, route="g*", client="app", reason="it took too long",
                   gave_up="deadline", ttft_s=0.5)  # fmt: skip
     assert waterfall(failed, PLAIN, 100) == (
@@ -83,7 +83,7 @@ def test_head_says_what_became_of_it() -> None:
     )
 
 
-def test_refusal_says_by_what_and_who_was_skipped() -> None:
+def test_refusal_states_its_cause_and_skipped_deployments() -> None:
     refused = call(outcome="refused", status=503, refused_by="breaker", reason="failing",
                    skipped=[SkippedLine("a/x", "breaker open")])  # fmt: skip
     assert waterfall(refused, PLAIN, 100).splitlines()[-2:] == [
@@ -109,18 +109,18 @@ def test_refusal_says_by_what_and_who_was_skipped() -> None:
          ["cache        of a newer gateway", "origin       another"]),
     ],
 )  # fmt: skip
-def test_what_became_of_it_beyond_its_attempts_is_said(facts: dict[str, Any], said: list[str]) -> None:
+def test_facts_of_a_call_outside_its_attempts_are_shown(facts: dict[str, Any], said: list[str]) -> None:
     assert waterfall(call(**facts), PLAIN, 100).splitlines()[2:] == said
 
 
-def test_call_that_runs_is_said_to_have_run_for_so_long() -> None:
+def test_running_call_shows_its_age() -> None:
     assert "gpt: running for 4 s" in waterfall(call(outcome="running", status=None), PLAIN, 100)
 
 
 HOSTILE = "a\x1b[2J\nb\u202e\x9b"
 
 
-def test_no_word_of_a_provider_is_obeyed_by_a_terminal() -> None:
+def test_no_text_of_a_provider_controls_a_terminal() -> None:
     hostile = said_everywhere(HOSTILE)
     for text in (waterfall(hostile, UNICODE, 100), table([hostile])):
         assert all(line.isprintable() for line in text.split("\n"))
@@ -136,7 +136,7 @@ def said_everywhere(text: str) -> CallLine:
     return call(tried, model=text, path=text, reason=text, skipped=[SkippedLine(text, text)], **beyond)
 
 
-def test_table_has_a_line_for_each_call() -> None:
+def test_table_has_a_row_for_each_call() -> None:
     lines = table([call(outcome="timeout", status=504, reason="x" * 100), call(model=None, status=None)]).splitlines()
     assert [line.split()[:6] for line in lines[1:]] == [
         ["23:59:58", "lg-1", "gpt", "timeout", "504", "4"],

@@ -17,7 +17,7 @@ def firing(now: float = 0.0) -> Alert:
     return alert
 
 
-def test_what_is_bad_for_long_enough_fires_once() -> None:
+def test_condition_that_lasts_long_enough_fires_once() -> None:
     alert = Alert()
     assert [alert.note(found("bad"), SETTINGS, now) for now in (0, 5, 9.9, 10, 11, 100)] == [
         None, None, None, "fired", None, None,
@@ -26,7 +26,7 @@ def test_what_is_bad_for_long_enough_fires_once() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["between", "good"])
-def test_break_makes_it_wait_anew(verdict: RuleVerdict) -> None:
+def test_interruption_restarts_its_wait(verdict: RuleVerdict) -> None:
     alert = Alert()
     alert.note(found("bad"), SETTINGS, 0)
     alert.note(found(verdict), SETTINGS, 9)
@@ -35,7 +35,7 @@ def test_break_makes_it_wait_anew(verdict: RuleVerdict) -> None:
     assert alert.note(found("bad"), SETTINGS, 22) == "fired"
 
 
-def test_what_is_good_for_long_enough_resolves_once() -> None:
+def test_recovery_that_lasts_long_enough_resolves_once() -> None:
     alert = firing()
     assert [alert.note(found("good"), SETTINGS, now) for now in (1, 60, 61, 62)] == [None, None, "resolved", None]
     assert alert.is_idle
@@ -51,7 +51,7 @@ def test_value_between_the_thresholds_does_not_resolve(verdict: RuleVerdict) -> 
     assert alert.note(found("good"), SETTINGS, 130) == "resolved"
 
 
-def test_what_was_found_last_stands_when_there_is_nothing_new() -> None:
+def test_last_finding_stays_without_new_evidence() -> None:
     alert = Alert()
     alert.note(found("bad"), SETTINGS, 0)
     assert alert.note(None, SETTINGS, 10) == "fired"
@@ -60,14 +60,14 @@ def test_what_was_found_last_stands_when_there_is_nothing_new() -> None:
     assert alert.note(None, SETTINGS, 80) == "resolved"
 
 
-def test_alert_of_which_nothing_is_heard_resolves_after_ten_minutes() -> None:
+def test_alert_without_signals_resolves_after_ten_minutes() -> None:
     alert = firing()
     assert alert.note(None, SETTINGS, QUIET_S - 1) is None
     assert alert.note(None, SETTINGS, QUIET_S) == "resolved"
     assert alert.is_idle
 
 
-def test_alert_that_never_fired_is_forgotten_without_a_word() -> None:
+def test_alert_that_never_fired_is_forgotten_silently() -> None:
     alert = Alert()
     alert.note(found("bad"), RuleSettings(for_=3600.0), 0)
     assert not alert.is_idle
@@ -81,7 +81,7 @@ def test_alert_fires_again_after_it_has_resolved() -> None:
     assert alert.note(found("bad"), RuleSettings(for_=0.0), 2) == "fired"
 
 
-def test_snapshot_says_how_long_and_what() -> None:
+def test_snapshot_has_duration_and_cause() -> None:
     alert = Alert()
     assert alert.snapshot(0).lasts_s is None
     alert.note(found("bad"), SETTINGS, 0)
@@ -91,7 +91,7 @@ def test_snapshot_says_how_long_and_what() -> None:
     assert alert.snapshot(15).finding == found("bad")
 
 
-def test_end_tells_of_a_resolution_only_if_it_fired() -> None:
+def test_end_reports_a_resolution_only_if_it_fired() -> None:
     assert firing().end() == "resolved"
     assert Alert().end() is None
 

@@ -17,12 +17,12 @@ def fed(trend: Trend, mean: float, begin: float, end: float, sums: tuple[float, 
     return total, weight
 
 
-def test_what_has_never_been_fed_knows_nothing() -> None:
+def test_baseline_without_data_is_unknown() -> None:
     trend = Trend(300, 14_400)
     assert (trend.recent.weight, trend.usual.weight, trend.recent.value) == (0, 0, 0)
 
 
-def test_first_note_says_where_the_sums_begin() -> None:
+def test_first_note_sets_where_the_sums_begin() -> None:
     trend = Trend(300, 14_400)
     trend.note(5000, 1000, 0)
     trend.note(5003, 1001, 1)
@@ -36,7 +36,7 @@ def test_all_is_recent_until_the_window_is_full() -> None:
     assert (trend.recent.weight, trend.usual.weight) == (299, 0)
 
 
-def test_what_leaves_the_window_is_usual() -> None:
+def test_values_that_leave_the_window_become_the_baseline() -> None:
     trend = Trend(300, 14_400)
     trend.note(0, 0, 0)
     fed(trend, 2.0, 0, 900)
@@ -54,7 +54,7 @@ def test_rise_is_not_held_against_itself() -> None:
     assert trend.recent.value == pytest.approx(2.0, rel=0.05)
 
 
-def test_what_has_come_to_stay_is_the_usual_in_the_end() -> None:
+def test_lasting_change_becomes_the_baseline_in_the_end() -> None:
     trend = Trend(300, 3600)
     trend.note(0, 0, 0)
     sums = fed(trend, 1.0, 0, 20_000)
@@ -82,7 +82,7 @@ def test_long_gap_between_two_notes_is_no_trouble() -> None:
     assert trend.usual.weight == pytest.approx(0, abs=1e-6)
 
 
-def test_window_is_kept_in_few_marks() -> None:
+def test_window_is_stored_in_few_marks() -> None:
     trend = Trend(300, 14_400)
     for step in range(100_000):
         trend.note(step, step, step / 100)
@@ -117,7 +117,7 @@ def test_shorter_window_holds_from_the_next_note_on() -> None:
     assert gains.note((6,), 41.0)[0] == (1,)
 
 
-def test_window_of_few_gains_is_longer_and_says_how_long() -> None:
+def test_window_of_few_gains_is_longer_and_states_its_length() -> None:
     gains = Gains(10.0, (0,), 0.0)
     for second in range(1, 100):
         gains.note((second,), float(second))

@@ -38,7 +38,7 @@ def test_success_rate_fires_below_its_threshold_and_resolves_a_fifth_above(good:
     assert (finding.verdict, finding.threshold) == (verdict, 0.95)
 
 
-def test_few_calls_say_nothing_of_the_success_rate() -> None:
+def test_few_calls_prove_nothing_about_the_success_rate() -> None:
     assert evaluate_success("gpt", outcomes(0, 19), SuccessRateSettings()) is None
     assert evaluate_success("gpt", outcomes(0, 5), SuccessRateSettings(min_calls=5)) is not None
 
@@ -69,7 +69,7 @@ def test_refusals_fire_at_half_of_the_calls_and_resolve_at_a_quarter(calls: int,
     assert (finding.verdict, finding.threshold) == (verdict, 0.5)
 
 
-def test_refusals_are_told_with_what_refuses_most_first() -> None:
+def test_refusals_are_listed_by_cause_with_the_most_frequent_first() -> None:
     finding = evaluate_refusals("gpt", 80, {"breaker": 10, "limit": 0, "cooldown": 50}, CallsRefusedSettings(), 10.0)
     assert finding.summary == (
         "gpt: the gateway refused 60 of 80 calls within 10 s: 50 by cooldown, 10 by breaker (threshold 50 %)"
@@ -86,7 +86,7 @@ def test_latency_fires_at_half_as_much_again_and_resolves_halfway_back(recent_s:
 
 
 @pytest.mark.parametrize(("recent", "usual"), [(49, 1000), (1000, 49), (0, 0)])
-def test_few_answers_now_or_before_say_nothing_of_the_latency(recent: int, usual: int) -> None:
+def test_few_responses_now_or_before_prove_nothing_about_latency(recent: int, usual: int) -> None:
     assert evaluate_latency("gpt", "", Mean(9.0 * recent, recent), Mean(1.0 * usual, usual), LatencySettings()) is None
 
 
@@ -132,7 +132,7 @@ def test_short_past_does_not_make_failures_usual() -> None:
     ("tokens", "failure_share", "verdict"),
     [(0.9, 1.0, "bad"), (1.0, 1.0, "good"), (0.0, 0.0, "good"), (0, 0.001, "good")],
 )
-def test_budget_is_exhausted_only_while_retries_are_wanted(tokens: float, failure_share: float, verdict: str) -> None:
+def test_budget_is_exhausted_only_while_retries_are_needed(tokens: float, failure_share: float, verdict: str) -> None:
     assert evaluate_budget("a/x", tokens, failure_share).verdict == verdict
 
 
@@ -145,7 +145,7 @@ def test_credential_engine_and_reload_are_bad_or_good() -> None:
 
 
 @pytest.mark.parametrize(("lag_s", "verdict"), [(0.51, "bad"), (0.5, "between"), (0.25, "good"), (0.0, "good")])
-def test_lag_resolves_at_half_of_what_it_fires_at(lag_s: float, verdict: str) -> None:
+def test_lag_resolves_at_half_of_its_threshold(lag_s: float, verdict: str) -> None:
     assert evaluate_lag(lag_s, LoopLagSettings()).verdict == verdict
 
 

@@ -39,7 +39,7 @@ def test_second_silence_takes_the_place_of_the_first() -> None:
     assert len(silences.snapshot(0)) == 1
 
 
-def test_silence_is_removed_by_its_own_words_alone() -> None:
+def test_silence_is_removed_only_by_its_exact_terms() -> None:
     silences = Silences()
     silences.try_add(silence(), 0)
     assert silences.try_remove("latency", "gpt", 0) is None

@@ -22,18 +22,18 @@ def test_other_paths_are_not_answered_from_before(path: str) -> None:
     assert not may_be_asked_of_cache(path, {}, "all")
 
 
-def test_what_is_answered_from_before_could_be_asked_twice() -> None:
+def test_cacheable_requests_are_repeatable() -> None:
     assert all(Repeatable({}).allows("POST", path, is_stateful=False) for path in ANSWERS)
     assert ANSWERS.keys() >= SAME_FOR_ALL
 
 
 @pytest.mark.parametrize("fields", [{"store": True}, {"background": True}, {"container": "c"}, {"container": {}}])
-def test_request_that_leaves_something_behind_is_not(fields: dict[str, Any]) -> None:
+def test_request_with_side_effects_is_not_cacheable(fields: dict[str, Any]) -> None:
     assert not may_be_asked_of_cache("/v1/responses", fields, "all")
 
 
 @pytest.mark.parametrize("fields", [{}, {"store": False}, {"store": None, "background": False}])
-def test_request_that_leaves_nothing_behind_is(fields: dict[str, Any]) -> None:
+def test_request_without_side_effects_is_cacheable(fields: dict[str, Any]) -> None:
     assert may_be_asked_of_cache("/v1/responses", fields, "all")
 
 
@@ -53,7 +53,7 @@ def test_request_that_leaves_nothing_behind_is(fields: dict[str, Any]) -> None:
         ("/v1/messages/count_tokens", {}, True),
     ],
 )
-def test_deterministic_is_what_would_be_answered_the_same(path: str, fields: dict[str, Any], expected: bool) -> None:
+def test_deterministic_request_always_has_the_same_response(path: str, fields: dict[str, Any], expected: bool) -> None:
     assert may_be_asked_of_cache(path, fields, "deterministic") == expected
 
 
@@ -71,7 +71,9 @@ def test_deterministic_is_what_would_be_answered_the_same(path: str, fields: dic
         ({"content": "\\"}, False),
     ],
 )
-def test_filtered_is_what_the_provider_says_not_what_the_model_writes(fields: dict[str, Any], expected: bool) -> None:
+def test_filtered_is_decided_by_the_provider_and_not_by_the_text_of_the_model(
+    fields: dict[str, Any], expected: bool
+) -> None:
     for separators in ((",", ":"), (", ", ": "), (" ,\n", " :\n")):
         assert is_filtered(json.dumps(fields, separators=separators).encode()) == expected
 
@@ -80,5 +82,5 @@ def test_filtered_is_what_the_provider_says_not_what_the_model_writes(fields: di
     ("said", "expected"),
     [("no-store", True), ("private, No-Store", True), ("", False), ("no-cache", False), ("x-no-store", False)],
 )
-def test_provider_may_forbid_to_keep_its_answer(said: str, expected: bool) -> None:
+def test_provider_may_forbid_storing_its_response(said: str, expected: bool) -> None:
     assert forbids_keeping(said) == expected

@@ -34,7 +34,7 @@ RULES = CacheSettings(ttl=10.0, stale_while_revalidate=5.0, stale_if_error=20.0)
         ("max-age=\u0663", CacheControl(no_cache=True, max_age=0.0)),
     ],
 )
-def test_request_says_what_it_wants(said: str, wishes: CacheControl) -> None:
+def test_request_directives_are_parsed(said: str, wishes: CacheControl) -> None:
     assert parse_cache_control(said) == wishes
 
 
@@ -56,11 +56,11 @@ def test_request_says_what_it_wants(said: str, wishes: CacheControl) -> None:
         (11, "only-if-cached", "stale"),
     ],
 )
-def test_age_says_what_an_answer_is(age_s: float, said: str, verdict: str) -> None:
+def test_age_decides_the_freshness_of_a_response(age_s: float, said: str, verdict: str) -> None:
     assert judge(age_s, RULES, parse_cache_control(said)) == verdict
 
 
-def test_answer_stands_in_as_long_as_its_route_says() -> None:
+def test_stale_response_is_served_as_long_as_its_route_allows() -> None:
     assert may_serve_stale(30, RULES)
     assert not may_serve_stale(30.1, RULES)
     assert not may_serve_stale(1, CacheSettings(ttl=10.0))

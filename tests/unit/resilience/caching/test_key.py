@@ -57,7 +57,7 @@ def test_body_that_two_readers_may_read_differently_has_no_form(body: bytes) -> 
         (b'{"a":"\xc3\xa9"}', b'{"a":"e\xcc\x81"}', False),
     ],
 )
-def test_bodies_are_compared_by_what_they_mean(one: bytes, other: bytes, is_same: bool) -> None:
+def test_bodies_are_compared_by_their_meaning(one: bytes, other: bytes, is_same: bool) -> None:
     assert (canonical(one) == canonical(other)) == is_same
     assert canonical(one) is not None
 
@@ -90,7 +90,7 @@ def test_no_list_can_pass_for_the_next() -> None:
     assert len({key_of(one), key_of(other), key_of(third)}) == 3
 
 
-def test_headers_that_say_nothing_of_the_answer_are_left_out() -> None:
+def test_headers_without_effect_on_the_response_are_left_out() -> None:
     silent = [
         "user-agent",
         "x-stainless-os",

@@ -51,7 +51,7 @@ class World:
 
 
 @pytest.mark.parametrize(("knee", "most"), [(8, 24), (3, 6), (40, 100), (20, 20)])
-def test_limit_settles_between_the_knee_and_what_is_refused(knee: int, most: int) -> None:
+def test_limit_settles_between_the_knee_and_the_refused_load(knee: int, most: int) -> None:
     world = World(knee, most)
     world.run(20.0)
     world.run(120.0)

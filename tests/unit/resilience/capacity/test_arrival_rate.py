@@ -19,7 +19,7 @@ def test_time_in_which_all_calls_could_enter_does_not_count() -> None:
     assert denied.per_s(36.0) == pytest.approx(5.0, rel=0.05)
 
 
-def test_rate_follows_calls_that_come_faster() -> None:
+def test_rate_follows_faster_arrivals() -> None:
     denied = DeniedCalls(0.0)
     deny(denied, 0.0, 120.0, 1.0)
     deny(denied, 120.0, 240.0, 10.0)

@@ -52,7 +52,7 @@ def test_callers_that_are_all_refused_share_one_pace() -> None:
     assert not is_held(paces, "three", 1.0)
 
 
-def test_forecast_parts_nobody() -> None:
+def test_forecast_isolates_no_caller() -> None:
     paces = Paces(0.0)
     refuse(paces, "poisoner", 0.0, 0.1)
     assert paces.forecast_of("victim") is None
@@ -122,7 +122,7 @@ def test_limit_is_not_that_of_all_any_more_once_one_of_them_leaves() -> None:
     assert (apart.has("victim"), apart.has("new"), apart.has("poisoner")) == (False, False, True)
 
 
-def test_reset_forgets_who_is_apart() -> None:
+def test_reset_forgets_isolated_callers() -> None:
     paces = Paces(0.0)
     refuse(paces, "poisoner", 0.0, 0.1)
     assert not is_held(paces, "victim", 1.0)

@@ -27,7 +27,7 @@ def note(
     return law.limit(at) or 0
 
 
-def test_without_a_limit_everybody_enters() -> None:
+def test_without_a_limit_every_call_enters() -> None:
     law = Limiter(LimiterSettings())
     law.note("overloaded", 0.0, 0.0, None, 10**6)
     assert law.limit(0.0) is None
@@ -69,7 +69,7 @@ def test_limit_does_not_grow_when_idle() -> None:
 
 
 @pytest.mark.parametrize("ending", ["failed", "rate_limited"])
-def test_other_failures_say_nothing_about_the_limit(ending: Ending) -> None:
+def test_other_failures_prove_nothing_about_the_limit(ending: Ending) -> None:
     assert note(limiter(), ending, 1.0, 0.1) == 20
 
 
@@ -169,7 +169,7 @@ def test_slow_latency_becomes_usual_with_time() -> None:
     assert (law.snapshot(now).usual_latency_s or 0.0) > 0.38
 
 
-def test_limit_finds_what_a_server_can_do() -> None:
+def test_limit_finds_the_capacity_of_a_server() -> None:
     """The server handles 50 calls at a time in 0.1 s and slows down in proportion beyond that; demand is constant."""
     law = limiter()
     now, in_flight, limits = 0.0, 0, []
@@ -209,7 +209,7 @@ def test_call_from_before_the_outage_does_not_speed_up_the_ramp() -> None:
     assert law.limit(11.0) == RAMP_START
 
 
-def test_ramp_begins_with_half_of_what_was_usually_in_flight() -> None:
+def test_ramp_begins_with_half_of_the_usual_calls_in_flight() -> None:
     """From 4, a busy deployment with slow answers would refuse calls for as long as the ramp lasts."""
     law = Limiter(LimiterSettings())
     now = busy(law, 400)
@@ -233,7 +233,7 @@ def test_usual_number_in_flight_is_that_of_the_last_ten_seconds() -> None:
     assert 20 <= (law.limit(now + 30.0) or 0) <= 32
 
 
-def test_failures_a_long_outage_and_a_ramp_do_not_change_what_is_usual() -> None:
+def test_failures_a_long_outage_and_a_ramp_do_not_change_the_usual_level() -> None:
     law = Limiter(LimiterSettings())
     now = busy(law, 400)
     law.ramp(now, 10.0, 0)
@@ -278,7 +278,7 @@ def test_ramp_does_not_raise_the_limit() -> None:
     assert law.opens_at(1, 0.0) == inf
 
 
-def test_second_ramp_begins_anew() -> None:
+def test_second_ramp_starts_from_the_bottom() -> None:
     law = Limiter(LimiterSettings())
     law.ramp(0.0, 10.0, 0)
     law.note("ok", 0.0, 1.0, None, 1)

@@ -34,7 +34,7 @@ def test_one_caller_is_served_in_its_order() -> None:
     assert len(queue) == 0
 
 
-def test_caller_of_one_call_does_not_wait_for_all_of_a_hog() -> None:
+def test_caller_of_one_call_does_not_wait_for_all_of_a_heavy_caller() -> None:
     assert order(queue_of(*[HOG] * 5, VICTIM)) == ["hog", "victim", "hog", "hog", "hog", "hog"]
 
 
@@ -54,7 +54,7 @@ def test_caller_that_was_idle_has_no_credit() -> None:
     assert Counter(queue.take().caller.name for _ in range(20)) == {"hog": 10, "victim": 10}
 
 
-def test_caller_that_comes_back_after_each_turn_has_no_more_than_its_share() -> None:
+def test_caller_that_returns_after_each_turn_has_no_more_than_its_share() -> None:
     """It has one call in the queue at a time, so the queue keeps no state of it in between."""
     queue = queue_of(*[HOG] * 1000)
     queue.add(ticket(VICTIM))
@@ -110,7 +110,7 @@ def test_newest_first_displaces_the_oldest_of_the_same_caller() -> None:
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_count_ahead_is_what_is_served_before(newest_first: bool) -> None:
+def test_count_ahead_is_the_number_served_before(newest_first: bool) -> None:
     dice = random.Random(1)
     callers = [Caller(name, weight) for name, weight in zip("abcde", (1.0, 1.0, 0.5, 3.0, 2.0), strict=True)]
     for _ in range(200):
@@ -141,7 +141,7 @@ def line_of(*waiting: tuple[Caller, int]) -> WaitQueue:
     return queue
 
 
-def test_hog_of_high_priority_leaves_a_quarter_of_the_turns() -> None:
+def test_heavy_caller_of_high_priority_leaves_a_quarter_of_the_turns() -> None:
     queue = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000)
     assert Counter(queue.take().caller.name for _ in range(400)) == {"hog": 300, "victim": 100}
 
@@ -151,7 +151,7 @@ def test_every_priority_that_waits_has_its_share() -> None:
     assert Counter(queue.take().priority for _ in range(402)) == {0: 202, 1: 100, 2: 100}
 
 
-def test_lower_priority_that_comes_back_after_each_turn_has_its_share() -> None:
+def test_lower_priority_that_returns_after_each_turn_has_its_share() -> None:
     """One call at a time beside a hog: it does not wait for three turns each time if it was passed over meanwhile."""
     queue = line_of(*[(HOG, 0)] * 1000)
     taken: Counter[int] = Counter()
@@ -162,7 +162,7 @@ def test_lower_priority_that_comes_back_after_each_turn_has_its_share() -> None:
     assert taken == {0: 750, 1: 250}
 
 
-def test_of_two_that_were_passed_equally_often_the_higher_priority_goes_first() -> None:
+def test_of_two_passed_over_equally_often_the_higher_priority_is_first() -> None:
     queue = line_of((Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 0), (Caller("a", 1.0), 2))
     queue.add(Ticket(1, lambda: None, Caller("a", 1.0)))
     assert [queue.take().priority for _ in range(5)] == [0, 0, 0, 1, 2]
@@ -180,7 +180,7 @@ def test_calls_that_take_equally_long_share_one_slot_by_turns() -> None:
     assert Counter(priorities[20:]) == {0: 20, 1: 10, 2: 10}
 
 
-def test_priority_that_may_not_go_takes_no_turn_from_those_that_may() -> None:
+def test_blocked_priority_takes_no_turn_from_the_others() -> None:
     queue = line_of(*[(HOG, 0)] * 40)
     queue.add(Ticket(2, lambda: None, VICTIM, source="limited"))
     for _ in range(10):
@@ -204,7 +204,7 @@ def test_newcomer_of_high_priority_may_not_pass_one_that_was_passed_too_often() 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_count_ahead_over_two_priorities_is_what_is_served_before(seed: int) -> None:
+def test_count_ahead_over_two_priorities_is_the_number_served_before(seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(100):
         waiting = [(dice.choice((HOG, VICTIM)), dice.choice((0, 1))) for _ in range(dice.randrange(40))]
@@ -217,7 +217,7 @@ def test_count_ahead_over_two_priorities_is_what_is_served_before(seed: int) -> 
         assert [queue.take() for _ in range(queue.length)].index(newcomer) == ahead
 
 
-def test_victim_behind_a_hog_expects_its_own_wait() -> None:
+def test_victim_of_a_heavy_caller_expects_its_own_wait() -> None:
     queue = line_of(*[(HOG, 1)] * 900)
     assert (queue.count_ahead(1, VICTIM), queue.count_ahead(1, HOG)) == (1, 900)
     queue = line_of(*[(HOG, 0)] * 900)
@@ -227,7 +227,7 @@ def test_victim_behind_a_hog_expects_its_own_wait() -> None:
 # full queue
 
 
-def test_hog_that_fills_the_line_gives_its_newest_place_to_a_victim() -> None:
+def test_heavy_caller_that_fills_the_queue_loses_its_newest_slot_to_a_victim() -> None:
     queue = WaitQueue()
     tickets = [ticket(HOG) for _ in range(10)]
     for one in tickets:
@@ -249,7 +249,7 @@ def test_two_callers_do_not_displace_each_other_in_turn() -> None:
     assert swaps <= 5
 
 
-def test_hog_of_high_priority_leaves_a_fifth_of_the_places() -> None:
+def test_heavy_caller_of_high_priority_leaves_a_fifth_of_the_slots() -> None:
     queue = line_of(*[(HOG, 0)] * 10)
     for _ in range(2):
         displaced = queue.displaced_by(1, VICTIM, 10)
@@ -261,7 +261,7 @@ def test_hog_of_high_priority_leaves_a_fifth_of_the_places() -> None:
     assert queue.displaced_by(0, HOG, 10) is None
 
 
-def test_high_priority_displaces_what_is_above_the_lower_ones_fifth() -> None:
+def test_high_priority_displaces_only_calls_above_the_fifth_of_a_lower_one() -> None:
     queue = line_of(*[(HOG, 1)] * 10)
     for left in range(9, 1, -1):
         displaced = queue.displaced_by(0, VICTIM, 10)

@@ -85,7 +85,7 @@ class Crowd:
 
 @pytest.mark.parametrize("capacity", [1, 4, 20])
 @pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.49)])
-def test_victim_beside_a_hog(capacity: int, hog_priority: int, least: float) -> None:
+def test_victim_competes_with_a_heavy_caller(capacity: int, hog_priority: int, least: float) -> None:
     crowd = Crowd(capacity)
     crowd.open(Caller("hog"), 50 * capacity, hog_priority)
     crowd.open(Caller("victim"), 2 * capacity)
@@ -95,7 +95,9 @@ def test_victim_beside_a_hog(capacity: int, hog_priority: int, least: float) -> 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 4, 5, 20])
 @pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.39)])
-def test_victim_beside_a_hog_whose_calls_take_longer(capacity: int, hog_priority: int, least: float) -> None:
+def test_victim_competes_with_a_heavy_caller_whose_calls_take_longer(
+    capacity: int, hog_priority: int, least: float
+) -> None:
     """With one turn each, the victim would get a twentieth of the capacity."""
     crowd = Crowd(capacity)
     crowd.open(Caller("slow hog"), 50 * capacity, hog_priority)
@@ -125,7 +127,7 @@ def test_very_long_calls_of_a_lower_priority_have_their_turns(capacity: int) -> 
 
 
 @pytest.mark.parametrize("hog_weight", [1.0, 3.0])
-def test_weights_are_shares_of_the_capacity_whatever_calls_take(hog_weight: float) -> None:
+def test_weights_are_shares_of_the_capacity_for_any_call_duration(hog_weight: float) -> None:
     crowd = Crowd(8)
     crowd.open(Caller("slow hog", hog_weight), 200)
     crowd.open(Caller("victim"), 200)
@@ -133,7 +135,7 @@ def test_weights_are_shares_of_the_capacity_whatever_calls_take(hog_weight: floa
     assert crowd.share_of_capacity("slow hog") == pytest.approx(hog_weight / (hog_weight + 1), abs=0.03)
 
 
-def test_slots_that_are_given_back_are_forgotten() -> None:
+def test_released_slots_are_forgotten() -> None:
     crowd = Crowd(4)
     crowd.open(Caller("hog"), 20, priority=0)
     crowd.open(Caller("victim"), 20)
@@ -144,7 +146,7 @@ def test_slots_that_are_given_back_are_forgotten() -> None:
     assert not any(crowd.gate._queue._held.values())
 
 
-def test_victim_of_one_call_at_a_time_has_nearly_a_fifth_beside_a_hog_of_high_priority() -> None:
+def test_victim_of_one_call_at_a_time_has_nearly_a_fifth_against_a_heavy_caller_of_high_priority() -> None:
     crowd = Crowd(4)
     crowd.open(Caller("hog"), 200, priority=0)
     crowd.open(Caller("victim"), 1)
@@ -152,7 +154,7 @@ def test_victim_of_one_call_at_a_time_has_nearly_a_fifth_beside_a_hog_of_high_pr
     assert crowd.share("victim") >= 0.19
 
 
-def test_weights_decide_among_callers_that_ask_for_more_than_there_is() -> None:
+def test_weights_decide_among_callers_whose_demand_exceeds_the_rate() -> None:
     crowd = Crowd(4)
     crowd.open(Caller("light", 1.0), 100)
     crowd.open(Caller("heavy", 3.0), 100)
@@ -181,7 +183,7 @@ def test_thousand_callers_have_a_thousandth_each() -> None:
     assert crowd.served["hog"] <= 20
 
 
-def test_full_line_is_shared_as_well() -> None:
+def test_full_queue_is_shared_as_well() -> None:
     crowd = Crowd(4, queue=20)
     crowd.open(Caller("hog"), 24, priority=0)
     for _ in range(100):

@@ -49,7 +49,7 @@ class Told:
         return slot
 
 
-def test_by_default_everybody_enters_at_once() -> None:
+def test_by_default_every_call_enters_at_once() -> None:
     free = gate()
     slots = [enter(free) for _ in range(2000)]
     assert free.snapshot(0.0).in_flight == 2000
@@ -60,7 +60,7 @@ def test_by_default_everybody_enters_at_once() -> None:
     assert (seen.limit, seen.in_flight, seen.waiting, seen.rate, seen.held_until) == (None, 0, {}, None, None)
 
 
-def test_full_gate_lets_nobody_in_until_somebody_leaves() -> None:
+def test_full_gate_admits_no_call_until_another_leaves() -> None:
     full = gate(concurrency=2)
     first = enter(full)
     enter(full)
@@ -70,7 +70,7 @@ def test_full_gate_lets_nobody_in_until_somebody_leaves() -> None:
     assert full.try_enter(1.0) is None
 
 
-def test_slot_is_given_back_once() -> None:
+def test_slot_is_released_once() -> None:
     of = gate(concurrency=2)
     slot = enter(of)
     enter(of)
@@ -80,7 +80,7 @@ def test_slot_is_given_back_once() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "overloaded", "rate_limited", "failed", "ignored"])
-def test_every_outcome_gives_the_slot_back(outcome: Ending) -> None:
+def test_every_outcome_releases_the_slot(outcome: Ending) -> None:
     of = gate(concurrency=1)
     of.exit(enter(of), 1.0, outcome, None)
     assert of.snapshot(1.0).in_flight == 0
@@ -97,7 +97,7 @@ def test_client_that_left_changes_nothing_else() -> None:
     assert of.wait_s(9.0) == 1.0 / 20
 
 
-def test_line_is_served_by_priority_and_then_in_order() -> None:
+def test_queue_is_served_by_priority_and_then_in_order() -> None:
     of = gate(concurrency=1)
     told = Told(of)
     slot = enter(of)
@@ -112,7 +112,7 @@ def test_line_is_served_by_priority_and_then_in_order() -> None:
     assert of.snapshot(1.0).waiting == {}
 
 
-def test_newcomer_does_not_pass_those_who_wait() -> None:
+def test_newcomer_does_not_overtake_waiting_calls() -> None:
     of = gate(concurrency=1)
     told = Told(of)
     slot = enter(of)
@@ -135,7 +135,7 @@ def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> N
     assert told.order == ["waiting"]
 
 
-def test_full_line_takes_nobody_of_the_same_priority() -> None:
+def test_full_queue_takes_no_call_of_the_same_priority() -> None:
     of = gate(concurrency=1, queue=2)
     enter(of)
     told = Told(of)
@@ -145,7 +145,7 @@ def test_full_line_takes_nobody_of_the_same_priority() -> None:
     assert told.order == []
 
 
-def test_full_line_gives_up_the_newest_of_the_lowest_priority() -> None:
+def test_full_queue_evicts_the_newest_of_the_lowest_priority() -> None:
     of = gate(concurrency=1, queue=4)
     enter(of)
     told = Told(of)
@@ -170,7 +170,7 @@ def test_evicted_ticket_may_still_leave() -> None:
     assert of.snapshot(0.0).in_flight == 1
 
 
-def test_who_leaves_the_line_is_not_called() -> None:
+def test_call_that_leaves_the_queue_is_not_granted_a_slot() -> None:
     of = gate(concurrency=1)
     slot = enter(of)
     told = Told(of)
@@ -183,7 +183,7 @@ def test_who_leaves_the_line_is_not_called() -> None:
     assert told.order == ["b"]
 
 
-def test_who_leaves_with_a_slot_returns_it_unused() -> None:
+def test_call_that_leaves_with_a_grant_returns_it_unused() -> None:
     of = gate(concurrency=1)
     slot = enter(of)
     told = Told(of)
@@ -197,7 +197,7 @@ def test_who_leaves_with_a_slot_returns_it_unused() -> None:
     assert of.snapshot(1.0).in_flight == 0
 
 
-def test_turn_that_was_not_used_goes_to_the_next() -> None:
+def test_unused_turn_goes_to_the_next() -> None:
     of = gate()
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
@@ -249,7 +249,7 @@ def test_thousand_random_disconnects_leak_no_slot() -> None:
     assert (seen.in_flight, seen.waiting) == (0, {})
 
 
-def test_hold_keeps_the_line_until_its_end() -> None:
+def test_hold_blocks_the_queue_until_its_end() -> None:
     of = gate()
     of.pause_until(5.0)
     assert of.try_enter(0.0) is None
@@ -263,7 +263,7 @@ def test_hold_keeps_the_line_until_its_end() -> None:
     assert told.order == ["a"]
 
 
-def test_ramp_lets_four_in_and_says_when_it_ends() -> None:
+def test_ramp_admits_four_and_reports_its_end() -> None:
     of = gate()
     of.ramp(0.0, 10.0)
     first, *_ = [enter(of) for _ in range(4)]
@@ -279,7 +279,7 @@ def test_ramp_lets_four_in_and_says_when_it_ends() -> None:
     assert told.order == ["a", "b", "c"]
 
 
-def test_rate_limit_paces_the_line() -> None:
+def test_rate_limit_paces_the_queue() -> None:
     of = gate()
     for i in range(19):
         enter(of, i / 20)
@@ -299,7 +299,7 @@ def test_rate_limit_paces_the_line() -> None:
     assert instants[-1] - 1.0 == pytest.approx(4 / paced, rel=0.15)
 
 
-def test_without_pacing_429s_and_headers_say_nothing_but_a_hold_holds() -> None:
+def test_without_pacing_429s_and_headers_are_ignored_but_a_hold_holds() -> None:
     of = gate(pacing=False)
     limit(of, 1.0)
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.1),)), 1.0, 1.0)
@@ -308,7 +308,7 @@ def test_without_pacing_429s_and_headers_say_nothing_but_a_hold_holds() -> None:
     assert of.try_enter(1.0) is None
 
 
-def test_headers_pace_the_line_before_a_429() -> None:
+def test_headers_pace_the_queue_before_a_429() -> None:
     of = gate()
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
@@ -316,7 +316,7 @@ def test_headers_pace_the_line_before_a_429() -> None:
     assert of.wait_s(0.0) == pytest.approx(2.0, abs=0.1)
 
 
-def test_wait_is_estimated_from_use_limit_and_line() -> None:
+def test_wait_is_estimated_from_use_limit_and_queue() -> None:
     of = gate(concurrency=2)
     for _ in range(60):
         slot = enter(of, 0.0)
@@ -342,7 +342,7 @@ def test_wait_is_estimated_from_the_rate() -> None:
     assert of.wait_s(0.0) == pytest.approx(8.0, abs=0.1)
 
 
-def test_reload_may_free_everybody() -> None:
+def test_reload_may_admit_every_call() -> None:
     of = gate(concurrency=1)
     enter(of)
     told = Told(of)
@@ -354,7 +354,7 @@ def test_reload_may_free_everybody() -> None:
     assert told.order == ["a", "b", "c"]
 
 
-def test_smaller_queue_evicts_nobody() -> None:
+def test_smaller_queue_evicts_no_call() -> None:
     of = gate(concurrency=1)
     enter(of)
     told = Told(of)
@@ -376,7 +376,7 @@ def test_reload_without_pacing_forgets_the_rate() -> None:
     assert of.snapshot(1.0).rate is None
 
 
-def test_adaptive_limit_hears_of_overload_and_success() -> None:
+def test_adaptive_limit_observes_overload_and_success() -> None:
     of = gate(concurrency="adaptive")
     slots = [enter(of) for _ in range(20)]
     of.exit(slots[0], 1.0, "overloaded", None)
@@ -408,7 +408,7 @@ def test_provider_of_40_a_second_is_offered_60(retry_after_s: float | None, seed
     assert world.utilisation(5.0, 40.0, 40.0) >= 0.95
 
 
-def test_provider_with_little_patience_for_bursts_is_used_as_well() -> None:
+def test_provider_with_a_small_burst_allowance_is_used_as_well() -> None:
     world = World(Provider(40.0, capacity=8.0))
     world.offer(at_random(60.0, 0.0, 30.0))
     world.run()
@@ -457,7 +457,7 @@ def test_twelve_calls_a_minute(capacity: float, utilisation: float) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("share", [0.01, 0.03, 0.1, 0.2, 0.3, 0.4])
-def test_429s_by_chance_make_nobody_wait(share: float, seed: int) -> None:
+def test_random_429s_delay_no_call(share: float, seed: int) -> None:
     world = World(Provider(inf, tokens=1e12, moody=share, dice=random.Random(seed)), seed=seed)
     world.offer(at_random(100.0, 0.0, 30.0, seed))
     world.run()
@@ -467,14 +467,14 @@ def test_429s_by_chance_make_nobody_wait(share: float, seed: int) -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.2, 0.3])
-def test_429s_by_chance_make_nobody_wait_at_a_quiet_deployment(share: float) -> None:
+def test_random_429s_delay_no_call_at_a_quiet_deployment(share: float) -> None:
     world = World(Provider(inf, tokens=1e12, moody=share), seed=3)
     world.offer(at_random(5.0, 0.0, 60.0))
     world.run()
     assert world.longest_wait(0.0) == 0.0
 
 
-def test_rate_is_found_beside_429s_by_chance() -> None:
+def test_rate_is_found_despite_random_429s() -> None:
     world = World(Provider(40.0, moody=0.05))
     world.offer(at_random(60.0, 0.0, 30.0))
     world.run()
@@ -482,14 +482,14 @@ def test_rate_is_found_beside_429s_by_chance() -> None:
     assert world.requests_per_call() <= 1.6
 
 
-def test_provider_without_patience_for_bursts_is_used_better_than_not() -> None:
+def test_provider_without_a_burst_allowance_is_used_better_than_unpaced() -> None:
     world = World(Provider(40.0, capacity=1.0))
     world.offer(at_random(60.0, 0.0, 30.0))
     world.run()
     assert world.utilisation(5.0, 40.0, 40.0) >= 0.4
 
 
-def test_slot_that_comes_back_says_whether_anybody_waits_for_it() -> None:
+def test_returned_slot_reports_whether_a_call_waits_for_it() -> None:
     narrow = gate(concurrency=2)
     told, slots = Told(narrow), [enter(narrow) for _ in range(2)]
     assert told.join("a")
@@ -501,7 +501,7 @@ def test_slot_that_comes_back_says_whether_anybody_waits_for_it() -> None:
     assert not narrow.exit(told.slot("a"), 2.0, "ok", 1.0)
 
 
-def test_newest_call_goes_first_while_the_load_is_too_high() -> None:
+def test_newest_call_is_served_first_while_the_load_is_too_high() -> None:
     """Only once sending less has helped. Until then, and at any other limit, the queue is first in, first out."""
     busy = gate()
     told = Told(busy)

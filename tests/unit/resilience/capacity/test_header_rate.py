@@ -30,7 +30,7 @@ def accept(header: HeaderRate, calls: int, in_flight: int = 0) -> list[bool]:
     return limited
 
 
-def test_window_that_says_it_is_empty_while_calls_are_accepted_is_ignored() -> None:
+def test_header_of_an_empty_window_is_ignored_while_calls_are_accepted() -> None:
     header = HeaderRate(0.0)
     assert accept(header, 12) == [True] * 4 + [False] * 8
     header.note(hint(remaining="2"), 1, 0, 13, 130.0, 130.0)

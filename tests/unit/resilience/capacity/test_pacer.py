@@ -82,7 +82,7 @@ def test_few_429s_are_no_evidence(calls: int, refused: int) -> None:
     assert pacer.snapshot(10.0).rate is None
 
 
-def test_spent_quota_is_noticed_whatever_was_accepted_before() -> None:
+def test_spent_quota_is_noticed_for_any_earlier_rate() -> None:
     pacer = Pacer(9.0)
     for _ in range(40):
         pacer.take(9.0)
@@ -119,7 +119,7 @@ def test_old_429s_are_no_evidence() -> None:
     assert pacer.snapshot(13.0).rate is None
 
 
-def test_silence_before_does_not_lower_what_was_accepted() -> None:
+def test_silence_before_does_not_lower_the_accepted_rate() -> None:
     pacer = Pacer(0.0)
     again(pacer, 50.0, 20, 20)
     for i in range(20):
@@ -128,7 +128,7 @@ def test_silence_before_does_not_lower_what_was_accepted() -> None:
     assert rate(pacer, 50.5) > 18
 
 
-def test_first_cut_leaves_nine_tenths_of_what_was_accepted() -> None:
+def test_first_cut_leaves_nine_tenths_of_the_accepted_rate() -> None:
     assert rate(limited(), 100.0) == pytest.approx(0.9 * 41)
 
 
@@ -168,7 +168,7 @@ def test_one_429_of_few_calls_cuts_nothing() -> None:
     assert rate(pacer, 101.1) < before
 
 
-def test_next_429_finds_what_was_accepted_since_the_cut() -> None:
+def test_next_429_finds_the_rate_accepted_since_the_cut() -> None:
     """A flood of 100/s was admitted; the provider's token bucket accepts 10/s."""
     pacer = limited(100)
     drain(pacer, 100.0, 101.0)
@@ -194,7 +194,7 @@ def stopped() -> Pacer:
     return pacer
 
 
-def test_nothing_accepted_is_a_stop_and_one_call_a_second_looks() -> None:
+def test_without_accepted_calls_one_call_a_second_probes() -> None:
     pacer = stopped()
     gone, now = 0, 100.0
     while now < 400.0:
@@ -215,7 +215,7 @@ def test_first_answer_after_a_stop_opens_within_five_seconds() -> None:
     assert not pacer.snapshot(now + 5.3).is_probing
 
 
-def test_look_without_a_429_for_five_seconds_opens_too() -> None:
+def test_probe_without_a_429_for_five_seconds_opens_too() -> None:
     pacer = stopped()
     drain(pacer, 101.0, 109.0)
     assert rate(pacer, 109.0) > PROBE_RATE
@@ -229,7 +229,7 @@ def test_wait_in_an_opening_is_estimated_as_it_doubles() -> None:
     assert pacer.wait_s(1000, 101.3) < 6.5
 
 
-def test_rate_below_one_a_second_is_kept_only_while_answers_confirm_it() -> None:
+def test_rate_below_one_a_second_lasts_only_while_successes_confirm_it() -> None:
     pacer = Pacer(0.0)
     for second in range(0, 96, 4):
         pacer.take(float(second))
@@ -261,13 +261,13 @@ def vain(pacer: Pacer, begin: float, epochs: int = 3, share: float = 0.25) -> fl
     return begin + epochs
 
 
-def test_pace_that_was_in_vain_three_times_is_given_up() -> None:
+def test_pace_without_effect_three_times_is_given_up() -> None:
     pacer = limited(100)
     assert pacer.snapshot(vain(pacer, 100.0, 2)).rate is not None
     assert pacer.snapshot(vain(pacer, 102.0, 1)).rate is None
 
 
-def test_epoch_that_helped_begins_the_count_anew() -> None:
+def test_epoch_that_helped_restarts_the_count() -> None:
     pacer = limited(100)
     now = vain(pacer, 100.0, 2)
     drain(pacer, now, now + 3)
@@ -275,7 +275,7 @@ def test_epoch_that_helped_begins_the_count_anew() -> None:
     assert pacer.snapshot(vain(pacer, now + 3, 2)).rate is not None
 
 
-def test_epoch_in_which_most_meet_a_429_says_nothing() -> None:
+def test_epoch_in_which_most_meet_a_429_proves_nothing() -> None:
     pacer = limited(100)
     assert pacer.snapshot(vain(pacer, 100.0, 10, share=0.65)).rate is not None
 
@@ -383,7 +383,7 @@ def test_rate_doubles_within_two_seconds_of_waiting_calls_that_are_not_refused(c
     assert rate(pacer, 102.1) >= 1.9 * before
 
 
-def test_calls_that_waited_before_a_slow_start_do_not_let_it_double_at_its_ceiling() -> None:
+def test_calls_that_waited_before_a_slow_start_do_not_double_it_at_its_ceiling() -> None:
     growth = RateGrowth()
     growth.recover(0.5, 9.0, can_double=False)
     growth.limit_slow_start(10.0, 100)
@@ -432,7 +432,7 @@ def test_rate_does_not_grow_without_calls_that_wait() -> None:
     assert rate(pacer, now) == before
 
 
-def test_asking_twice_does_not_grow_it_twice() -> None:
+def test_two_queries_do_not_grow_it_twice() -> None:
     once, often = limited(), limited()
     drain(once, 100.0, 101.0)
     now = 100.0
@@ -450,7 +450,7 @@ def test_rate_is_forgotten_after_a_minute_without_need() -> None:
     assert pacer.opens_at(160.0) == -inf
 
 
-def test_calls_that_never_wait_do_not_keep_the_rate_in_mind() -> None:
+def test_calls_that_never_wait_let_the_rate_be_forgotten() -> None:
     pacer = limited()
     for second in range(110, 161, 10):
         assert pacer.opens_at(float(second)) <= second
@@ -466,7 +466,7 @@ def test_rate_that_binds_is_not_forgotten() -> None:
     assert pacer.snapshot(200.0).rate is not None
 
 
-def test_call_that_did_not_go_gives_its_turn_back() -> None:
+def test_call_that_was_not_sent_returns_its_turn() -> None:
     pacer = limited()
     now = max(100.0, pacer.opens_at(100.0))
     pacer.take(now)
@@ -476,7 +476,7 @@ def test_call_that_did_not_go_gives_its_turn_back() -> None:
     assert pacer.opens_at(now) == pytest.approx(after_one, rel=1e-4)
 
 
-def test_release_forgets_the_rate_and_what_led_to_it() -> None:
+def test_release_forgets_the_rate_and_its_cause() -> None:
     pacer = limited()
     pacer.note_hint(requests(1.0), 0, 0, 100.0, 100.0)
     pacer.release(100.0)
@@ -513,7 +513,7 @@ def test_window_with_fewer_calls_than_are_in_flight_and_waiting_binds(
     assert rate(pacer, 0.0) == pytest.approx(expected)
 
 
-def test_headers_of_an_earlier_request_that_come_later_are_ignored() -> None:
+def test_late_headers_of_an_earlier_request_are_ignored() -> None:
     pacer = Pacer(0.0)
     pacer.note_hint(requests(0.0), 0, 0, 2.0, 2.1)
     pacer.note_hint(requests(60.0), 0, 0, 1.0, 2.2)
@@ -532,7 +532,7 @@ def window_that_empties(pacer: Pacer) -> None:
     pacer.note_hint(fixed(0.0, 10.0), 20, 0, 50.0, 50.0)
 
 
-def test_empty_fixed_window_lets_nothing_go_before_its_reset() -> None:
+def test_empty_fixed_window_admits_nothing_before_its_reset() -> None:
     pacer = Pacer(0.0)
     window_that_empties(pacer)
     assert pacer.opens_at(51.0) == pytest.approx(60.0, abs=0.1)
@@ -559,7 +559,7 @@ def test_bucket_whose_reset_moves_with_each_call_is_not_closed() -> None:
     assert rate(pacer, 51.0) == pytest.approx(1.0)
 
 
-def test_answers_with_headers_do_not_let_more_calls_go_than_the_rate() -> None:
+def test_responses_with_headers_admit_no_more_calls_than_the_rate() -> None:
     pacer = Pacer(0.0)
     gone = 0
     for i in range(1000):
@@ -606,7 +606,7 @@ def test_lower_of_both_rates_binds_and_a_hint_does_not_grow() -> None:
     assert rate(pacer, 110.0) == pytest.approx(36.0, rel=0.03)
 
 
-def test_tokens_are_translated_to_calls_by_what_a_call_takes() -> None:
+def test_tokens_are_converted_to_calls_by_the_tokens_of_a_call() -> None:
     pacer = Pacer(0.0)
     left = 100_000.0
     for i in range(8):
@@ -633,7 +633,7 @@ def test_memory_of_windows_is_bounded() -> None:
     assert len(pacer._header._windows) <= 16
 
 
-def test_call_that_did_not_go_is_not_part_of_the_rate_that_is_learned() -> None:
+def test_call_that_was_not_sent_is_not_part_of_the_learned_rate() -> None:
     rates = []
     for has_more in (False, True):
         pacer = Pacer(0.0)

@@ -20,7 +20,7 @@ def test_probe_that_took_many_calls_has_found_that_the_quota_is_not_small() -> N
     assert probes.end(124, 8.0, 0.25) is None
 
 
-def test_quota_whose_own_calls_were_refused_is_probed_after_a_row_that_refuses_none() -> None:
+def test_quota_whose_own_calls_were_refused_is_probed_after_a_row_without_refusals() -> None:
     """A storm that refused half of all calls used to leave a pace of 0.15/s for minutes."""
     probes = QuotaProbes()
     probes.begin(0.25, 100, is_guess=False)

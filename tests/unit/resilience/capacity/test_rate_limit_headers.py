@@ -140,7 +140,7 @@ def test_window(headers: dict[str, str], expected: tuple[bool, float, float, flo
         {"ratelimit": "limit=100, remaining=50, reset=0"},
     ],
 )
-def test_what_says_less_is_no_hint(headers: dict[str, str]) -> None:
+def test_incomplete_headers_are_no_hint(headers: dict[str, str]) -> None:
     assert rate_hint(headers, WALL) is None
 
 

@@ -67,7 +67,7 @@ def test_capacity_that_is_left_after_a_storm_is_used(offered: float, taken: floa
 
 @pytest.mark.parametrize("times", [2, 10, 50])
 @pytest.mark.parametrize("per_minute", [3, 15])
-def test_quota_without_bursts_is_used_however_many_calls_come(per_minute: int, times: int) -> None:
+def test_quota_without_bursts_is_used_at_any_load(per_minute: int, times: int) -> None:
     of = run(BucketQuota(per_minute, capacity=1.0), per_minute * times)
     assert used(of, per_minute) >= 0.75
     assert len(of.limited_at) <= 0.08 * len(of.sent_at) + 25

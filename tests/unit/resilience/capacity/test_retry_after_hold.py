@@ -25,7 +25,7 @@ def test_shorter_hold_does_not_cut_a_longer_one_short() -> None:
     assert (hold.opens_at(), hold.until, hold.since) == (10.0, 10.0, 0.0)
 
 
-def test_one_call_looks_after_a_hold_and_the_others_are_shown_a_short_wait() -> None:
+def test_one_call_probes_after_a_hold_and_the_others_get_a_short_wait() -> None:
     gate, _ = looking()
     assert gate.try_enter(10.0) is None
     assert gate.wait_s(10.0) == LOOK_S
@@ -49,7 +49,7 @@ def test_429_with_a_hint_holds_again_and_its_beginning_stays() -> None:
     assert gate.snapshot(10.5).held_since == 0.0
 
 
-def test_429_without_a_hint_has_another_call_look_a_second_later() -> None:
+def test_429_without_a_hint_has_another_call_probe_a_second_later() -> None:
     gate, slot = looking()
     gate.exit(slot, 10.5, "rate_limited", None)
     assert gate.try_enter(11.4) is None
@@ -57,14 +57,14 @@ def test_429_without_a_hint_has_another_call_look_a_second_later() -> None:
     assert gate.try_enter(11.5) is None
 
 
-def test_ignored_look_is_followed_by_another_at_once() -> None:
+def test_ignored_probe_is_followed_by_another_at_once() -> None:
     gate, slot = looking()
     gate.exit(slot, 10.5, "ignored", None)
     assert gate.try_enter(10.5) is not None
     assert gate.try_enter(10.5) is None
 
 
-def test_look_that_is_left_unused_is_followed_by_another_at_once() -> None:
+def test_unused_probe_is_followed_by_another_at_once() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.pause_until(10.0)
     told: list[str] = []
@@ -78,7 +78,7 @@ def test_look_that_is_left_unused_is_followed_by_another_at_once() -> None:
     assert told == ["first", "second"]
 
 
-def test_look_that_does_not_come_back_opens_the_gate() -> None:
+def test_probe_that_does_not_come_back_opens_the_gate() -> None:
     """An answer may take minutes, and the other calls do not wait for it."""
     gate, first = looking()
     assert gate.try_enter(10.0 + LOOK_S - 0.1) is None
@@ -89,7 +89,7 @@ def test_look_that_does_not_come_back_opens_the_gate() -> None:
     assert gate.try_enter(310.0) is not None
 
 
-def test_wait_that_a_light_probe_ends_is_followed_by_one_look() -> None:
+def test_wait_that_a_light_probe_ends_is_followed_by_one_probe() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.end_hold(1.0)
     assert gate.snapshot(1.0).held_since is None
@@ -110,7 +110,7 @@ def test_answer_of_a_call_from_before_the_hold_shows_nothing() -> None:
     assert gate.try_enter(9.9) is None
 
 
-def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
+def test_queue_opens_slowly_after_a_hold_when_many_wait() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.pause_until(10.0)
     told: list[float] = []
@@ -127,7 +127,7 @@ def test_line_opens_slowly_after_a_hold_when_many_wait() -> None:
     assert len(told) == 500
 
 
-def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
+def test_overflowing_queue_opens_as_fast_as_responses_allow() -> None:
     """The number of arrivals is unknown then."""
     gate = Gate(CapacitySettings(max_queue=100), 0.0)
     gate.pause_until(10.0)
@@ -142,7 +142,7 @@ def test_overflowing_line_opens_as_fast_as_answers_allow() -> None:
     assert now < 15
 
 
-def test_reset_forgets_a_hold_and_its_look() -> None:
+def test_reset_forgets_a_hold_and_its_probe() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.pause_until(inf)
     gate.reset_pace(1.0)
@@ -204,7 +204,7 @@ def test_contradiction_is_forgotten_after_a_minute() -> None:
     assert evidence.note_hint(82.0, now=62.0)
 
 
-def test_earlier_hint_stays_valid_beside_a_later_one() -> None:
+def test_earlier_hint_stays_valid_with_a_later_one() -> None:
     evidence = RetryAfterEvidence()
     evidence.note_hint(20.0, now=0.0)
     evidence.note_hint(10.0, now=5.0)

@@ -5,7 +5,7 @@ import pytest
 from llm_guard.resilience.capacity.slot_usage import SlotTime
 
 
-def test_uses_that_go_on_count() -> None:
+def test_continuing_uses_count() -> None:
     time = SlotTime()
     time.begin(0, "hog", 10.0)
     assert time.of_priority(0, 25.0) == 15.0

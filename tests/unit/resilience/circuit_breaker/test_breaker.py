@@ -89,7 +89,7 @@ def test_quiet_deployment_opens_at_exactly_the_threshold_after_any_successes(thr
     assert calls(breaker, "U", 50.25) is not None
 
 
-def test_few_calls_of_which_one_failed_ask_for_more_than_the_threshold() -> None:
+def test_few_calls_with_one_failure_require_more_than_the_threshold() -> None:
     """A brownout is visible in the first calls: where two of four failed, five failures in a row are no surprise."""
     breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "UHUH")
@@ -219,7 +219,7 @@ def test_outage_with_slow_failures_is_noticed_as_soon_as_one_with_quick_ones() -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_outage_whose_failures_vary_is_noticed_after_half_a_second(seed: int) -> None:
+def test_outage_with_varying_failures_is_noticed_after_half_a_second(seed: int) -> None:
     """Answers took 2 s, so a run must last half a second. Calls that failed out of order are not survivors."""
     dice, breaker = random.Random(seed), healthy_minute(50)
     due: list[tuple[float, int, Permit, Signal]] = []
@@ -268,7 +268,7 @@ def test_all_calls_failing_opens_by_rate_once_there_are_enough() -> None:
     assert calls(breaker, "U") == Transition("closed", "open", 0.0, "20 of 20 calls failed within 60 s")
 
 
-def test_failures_of_an_earlier_window_do_not_count_though_a_slot_goes_on() -> None:
+def test_failures_of_an_earlier_window_do_not_count_while_a_slot_continues() -> None:
     breaker = by_rate()
     calls(breaker, "U" * 18)
     calls(breaker, "H", 58.0)
@@ -331,7 +331,7 @@ def test_call_both_slow_and_failed_counts_in_both_rates() -> None:
     assert (seen.calls, seen.failures, seen.slow_calls, seen.failure_share) == (3, 3, 1, 1.0)
 
 
-def test_nothing_is_slow_unless_asked_for() -> None:
+def test_slowness_is_ignored_by_default() -> None:
     breaker = by_rate()
     assert slow_calls(breaker, [1e6] * 100) == [None] * 100
     assert breaker.snapshot(0.0).slow_calls == 0
@@ -357,7 +357,7 @@ def test_rate_below_the_limit_stays_closed() -> None:
     assert state(breaker) == "closed"
 
 
-def test_rate_looks_at_the_window_only() -> None:
+def test_rate_uses_the_window_only() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "HU" * 9, 0.0)
     assert calls(breaker, "HU" * 9, 60.0) is None
@@ -401,7 +401,7 @@ def test_outcome_without_evidence_does_not_end_a_run() -> None:
     assert calls(breaker, "U", 1.0) is not None
 
 
-def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> None:
+def test_open_refuses_until_its_time_then_admits_exactly_the_probes() -> None:
     """Scenario A05: 1,000 calls in 4.9 s, then 50 at 5.01 s with three probes allowed."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=5.0, half_open_calls=3))
     for i in range(1000):
@@ -415,14 +415,14 @@ def test_open_refuses_until_its_time_then_lets_exactly_the_probes_through() -> N
     assert breaker.retry_after_s(5.01) == pytest.approx(0.8 + 5.01 / 20), "the lease of a probe"
 
 
-def test_opening_lasts_its_time_on_the_clock_it_is_given() -> None:
+def test_open_duration_is_measured_on_the_given_clock() -> None:
     """Scenario A16: the breaker reads no other clock, so a wall clock that jumps by an hour cannot matter."""
     breaker = opened(BreakerSettings(early_probes=False, open_for=5.0), now=1e6)
     assert breaker.try_acquire(1e6 + 4.999) is None
     assert breaker.try_acquire(1e6 + 5.0) is not None
 
 
-def test_half_open_begins_with_the_first_to_ask() -> None:
+def test_half_open_begins_with_the_first_attempt_to_enter() -> None:
     breaker = opened()
     assert state(breaker, 1000.0) == "open"
     assert breaker.retry_after_s(1000.0) == 0.0
@@ -497,7 +497,7 @@ def test_phase_sets_breakers_that_open_together_apart() -> None:
     assert waits == pytest.approx([30.0, 29.25, 28.5])
 
 
-def test_opening_longer_than_the_longest_is_kept() -> None:
+def test_open_for_above_max_open_for_is_used_unchanged() -> None:
     assert opened(BreakerSettings(early_probes=False, open_for=600.0, max_open_for=300.0)).retry_after_s(0.0) == 600.0
 
 
@@ -544,7 +544,7 @@ def test_probe_slower_than_its_lease_is_still_evidence(signal: Signal, after: st
     assert state(breaker, 76.0) == "closed"
 
 
-def test_slow_probe_that_tells_nothing_does_not_free_the_place_of_the_next() -> None:
+def test_slow_probe_without_evidence_does_not_free_the_slot_of_the_next() -> None:
     breaker = opened()
     slow = acquire(breaker, 30.0)
     acquire(breaker, 60.0)
@@ -634,7 +634,7 @@ def test_permit_counts_once() -> None:
     assert state(breaker, 30.0) == "half_open"
 
 
-def test_snapshot_tells_the_whole_story_and_cannot_be_changed() -> None:
+def test_snapshot_has_the_whole_state_and_cannot_be_changed() -> None:
     breaker = opened(now=7.0)
     seen = breaker.snapshot(8.0)
     assert (seen.state, seen.opened_at, seen.probe_at, seen.generation) == ("open", 7.0, 37.0, 1)
@@ -657,7 +657,7 @@ def test_new_settings_hold_from_the_next_call_on() -> None:
     assert calls(breaker, "U", 1.0) is not None
 
 
-def test_opening_keeps_its_length_through_a_reload() -> None:
+def test_open_duration_outlives_a_reload() -> None:
     breaker = opened()
     breaker.settings = replace(breaker.settings, open_for=1.0)
     assert breaker.try_acquire(29.9) is None
@@ -676,7 +676,7 @@ def test_fewer_probes_after_a_reload_are_granted_once_the_others_are_back() -> N
     assert breaker.try_acquire(31.0) is not None
 
 
-def test_shorter_window_after_a_reload_forgets_what_is_older() -> None:
+def test_shorter_window_after_a_reload_forgets_older_calls() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     calls(breaker, "H" * 10, 0.0)
     calls(breaker, "H" * 10, 30.0)
@@ -726,7 +726,7 @@ def test_forced_states_that_pass_never_open(mode: BreakerMode, counted: int) -> 
     assert (seen.generation, breaker.retry_after_s(0.0)) == (0, 0.0)
 
 
-def test_operators_word_is_told_once_and_taken_back_to_an_empty_window() -> None:
+def test_override_is_reported_once_and_its_removal_leaves_an_empty_window() -> None:
     breaker = opened()
     assert breaker.force("metrics_only", 1.0) == Transition("open", "metrics_only", 1.0, "set by an operator")
     assert breaker.force("metrics_only", 1.0) is None
@@ -738,13 +738,13 @@ def test_operators_word_is_told_once_and_taken_back_to_an_empty_window() -> None
     assert (seen.state, seen.calls, seen.consecutive_failures, seen.outage_at) == ("closed", 0, 0, None)
 
 
-def test_word_that_the_evidence_decides_leaves_an_opening_as_it_is() -> None:
+def test_automatic_override_leaves_an_open_breaker_as_it_is() -> None:
     breaker = opened()
     assert breaker.force("auto", 1.0) is None
     assert breaker.retry_after_s(1.0) == 29.0
 
 
-def test_reset_closes_whatever_the_evidence_or_an_operator_has_said() -> None:
+def test_reset_closes_for_any_evidence_or_override() -> None:
     breaker = opened()
     assert breaker.reset(1.0, "reset") == Transition("open", "closed", 1.0, "reset")
     assert breaker.snapshot(1.0).calls == 0
@@ -753,14 +753,14 @@ def test_reset_closes_whatever_the_evidence_or_an_operator_has_said() -> None:
     assert breaker.reset(3.0, "reset") == Transition("forced_open", "closed", 3.0, "reset")
 
 
-def test_reset_leads_to_the_state_that_the_config_says() -> None:
+def test_reset_restores_the_configured_state() -> None:
     breaker = Breaker(BreakerSettings(state="disabled"))
     assert breaker.reset(1.0, "reset") is None
     breaker.force("forced_open", 2.0)
     assert breaker.reset(3.0, "reset") == Transition("forced_open", "disabled", 3.0, "reset")
 
 
-def test_permits_from_before_an_operators_word_count_for_nothing() -> None:
+def test_permits_from_before_an_override_do_not_count() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False))
     early = acquire(breaker, 0.0)
     breaker.force("forced_closed", 1.0)
@@ -768,7 +768,7 @@ def test_permits_from_before_an_operators_word_count_for_nothing() -> None:
     assert breaker.snapshot(1.0).calls == 0
 
 
-def test_changed_state_of_a_reload_holds_at_once_and_an_unchanged_one_leaves_the_operators_word() -> None:
+def test_changed_state_of_a_reload_applies_at_once_and_an_unchanged_one_leaves_the_override() -> None:
     breaker = opened()
     breaker.force("forced_open", 1.0)
     breaker.settings = replace(breaker.settings, open_for=7.0)
@@ -779,7 +779,7 @@ def test_changed_state_of_a_reload_holds_at_once_and_an_unchanged_one_leaves_the
     assert (breaker.state, breaker.snapshot(1.0).generation) == ("closed", 4)
 
 
-def test_reload_to_automatic_does_not_reset_what_already_is() -> None:
+def test_reload_to_automatic_does_not_reset_an_automatic_breaker() -> None:
     breaker = Breaker(BreakerSettings(early_probes=False, state="disabled"))
     breaker.force("auto", 0.0)
     fail_in_a_row(breaker, 0.0)
@@ -875,7 +875,7 @@ def test_reload_changes_the_sensitivity_from_the_next_call_on() -> None:
     assert calls(breaker, "U", 60.0) is not None
 
 
-def test_cause_of_an_outage_is_kept_through_all_its_probes() -> None:
+def test_cause_of_an_outage_is_remembered_through_all_its_probes() -> None:
     breaker = opened(BreakerSettings())
     for _ in range(20):
         now = breaker.snapshot(0.0).probe_at or 0.0

@@ -50,7 +50,7 @@ def test_stream_dies_once() -> None:
     assert counts(breaker, 6.0) == (2, 1, 0)
 
 
-def test_what_failed_at_once_cannot_fail_again() -> None:
+def test_immediate_failure_cannot_fail_again() -> None:
     breaker = Breaker(BreakerSettings())
     permit = acquired(breaker, 0.0)
     breaker.settle(permit, Signal.UNHEALTHY, 0.0)
@@ -67,7 +67,7 @@ def test_streams_that_all_die_one_after_the_other_open_it() -> None:
     assert (transition.after, transition.why) == ("open", "5 failures in a row")
 
 
-def test_run_of_failures_goes_on_behind_a_stream_that_died() -> None:
+def test_run_of_failures_continues_after_a_stream_that_died() -> None:
     breaker = Breaker(BreakerSettings())
     failed(breaker, 0.0)
     failed(breaker, 0.0)
@@ -77,7 +77,7 @@ def test_run_of_failures_goes_on_behind_a_stream_that_died() -> None:
     assert counts(breaker, 3.0) == (4, 4, 4)
 
 
-def test_success_in_between_keeps_its_word() -> None:
+def test_success_in_between_still_counts() -> None:
     breaker = Breaker(BreakerSettings())
     failed(breaker, 0.0)
     first = begun(breaker, 1.0)

@@ -82,7 +82,7 @@ def test_caller_that_succeeds_now_and_then_is_still_judged_by_itself() -> None:
     assert callers.suspect("a") is not None
 
 
-def test_what_a_suspect_fails_at_does_not_make_the_others_look_worse() -> None:
+def test_failures_of_a_suspect_do_not_count_against_the_others() -> None:
     callers = alone()
     fail(callers, "a", 1000, 4.0)
     fail(callers, "c", 3, 5.0)
@@ -90,7 +90,7 @@ def test_what_a_suspect_fails_at_does_not_make_the_others_look_worse() -> None:
     assert fail(callers, "c", 6, 7.0) == 1
 
 
-def test_caller_that_has_not_failed_yet_looks_out_of_turn_once() -> None:
+def test_caller_that_has_not_failed_yet_probes_out_of_turn_once() -> None:
     callers = Callers()
     assert not callers.try_probe("b", 0.0), "nobody has failed"
     fail(callers, "a", 5, 1.0)
@@ -103,7 +103,7 @@ def test_caller_that_has_not_failed_yet_looks_out_of_turn_once() -> None:
     assert not callers.try_probe("b", 63.0), "somebody has succeeded since"
 
 
-def test_where_many_fail_one_caller_that_has_not_failed_looks_four_times_a_second() -> None:
+def test_callers_without_failures_probe_four_times_a_second_when_many_fail() -> None:
     callers = Callers()
     for number in range(20):
         fail(callers, str(number), 1, 1.0)
@@ -115,7 +115,7 @@ def test_where_many_fail_one_caller_that_has_not_failed_looks_four_times_a_secon
     assert not callers.try_probe("one more", 101.0)
 
 
-def test_caller_with_an_even_pace_does_not_always_look_too_late() -> None:
+def test_caller_with_an_even_pace_does_not_always_probe_too_late() -> None:
     """Strangers that arrive every 50 ms do not take every probe from a caller that arrives every 250 ms."""
     callers = Callers()
     for number in range(20):
@@ -144,7 +144,7 @@ def test_key_in_use_is_not_forgotten_for_a_thousand_new_ones() -> None:
     assert callers.is_accepted("in use", 2 * MOST_CALLERS / 10)
 
 
-def test_callers_and_keys_are_forgotten_beyond_1024() -> None:
+def test_callers_and_keys_above_1024_are_forgotten() -> None:
     callers = Callers()
     for number in range(2 * MOST_CALLERS):
         callers.accept(str(number), 1.0)
@@ -162,7 +162,7 @@ def test_caller_that_has_not_failed_for_minutes_costs_nothing() -> None:
     assert not callers.has_failures
 
 
-def test_reset_judges_everybody_together() -> None:
+def test_reset_judges_all_callers_together() -> None:
     callers = alone()
     callers.reset()
     assert callers.suspect("a") is None

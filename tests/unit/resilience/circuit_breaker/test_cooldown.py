@@ -191,7 +191,7 @@ def test_names_that_callers_make_up_do_not_fill_the_memory() -> None:
 # deployments
 
 
-def test_deployment_is_left_alone_as_long_as_its_hint_says() -> None:
+def test_deployment_gets_no_calls_as_long_as_its_hint_lasts() -> None:
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
     assert cooldowns.find_hint(PLACE, 49.9) == Cooldown(50.0, limited(50.0), callers=frozenset({""}))
@@ -210,7 +210,7 @@ def test_hint_is_obeyed_up_to_the_cap() -> None:
     assert hint_left_s(cooldowns) == CAP_S
 
 
-def test_longer_cooldown_outlasts_a_shorter_one_that_comes_later() -> None:
+def test_longer_cooldown_outlasts_a_later_shorter_one() -> None:
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, limited(55.0, "long"), CAP_S, 0.0)
     cooldowns.note_wait(PLACE, limited(5.0, "short"), CAP_S, 1.0)
@@ -238,7 +238,7 @@ def resting(hint_s: float = 50.0) -> Cooldowns:
     return cooldowns
 
 
-def test_one_call_goes_first_and_the_others_wait_for_what_becomes_of_it() -> None:
+def test_one_call_is_sent_first_and_the_others_wait_for_its_outcome() -> None:
     cooldowns = resting()
     assert hint_left_s(cooldowns, 50.0) is None
     cooldowns.note_sent((PLACE,), 50.0)
@@ -247,7 +247,7 @@ def test_one_call_goes_first_and_the_others_wait_for_what_becomes_of_it() -> Non
     assert hint_left_s(cooldowns, 50.5) is None
 
 
-def test_call_that_goes_first_and_is_refused_begins_the_next_cooldown() -> None:
+def test_refused_first_call_begins_the_next_cooldown() -> None:
     cooldowns = resting()
     cooldowns.note_sent((PLACE,), 50.0)
     cooldowns.note_wait(PLACE, limited(20.0), CAP_S, 50.2)
@@ -257,7 +257,7 @@ def test_call_that_goes_first_and_is_refused_begins_the_next_cooldown() -> None:
     assert hint_left_s(cooldowns, 71.0) == PROBE_S
 
 
-def test_call_that_goes_first_and_never_comes_back_keeps_the_others_out_only_for_a_moment() -> None:
+def test_first_call_that_never_comes_back_blocks_the_others_only_for_a_moment() -> None:
     cooldowns = resting()
     cooldowns.note_sent((PLACE,), 50.0)
     assert hint_left_s(cooldowns, 50.0 + PROBE_S) is None
@@ -265,7 +265,7 @@ def test_call_that_goes_first_and_never_comes_back_keeps_the_others_out_only_for
     assert hint_left_s(cooldowns, 50.0 + PROBE_S) is None
 
 
-def test_call_that_was_sent_in_spite_of_a_cooldown_does_not_go_first_at_its_end() -> None:
+def test_call_sent_despite_a_cooldown_is_not_the_first_at_its_end() -> None:
     cooldowns = resting()
     cooldowns.note_sent((PLACE,), 49.5)
     assert hint_left_s(cooldowns, 50.0) is None
@@ -290,7 +290,7 @@ def test_lifted_cooldowns_are_over_and_those_that_there_were_are_returned() -> N
     assert cooldowns.lift([PLACE, QUOTA, OTHER], 1.0) == []
 
 
-def test_cooldown_that_is_brought_to_its_end_lets_one_call_go_first() -> None:
+def test_ended_cooldown_admits_one_call_first() -> None:
     cooldowns = resting()
     cooldowns.expire([PLACE, OTHER], 10.0)
     assert hint_left_s(cooldowns, 10.0) is None
@@ -312,12 +312,12 @@ def test_hints_of_an_upstream_are_found_for_one_model_or_for_all() -> None:
 # error responses during a cooldown
 
 
-def test_wait_that_is_told_is_the_one_that_is_left() -> None:
+def test_reported_wait_is_the_remaining_one() -> None:
     told = as_of(Cooldown(60.0, limited(55.0)), 47.5)
     assert told == limited(12.5)
 
 
-def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
+def test_error_is_shared_without_the_headers_of_one_call() -> None:
     headers = (
         ("Content-Type", "application/json"), ("content-encoding", "gzip"), ("Set-Cookie", "__cf_bm=1"),
         ("x-request-id", "req_1"), ("date", "today"), ("retry-after", "60"),
@@ -331,7 +331,7 @@ def test_answer_is_told_to_others_without_what_belongs_to_one_call() -> None:
 
 
 @pytest.mark.parametrize(("size", "is_kept"), [(16_384, True), (16_385, False)])
-def test_long_answer_is_not_kept(size: int, is_kept: bool) -> None:
+def test_long_error_is_not_stored(size: int, is_kept: bool) -> None:
     answer = UpstreamErrorResponse(429, "", (), b"x" * size)
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, Failure(FailureKind.RATE_LIMIT, "limited", 60.0, answer=answer), CAP_S, 0.0)
@@ -348,7 +348,7 @@ def fill(cooldowns: Cooldowns, count: int, now: float = 0.0) -> None:
         cooldowns.note_wait(("credential", "openai", str(number)), limited(60.0), CAP_S, now)
 
 
-def test_bench_has_room_for_4096_and_forgets_the_oldest_first() -> None:
+def test_cooldowns_have_room_for_4096_and_forget_the_oldest_first() -> None:
     cooldowns = Cooldowns()
     fill(cooldowns, 5000)
     resting = cooldowns.snapshot(0.0)
@@ -366,7 +366,7 @@ def test_flood_of_other_keys_does_not_push_out_one_that_stops_calls() -> None:
             cooldowns.note_stopped((KEY, QUOTA, PLACE))
 
 
-def test_snapshot_shows_what_stops_calls_now() -> None:
+def test_snapshot_shows_current_restrictions() -> None:
     cooldowns = resting()
     refuse(cooldowns, SPENT, 0.0)
     serve(cooldowns, 0.0, credential=OTHER)
@@ -376,7 +376,7 @@ def test_snapshot_shows_what_stops_calls_now() -> None:
     assert cooldowns.snapshot(50.0) == {PLACE: Cooldown(50.0 + PROBE_S, limited(50.0), callers=frozenset({""}))}
 
 
-def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
+def test_cooldowns_are_certainly_empty_some_time_after_the_last_one() -> None:
     cooldowns = Cooldowns()
     assert cooldowns.quiet_from <= 0.0
     cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0)
@@ -384,7 +384,7 @@ def test_bench_is_surely_empty_some_time_after_the_last_cooldown() -> None:
     assert cooldowns.quiet_from <= 80.0
 
 
-def test_call_that_goes_first_long_after_the_end_of_a_cooldown_ends_it_for_the_others_too() -> None:
+def test_first_call_long_after_the_end_of_a_cooldown_ends_it_for_the_others_too() -> None:
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, limited(0.25), CAP_S, 0.0)
     assert hint_left_s(cooldowns, 30.0) is None
@@ -454,7 +454,7 @@ def test_success_of_another_caller_ends_no_cooldown() -> None:
     assert cooldowns.find(KEY, "gpt-4", 1.4, "poisoner") is None
 
 
-def test_call_of_another_caller_is_not_the_one_that_goes_first() -> None:
+def test_call_of_another_caller_is_not_the_first_call() -> None:
     cooldowns = Cooldowns()
     cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0, "poisoner")
     cooldowns.note_sent((PLACE,), 50.0, "victim")
@@ -463,7 +463,7 @@ def test_call_of_another_caller_is_not_the_one_that_goes_first() -> None:
     assert cooldowns.find_hint(PLACE, 50.1, "poisoner") is not None
 
 
-def test_cooldown_of_a_crowd_stops_everybody() -> None:
+def test_cooldown_of_many_callers_stops_all_of_them() -> None:
     cooldowns = Cooldowns()
     for number in range(100):
         cooldowns.note_wait(PLACE, limited(50.0), CAP_S, 0.0, f"caller {number}")

@@ -51,7 +51,7 @@ def test_of_the_threshold_and_a_quarter_of_a_second_the_longer_run_is_needed(
 
 
 @pytest.mark.parametrize(("share", "length"), [(0.01, 5), (0.1, 9), (0.2, 13), (0.3, 17), (0.4, 22), (0.5, 29)])
-def test_steady_failures_ask_for_longer_runs(share: float, length: int) -> None:
+def test_steady_failures_require_longer_runs(share: float, length: int) -> None:
     """At 9,600 calls a minute, fewer than 2 in 100,000 runs of this length are expected by chance."""
     window = window_of(9600, int(9600 * share))
     assert is_run_evidence(run_of(length), 5, window, 600.0)
@@ -74,7 +74,7 @@ def test_first_calls_of_a_busy_deployment_are_no_outage_before_a_quarter_of_a_se
 
 
 @pytest.mark.parametrize("threshold", [1, 4])
-def test_who_asks_for_fewer_failures_than_by_default_gets_them_at_once(threshold: int) -> None:
+def test_settings_with_fewer_failures_than_the_default_apply_at_once(threshold: int) -> None:
     assert is_run_evidence(run_of(threshold), threshold, window_of(threshold, threshold, over_s=0.0), 0.0)
 
 
@@ -88,7 +88,7 @@ def test_run_lasts_as_long_as_a_success_takes() -> None:
     assert is_run_evidence(run, 4, window_of(1000, 0), 0.0, 60.0)
 
 
-def test_window_without_a_success_asks_for_a_run_as_long_as_failures_take() -> None:
+def test_window_without_a_success_requires_a_run_as_long_as_failures_take() -> None:
     run = ConsecutiveFailures()
     for at in (0.0, 0.1, 0.2, 0.3):
         run.add_failure(0.4 + at, at)
@@ -109,7 +109,7 @@ def test_only_failures_of_calls_that_were_sent_before_an_answer_takes_count() ->
 
 
 @pytest.mark.parametrize("share", [0.4, 0.8])
-def test_calls_that_do_not_fail_are_going_to_succeed(share: float) -> None:
+def test_calls_that_have_not_failed_count_as_future_successes(share: float) -> None:
     """Failures take 0.1 s and answers 5 s, at 20 calls a second, one after the other."""
     run = ConsecutiveFailures()
     for number in range(80):
@@ -126,7 +126,7 @@ def test_worse_of_the_window_and_lately_is_taken_and_at_most_nine_in_ten() -> No
     assert needed(5, 600, 0, recent_rate=0.9) == needed(5, 600, 0, recent_rate=0.99)
 
 
-def test_recent_share_that_is_low_by_chance_is_not_taken_at_its_word() -> None:
+def test_recent_share_that_is_low_by_chance_is_corrected() -> None:
     """90 % of 1,000 calls have failed, but only five of the last ten."""
     run = ConsecutiveFailures()
     for _ in range(100):
@@ -199,7 +199,7 @@ def test_count_window_still_ages() -> None:
     assert (window.calls, window.failures, window.slow_calls) == (1, 1, 1)
 
 
-def test_window_that_becomes_one_of_counts_keeps_the_newest() -> None:
+def test_window_that_becomes_one_of_counts_retains_the_newest() -> None:
     window = window_of(50, 50, over_s=0.0)
     window.add(False, False, 0.0, 60.0, 4)
     assert (window.calls, window.failures) == (1, 0)

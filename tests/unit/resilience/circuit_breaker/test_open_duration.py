@@ -297,7 +297,7 @@ def test_probe_that_outlived_its_lease_reopens_if_no_newer_one_is_in_flight() ->
     assert breaker.state == "closed", "it was sent in the outage, and has succeeded"
 
 
-def test_calls_that_are_refused_beside_a_probe_come_back_when_it_may_have_succeeded() -> None:
+def test_calls_refused_during_a_probe_return_when_it_may_have_succeeded() -> None:
     """The suggested wait does not run until the lease ends, and grows with the duration of the probe."""
     breaker = opened()
     assert breaker.come_back_s(AT) == breaker.retry_after_s(AT) == 0.25
@@ -326,7 +326,7 @@ def test_retry_after_ends_at_the_instant_of_the_next_probe() -> None:
     assert breaker.retry_after_s(now) == 2.125
 
 
-def test_probe_stays_due_until_a_call_comes() -> None:
+def test_probe_stays_due_until_a_call_arrives() -> None:
     breaker = opened()
     assert breaker.retry_after_s(AT + 7.0) == 0.0
     assert breaker.state == "open"
@@ -334,7 +334,7 @@ def test_probe_stays_due_until_a_call_comes() -> None:
     assert breaker.retry_after_s(AT + 7.0) == pytest.approx(1.15)
 
 
-def test_opening_that_has_begun_keeps_its_length_through_a_reload_and_the_next_does_not() -> None:
+def test_current_open_duration_outlives_a_reload_and_the_next_does_not() -> None:
     breaker = opened()
     breaker.settings = replace(EARLY, early_probes=False, open_for=2.0)
     assert probes_until(breaker, 5.0) == [0.25, 2.25, 4.25]
@@ -344,7 +344,7 @@ def test_opening_that_has_begun_keeps_its_length_through_a_reload_and_the_next_d
 
 
 @pytest.mark.parametrize("mode", ["forced_open", "forced_closed", "metrics_only", "disabled"])
-def test_operators_word_ends_early_probes_with_the_outage(mode: BreakerMode) -> None:
+def test_override_ends_early_probes_with_the_outage(mode: BreakerMode) -> None:
     breaker = opened()
     early = acquire(breaker, AT + 0.25)
     breaker.force(mode, AT + 0.5)
@@ -363,7 +363,7 @@ def test_operators_word_ends_early_probes_with_the_outage(mode: BreakerMode) -> 
     assert breaker.retry_after_s(AT + 40.0) == 0.25
 
 
-def test_good_light_probe_comes_before_the_early_ones() -> None:
+def test_good_light_probe_precedes_the_early_ones() -> None:
     breaker = opened()
     breaker.note_probe(True, AT + 0.125)
     probe(breaker, UNHEALTHY, AT + 0.125)
@@ -476,7 +476,7 @@ def test_opening_by_chance_in_a_brownout_costs_a_second_instead_of_half_a_minute
 @pytest.mark.parametrize("open_for", [1.0, 2.0, 30.0])
 @pytest.mark.parametrize("shift_s", [0.0, 0.7, 3.3, 5.9])
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.8])
-def test_outage_of_eight_seconds_lets_few_attempts_through_and_its_end_is_noticed(
+def test_outage_of_eight_seconds_admits_few_attempts_and_its_end_is_noticed(
     open_for: float, shift_s: float, phase: float
 ) -> None:
     """50 calls/s, 400 during the outage, each with up to three retries. The goal is at most 0.06 attempts per call."""

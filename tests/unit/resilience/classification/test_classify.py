@@ -64,7 +64,7 @@ def test_server_error_is_worth_a_retry_and_a_bad_request_is_not() -> None:
     assert {status for status in range(500, 600) if not kind_of(status).is_retriable} == final
 
 
-def test_edge_says_the_same_status_of_something_else() -> None:
+def test_edge_and_provider_give_the_same_status_different_meanings() -> None:
     page = b"<html><head><title>Not what you think</title></head></html>"
     assert kind_of(404, page) is kind_of(404, b"404 page not found") is kind_of(404, b'{"detail":"Not Found"}')
     assert kind_of(404, page) is Kind.WRONG_PATH
@@ -101,7 +101,7 @@ def test_server_error_is_final_where_waiting_cannot_help() -> None:
         (401, body(None, "authentication_error"), Kind.AUTH),
     ],
 )
-def test_what_a_provider_says_itself_has_a_meaning(status: int, said: bytes, kind: Kind) -> None:
+def test_error_of_a_provider_itself_is_classified(status: int, said: bytes, kind: Kind) -> None:
     assert kind_of(status, said) is kind
 
 
@@ -137,7 +137,7 @@ def test_quotation_in_a_bad_request_is_an_echo() -> None:
     assert kind_of(400, body(None, None, "the prompt is too long")) is Kind.CONTEXT_LENGTH
 
 
-def test_verdict_says_what_decided() -> None:
+def test_verdict_states_what_decided() -> None:
     assert classify_answer(429, {}, body("insufficient_quota"), WALL).why == "code insufficientquota"
     assert (
         classify_answer(400, {}, body(None, None, "prompt is too long"), WALL).why == 'the phrase "prompt is too long"'
@@ -146,7 +146,7 @@ def test_verdict_says_what_decided() -> None:
     assert (verdict.why, verdict.status) == ("status 418", 418)
 
 
-def test_body_beyond_all_bounds_is_not_read() -> None:
+def test_body_above_all_limits_is_not_read() -> None:
     assert kind_of(504, b'{"error": {"message": "' + b"x" * MAX_BODY_BYTES * 100) is Kind.TIMEOUT
     assert kind_of(504, b"[" * 100_000) is Kind.TIMEOUT
 
@@ -164,7 +164,7 @@ def test_window_of_a_day_that_rolls_is_a_rate_limit_when_the_wait_is_short() -> 
     ]  # fmt: skip
 
 
-def test_hour_of_waiting_is_no_rate_limit_whatever_it_is_called() -> None:
+def test_hour_of_waiting_is_no_rate_limit_by_any_name() -> None:
     assert (
         classify_answer(429, {"retry-after": "86400"}, body("rate_limit_exceeded"), WALL).kind is Kind.WINDOW_EXHAUSTED
     )
@@ -200,7 +200,7 @@ def test_context_window_of_a_server_that_people_run_is_a_setting() -> None:
     assert classify_answer(400, {}, said, WALL, "local").kind is Kind.DEPLOYMENT_CONTEXT
 
 
-def test_engine_is_known_by_the_shape_of_its_errors() -> None:
+def test_engine_is_recognized_by_the_shape_of_its_errors() -> None:
     flat = {"object": "error", "message": "maximum context length is 4096", "type": "BadRequestError", "code": 400}
     assert kind_of(400, json.dumps(flat).encode()) is Kind.DEPLOYMENT_CONTEXT
 
@@ -213,7 +213,7 @@ def test_codewords_in_headers_are_evidence() -> None:
     assert classify_answer(403, {"cf-mitigated": "challenge"}, b"<html>", WALL).kind is Kind.BLOCKED
 
 
-def test_rule_of_the_config_comes_first() -> None:
+def test_rule_of_the_config_has_precedence() -> None:
     rules = [
         user_rule(Kind.OVERLOADED, statuses=frozenset({400}), message="*pool is draining*"),
         user_rule(Kind.CONFLICT, code="insufficient_quota"),
@@ -296,7 +296,7 @@ def event(value: dict[str, Any]) -> tuple[Kind, int]:
         ({"error": "boom"}, (Kind.SERVER_ERROR, 500)),
     ],
 )
-def test_error_event_means_what_its_answer_would_have_meant(said: dict[str, Any], meant: tuple[Kind, int]) -> None:
+def test_error_event_means_the_same_as_its_response(said: dict[str, Any], meant: tuple[Kind, int]) -> None:
     assert event(said) == meant
 
 
@@ -350,7 +350,7 @@ def test_no_header_is_no_hint() -> None:
     assert retry_after({"date": THEN}, WALL) is None
 
 
-def test_date_is_measured_against_the_clock_of_whoever_wrote_it() -> None:
+def test_date_is_measured_against_the_clock_of_its_writer() -> None:
     wrote = {"retry-after": THEN, "date": "Fri, 15 Jan 2027 08:00:20 GMT"}
     assert retry_after(wrote, WALL - 3600) == 10.0
     assert retry_after({**wrote, "date": "today"}, WALL) == 30.0

@@ -57,7 +57,7 @@ def test_sentence_is_found_in_every_envelope(body: object, message: str) -> None
     assert (shape, found) == ("json", message)
 
 
-def test_plain_text_html_and_nothing_are_told_apart() -> None:
+def test_plain_text_html_and_nothing_are_distinguished() -> None:
     assert said("upstream connect error") == ("text", "upstream connect error", None)
     assert said("<html><head><title>502 Bad &amp; Gateway</title></head></html>") == ("html", "502 Bad & Gateway", 502)
     assert said(b" \n ") == ("empty", "", None)
@@ -73,7 +73,7 @@ def test_innermost_status_is_the_one_that_counts() -> None:
 
 
 @pytest.mark.parametrize("code", [200, 42, 4290, "42", "4290", True, 4.29, None, [], {}, "429a"])
-def test_what_is_no_error_status_is_none(code: object) -> None:
+def test_other_status_is_no_error(code: object) -> None:
     assert said({"error": {"code": code, "message": "500 tokens of 9"}})[2] is None
 
 
@@ -110,7 +110,7 @@ def test_echo_of_the_request_is_never_read(field: str) -> None:
         assert read.layers[0].codes == frozenset()
 
 
-def test_waits_and_headers_of_a_body_are_kept() -> None:
+def test_waits_and_headers_of_a_body_are_preserved() -> None:
     error = {"metadata": {"headers": {"Retry-After": 5}}, "details": [{"retryDelay": "3s"}]}
     read = read_body(json.dumps({"error": error}))
     assert (read.waits, read.headers) == (["3s"], {"retry-after": "5"})
@@ -143,12 +143,12 @@ def test_nesting_has_a_bound(text: str) -> None:
         ('{"a": "b\\u12', {"a": "b"}),
     ],
 )  # fmt: skip
-def test_what_can_be_saved_is_saved(text: str, value: object) -> None:
+def test_readable_parts_are_used(text: str, value: object) -> None:
     assert loads(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "x", "}", "]", ":", "nul"])
-def test_what_is_no_json_is_said_to_be_none(text: str) -> None:
+def test_text_that_is_no_json_is_marked_as_such(text: str) -> None:
     with pytest.raises(ValueError, match="not JSON"):
         loads(text)
 

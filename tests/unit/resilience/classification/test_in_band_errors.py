@@ -39,7 +39,7 @@ CUT = "<EOF>"
         [], {}, 1, "error", None,
     ],
 )  # fmt: skip
-def test_what_only_looks_like_an_error_is_none(value: object) -> None:
+def test_text_that_only_resembles_an_error_is_none(value: object) -> None:
     assert error_in(value) is None
     if isinstance(value, dict):
         assert error_in_answer(json.dumps(value), 200) is None
@@ -128,7 +128,7 @@ def test_reason_to_stop_that_is_no_end_has_a_kind(value: dict[str, object], kind
         ([": PROCESSING", ": PROCESSING", CUT], Kind.TIMEOUT),
     ],
 )
-def test_how_a_stream_ends_says_what_was_wrong(events: list[str], kind: Kind) -> None:
+def test_end_of_a_stream_shows_what_was_wrong(events: list[str], kind: Kind) -> None:
     found = error_in_events(events)
     assert found is not None
     assert found.kind is kind
@@ -151,7 +151,7 @@ def test_error_is_seen_however_an_event_is_framed(event: str) -> None:
     assert error_in_events([TEXT, event]) is not None
 
 
-def test_stream_without_a_word_means_a_window_too_small_to_one_engine_alone() -> None:
+def test_stream_without_text_means_a_window_too_small_for_one_engine_alone() -> None:
     silent = [
         'data: {"choices":[{"delta":{"role":"assistant"},"finish_reason":null}]}',
         'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"completion_tokens":0}}',
@@ -180,6 +180,6 @@ def test_no_content_is_no_error() -> None:
     assert error_in_answer(b"", 204) is None
 
 
-def test_stream_may_come_whole() -> None:
+def test_stream_may_arrive_whole() -> None:
     assert error_in_answer(f"{TEXT}\n\n{END}\n\n{DONE}\n\n", 200) is None
     assert error_in_answer(f'{TEXT}\n\ndata: {{"error": "x"}}\n\n{DONE}\n\n', 200) is not None

@@ -43,7 +43,7 @@ def test_cut_json_is_evidence() -> None:
 
 
 @pytest.mark.parametrize("head", [b"<html>", b" <HTML lang=en>", b"<!DOCTYPE html>", b"<head>", b"<title>x</title>"])
-def test_page_is_known_by_its_beginning_whatever_its_type(head: bytes) -> None:
+def test_page_is_recognized_by_its_beginning_for_any_type(head: bytes) -> None:
     assert page_in(head, "application/json") is not None
 
 

@@ -20,7 +20,7 @@ from llm_guard.resilience.classification.phrase_match import MAX_MESSAGE_CHARS, 
         ("* you ve *", "Sorry: you've had enough"),
     ],
 )
-def test_phrase_is_found_whatever_its_case_and_punctuation(pattern: str, sentence: str) -> None:
+def test_phrase_is_found_in_any_case_and_punctuation(pattern: str, sentence: str) -> None:
     assert Phrase(pattern).matches(words_of(sentence))
 
 
@@ -44,13 +44,13 @@ def test_wildcard_alone_finds_anything() -> None:
     assert Phrase("*").matches(words_of("anything"))
 
 
-def test_the_same_word_is_not_used_twice() -> None:
+def test_same_word_is_not_used_twice() -> None:
     assert not Phrase("* limit * limit *").matches(words_of("the limit"))
     assert Phrase("* limit * limit *").matches(words_of("the limit of the limit"))
     assert not Phrase("a*a").matches(words_of("a"))
 
 
-def test_what_stands_in_quotes_can_be_left_out() -> None:
+def test_quoted_text_can_be_left_out() -> None:
     said = "Invalid value: 'the model is overloaded'. `max_tokens` and \"one two\" don't count, it's so"
     assert words_of(said, without_quotes=True) == " invalid value max_tokens and don t count it s so "
 

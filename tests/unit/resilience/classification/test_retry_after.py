@@ -36,7 +36,7 @@ def test_duration_is_read_in_every_fashion(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "0s", "soon", "12", "99999999999h", "1:2:3", "5 senators"])
-def test_what_is_no_duration_is_none(text: str) -> None:
+def test_invalid_duration_is_none(text: str) -> None:
     assert duration_s(text) is None
 
 
@@ -59,7 +59,7 @@ def test_what_is_no_duration_is_none(text: str) -> None:
         ({"x-retry-after": "4"}, 4.0),
     ],
 )
-def test_header_that_says_when_to_come_back(headers: dict[str, str], seconds: float) -> None:
+def test_header_with_retry_after(headers: dict[str, str], seconds: float) -> None:
     assert retry_after(headers, WALL) == pytest.approx(seconds)
     assert hint(headers, is_limit=False) == pytest.approx(seconds)
 
@@ -116,7 +116,7 @@ def test_window_that_the_body_names_binds_though_something_is_left_of_it() -> No
     assert hint(headers) is None
 
 
-def test_two_windows_of_which_nothing_is_known_are_no_hint() -> None:
+def test_two_unknown_windows_are_no_hint() -> None:
     assert hint({"x-ratelimit-reset-tokens": "6s", "x-ratelimit-reset-requests": "1h"}) is None
 
 

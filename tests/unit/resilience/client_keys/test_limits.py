@@ -67,7 +67,7 @@ def test_key_without_limits_is_never_refused() -> None:
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(0.1, 1), (1, 1), (2.5, 2), (10, 10), (1000, 1000)])
-def test_a_seconds_worth_of_calls_may_come_at_once(rate: float, burst: int) -> None:
+def test_calls_of_a_second_may_arrive_at_once(rate: float, burst: int) -> None:
     key = Key(rate=rate)
     for _ in range(burst):
         key.enter()
@@ -75,7 +75,7 @@ def test_a_seconds_worth_of_calls_may_come_at_once(rate: float, burst: int) -> N
     assert check_is_exact(key) <= 1 / rate + 1e-6
 
 
-def test_rate_is_kept_in_the_long_run() -> None:
+def test_rate_is_enforced_in_the_long_run() -> None:
     key, count = Key(rate=5), 0
     for _ in range(10_000):
         count += isinstance(key.ask(), Reservation)
@@ -112,7 +112,7 @@ def test_tokens_flow_back_within_a_minute() -> None:
     assert key.left() == {"tokens_per_minute": 600}
 
 
-def test_call_larger_than_a_minutes_tokens_goes_when_none_are_used() -> None:
+def test_call_larger_than_the_tokens_of_a_minute_is_admitted_when_none_are_used() -> None:
     key = Key(tokens_per_minute=600)
     key.enter(1)
     assert check_is_exact(key, 6000) == pytest.approx(0.1)
@@ -120,13 +120,13 @@ def test_call_larger_than_a_minutes_tokens_goes_when_none_are_used() -> None:
 
 
 @pytest.mark.parametrize("used", [0, 50, 100, 300])
-def test_estimate_is_corrected_by_what_was_used(used: int) -> None:
+def test_estimate_is_corrected_by_the_usage(used: int) -> None:
     key = Key(tokens_per_minute=600, tokens_per_day=1000)
     key.leave(key.enter(100), used)
     assert key.left() == {"tokens_per_minute": 600 - used, "tokens_per_day": 1000 - used}
 
 
-def test_tokens_of_a_day_come_back_at_midnight_utc() -> None:
+def test_tokens_of_a_day_are_restored_at_midnight_utc() -> None:
     key = Key(tokens_per_day=100)
     key.leave(key.enter(60), 100)
     assert check_is_exact(key, 1) == pytest.approx(DAY_S / 2)
@@ -141,7 +141,7 @@ def test_call_over_midnight_is_of_the_day_on_which_it_began() -> None:
     assert key.left() == {"tokens_per_day": 100}
 
 
-def test_call_larger_than_a_days_tokens_is_never_let_in() -> None:
+def test_call_larger_than_the_tokens_of_a_day_is_never_admitted() -> None:
     assert Key(tokens_per_day=100).refused(101) == Exceeded("tokens_per_day", None)
 
 
@@ -151,7 +151,7 @@ def test_limit_that_lasts_longest_is_named() -> None:
     assert key.refused(1).limit == "tokens_per_day"
 
 
-def test_deferred_call_was_counted_by_the_rate_when_it_came() -> None:
+def test_deferred_call_was_counted_by_the_rate_at_its_arrival() -> None:
     key = Key(rate=1, concurrency=2)
     key.enter()
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_deferred_call_was_counted_by_the_rate_when_it_came() -> None:
     assert refused.limit == "concurrency"
 
 
-def test_clock_that_is_set_back_over_midnight_gives_nothing_back() -> None:
+def test_clock_set_back_over_midnight_restores_nothing() -> None:
     key = Key(tokens_per_day=100)
     key.wall += DAY_S / 2 + 1
     key.enter(100)
@@ -204,7 +204,7 @@ def test_sum_of_the_day_survives_a_restart_and_no_other_day_does() -> None:
     assert later.left() == {"tokens_per_day": 100}
 
 
-def test_changed_settings_keep_what_was_used() -> None:
+def test_changed_settings_preserve_usage() -> None:
     key = Key(tokens_per_day=100)
     key.enter(70)
     key.limits.settings = ClientLimitSettings(tokens_per_day=200, tokens_per_minute=10)

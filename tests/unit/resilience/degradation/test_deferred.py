@@ -35,7 +35,7 @@ def follows(
         ("always", False, True),
     ],
 )
-def test_who_is_deferred_an_answer_at_once(when: str, asked_for: bool, expected: bool) -> None:
+def test_mode_decides_which_calls_are_deferred_at_once(when: str, asked_for: bool, expected: bool) -> None:
     assert DeferredSettings(mode=when).is_at_once(is_asked_for=asked_for) is expected  # type: ignore[arg-type]
 
 
@@ -44,7 +44,7 @@ def test_waits_double_up_to_a_minute() -> None:
     assert waits == [0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 45.0, 45.0, 45.0, 45.0, 45.0]
 
 
-def test_wait_that_the_provider_asks_for_is_kept() -> None:
+def test_retry_after_of_the_provider_is_obeyed() -> None:
     step = follows(Failure(FailureKind.RATE_LIMIT, "slow down", retry_after_s=300.0))
     assert isinstance(step, RetryDeferred)
     assert step.after_s == pytest.approx(315.0)
@@ -54,14 +54,14 @@ def test_wait_that_the_provider_asks_for_is_kept() -> None:
     assert step.after_s == pytest.approx(21.0)
 
 
-def test_nobody_is_asked_after_the_deadline() -> None:
+def test_nothing_is_sent_after_the_deadline() -> None:
     assert follows(BUSY, left_s=0.8) == RetryDeferred(0.75)
     assert follows(BUSY, left_s=0.75) == EndDeferred("deadline")
     assert follows(BUSY, left_s=-1.0) == EndDeferred("deadline")
 
 
 @pytest.mark.parametrize("kind", list(FailureKind), ids=lambda kind: kind.label)
-def test_what_may_pass_within_an_hour_is_tried_again(kind: FailureKind) -> None:
+def test_failure_that_may_pass_within_an_hour_is_retried(kind: FailureKind) -> None:
     renewed = {"certificate", "scaling_up", "quota_exhausted", "window_exhausted", "auth", "account_blocked", "blocked"}
     is_again = isinstance(follows(Failure(kind, "x")), RetryDeferred)
     assert is_again == (kind.is_retriable or kind.label in renewed)
@@ -84,7 +84,7 @@ def test_refusal_passes_unless_it_is_of_the_request_itself(by: RefusedBy | None,
     assert isinstance(follows(refusal, is_own_doing=by not in GATEWAYS_DOING), RetryDeferred) == is_again
 
 
-def test_what_may_have_been_executed_is_repeated_only_where_that_is_safe() -> None:
+def test_call_that_may_have_been_executed_is_repeated_only_where_that_is_safe() -> None:
     reset = Failure(FailureKind.NETWORK, "reset")
     assert isinstance(follows(reset), RetryDeferred)
     assert follows(reset, is_repeatable=False) == EndDeferred("not idempotent: it may have been executed")

@@ -62,11 +62,11 @@ def test_route_is_degraded_from_its_share_and_its_number_of_calls_on(
     assert (turn is not None, route.mode.is_degraded) == (is_degraded, is_degraded)
 
 
-def test_turn_says_what_led_to_it() -> None:
+def test_mode_change_states_its_cause() -> None:
     assert Route().calls(4, 6) == ModeChange(True, "6 of 10 calls within 60 s failed")
 
 
-def test_what_was_counted_before_says_nothing() -> None:
+def test_calls_counted_before_do_not_count() -> None:
     route = Route(before=RouteTotals(100, 0, 100))
     assert route.later(1) is None
     assert route.calls(failed=9) is None
@@ -81,7 +81,7 @@ def test_calls_older_than_the_window_are_forgotten() -> None:
     assert route.mode.snapshot(route.now).failed == 1
 
 
-def test_calls_within_the_window_add_up_over_many_looks() -> None:
+def test_calls_within_the_window_add_up_over_many_checks() -> None:
     route = Route()
     turns = []
     for _ in range(10):
@@ -90,7 +90,7 @@ def test_calls_within_the_window_add_up_over_many_looks() -> None:
     assert [turn is not None for turn in turns] == [False] * 9 + [True]
 
 
-def test_what_is_kept_does_not_grow_with_the_number_of_looks() -> None:
+def test_state_does_not_grow_with_the_number_of_checks() -> None:
     route = Route()
     for _ in range(10_000):
         route.now += 0.25
@@ -99,7 +99,7 @@ def test_what_is_kept_does_not_grow_with_the_number_of_looks() -> None:
     assert route.mode.snapshot(route.now).calls == pytest.approx(240, abs=3)
 
 
-def test_calls_that_were_cut_short_say_nothing() -> None:
+def test_calls_that_were_cut_short_do_not_count() -> None:
     assert Route().calls(answered=1, cut_short=100) is None
 
 
@@ -130,7 +130,7 @@ def test_failures_before_the_calm_do_not_hold_it() -> None:
     assert route.calls(answered=1) is not None
 
 
-def test_what_led_to_it_does_not_lead_back() -> None:
+def test_cause_of_the_mode_does_not_end_it() -> None:
     route = outage()
     route.now += 31
     assert route.calls(answered=1) == ModeChange(False, "1 of 1 calls within 30 s succeeded")
@@ -138,7 +138,7 @@ def test_what_led_to_it_does_not_lead_back() -> None:
     assert route.calls(failed=1) == ModeChange(True, "10 of 10 calls within 60 s failed")
 
 
-def test_it_is_left_when_nobody_calls() -> None:
+def test_mode_ends_without_calls() -> None:
     route = outage()
     assert route.later(59) is None
     assert route.later(1) == ModeChange(False, "no calls for 60 s")
@@ -164,7 +164,7 @@ def test_one_call_in_many_waits_as_long_as_it_likes() -> None:
 # snapshot
 
 
-def test_snapshot_says_since_when_and_why() -> None:
+def test_snapshot_states_start_and_cause() -> None:
     route = Route()
     assert route.mode.snapshot(route.now).since is None
     route.calls(failed=10)
@@ -173,7 +173,7 @@ def test_snapshot_says_since_when_and_why() -> None:
     assert snapshot.why == "10 of 10 calls within 60 s failed"
 
 
-def test_route_is_in_use_while_somebody_calls() -> None:
+def test_route_is_in_use_while_calls_arrive() -> None:
     route = Route()
     assert not route.mode.snapshot(route.now).is_in_use
     route.calls(cut_short=1)
@@ -210,6 +210,6 @@ def test_longest_answer_is_one() -> None:
 
 
 @pytest.mark.parametrize(("enter", "leave"), [(0.1, 0.1), (0.1, 0.5), (0.0, 0.0)])
-def test_what_enters_does_not_leave(enter: float, leave: float) -> None:
+def test_entry_condition_does_not_cause_an_exit(enter: float, leave: float) -> None:
     with pytest.raises(ValueError, match="`exit_failure_rate` must be below `enter_failure_rate`"):
         DegradedSettings(enter_failure_rate=enter, exit_failure_rate=leave)

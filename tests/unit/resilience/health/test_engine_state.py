@@ -48,7 +48,7 @@ def test_engine_starts_and_runs_once_it_answers() -> None:
     assert engine.wakes_at is None
 
 
-def test_look_that_began_before_it_was_started_proves_nothing() -> None:
+def test_probe_that_began_before_it_was_started_proves_nothing() -> None:
     engine = running()
     engine.restart(10.0)
     told(engine, 12.0)
@@ -90,13 +90,13 @@ def test_engine_that_went_down_is_revived_after_its_wait() -> None:
     assert engine.snapshot(14.0).restarts_ok == 1
 
 
-def test_engine_whose_process_ended_is_revived_too() -> None:
+def test_engine_whose_process_ended_is_restarted_too() -> None:
     engine = running()
     turn = engine.note_gone("signal SIGKILL", 10.0, U)
     assert turn == EngineEvent("health_failed", "running", "unhealthy", "signal SIGKILL", 0)
 
 
-def test_waits_grow_and_after_the_last_attempt_it_is_given_up() -> None:
+def test_waits_grow_and_the_last_attempt_is_followed_by_giving_up() -> None:
     engine = running()
     now = 0.0
     engine.note_gone("it died", now, U)
@@ -129,7 +129,7 @@ def test_attempt_that_takes_too_long_has_failed() -> None:
     assert engine.wakes_at == 36.0
 
 
-def test_engine_that_comes_up_by_itself_is_left_alone() -> None:
+def test_engine_that_starts_by_itself_is_left_alone() -> None:
     engine = running()
     engine.note_down("503", 10.0, U)
     assert engine.note_up(9.0, 11.0) is None  # that probe began before the failure
@@ -140,7 +140,7 @@ def test_engine_that_comes_up_by_itself_is_left_alone() -> None:
     assert engine.pass_time(12.0, U) is None
 
 
-def test_engine_that_falls_soon_after_each_restart_is_given_up_all_the_same() -> None:
+def test_engine_that_fails_soon_after_each_restart_is_given_up_all_the_same() -> None:
     engine = running()
     now = 0.0
     for _ in range(3):
@@ -167,7 +167,7 @@ def test_engine_that_stayed_well_has_all_its_attempts_again() -> None:
     assert engine.wakes_at == 64.0
 
 
-def test_hourly_limit_puts_an_attempt_off_and_says_so_once() -> None:
+def test_hourly_limit_postpones_an_attempt_and_reports_it_once() -> None:
     engine = running(settings=replace(SETTINGS, max_per_hour=1, reset_after=1.0))
     engine.note_gone("it died", 0.0, U)
     engine.pass_time(2.0, U)
@@ -194,7 +194,7 @@ def given_up() -> Engine:
     return engine
 
 
-def test_reset_tries_one_that_was_given_up_at_once() -> None:
+def test_reset_restarts_one_that_was_given_up_at_once() -> None:
     engine = given_up()
     assert what(engine.reset(100.0)) == ("reset", "unhealthy")
     assert what(engine.pass_time(100.0, U)) == ("auto_restart", "restarting")
@@ -211,7 +211,7 @@ def test_reset_forgets_the_attempts_of_one_that_runs() -> None:
     assert what(engine.pass_time(6.0, U)) == ("auto_restart", "restarting")
 
 
-def test_engine_that_was_given_up_and_comes_up_by_itself_has_its_attempts_again() -> None:
+def test_engine_that_was_given_up_and_starts_by_itself_has_its_attempts_again() -> None:
     engine = given_up()
     assert engine.note_down("503", 3.0, U) is None
     assert what(engine.note_up(50.0, 50.0)) == ("came_back", "running")
@@ -228,7 +228,7 @@ def test_start_and_restart_try_one_that_was_given_up() -> None:
 # operator commands
 
 
-def test_restart_asked_for_twice_is_one() -> None:
+def test_restart_requested_twice_is_one() -> None:
     engine = running()
     assert what(engine.restart(1.0)) == ("restart", "restarting")
     assert engine.restart(1.0) is None
@@ -240,7 +240,7 @@ def test_restart_asked_for_twice_is_one() -> None:
     assert engine.take() is None
 
 
-def test_start_of_what_is_up_or_coming_up_is_nothing() -> None:
+def test_start_of_a_running_or_starting_engine_does_nothing() -> None:
     engine = Engine(SETTINGS, BOOT_S, 0.0)
     engine.start(0.0)
     assert engine.start(0.0) is None
@@ -249,13 +249,13 @@ def test_start_of_what_is_up_or_coming_up_is_nothing() -> None:
     assert engine.start(1.0) is None
 
 
-def test_start_of_what_is_down_does_not_wait() -> None:
+def test_start_of_a_stopped_engine_does_not_wait() -> None:
     engine = running()
     engine.note_down("503", 1.0, U)
     assert what(engine.start(1.5)) == ("restart", "restarting")
 
 
-def test_stopped_engine_is_not_brought_back_whatever_is_seen_of_it() -> None:
+def test_stopped_engine_is_not_restarted_for_any_probe_result() -> None:
     engine = running()
     assert what(engine.stop(1.0)) == ("stop", "stopped")
     assert engine.stop(1.0) is None
@@ -267,7 +267,7 @@ def test_stopped_engine_is_not_brought_back_whatever_is_seen_of_it() -> None:
     assert engine.state == "stopped"
 
 
-def test_stop_that_was_not_possible_is_said() -> None:
+def test_stop_that_was_not_possible_is_reported() -> None:
     engine = running()
     engine.stop(1.0)
     engine.take()
@@ -277,7 +277,7 @@ def test_stop_that_was_not_possible_is_said() -> None:
     assert engine.snapshot(2.0).why == "the daemon is away"
 
 
-def test_stop_in_the_middle_of_a_restart_is_what_holds() -> None:
+def test_stop_during_a_restart_wins() -> None:
     engine = running()
     engine.restart(1.0)
     assert engine.take() == "restart"
@@ -309,7 +309,7 @@ def test_operators_restart_that_fails_is_followed_by_automatic_ones() -> None:
     assert (turn.what, turn.attempt) == ("auto_restart", 1)
 
 
-def test_replacing_begins_anew_also_in_the_middle_of_a_restart() -> None:
+def test_replacing_starts_from_scratch_also_in_the_middle_of_a_restart() -> None:
     engine = running()
     engine.restart(1.0)
     told(engine, 1.0)
@@ -323,7 +323,7 @@ def test_replacing_begins_anew_also_in_the_middle_of_a_restart() -> None:
 @pytest.mark.parametrize(
     ("at", "next_attempt_s", "boot_left_s"), [(10.0, 2.0, None), (11.0, 1.0, None), (12.0, None, 30.0)]
 )
-def test_snapshot_tells_what_comes_next(at: float, next_attempt_s: float | None, boot_left_s: float | None) -> None:
+def test_snapshot_shows_the_next_step(at: float, next_attempt_s: float | None, boot_left_s: float | None) -> None:
     engine = running()
     engine.note_down("503", 10.0, U)
     if at >= 12.0:

@@ -54,13 +54,11 @@ ANSWERED = ProbeResult("answered", "it answered 404")
         (429, None, "answered"),
     ],
 )
-def test_health_page_is_judged_by_its_status_and_by_what_it_says(
-    status: int, said: object, finding: ProbeOutcome
-) -> None:
+def test_health_page_is_judged_by_its_status_and_its_text(status: int, said: object, finding: ProbeOutcome) -> None:
     assert evaluate_health(status, said).finding == finding
 
 
-def test_finding_that_is_not_all_well_says_why() -> None:
+def test_unhealthy_result_states_why() -> None:
     assert evaluate_health(503, None).why == "it answered 503 to the health page"
     assert evaluate_health(200, "loading model").why == "its health page reports 'loading model'"
     assert evaluate_health(200, "x" * 500).why == "its health page reports 'xxxxx" + "x" * 54
@@ -83,7 +81,7 @@ def test_finding_that_is_not_all_well_says_why() -> None:
         ({"a"}, ("a", "b", "c", "d", "e", "f"), ProbeResult("ok", "it does not list b, c, d and 2 more")),
     ],
 )
-def test_list_of_models_proves_something_where_one_that_is_wanted_stands_in_it(
+def test_list_of_models_is_evidence_if_it_has_a_wanted_one(
     listed: set[str] | None, wanted: tuple[str, ...], sight: ProbeResult
 ) -> None:
     assert evaluate_models(200, listed, wanted) == sight
@@ -111,7 +109,7 @@ def noted(
     return news, history.snapshot(0.0)
 
 
-def test_nothing_is_known_before_the_first_look() -> None:
+def test_nothing_is_known_before_the_first_probe() -> None:
     assert noted() == ([], ProbeHistorySnapshot("unknown", 0, ""))
 
 
@@ -125,7 +123,7 @@ def test_it_is_down_after_so_many_failures_in_a_row() -> None:
     assert seen == ProbeHistorySnapshot("down", 4, "it answered 503")
 
 
-def test_it_may_be_down_from_the_first_look_on() -> None:
+def test_it_may_be_down_from_the_first_probe_on() -> None:
     assert noted(FAILED, max_failures=1) == ([True], ProbeHistorySnapshot("down", 1, "it answered 503"))
 
 
@@ -140,20 +138,20 @@ def test_it_is_up_again_after_one_answer(sight: ProbeResult) -> None:
     assert seen == ProbeHistorySnapshot("up", 0, sight.why)
 
 
-def test_look_that_came_to_nothing_changes_nothing_but_what_is_said() -> None:
+def test_probe_without_a_result_changes_only_the_shown_detail() -> None:
     assert noted(FAILED, FAILED, UNCLEAR)[1] == ProbeHistorySnapshot("unknown", 2, "no descriptors")
     assert noted(FAILED, FAILED, FAILED, UNCLEAR)[1] == ProbeHistorySnapshot("down", 3, "no descriptors")
     assert noted(UNCLEAR)[1] == ProbeHistorySnapshot("unknown", 0, "no descriptors")
 
 
-def test_calls_that_succeed_count_for_more_than_looks_that_fail() -> None:
+def test_calls_that_succeed_count_for_more_than_probes_that_fail() -> None:
     news, seen = noted(FAILED, FAILED, FAILED, FAILED, FAILED, succeeded=(2,))
     assert news == [False] * 5
     assert seen.failures == 2
     assert noted(FAILED, succeeded=(0,))[1] == ProbeHistorySnapshot("up", 0, "calls succeed, although it answered 503")
 
 
-def test_calls_that_succeed_bring_back_what_was_down() -> None:
+def test_calls_that_succeed_end_a_down_state() -> None:
     news, seen = noted(FAILED, FAILED, FAILED, FAILED, succeeded=(3,))
     assert news == [False, False, True, True]
     assert seen.state == "up"
@@ -175,17 +173,17 @@ def test_calls_that_succeed_bring_back_what_was_down() -> None:
         ("completion", FAILED, 3, False),
     ],
 )
-def test_opening_ends_early_for_a_look_that_shows_that_calls_may_succeed(
+def test_open_breaker_is_probed_early_after_a_good_health_probe(
     kind: ProbeKind, sight: ProbeResult, failures_before: int, may: bool
 ) -> None:
     assert may_end_opening(kind, sight, failures_before) is may
 
 
-def test_first_looks_spread_over_an_interval() -> None:
+def test_first_probes_spread_over_an_interval() -> None:
     assert [first_delay_s(10.0, u) for u in (0.0, 0.5, 0.99)] == [0.0, 5.0, 9.9]
 
 
-def test_interval_is_spread_either_way() -> None:
+def test_interval_is_spread_in_both_directions() -> None:
     assert [delay_s(10.0, 0.1, u) for u in (0.0, 0.5, 1.0)] == [9.0, 10.0, 11.0]
     assert delay_s(10.0, 0.0, 0.9) == 10.0
 
@@ -199,6 +197,6 @@ def test_path_is_taken_as_it_is(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "health", "http://h/x", "/a b", "/a#b", "/a\r\nX: y", "/ü", 1, None, "/a\n"])
-def test_what_is_no_path_is_refused(path: object) -> None:
+def test_invalid_path_is_refused(path: object) -> None:
     with pytest.raises(ValueError, match="write one that begins with /, such as /health"):
         parse_path(path)

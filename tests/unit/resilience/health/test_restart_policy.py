@@ -21,12 +21,12 @@ def test_each_wait_is_twice_the_one_before_up_to_the_longest() -> None:
     assert [delay_s(PLAIN, attempt, 0.5) for attempt in range(1, 6)] == [2, 4, 8, 10, 10]
 
 
-def test_jitter_spreads_a_wait_either_way() -> None:
+def test_jitter_spreads_a_wait_in_both_directions() -> None:
     spread = replace(PLAIN, jitter=0.25)
     assert [delay_s(spread, 1, u) for u in (0.0, 0.5, 1.0)] == [1.5, 2.0, 2.5]
 
 
-def test_no_jitter_goes_beyond_the_longest_wait() -> None:
+def test_jitter_stays_below_the_longest_wait() -> None:
     assert delay_s(replace(PLAIN, jitter=1.0), 50, 1.0) == 10.0
 
 

@@ -20,7 +20,7 @@ from llm_guard.resilience.health.status import (
 SETTINGS = HealthSettings(p95=10.0, first_token_p95=1.0, failure_share=0.1)
 
 
-def test_deployment_that_nobody_asks_is_healthy() -> None:
+def test_unused_deployment_is_healthy() -> None:
     assert judge(HealthSignals(), SETTINGS).health == "healthy"
     assert judge(HealthSignals(), SETTINGS).why == ()
 
@@ -44,7 +44,7 @@ def test_outages_are_unhealthy(signs: HealthSignals, why: str) -> None:
     assert (judge(signs, SETTINGS).health, judge(signs, SETTINGS).why) == ("unhealthy", (why,))
 
 
-def test_engine_that_was_given_up_is_failed_whatever_else_is_wrong() -> None:
+def test_engine_that_was_given_up_is_failed_despite_other_reasons() -> None:
     verdict = judge(HealthSignals(state="open", given_up="it did not start"), SETTINGS)
     assert verdict.health == "failed"
     assert verdict.why == ("its engine was given up: it did not start", "its breaker is open")
@@ -87,7 +87,7 @@ def test_weaknesses_are_degraded(signs: HealthSignals, why: str) -> None:
         HealthSignals(p95_s=10.0, first_token_p95_s=1.0),
     ],
 )
-def test_what_says_little_is_healthy(signs: HealthSignals) -> None:
+def test_deployment_without_enough_evidence_is_healthy(signs: HealthSignals) -> None:
     assert judge(signs, SETTINGS).health == "healthy"
 
 
@@ -100,7 +100,7 @@ def test_share_of_nothing_allowed_is_not_reached_by_no_failure() -> None:
     assert judge(HealthSignals(attempts=100, failures=1), HealthSettings(failure_share=0.0)).health == "degraded"
 
 
-def test_worst_reasons_come_first_and_none_is_left_out() -> None:
+def test_worst_reasons_are_first_and_none_is_left_out() -> None:
     verdict = judge(
         HealthSignals(state="open", host="open", attempts=50, failures=10, hold="cordoned by an operator"), SETTINGS
     )
@@ -120,31 +120,31 @@ def test_all_are_healthy_when_each_is() -> None:
     assert sum_up({}, []).health == "healthy"
 
 
-def test_one_that_is_ill_degrades_the_whole_and_is_named() -> None:
+def test_unhealthy_deployment_degrades_the_whole_and_is_named() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "healthy", "c": "degraded"}, ["a", "b"])
     assert verdict.health == "degraded"
     assert verdict.why == ("1 of 3 deployments is unhealthy: a", "1 of 3 deployments is degraded: c")
 
 
-def test_whole_is_ill_when_all_that_are_in_use_are() -> None:
+def test_whole_is_unhealthy_when_all_that_are_in_use_are() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a"])
     assert verdict.health == "unhealthy"
     assert verdict.why[0] == "no deployment in use is healthy"
 
 
-def test_failed_ones_are_named_first_and_are_as_ill_as_the_unhealthy() -> None:
+def test_failed_deployments_are_named_first_and_count_as_unhealthy() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "failed"}, ["a", "b"])
     assert verdict.health == "unhealthy"
     assert verdict.why[1:] == ("1 of 2 deployments is failed: b", "1 of 2 deployments is unhealthy: a")
 
 
-def test_whole_is_ill_when_a_model_has_nobody_left_though_others_are_well() -> None:
+def test_whole_is_unhealthy_when_a_model_has_no_deployment_left_though_others_are_well() -> None:
     verdict = sum_up({"a": "unhealthy", "b": "healthy"}, ["a", "b"], ["gpt-4o"])
     assert verdict.health == "unhealthy"
     assert verdict.why == ("no deployment is left for gpt-4o", "1 of 2 deployments is unhealthy: a")
 
 
-def test_ill_one_that_nobody_asks_does_not_make_the_whole_ill() -> None:
+def test_unused_unhealthy_deployment_does_not_make_the_whole_unhealthy() -> None:
     assert sum_up({"a": "unhealthy", "b": "healthy"}, []).health == "degraded"
     assert sum_up({"a": "unhealthy"}, ["gone"]).health == "degraded"
 

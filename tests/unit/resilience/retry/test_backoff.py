@@ -73,7 +73,7 @@ def test_full_jitter_spreads_from_nothing() -> None:
     assert wait(settings, 3, u=LAST) == pytest.approx(0.8)
 
 
-def test_equal_jitter_keeps_half() -> None:
+def test_equal_jitter_is_at_least_half() -> None:
     settings = RetrySettings(jitter="equal")
     assert [wait(settings, 3, u=u) for u in (0.0, 0.5, LAST)] == pytest.approx([0.4, 0.6, 0.8])
 
@@ -107,7 +107,7 @@ def test_immediate_first_retry_can_be_switched_off() -> None:
     assert wait(replace(PLAIN, immediate_first=False), 1, kind=FailureKind.NETWORK) == pytest.approx(0.2)
 
 
-def test_immediate_retry_keeps_a_shorter_longest_wait() -> None:
+def test_immediate_retry_preserves_a_shorter_longest_wait() -> None:
     assert wait(replace(PLAIN, max_delay=0.01), 1, kind=FailureKind.NETWORK, u=LAST) <= 0.01
 
 
@@ -117,7 +117,7 @@ def test_retry_after_is_a_floor_with_a_spread_above() -> None:
     assert wait(PLAIN, asked=20.0, u=LAST) == pytest.approx(22.0)
 
 
-def test_retry_after_does_not_shorten_our_own_wait() -> None:
+def test_retry_after_does_not_shorten_the_backoff() -> None:
     assert wait(PLAIN, 6, asked=0.1) == pytest.approx(6.4)
 
 
@@ -148,7 +148,7 @@ def test_immediate_retry_stays_immediate_however_much_fails() -> None:
     assert wait(RetrySettings(), 1, kind=FailureKind.NETWORK, u=LAST, share=1.0) <= 0.05
 
 
-def test_base_goes_by_category_where_one_is_set() -> None:
+def test_base_is_chosen_by_category_where_one_is_set() -> None:
     settings = replace(PLAIN, base_delays=BaseDelays(rate_limit=1.0, overloaded=0.5, network=0.1))
     waits = {kind: wait(settings, 2, kind=kind) for kind in FailureKind}
     expected = {"rate_limit": 2.0, "overloaded": 1.0, "network": 0.2}

@@ -77,7 +77,7 @@ def test_floor_fills_no_further_than_ten_seconds_of_itself() -> None:
     assert sum(budget.try_spend(1e6) for _ in range(1000)) == 100
 
 
-def test_floor_is_not_added_to_what_busy_traffic_brings() -> None:
+def test_floor_is_not_added_to_the_budget_of_busy_traffic() -> None:
     budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=10.0, adaptive=False), 0.0)
     while budget.try_spend(0.0):
         pass
@@ -106,7 +106,7 @@ def test_saved_deposits_fade() -> None:
     assert not budget.can_spend(1000.0)
 
 
-def test_without_floor_retries_come_from_calls_alone() -> None:
+def test_without_floor_retries_are_earned_by_calls_alone() -> None:
     budget = RetryBudget(BudgetSettings(ratio=0.2, min_per_second=0.0, adaptive=False), 0.0)
     assert not budget.try_spend(100.0)
     for _ in range(5):
@@ -115,7 +115,7 @@ def test_without_floor_retries_come_from_calls_alone() -> None:
     assert not budget.try_spend(100.0)
 
 
-def test_asking_spends_nothing() -> None:
+def test_check_spends_nothing() -> None:
     budget = RetryBudget(BudgetSettings(ratio=0.0, min_per_second=0.1), 0.0)
     assert all(budget.can_spend(0.0) for _ in range(10))
     assert budget.try_spend(0.0)
@@ -148,12 +148,12 @@ def test_snapshot_counts_calls_and_retries() -> None:
         (1.0, 0.0, 0.0),
     ],
 )  # fmt: skip
-def test_ratio_follows_what_retries_achieve(relative_yield: float, success_share: float, ratio: float) -> None:
+def test_ratio_follows_the_success_of_retries(relative_yield: float, success_share: float, ratio: float) -> None:
     assert BudgetSettings().effective_ratio(relative_yield, success_share) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
-def test_ratio_is_what_it_is_when_not_adaptive_or_nothing(share: float) -> None:
+def test_fixed_or_zero_ratio_is_unchanged(share: float) -> None:
     assert FIXED.effective_ratio(share, share) == 0.2
     assert BudgetSettings(ratio=0.0).effective_ratio(share, share) == 0.0
 
@@ -201,7 +201,7 @@ def test_failures_that_begin_at_random_after_health_pay_for_their_retries() -> N
     assert denied <= 30
 
 
-def test_retries_of_what_always_fails_are_not_paid_for() -> None:
+def test_retries_of_constant_failures_are_not_paid_for() -> None:
     """Three calls in ten always fail: the floor remains, and a fifth of the calls."""
     budget = RetryBudget(BudgetSettings(), 0.0)
     for i in range(6000):
@@ -228,7 +228,7 @@ def run_at_100_per_s(budget: RetryBudget, begin_s: int, end_s: int, *, is_failin
     return budget.snapshot(end_s).spent - spent
 
 
-def test_death_at_full_speed_costs_what_was_saved_and_the_floor() -> None:
+def test_outage_at_full_speed_costs_the_savings_and_the_floor() -> None:
     """Costs the reserve of 100, 200 saved, and a fifth of the calls, as without adaptation."""
     budget = RetryBudget(BudgetSettings(), 0.0)
     run_at_100_per_s(budget, 0, 60, is_failing=False)
@@ -267,7 +267,7 @@ def test_earlier_instant_neither_brings_nor_takes_anything() -> None:
     assert budget.can_spend(11.0)
 
 
-def test_new_ratio_says_at_once_how_fast_savings_fade() -> None:
+def test_new_ratio_changes_at_once_how_fast_savings_fade() -> None:
     kept, changed = (RetryBudget(BudgetSettings(adaptive=False), 0.0) for _ in range(2))
     for budget in (kept, changed):
         for _ in range(500):

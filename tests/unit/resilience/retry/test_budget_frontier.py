@@ -76,7 +76,7 @@ def test_budget_is_invisible_at_few_failures(scheme: str, rate: float) -> None:
 
 
 @pytest.mark.parametrize(("cost", "retries"), [(5, 100), (10, 50), (14, 35)])
-def test_aws_quota_grants_what_500_tokens_buy(cost: int, retries: int) -> None:
+def test_aws_quota_grants_the_retries_of_500_tokens(cost: int, retries: int) -> None:
     """Scenario A22, exactly."""
     assert at(AwsQuota(cost), 1.0).requests_per_call == pytest.approx(1 + retries / 5000)
 

@@ -14,20 +14,20 @@ def three() -> tuple[Candidates, Candidate, Candidate, Candidate]:
     return Candidates([a, b, c]), a, b, c
 
 
-def test_all_may_be_asked_at_once_in_their_order() -> None:
+def test_all_may_be_tried_at_once_in_their_order() -> None:
     candidates, *stops = three()
     assert candidates.next() == tuple(stops)
     assert {(each.not_before, each.waited_for, each.retries, each.is_paid) for each in stops} == {(-inf, "", 0, False)}
 
 
-def test_retried_one_stands_alone_until_its_wait_is_over() -> None:
+def test_retried_candidate_stands_alone_until_its_wait_is_over() -> None:
     candidates, a, _, _ = three()
     candidates.retry(a, Retry(0.5), now=10.0)
     assert candidates.next() == (a,)
     assert (a.not_before, a.previous_s, a.retries, a.waited_for, a.is_paid) == (10.5, 0.5, 1, "backoff", True)
 
 
-def test_one_that_is_asked_with_another_key_stands_alone_and_counts_no_retry() -> None:
+def test_candidate_retried_with_another_key_stands_alone_and_counts_no_retry() -> None:
     candidates, a, _, _ = three()
     candidates.retry(a, Retry(0.5), now=10.0)
     candidates.release()
@@ -36,33 +36,33 @@ def test_one_that_is_asked_with_another_key_stands_alone_and_counts_no_retry() -
     assert (a.not_before, a.retries, a.is_paid) == (-inf, 1, True)
 
 
-def test_retry_that_the_upstream_asked_for_says_so() -> None:
+def test_retry_requested_by_the_upstream_is_marked() -> None:
     candidates, a, _, _ = three()
     candidates.retry(a, Retry(7.0, is_hint=True), now=10.0)
     assert a.waited_for == "retry-after"
 
 
-def test_one_that_is_fallen_back_from_is_asked_no_more() -> None:
+def test_candidate_that_fell_back_is_not_tried_again() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(a, FallBack(), now=10.0)
     assert candidates.next() == (b, c)
     assert a.retries == 0
 
 
-def test_one_that_is_put_back_stands_behind_those_of_its_model_and_has_not_paid() -> None:
+def test_deferred_candidate_follows_those_of_its_model_and_has_not_paid() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(a, FallBack(back_after_s=2.0, is_hint=True), now=10.0)
     assert candidates.next() == (b, a, c)
     assert (a.not_before, a.previous_s, a.retries, a.waited_for, a.is_paid) == (12.0, 2.0, 1, "retry-after", False)
 
 
-def test_one_that_is_put_back_as_the_last_stands_behind_all_others() -> None:
+def test_candidate_deferred_as_the_last_follows_all_others() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(a, FallBack(back_after_s=2.0, is_last=True), now=10.0)
     assert candidates.next() == (b, c, a)
 
 
-def test_those_that_are_put_back_stand_in_the_order_in_which_they_failed() -> None:
+def test_deferred_candidates_are_in_the_order_in_which_they_failed() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(b, FallBack(back_after_s=0.0), now=10.0)
     candidates.fall_back(a, FallBack(back_after_s=0.0), now=10.0)
@@ -72,7 +72,7 @@ def test_those_that_are_put_back_stand_in_the_order_in_which_they_failed() -> No
     assert candidates.next() == (c, b, a)
 
 
-def test_one_whose_peers_come_after_another_model_stands_before_that_model() -> None:
+def test_candidate_whose_peers_come_after_another_model_stands_before_that_model() -> None:
     candidates, a, b, c = three()
     candidates.fall_back(a, FallBack(back_after_s=0.0, is_last=True), now=10.0)
     candidates.fall_back(b, FallBack(back_after_s=0.0), now=10.0)
@@ -98,21 +98,21 @@ def test_fall_back_to_another_model_drops_all_of_this_one() -> None:
     assert candidates.next() == (c,)
 
 
-def test_fall_back_after_a_retry_lets_the_others_in() -> None:
+def test_fall_back_after_a_retry_readmits_the_others() -> None:
     candidates, a, b, c = three()
     candidates.retry(a, Retry(0.5), now=10.0)
     candidates.fall_back(a, FallBack(), now=11.0)
     assert candidates.next() == (b, c)
 
 
-def test_dropping_the_one_that_was_retried_lets_the_others_in() -> None:
+def test_dropping_the_retried_candidate_readmits_the_others() -> None:
     candidates, a, b, c = three()
     candidates.retry(a, Retry(0.5), now=10.0)
     candidates.drop(a)
     assert candidates.next() == (b, c)
 
 
-def test_when_all_are_dropped_nobody_is_left() -> None:
+def test_when_all_are_dropped_none_is_left() -> None:
     candidates, *stops = three()
     for candidate in stops:
         candidates.drop(candidate)
@@ -125,7 +125,7 @@ def test_others_are_all_but_one_also_while_that_one_is_retried() -> None:
     assert candidates.others(b) == (a, c)
 
 
-def test_release_lets_the_others_in_once_and_keeps_the_order() -> None:
+def test_release_readmits_the_others_once_and_preserves_the_order() -> None:
     candidates, a, b, c = three()
     candidates.retry(b, Retry(0.5), now=10.0)
     assert candidates.release()
@@ -135,7 +135,7 @@ def test_release_lets_the_others_in_once_and_keeps_the_order() -> None:
 
 
 @pytest.mark.parametrize("is_retried", [True, False])
-def test_release_changes_nothing_where_there_is_nobody_else(is_retried: bool) -> None:
+def test_release_changes_nothing_without_another(is_retried: bool) -> None:
     only = Candidate(0, "gpt")
     candidates = Candidates([only])
     if is_retried:

@@ -78,7 +78,7 @@ def test_client_can_shorten_the_deadline_but_not_lengthen_it() -> None:
     assert deadline_at(1000.0, 600.0, 9000.0) == 1600.0
 
 
-def test_earlier_names_the_limit_that_comes_first() -> None:
+def test_earlier_names_the_first_limit() -> None:
     assert earlier(10.0, "attempt", 20.0) == (10.0, "attempt")
     assert earlier(30.0, "attempt", 20.0) == (20.0, "total")
 
@@ -87,7 +87,7 @@ def test_limit_that_ends_with_the_deadline_is_the_deadline() -> None:
     assert earlier(20.0, "first_token", 20.0) == (20.0, "total")
 
 
-def test_first_token_is_not_learned_unless_asked_for() -> None:
+def test_first_token_limit_is_learned_only_if_enabled() -> None:
     assert TimeoutSettings().learned is None
     assert first_token_s(TimeoutSettings(first_token=30.0), always(0.5), 0.0) == 30.0
 
@@ -101,7 +101,7 @@ def test_learned_first_token_is_three_times_p99_within_its_bounds(p99_s: float, 
     assert first_token_s(settings, always(p99_s), 0.0) == pytest.approx(limit_s)
 
 
-def test_learned_first_token_looks_at_p99() -> None:
+def test_learned_first_token_limit_uses_p99() -> None:
     settings = TimeoutSettings(learned=LearnedSettings(factor=2.0, min=0.1))
     latency = taking(*(i / 100 for i in range(1, 101)))
     assert first_token_s(settings, latency, 0.0) == pytest.approx(1.98)
@@ -119,7 +119,7 @@ def test_first_token_is_as_configured_without_history_and_where_too_many_are_cut
     assert first_token_s(settings, taking(*[0.5] * 99, cut=1), 0.0) == 1.5
 
 
-def test_deadline_without_history_is_given_to_whoever_comes_first() -> None:
+def test_deadline_without_history_is_given_to_the_first_attempt() -> None:
     """Scenario A33: the client waits 10 s, the limits are 8 s. Attempts get 8 s and 2 s; no third one starts."""
     now, granted = 100.0, []
     end = deadline_at(now, 600.0, 10.0)
@@ -132,38 +132,38 @@ def test_deadline_without_history_is_given_to_whoever_comes_first() -> None:
     assert granted == [8.0, 2.0, 0.0]
 
 
-def test_attempt_leaves_what_is_reserved() -> None:
+def test_attempt_leaves_the_reserved_time() -> None:
     assert attempt_ends_at(100.0, 8.0, 110.0, 0.0) == 108.0
     assert attempt_ends_at(100.0, 8.0, 110.0, 1.5) == 108.0
     assert attempt_ends_at(100.0, 8.0, 110.0, 3.0) == 107.0
     assert attempt_ends_at(100.0, 8.0, 104.0, 1.0) == 103.0
 
 
-def test_reserve_is_what_the_next_one_usually_needs() -> None:
+def test_reserve_is_the_usual_need_of_the_next_one() -> None:
     following = taking(*(i / 100 for i in range(1, 101)))
     assert reserve_s(10.0, 8.0, always(1.0), following, 0.0) == 0.95
 
 
-def test_nothing_is_reserved_when_no_further_attempt_is_allowed_or_nothing_is_known() -> None:
+def test_nothing_is_reserved_without_a_further_attempt_or_history() -> None:
     own = always(1.0)
     assert reserve_s(10.0, 8.0, own, None, 0.0) == 0.0
     assert reserve_s(10.0, 8.0, own, Latency(), 0.0) == 0.0
     assert reserve_s(10.0, 8.0, own, taking(*[1.0] * 94, cut=6), 0.0) == 0.0
 
 
-def test_attempt_keeps_half_of_what_is_left() -> None:
+def test_attempt_gets_half_of_the_remaining_time() -> None:
     assert reserve_s(10.0, 8.0, always(1.0), always(5.0), 0.0) == 5.0
     assert reserve_s(10.0, 8.0, always(1.0), always(5.1), 0.0) == 0.0
 
 
-def test_attempt_keeps_its_own_p99() -> None:
+def test_attempt_gets_its_own_p99() -> None:
     own = taking(*[1.0] * 98, *[7.0] * 2)
     assert reserve_s(10.0, 8.0, own, always(3.0), 0.0) == 3.0
     assert reserve_s(10.0, 8.0, own, always(3.1), 0.0) == 0.0
     assert reserve_s(10.0, 6.0, own, always(3.1), 0.0) == 3.1
 
 
-def test_attempt_without_history_keeps_its_whole_limit() -> None:
+def test_attempt_without_history_gets_its_whole_limit() -> None:
     assert reserve_s(10.0, 8.0, Latency(), always(2.0), 0.0) == 2.0
     assert reserve_s(10.0, 8.0, Latency(), always(2.1), 0.0) == 0.0
 

@@ -64,26 +64,26 @@ BUSY = (FailureKind.RATE_LIMIT, FailureKind.OVERLOADED)
 
 
 @pytest.mark.parametrize("kind", RETRIABLE)
-def test_retriable_failure_is_retried_before_anyone_else_is_asked(kind: FailureKind) -> None:
+def test_retriable_failure_is_retried_before_another_deployment(kind: FailureKind) -> None:
     assert isinstance(Facts(kind).decide(), Retry)
     if kind not in SLOW:
         assert isinstance(Facts(kind, has_next=True).decide(), Retry)
 
 
 @pytest.mark.parametrize("kind", SLOW)
-def test_after_a_timeout_another_comes_first_and_the_same_one_again_after_it(kind: FailureKind) -> None:
+def test_after_a_timeout_another_is_tried_first_and_the_same_one_after_it(kind: FailureKind) -> None:
     assert Facts(kind, has_next=True).decide() == FallBack(back_after_s=0.025, is_last=True)
     assert Facts(kind, has_next=True, retries_done=2).decide() == FallBack()
     assert Facts(kind, has_next=True, can_spend=False).decide() == FallBack()
 
 
 @pytest.mark.parametrize("kind", BUSY)
-def test_who_has_no_room_waits_while_one_that_is_free_is_asked(kind: FailureKind) -> None:
+def test_deployment_without_room_waits_while_a_free_one_is_tried(kind: FailureKind) -> None:
     assert Facts(kind, has_next=True, has_free_peer=True).decide() == FallBack(back_after_s=0.2)
     assert Facts(kind, has_next=True, has_free_peer=False).decide() == Retry(0.2)
 
 
-def test_request_that_was_never_read_goes_out_again_whatever_the_rules() -> None:
+def test_request_that_was_never_read_is_sent_again_under_any_rules() -> None:
     retired = Facts(FailureKind.RETIRED, can_spend=False, has_next=True, settings=replace(PLAIN, max_attempts=1))
     assert retired.decide() == Retry(0.0)
     assert replace(retired, retries_done=1).decide() == FallBack()
@@ -95,7 +95,7 @@ def test_flap_is_retried_in_place_though_another_is_free() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RETRIABLE if kind.can_fall_back and kind not in SLOW])
-def test_free_deployment_of_the_same_model_comes_before_a_wait(kind: FailureKind) -> None:
+def test_free_deployment_of_the_same_model_is_preferred_to_a_wait(kind: FailureKind) -> None:
     waits_longer = replace(PLAIN, base_delay=0.2)
     failed = Facts(kind, has_next=True, has_free_peer=True, retries_done=1, settings=waits_longer)
     assert isinstance(replace(failed, has_free_same_model=True).decide(), FallBack)
@@ -117,13 +117,13 @@ def waits(step: Step) -> float:
     return step.after_s
 
 
-def test_retry_waits_as_long_as_backoff_says() -> None:
+def test_retry_waits_for_the_backoff() -> None:
     assert Facts(retries_done=0).decide() == Retry(0.2)
     assert Facts(retries_done=1).decide() == Retry(0.4)
 
 
 @pytest.mark.parametrize("kind", FINAL)
-def test_final_failure_ends_the_call_even_if_another_could_be_asked(kind: FailureKind) -> None:
+def test_final_failure_ends_the_call_even_if_another_deployment_is_left(kind: FailureKind) -> None:
     assert Facts(kind, has_next=True).decide() == GiveUp("final error")
 
 
@@ -161,22 +161,22 @@ def test_conflict_is_never_sent_to_another_deployment() -> None:
     assert waits(asked.decide()) == pytest.approx(5.25)
 
 
-def test_upstream_that_asks_to_wait_is_left_for_the_next() -> None:
+def test_upstream_that_requests_a_wait_is_left_for_the_next() -> None:
     limited = Facts(FailureKind.RATE_LIMIT, asked=5.0)
     assert waits(limited.decide()) == pytest.approx(5.25)
     left = replace(limited, has_next=True).decide()
     assert left == FallBack(back_after_s=waits(limited.decide()), is_hint=True)
 
 
-def test_upstream_that_asks_for_less_than_we_wait_anyway_is_retried() -> None:
+def test_upstream_that_requests_less_than_the_backoff_is_retried() -> None:
     assert Facts(FailureKind.RATE_LIMIT, asked=0.1, has_next=True).decide() == Retry(0.2)
 
 
-def test_longest_wait_that_is_asked_for_is_still_granted() -> None:
+def test_longest_requested_wait_is_still_granted() -> None:
     assert waits(Facts(asked=30.0).decide()) == pytest.approx(31.5)
 
 
-def test_call_out_of_time_ends_whatever_else_holds() -> None:
+def test_call_out_of_time_ends_in_any_case() -> None:
     assert Facts(FailureKind.TIMEOUT, is_total=True, has_next=True).decide() == GiveUp("deadline")
     assert Facts(deadline_at=100.0, has_next=True).decide() == GiveUp("deadline")
     assert Facts(FailureKind.AUTH, deadline_at=99.0, has_next=True).decide() == GiveUp("deadline")
@@ -208,12 +208,12 @@ def test_another_model_is_preferred_after_a_timeout(kind: FailureKind) -> None:
     assert replace(CHEAP, kind=kind).decide() == FallBack(back_after_s=0.025, is_last=True)
 
 
-def test_another_model_is_asked_once_the_retries_of_its_own_are_spent() -> None:
+def test_another_model_is_tried_once_the_retries_of_its_own_are_spent() -> None:
     assert replace(CHEAP, retries_done=2).decide() == FallBack()
     assert replace(CHEAP, can_spend=False).decide() == FallBack()
 
 
-def test_deployment_of_the_same_model_is_preferred_at_once_and_the_busy_one_comes_before_other_models() -> None:
+def test_deployment_of_the_same_model_is_preferred_at_once_and_the_busy_one_precedes_other_models() -> None:
     busy = replace(CHEAP, has_only_other_models=False, has_free_peer=True)
     assert busy.decide() == FallBack(back_after_s=0.2, is_last=False)
 
@@ -245,7 +245,7 @@ def test_context_too_long_for_a_model_goes_to_another_model_only() -> None:
     assert replace(too_long, has_other_model=True, settings=NOTHING).decide() == GiveUp("final error")
 
 
-def test_refusal_for_content_is_the_models_answer_unless_the_route_says_otherwise() -> None:
+def test_refusal_for_content_is_the_response_of_the_model_unless_the_route_disagrees() -> None:
     refused = Facts(FailureKind.CONTENT_POLICY, has_next=True, has_other_model=True)
     assert refused.decide() == GiveUp("final error")
     assert replace(refused, settings=ANYTHING).decide() == TO_OTHER_MODEL
@@ -273,27 +273,27 @@ def test_call_out_of_time_goes_to_no_other_model() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT, FailureKind.TRUNCATED])
-def test_call_that_may_have_been_executed_and_must_not_be_twice_is_given_up(kind: FailureKind) -> None:
+def test_non_repeatable_call_that_may_have_been_executed_is_given_up(kind: FailureKind) -> None:
     broken = Facts(kind, has_next=True, has_other_model=True, is_repeatable=False)
     assert broken.decide() == GiveUp("not idempotent: it may have been executed")
     assert not isinstance(replace(broken, is_repeatable=True).decide(), GiveUp)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NETWORK, FailureKind.TIMEOUT])
-def test_call_that_was_never_sent_is_sent_again_whatever_it_is(kind: FailureKind) -> None:
+def test_call_that_was_never_sent_is_sent_again_in_any_case(kind: FailureKind) -> None:
     unsent = Facts(kind, has_next=True, is_repeatable=False, is_before_sending=True)
     assert not isinstance(unsent.decide(), GiveUp)
     assert replace(unsent, retries_done=2).decide() == FallBack()
 
 
 @pytest.mark.parametrize("kind", [FailureKind.RATE_LIMIT, FailureKind.OVERLOADED, FailureKind.MODEL_LOADING])
-def test_call_that_was_refused_at_the_door_is_sent_again_whatever_it_is(kind: FailureKind) -> None:
+def test_call_that_was_refused_unread_is_sent_again_in_any_case(kind: FailureKind) -> None:
     refused = Facts(kind, has_next=True, is_repeatable=False)
     assert isinstance(refused.decide(), Retry)
     assert replace(refused, retries_done=2).decide() == FallBack()
 
 
-def test_call_that_must_not_be_repeated_still_goes_to_another_credential_and_another_model() -> None:
+def test_non_repeatable_call_still_goes_to_another_credential_and_another_model() -> None:
     once = Facts(FailureKind.QUOTA_EXHAUSTED, has_next=True, has_other_model=True, is_repeatable=False)
     assert once.decide() == FallBack()
     assert replace(once, kind=FailureKind.CONTEXT_LENGTH).decide() == TO_OTHER_MODEL

@@ -15,7 +15,7 @@ def after(outcomes: str, *, every_s: float = 0.0) -> FailureRate:
     return recent
 
 
-def test_nothing_known_is_no_failure() -> None:
+def test_unknown_rate_is_no_failure() -> None:
     assert FailureRate(5.0).failure_share(5.0) == 0
     assert FailureRate(5.0).failure_share(500.0) == 0
 
@@ -33,7 +33,7 @@ def test_nothing_but_failures_is_one_and_nothing_but_successes_is_nothing() -> N
 
 @pytest.mark.parametrize("rate", [0.05, 0.4, 0.9])
 @pytest.mark.parametrize("every_s", [0.0, 0.01, 1.0])
-def test_share_is_on_average_what_fails(rate: float, every_s: float) -> None:
+def test_share_is_on_average_the_failing_part(rate: float, every_s: float) -> None:
     dice = random.Random(7)
     recent = FailureRate(0.0)
     shares = []
@@ -65,25 +65,25 @@ def test_silence_fades_the_share() -> None:
     assert shares[4] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_old_attempts_count_less_beside_new_ones() -> None:
+def test_old_attempts_count_less_than_new_ones() -> None:
     recent = after("F" * 200)
     for _ in range(10):
         recent.note(False, 45.0)
     assert recent.failure_share(45.0) < 0.2
 
 
-def test_one_failure_a_minute_tells_little() -> None:
+def test_one_failure_a_minute_proves_little() -> None:
     assert after("F" * 30, every_s=60.0).failure_share(0.0) < 0.15
 
 
-def test_asking_changes_nothing() -> None:
+def test_query_changes_nothing() -> None:
     recent = after("FSF")
     recent.failure_share(100.0)
     recent.snapshot(100.0)
     assert recent.failure_share(0.0) == after("FSF").failure_share(0.0)
 
 
-def test_snapshot_says_on_how_much_the_share_rests_and_cannot_be_changed() -> None:
+def test_snapshot_has_the_evidence_of_the_share_and_cannot_be_changed() -> None:
     seen = after("F" * 1000).snapshot(0.0)
     assert seen.failure_share == 1.0
     assert seen.attempts == pytest.approx(MEMORY)

@@ -40,7 +40,7 @@ def test_delay_is_written_as_a_quantile_or_a_duration(written: str, value: float
 
 
 @pytest.mark.parametrize("written", ["p49", "p100", "p9", "p995", "95", 0.15, None, "", "0s"])
-def test_other_delays_are_refused_with_what_to_write(written: object) -> None:
+def test_other_delays_are_refused_with_a_valid_example(written: object) -> None:
     with pytest.raises(ValueError, match="p50 to p99"):
         parse_after(written)
 
@@ -54,7 +54,7 @@ def test_learned_delay_waits_for_history() -> None:
     assert delay_s(noted(*[0.1] * 20)) == 0.1
 
 
-def test_learned_delay_is_the_quantile_asked_for() -> None:
+def test_learned_delay_is_the_configured_quantile() -> None:
     latency = noted(*(1 + i / 1000 for i in range(1, 101)))
     assert [delay_s(latency, after) for after in ("p50", "p75", "p95", "p99")] == [1.05, 1.075, 1.095, 1.099]
 
@@ -84,7 +84,7 @@ def test_learned_delay_is_no_shorter_than_timers_are() -> None:
 P95 = HedgeSettings(after="p95")
 
 
-def test_learned_delay_is_kept_for_a_moment() -> None:
+def test_learned_delay_is_cached_for_a_moment() -> None:
     delays, latency = HedgeDelays(), noted(*[0.1] * 20)
     assert delays.delay_s(P95, latency, 0.0) == 0.1
     for _ in range(100):
@@ -92,7 +92,7 @@ def test_learned_delay_is_kept_for_a_moment() -> None:
     assert [delays.delay_s(P95, latency, now) for now in (0.0, 0.04, 0.06)] == [0.1, 0.1, 0.2]
 
 
-def test_kept_delay_is_one_deployments_by_one_routes_settings() -> None:
+def test_cached_delay_belongs_to_one_deployment_and_one_route() -> None:
     delays, latency = HedgeDelays(), noted(*(1 + i / 1000 for i in range(1, 101)))
     assert delays.delay_s(P95, latency, 0.0) == 1.095
     assert delays.delay_s(HedgeSettings(after="p50"), latency, 0.0) == 1.05
@@ -101,7 +101,7 @@ def test_kept_delay_is_one_deployments_by_one_routes_settings() -> None:
     assert delays.delay_s(P95, latency, 0.0) == 1.095
 
 
-def test_delay_that_was_not_known_is_known_with_the_next_answer() -> None:
+def test_unknown_delay_is_known_with_the_next_response() -> None:
     delays, latency = HedgeDelays(), noted(*[0.1] * 19)
     assert delays.delay_s(P95, latency, 0.0) is None
     latency.note(0.1, 0.0)

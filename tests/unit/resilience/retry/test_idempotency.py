@@ -28,7 +28,7 @@ def test_model_call_may_be_repeated(path: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", CHANGES)
-def test_what_changes_something_at_the_provider_may_not(method: str, path: str) -> None:
+def test_call_that_changes_state_at_the_provider_may_not(method: str, path: str) -> None:
     assert not BUILT_IN.allows(method, path, is_stateful=False)
 
 
@@ -38,19 +38,19 @@ def test_reading_may_always_be_repeated(method: str, path: str) -> None:
     assert BUILT_IN.allows(method, path, is_stateful=False)
 
 
-def test_call_whose_state_a_provider_keeps_may_not_be_repeated() -> None:
+def test_call_whose_state_a_provider_stores_may_not_be_repeated() -> None:
     assert not BUILT_IN.allows("POST", "/v1/responses", is_stateful=True)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "/V1/chat/completions", "/v1//chat/completions", "/v1/chat"])
-def test_path_that_is_only_nearly_a_known_one_may_not_be_repeated(path: str) -> None:
+def test_path_that_is_only_similar_to_a_known_one_may_not_be_repeated(path: str) -> None:
     assert not BUILT_IN.allows("POST", path, is_stateful=False)
 
 
 # overrides
 
 
-def test_override_goes_before_the_built_in_rules_in_both_directions() -> None:
+def test_override_outranks_the_built_in_rules_in_both_directions() -> None:
     chosen = Repeatable({"/v1/batches": True, "/v1/embeddings": False})
     assert chosen.allows("POST", "/v1/batches", is_stateful=False)
     assert not chosen.allows("POST", "/v1/embeddings", is_stateful=False)
@@ -59,7 +59,7 @@ def test_override_goes_before_the_built_in_rules_in_both_directions() -> None:
     assert not chosen.allows("POST", "/v1/files", is_stateful=False)
 
 
-def test_override_says_it_for_stateful_calls_and_for_reading_too() -> None:
+def test_override_applies_to_stateful_and_read_calls_too() -> None:
     chosen = Repeatable({"/v1/responses": True, "/v1/models": False})
     assert chosen.allows("POST", "/v1/responses", is_stateful=True)
     assert not chosen.allows("GET", "/v1/models", is_stateful=False)
@@ -98,7 +98,7 @@ def test_failure_that_leaves_it_open_may_have_executed_the_call(kind: FailureKin
     assert may_have_executed(Failure(kind, "broken"))
 
 
-def test_kinds_that_leave_it_open_are_those_of_broken_and_silent_exchanges() -> None:
+def test_ambiguous_kinds_are_those_of_broken_and_silent_exchanges() -> None:
     assert {FailureKind.TIMEOUT, FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.MALFORMED} < set(PERHAPS)
     assert {FailureKind.SERVER_ERROR, FailureKind.CONFLICT} < set(PERHAPS)
 
@@ -114,7 +114,7 @@ def test_part_of_a_request_executes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_perhaps"), [(503, False), (500, True), (502, True), (504, True)])
-def test_service_that_says_it_is_unavailable_has_executed_nothing(status: int, is_perhaps: bool) -> None:
+def test_service_that_reports_itself_unavailable_has_executed_nothing(status: int, is_perhaps: bool) -> None:
     """OpenAI uses `server_error` for both; a 503 means that nothing was executed."""
     answer = UpstreamErrorResponse(status, "", (), b'{"error": {"type": "server_error"}}')
     assert may_have_executed(Failure(FailureKind.SERVER_ERROR, "answered", answer=answer)) == is_perhaps
@@ -123,5 +123,5 @@ def test_service_that_says_it_is_unavailable_has_executed_nothing(status: int, i
 
 
 @pytest.mark.parametrize("kind", FailureKind)
-def test_error_inside_an_answer_that_had_begun_well_comes_after_the_execution(kind: FailureKind) -> None:
+def test_error_inside_a_begun_response_happens_after_the_execution(kind: FailureKind) -> None:
     assert may_have_executed(Failure(kind, "an error event", is_after_head=True))

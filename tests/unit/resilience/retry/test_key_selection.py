@@ -19,7 +19,7 @@ def pick(*keys: KeyState, is_ranked: bool = False) -> int:
 
 
 @pytest.mark.parametrize("worse", [FAILED, RESTS, FULL, replace(FREE, wait_s=0.5)])
-def test_key_that_could_be_used_now_comes_before_one_that_could_not(worse: KeyState) -> None:
+def test_key_that_is_available_now_precedes_one_that_is_not(worse: KeyState) -> None:
     busy = replace(FREE, in_flight=9, last_use=9)
     assert (pick(worse, busy), pick(busy, worse)) == (1, 0)
     assert (pick(worse, busy, is_ranked=True), worse.is_free, busy.is_free) == (1, False, True)
@@ -32,11 +32,11 @@ def test_least_loaded_key_is_taken_and_of_equal_ones_the_least_recently_used() -
     assert pick(FREE, FREE) == 0
 
 
-def test_ranked_keys_are_taken_in_their_order_whatever_their_load() -> None:
+def test_ranked_keys_are_taken_in_their_order_for_any_load() -> None:
     assert pick(replace(FREE, in_flight=9, last_use=9), FREE, is_ranked=True) == 0
 
 
-def test_where_all_rest_the_first_to_come_back_is_taken() -> None:
+def test_with_all_in_cooldown_the_first_to_come_back_is_taken() -> None:
     assert pick(RESTS, replace(RESTS, rests_until=50.0), replace(RESTS, rests_until=70.0)) == 1
 
 
@@ -44,7 +44,7 @@ def test_where_none_has_room_the_shortest_wait_is_taken() -> None:
     assert pick(FULL, replace(FREE, wait_s=3.0), replace(FREE, wait_s=1.0, in_flight=5)) == 2
 
 
-def test_key_that_failed_in_this_call_comes_after_one_that_rests() -> None:
+def test_key_that_failed_in_this_call_comes_after_one_in_cooldown() -> None:
     assert pick(FAILED, RESTS) == 1
 
 
@@ -63,7 +63,7 @@ def test_key_that_failed_in_this_call_comes_after_one_that_rests() -> None:
         (FailureKind.TIMEOUT, False),
     ],
 )
-def test_what_is_about_the_key_gives_way_to_another(kind: FailureKind, expected: bool) -> None:
+def test_failure_of_the_key_leads_to_another(kind: FailureKind, expected: bool) -> None:
     assert gives_way(Failure(kind, ""), is_repeatable=True) is expected
 
 

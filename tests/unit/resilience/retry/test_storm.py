@@ -34,7 +34,7 @@ def functions_of(path: Path) -> frozenset[str]:
 # virtual time
 
 
-def test_what_is_due_at_the_same_instant_happens_in_order_of_asking() -> None:
+def test_simultaneous_events_happen_in_order_of_arrival() -> None:
     timeline, seen = Timeline(), list[str]()
     for name, at in (("c", 2.0), ("a", 1.0), ("b", 1.0)):
         timeline.at(at, lambda name=name: seen.append(name))  # type: ignore[misc]  # the default binds the name
@@ -45,7 +45,7 @@ def test_what_is_due_at_the_same_instant_happens_in_order_of_asking() -> None:
 
 
 @pytest.mark.parametrize(("is_told", "served_at"), [(True, 20.0), (False, 22.0)])
-def test_provider_that_is_told_drops_what_nobody_waits_for(is_told: bool, served_at: float) -> None:
+def test_provider_that_sees_disconnects_drops_abandoned_requests(is_told: bool, served_at: float) -> None:
     timeline, served = Timeline(), list[float]()
     provider = Provider(timeline, 1.0, (10.0, 20.0), is_told)
     requests = [Request(lambda: served.append(timeline.now)) for _ in range(3)]
@@ -65,7 +65,7 @@ def test_provider_that_is_told_drops_what_nobody_waits_for(is_told: bool, served
 
 
 @pytest.mark.parametrize("rate", [200, 280])
-def test_naive_retries_keep_a_provider_down(rate: int) -> None:
+def test_naive_retries_prevent_the_recovery_of_a_provider(rate: int) -> None:
     """Scenario A45: twice the rate exceeds the capacity."""
     course = storm(metastable.NAIVE, rate)
     assert course.recovered_s is None
@@ -80,7 +80,7 @@ def test_without_retries_the_queue_drains() -> None:
 
 
 @pytest.mark.parametrize(("rate", "most_s"), [(140, 6), (200, 6), (280, 12)])
-def test_our_policies_let_it_come_back(rate: int, most_s: int) -> None:
+def test_our_policies_allow_a_recovery(rate: int, most_s: int) -> None:
     """Scenario A46."""
     course = storm(metastable.OURS, rate)
     assert course.recovered_s is not None
@@ -112,7 +112,7 @@ def test_recovery_is_no_luck_of_one_length_of_outage() -> None:
     assert metastable.whenever(lengths_s=(7, 11)).verdict == "holds"
 
 
-def test_provider_that_is_told_of_timeouts_comes_back_at_once() -> None:
+def test_provider_that_sees_timeouts_comes_back_at_once() -> None:
     """Scenario A48."""
     assert storm(metastable.TOLD, 280).recovered_s in (0, 1)
 
@@ -161,7 +161,7 @@ def test_full_jitter_halves_the_calls_of_contending_writers() -> None:
 # circuit breakers, and throttles of the client
 
 
-def test_naive_window_opens_by_chance_and_ours_does_not() -> None:
+def test_naive_window_opens_by_chance_and_the_breaker_does_not() -> None:
     """Scenario A12, 10,000 calls."""
     trips = {each.name: each.trips for each in breakers.false_opens(calls=10_000, rates=(0.3,))}
     assert trips[breakers.naive(10)] > 200
@@ -192,7 +192,7 @@ def test_dead_provider_is_probed_now_and_then() -> None:
 # results
 
 
-def test_broken_promise_is_named() -> None:
+def test_missed_target_is_named() -> None:
     points = [Point(scheme, rate, 0.5, 3.0) for scheme in budgets.SCHEMES for rate in (0.01, 0.3, 0.4, 1.0)]
     broken = [row.broken for row in budgets.rows(points) if row.broken]
     assert "brownout llm_guard, adaptive, 40 % fail: 3.000, 50.00 % against ≤ 1.75, ≥ 95 %" in broken

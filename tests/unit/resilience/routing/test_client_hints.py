@@ -9,7 +9,7 @@ READ, WHOLE, RETRY = "x-stainless-read-timeout", "x-stainless-timeout", "x-stain
 
 @pytest.mark.parametrize("name", [READ, WHOLE])
 @pytest.mark.parametrize(("said", "seconds"), [("600", 600.0), ("600.0", 600.0), ("0.3", 0.3), ("1", 1.0)])
-def test_client_waits_as_long_as_it_says(name: str, said: str, seconds: float) -> None:
+def test_client_timeout_is_the_value_of_its_header(name: str, said: str, seconds: float) -> None:
     assert patience_s({name: said}) == seconds
 
 
@@ -17,11 +17,11 @@ def test_client_waits_as_long_as_it_says(name: str, said: str, seconds: float) -
 @pytest.mark.parametrize(
     "said", ["NOT_GIVEN", "None", "0", "0.0", "-5", "nan", "inf", "-inf", "1e999", "", "soon", "5s", "Timeout(read=5)"]
 )
-def test_client_that_says_nothing_useful_waits_for_nobody_knows_how_long(name: str, said: str) -> None:
+def test_useless_value_leaves_the_client_timeout_unknown(name: str, said: str) -> None:
     assert patience_s({name: said}) is None
 
 
-def test_client_without_the_headers_says_nothing() -> None:
+def test_client_without_the_headers_has_no_timeout() -> None:
     assert patience_s({"timeout": "5", "x-stainless-lang": "python"}) is None
 
 
@@ -45,12 +45,12 @@ def test_shorter_of_two_waits_counts_and_nonsense_does_not(read: str, whole: str
         (0.02, 0.01),  # half, where 100 ms would leave nothing
     ],
 )
-def test_answer_is_due_shortly_before_the_client_gives_up(patience: float, within: float) -> None:
+def test_response_is_due_shortly_before_the_client_gives_up(patience: float, within: float) -> None:
     assert decide_within_s(patience) == pytest.approx(within)
 
 
 @pytest.mark.parametrize("patience", [1e-9, 0.001, 0.07, 0.99, 7.0, 1e6, 1e300])
-def test_answer_is_always_due_after_some_time_and_before_the_client_gives_up(patience: float) -> None:
+def test_response_is_always_due_after_some_time_and_before_the_client_gives_up(patience: float) -> None:
     assert 0 < decide_within_s(patience) <= patience
 
 
@@ -68,7 +68,7 @@ def test_call_without_a_count_is_the_first() -> None:
     assert retry_count({}) == 0
 
 
-def test_what_is_no_address_is_not_this_machine() -> None:
+def test_invalid_address_is_not_this_machine() -> None:
     assert not any(map(is_loopback, (None, "", "localhost", "127.0.0.1.example", "0.0.0.0")))
     assert is_loopback("127.8.9.1")
 
@@ -79,7 +79,7 @@ def test_what_is_no_address_is_not_this_machine() -> None:
     ("127.0.0.1", "1.0", (), False), ("127.0.0.1", "1.1", ("x-forwarded-for",), False),
     ("127.0.0.1", "1.1", ("host", "forwarded"), False), ("127.0.0.1", "1.1", ("via",), False),
 ])  # fmt: skip
-def test_client_behind_a_proxy_on_this_machine_is_not_on_it(
+def test_client_of_a_proxy_on_this_machine_is_not_on_it(
     peer: str | None, version: str, names: tuple[str, ...], is_here: bool
 ) -> None:
     assert is_local(peer, version, names) is is_here

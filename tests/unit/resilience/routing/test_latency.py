@@ -59,7 +59,7 @@ def test_sample_forgets_after_five_minutes_to_the_second() -> None:
     assert latency.snapshot(WINDOW_S + 1).count == 0
 
 
-def test_sample_keeps_the_last_512() -> None:
+def test_sample_retains_the_last_512() -> None:
     latency = noted(*[9.0] * CAPACITY)
     for i in range(CAPACITY - 1):
         latency.note(1.0, i / CAPACITY)
@@ -70,7 +70,7 @@ def test_sample_keeps_the_last_512() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sample_is_the_same_however_often_it_is_looked_at(seed: int) -> None:
+def test_sample_is_the_same_after_any_number_of_reads(seed: int) -> None:
     at_once, now_and_then, at_last = Latency(), Latency(), Latency()
     all_of_them, draw = (at_once, now_and_then, at_last), random.Random(seed)
     now = 0.0
@@ -87,7 +87,7 @@ def test_sample_is_the_same_however_often_it_is_looked_at(seed: int) -> None:
     assert 0 < at_last.snapshot(now).cut < at_last.snapshot(now).count
 
 
-def test_sample_that_nobody_looks_at_is_the_last_512_as_well() -> None:
+def test_sample_that_is_never_read_is_the_last_512_as_well() -> None:
     at_once, at_last = Latency(), Latency()
     for i in range(2 * CAPACITY):
         for latency in (at_once, at_last):
@@ -109,7 +109,7 @@ def test_cut_exchange_is_longer_than_all_that_finished() -> None:
     assert latency.snapshot(0.0) == LatencySnapshot(p50_s=1.0, p95_s=None, p99_s=None, count=100, cut=10)
 
 
-def test_cut_before_the_median_says_nothing() -> None:
+def test_cut_before_the_median_proves_nothing() -> None:
     latency = hundred()
     latency.note_cut(50.9, 0.0)
     assert latency.snapshot(0.0).cut == 0
@@ -126,13 +126,13 @@ def test_deployment_that_never_finishes_has_infinite_quantiles_and_is_then_forgo
     assert latency.quantile(0.05, WINDOW_S) is None
 
 
-def test_cut_is_judged_by_what_is_remembered_only() -> None:
+def test_cut_is_judged_only_by_the_remembered_sample() -> None:
     latency = noted(*[60.0] * 30)
     latency.note_cut(1.0, WINDOW_S)
     assert latency.snapshot(WINDOW_S).cut == 1
 
 
-def test_known_is_a_number_to_calculate_with() -> None:
+def test_missing_or_infinite_latency_is_unknown() -> None:
     assert [known(each) for each in (None, inf, 0.0, 2.0)] == [None, None, 0.0, 2.0]
 
 

@@ -26,7 +26,7 @@ def firsts(candidates: list[LoadCandidate], how: Balance, times: int = 20_000) -
 
 
 @each_how
-def test_nobody_and_a_single_one_need_no_draw(how: Balance) -> None:
+def test_none_or_a_single_one_needs_no_draw(how: Balance) -> None:
     assert arranged([], how, lots()) == ()
     assert arranged([LoadCandidate(3)], how, lots()) == (0,)
 
@@ -59,7 +59,7 @@ def test_weights_are_shares_of_the_first_place() -> None:
     assert shares == pytest.approx([0.6, 0.3, 0.1], abs=0.015)
 
 
-def test_weights_hold_among_the_rest_too() -> None:
+def test_weights_hold_among_the_remaining_too() -> None:
     """When the first choice has failed, the remaining candidates are ordered by their weights."""
     dice = random.Random(5)
     candidates = [LoadCandidate(0, weight) for weight in (6.0, 3.0, 1.0)]
@@ -73,12 +73,12 @@ def test_extreme_draws_and_weights_do_not_fail() -> None:
     assert sorted(arranged(candidates, "weighted", lots(0.0, 1 - 2**-53))) == [0, 1]
 
 
-def test_least_loaded_comes_first_for_its_weight() -> None:
+def test_least_loaded_is_first_for_its_weight() -> None:
     candidates = [LoadCandidate(0, 1.0, 3), LoadCandidate(0, 4.0, 8), LoadCandidate(0, 1.0, 1)]
     assert arranged(candidates, "least_loaded", lots(0.1, 0.2, 0.3)) == (2, 1, 0)
 
 
-def test_equally_loaded_ones_come_by_lot() -> None:
+def test_equally_loaded_ones_are_in_random_order() -> None:
     candidates = [LoadCandidate(0), LoadCandidate(0), LoadCandidate(0)]
     assert arranged(candidates, "least_loaded", lots(0.5, 0.9, 0.1)) == (2, 0, 1)
     assert firsts(candidates, "least_loaded") == pytest.approx([1 / 3] * 3, abs=0.015)
@@ -112,7 +112,7 @@ def test_unknown_one_counts_as_the_best_known_until_it_is_as_busy() -> None:
     assert arranged([*known, LoadCandidate(0, in_flight=15)], "latency", lots(*draws)) == (1, 0, 2)
 
 
-def test_where_nothing_is_known_the_load_decides() -> None:
+def test_without_history_the_load_decides() -> None:
     candidates = [LoadCandidate(0, in_flight=3), LoadCandidate(0, in_flight=1)]
     assert arranged(candidates, "latency", lots(0.1, 0.2)) == (1, 0)
 
@@ -145,7 +145,7 @@ def test_other_priorities_are_refused(value: object) -> None:
         ((0.5, 0.1, 0.9), (1, 0, 2)),
     ],
 )
-def test_those_that_fail_much_more_than_the_best_of_their_group_come_last_in_it(
+def test_those_that_fail_much_more_than_the_best_of_their_group_are_last_in_it(
     shares: tuple[float, ...], order: tuple[int, ...]
 ) -> None:
     """The third candidate is alone in its group."""

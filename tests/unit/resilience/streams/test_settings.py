@@ -16,7 +16,7 @@ def test_recovery_is_named(written: object, meant: str) -> None:
 
 
 @pytest.mark.parametrize("written", [True, None, 1, "on", "Continue"])
-def test_other_words_are_refused(written: object) -> None:
+def test_unknown_values_are_refused(written: object) -> None:
     with pytest.raises(ValueError, match="off, auto, continue or restart"):
         parse_recover(written)
 
@@ -42,5 +42,5 @@ def test_by_itself_a_stream_is_recovered_only_where_a_deployment_takes_a_beginni
         (Failure(FailureKind.INTERNAL, ""), False),
     ],
 )
-def test_stream_that_died_of_what_another_may_survive_is_gone_on_with(failure: Failure, may: bool) -> None:
+def test_stream_that_died_of_what_another_may_survive_is_resumed(failure: Failure, may: bool) -> None:
     assert may_recover(failure) is may

@@ -109,7 +109,7 @@ def test_failures_that_are_many_by_chance_are_not_taken_for_an_overload(
 
 @pytest.mark.parametrize("times", [1.2, 2.0, 5.0])
 @pytest.mark.parametrize("capacity", [20.0, 100.0])
-def test_overload_is_kept_to_what_the_provider_takes(capacity: float, times: float) -> None:
+def test_overload_is_limited_to_what_the_provider_takes(capacity: float, times: float) -> None:
     world = World(overloaded(capacity))
     world.run(capacity * times, 0.0, 10.0)
     world.run(capacity * times, 10.0, 60.0)
@@ -118,7 +118,7 @@ def test_overload_is_kept_to_what_the_provider_takes(capacity: float, times: flo
     assert len(world.sent) / 50 <= 1.15 * capacity
 
 
-def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
+def test_overload_that_becomes_random_failures_is_admitted_again() -> None:
     world = World(overloaded(50.0))
     world.run(100.0, 0.0, 20.0)
     assert world.throttle.snapshot(20.0).phase in ("trying", "throttling")
@@ -129,7 +129,7 @@ def test_overload_that_becomes_random_failures_is_let_through_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rate_that_loses_good_answers_is_given_up(seed: int) -> None:
+def test_rate_that_loses_good_responses_is_given_up(seed: int) -> None:
     """The throttle was started by chance."""
     world = World(at_random(0.9), seed)
     world.throttle._before = TrialBaseline(100.0, 0.9)
@@ -190,7 +190,7 @@ def test_provider_that_takes_more_again_is_sent_more() -> None:
     assert world.sent_per_s >= 98
 
 
-def test_rate_that_nobody_needs_is_forgotten() -> None:
+def test_unneeded_rate_is_forgotten() -> None:
     world = World(at_random(0.0))
     world.throttle._try(0.5, 20.0, 0.0)
     world.throttle._keep(0.0)
@@ -216,7 +216,7 @@ def test_trial_does_not_wait_for_answers_that_take_a_minute() -> None:
     assert world.sent_per_s >= 19
 
 
-def test_trial_that_is_left_alone_holds_nobody_back_later() -> None:
+def test_unfinished_trial_delays_no_later_call() -> None:
     world = World(at_random(0.5), answer_s=60.0)
     world.run(100.0, 0.0, 61.0)
     world.throttle._try(0.5, 1.0, 61.0)
@@ -238,7 +238,7 @@ def test_reset_forgets_the_rate_and_the_next_trial_begins_at_once() -> None:
     assert world.throttle.snapshot(13.0).rate is not None
 
 
-def test_call_that_was_not_sent_gives_its_turn_back() -> None:
+def test_call_that_was_not_sent_returns_its_turn() -> None:
     world = World(overloaded(20.0))
     world.run(100.0, 0.0, 10.0)
     throttle = world.throttle
@@ -251,23 +251,23 @@ def test_call_that_was_not_sent_gives_its_turn_back() -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4, 0.8])
-def test_trial_is_decided_by_what_becomes_of_the_share(share: float) -> None:
+def test_trial_is_decided_by_the_later_share(share: float) -> None:
     calls = 400
     assert judge(share, calls, 0, has_helped=False) == "helps"
     assert judge(share, calls, round(calls * share), has_helped=False) == "helps_not"
 
 
-def test_undecided_trial_leans_to_what_has_helped_before() -> None:
+def test_undecided_trial_favours_the_earlier_winner() -> None:
     assert judge(0.2, 10, 0, has_helped=True) == "likely"
     assert judge(0.2, 10, 0, has_helped=False) == "unlikely"
 
 
-def test_share_is_taken_for_what_it_is_without_luck() -> None:
+def test_share_without_luck_is_used_unchanged() -> None:
     assert at_least(0.2, 25) == pytest.approx(0.12)
     assert at_least(0.0, 25) == 0.02
 
 
-def test_usual_share_follows_what_it_has_become() -> None:
+def test_usual_share_follows_its_recent_value() -> None:
     usual = FailureShare()
     usual.add(0, 1_000_000)
     usual.add(1000, 10_000)

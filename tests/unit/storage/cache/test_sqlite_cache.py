@@ -62,12 +62,12 @@ async def test_answer_is_there_after_a_restart_and_ages_on(
     await again.close()
 
 
-async def test_nobody_else_can_look_into_the_file(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_no_other_user_can_read_the_file(cache: SqliteCache, tmp_path: Path) -> None:
     await cache.put(KEY, answer(), 60)
     assert {path.stat().st_mode & 0o077 for path in files(tmp_path)} == {0}
 
 
-async def test_nothing_is_made_by_looking(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_reading_creates_nothing(cache: SqliteCache, tmp_path: Path) -> None:
     assert await cache.get(KEY) is None
     assert not files(tmp_path)
 
@@ -86,14 +86,14 @@ async def test_numbers_are_by_route(cache: SqliteCache) -> None:
     assert cache.snapshot().routes == {}
 
 
-async def test_what_is_purged_is_gone_from_the_disk(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_purged_data_is_removed_from_the_disk(cache: SqliteCache, tmp_path: Path) -> None:
     await cache.put(KEY, answer(b'"a secret answer"'), 60)
     assert any(b"a secret answer" in path.read_bytes() for path in files(tmp_path))
     await cache.purge(None)
     assert not any(b"a secret answer" in path.read_bytes() for path in files(tmp_path))
 
 
-async def test_what_has_lasted_its_time_is_forgotten_by_and_by(cache: SqliteCache, clock: SteppedClock) -> None:
+async def test_expired_entries_are_removed_gradually(cache: SqliteCache, clock: SteppedClock) -> None:
     await cache.put(KEY, answer(), 60)
     clock.advance(61)
     cache.sweep()
@@ -109,7 +109,7 @@ async def test_smaller_limit_holds_from_the_next_sweep_on(cache: SqliteCache) ->
     assert await cache.get(KEY) is None
 
 
-async def test_answer_from_the_future_is_not_given(cache: SqliteCache, clock: SteppedClock) -> None:
+async def test_response_from_the_future_is_not_returned(cache: SqliteCache, clock: SteppedClock) -> None:
     await cache.put(KEY, answer(), 1e6)
     clock._wall_offset_s -= 30
     assert (await cache.get(KEY)) is not None
@@ -138,7 +138,7 @@ async def test_answer_that_cannot_be_read_is_not_there(cache: SqliteCache, tmp_p
     file.close()
 
 
-async def test_folder_that_is_gone_costs_the_cache_and_no_call(clock: SteppedClock) -> None:
+async def test_missing_folder_costs_the_cache_and_no_call(clock: SteppedClock) -> None:
     def nowhere() -> Path:
         raise FileNotFoundError(2, "there is no home directory")
 
@@ -205,7 +205,7 @@ async def test_answers_that_wait_for_a_disk_are_bounded(
     assert await cache.get(KEY) is not None
 
 
-async def test_answer_that_is_written_late_is_kept_all_the_same(
+async def test_response_that_is_written_late_is_stored_all_the_same(
     cache: SqliteCache, clock: SteppedClock, stuck: Callable[[str], threading.Event]
 ) -> None:
     go_on = stuck("put")
@@ -252,7 +252,7 @@ async def test_loop_that_is_late_itself_is_not_taken_for_a_disk_that_hangs(tmp_p
     await cache.close()
 
 
-async def test_more_than_can_wait_costs_nobody_else_the_cache(
+async def test_overflow_of_pending_writes_leaves_the_cache_to_other_calls(
     cache: SqliteCache, stuck: Callable[[str], threading.Event]
 ) -> None:
     await cache.put(KEY, answer(), 60)
@@ -267,7 +267,7 @@ async def test_more_than_can_wait_costs_nobody_else_the_cache(
     assert await cache.get(KEY) is not None
 
 
-async def test_call_that_is_cancelled_while_it_looks_leaves_nothing(
+async def test_call_that_is_cancelled_during_its_lookup_leaves_nothing(
     cache: SqliteCache, stuck: Callable[[str], threading.Event]
 ) -> None:
     await cache.put(KEY, answer(), 60)
@@ -281,7 +281,7 @@ async def test_call_that_is_cancelled_while_it_looks_leaves_nothing(
     assert await cache.get(KEY) is not None
 
 
-async def test_closed_store_keeps_and_gives_nothing(cache: SqliteCache) -> None:
+async def test_closed_store_stores_and_returns_nothing(cache: SqliteCache) -> None:
     await cache.put(KEY, answer(), 60)
     await cache.close()
     await cache.close()

@@ -14,7 +14,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"x" * 8, b"x" * 9, CONTENT * 10])
-def test_what_is_sealed_is_opened_by_the_same_key(content: bytes) -> None:
+def test_sealed_data_is_opened_by_the_same_key(content: bytes) -> None:
     sealing = BodyEncryption([ONE])
     assert sealing.open(sealing.seal(content, "a"), "a", sealing.newest) == content
 
@@ -38,7 +38,7 @@ def test_newest_key_seals_and_all_open() -> None:
         BodyEncryption([ONE]).open(sealed, "a", old.newest)
 
 
-def test_name_of_a_key_does_not_tell_it() -> None:
+def test_name_of_a_key_does_not_reveal_it() -> None:
     name = BodyEncryption([ONE]).newest
     assert len(name) == 16
     assert ONE.hex() not in name

@@ -13,8 +13,8 @@ from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, StoredCall
 from llm_guard.storage.errors import DiskFullError, StoreError
-from tests.fakes.kept import ANSWER, BODY, deferred_call, letter, stored_request
 from tests.fakes.small_disk import fill, small_disk
+from tests.fakes.stored_calls import ANSWER, BODY, deferred_call, letter, stored_request
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def large(number: int) -> StoredCall:
     return letter(f"large-{number}", 1000.0 + number, request=stored_request(b"x" * 60_000))
 
 
-def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(small_disk: Path) -> None:
+def test_full_disk_takes_nothing_but_allows_reads_and_deletions_and_then_recovers(small_disk: Path) -> None:
     store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
     try:
         number = 0
@@ -60,7 +60,7 @@ def test_full_disk_takes_nothing_but_lets_all_be_read_deleted_and_then_goes_on(s
         store.close()
 
 
-def test_disk_that_is_full_of_others_things_tells_so_from_the_beginning(small_disk: Path) -> None:
+def test_disk_filled_by_others_is_reported_from_the_beginning(small_disk: Path) -> None:
     fill(small_disk)
     store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
     with pytest.raises(DiskFullError):
@@ -71,7 +71,7 @@ def test_disk_that_is_full_of_others_things_tells_so_from_the_beginning(small_di
     store.close()
 
 
-def test_without_its_reserve_a_full_disk_says_so_when_something_is_deleted(small_disk: Path) -> None:
+def test_without_its_reserve_a_full_disk_is_reported_at_a_deletion(small_disk: Path) -> None:
     store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
     store.add(deferred_call())
     store.add(letter("b"))
@@ -84,7 +84,7 @@ def test_without_its_reserve_a_full_disk_says_so_when_something_is_deleted(small
     store.close()
 
 
-def test_lock_that_another_process_holds_is_waited_for_and_then_told(
+def test_lock_of_another_process_is_waited_for_and_then_reported(
     store: SqliteCallStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_guard.storage.sqlite_file._BUSY_S", 0.01)
@@ -108,7 +108,7 @@ def test_lock_that_another_process_holds_is_waited_for_and_then_told(
     assert store.answer(begun.id, ANSWER, 1, 1001)
 
 
-def test_broken_file_is_moved_aside_and_what_comes_is_kept(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_broken_file_is_moved_aside_and_new_calls_are_stored(store: SqliteCallStore, tmp_path: Path) -> None:
     (tmp_path / "calls.db").write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError, match="not a database"):
         store.get("a")
@@ -119,7 +119,7 @@ def test_broken_file_is_moved_aside_and_what_comes_is_kept(store: SqliteCallStor
     assert (tmp_path / "calls.db.broken-1").read_bytes().startswith(b"no database")
 
 
-def test_folder_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+def test_unavailable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = SqliteCallStore(lambda: tmp_path / "file" / "state", "one", Bodies("plain", None))
     with pytest.raises(StoreError):

@@ -53,7 +53,7 @@ def test_process_that_was_killed_has_ended(tmp_path: Path) -> None:
     assert lock(tmp_path, "2").ended() == ["gateway-a-runner-1"]
 
 
-def test_processes_of_other_gateways_are_not_looked_at(tmp_path: Path) -> None:
+def test_processes_of_other_gateways_are_ignored(tmp_path: Path) -> None:
     for gateway in ("gateway-b", "gateway-a-b"):
         other = lock(tmp_path, "1", gateway)
         other.hold()
@@ -61,7 +61,7 @@ def test_processes_of_other_gateways_are_not_looked_at(tmp_path: Path) -> None:
     assert lock(tmp_path, "2").ended() == []
 
 
-def test_process_that_stops_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_process_that_stops_leaves_no_lock(tmp_path: Path) -> None:
     held = lock(tmp_path, "1")
     held.hold()
     held.release()

@@ -22,7 +22,7 @@ from llm_guard.storage.calls.sqlite_store import INTERRUPTED, SqliteCallStore
 from llm_guard.storage.calls.store import CallFailure, CallFilter, CallStats, StoredCall
 from llm_guard.storage.errors import StoreError
 from llm_guard.storage.sqlite_file import SqliteFile
-from tests.fakes.kept import ANSWER, BODY, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, BODY, FAILED, deferred_call, letter, stored_request
 
 PLAIN = Bodies("plain", None)
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -99,7 +99,7 @@ def die(held: RunnerLock) -> None:
     held._held = None
 
 
-def test_restarted_gateway_takes_over_at_once_what_its_killed_process_ran(tmp_path: Path, opened: Opening) -> None:
+def test_restarted_gateway_takes_over_at_once_the_calls_of_its_killed_process(tmp_path: Path, opened: Opening) -> None:
     before, after = runner(tmp_path, "1"), runner(tmp_path, "2")
     opened(before).add(deferred_call("a"), deferred_call("b", request=stored_request(is_repeatable=False)))
     killed, restarted = opened(before), opened(after)
@@ -121,7 +121,7 @@ def test_another_gateway_waits_for_the_lease_of_a_killed_process(tmp_path: Path,
     assert other.recover(1010.0) == 1
 
 
-def test_gateway_that_stops_leaves_no_lock_behind(tmp_path: Path, opened: Opening) -> None:
+def test_gateway_that_stops_leaves_no_lock(tmp_path: Path, opened: Opening) -> None:
     store = opened(runner(tmp_path, "1"))
     store.add(deferred_call("a"))
     store.begin(1000.0, 9, 10.0)
@@ -133,7 +133,7 @@ def test_gateway_that_stops_leaves_no_lock_behind(tmp_path: Path, opened: Openin
 # wall clock that is set
 
 
-def test_what_is_queued_or_runs_gets_its_times_in_the_new_clock(store: SqliteCallStore) -> None:
+def test_queued_and_running_calls_get_their_times_in_the_new_clock(store: SqliteCallStore) -> None:
     store.add(
         deferred_call("runs"),
         deferred_call("queued", due_at=1002.0),
@@ -149,7 +149,7 @@ def test_what_is_queued_or_runs_gets_its_times_in_the_new_clock(store: SqliteCal
     assert store.put_back("runs", None, 5001.0, 5001.0)
 
 
-def test_nothing_is_made_where_nothing_is_kept(tmp_path: Path, store: SqliteCallStore) -> None:
+def test_nothing_is_created_when_nothing_is_stored(tmp_path: Path, store: SqliteCallStore) -> None:
     store.reschedule({})
     store.reschedule({"a": (1.0, 2.0)})
     assert list(tmp_path.iterdir()) == []
@@ -159,7 +159,7 @@ def test_nothing_is_made_where_nothing_is_kept(tmp_path: Path, store: SqliteCall
 
 
 @pytest.mark.parametrize("bodies", [PLAIN, sealed(NEW)], ids=["plain", "encrypted"])
-def test_call_comes_back_as_it_was_after_a_restart(opened: Opening, bodies: Bodies) -> None:
+def test_call_is_unchanged_after_a_restart(opened: Opening, bodies: Bodies) -> None:
     request = stored_request(b"\x00\xff" * 5000, is_repeatable=False, upstream_name="a", is_stream=True, priority=2)
     one = letter("one", request=request, webhook="done", client=None, rounds=2)
     other = deferred_call("other", deadline_at=None, request=stored_request(b"", model="é\n"))
@@ -171,13 +171,13 @@ def test_call_comes_back_as_it_was_after_a_restart(opened: Opening, bodies: Bodi
     assert [again.get("one"), again.get("other"), again.get("third")] == [one, other, None]
 
 
-def test_nobody_else_can_read_it(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_no_other_user_can_read_it(store: SqliteCallStore, tmp_path: Path) -> None:
     store.add(letter())
     assert {each.name for each in tmp_path.iterdir()} >= {"calls.db", "calls.db-wal", "calls.reserve"}
     assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
 
 
-def test_nothing_is_made_before_something_is_kept(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_nothing_is_created_before_something_is_stored(store: SqliteCallStore, tmp_path: Path) -> None:
     assert store.get("a") is None
     assert store.find(CallFilter(), 10, None) == store.begin(0, 10, 30) == store.unnotified("done", 10) == []
     assert store.requeue(CallFilter(), 0, 1) == []
@@ -224,7 +224,7 @@ def test_call_in_no_state_that_there_is_is_refused(store: SqliteCallStore, wrong
 # states of a call
 
 
-def test_what_is_due_is_begun_once_the_longest_due_first(opened: Opening) -> None:
+def test_due_calls_are_begun_once_the_longest_due_first(opened: Opening) -> None:
     one, other = opened("one"), opened("two")
     for number, due_at in enumerate((30.0, 10.0, 20.0, 99.0)):
         one.add(deferred_call(str(number), due_at=due_at))
@@ -237,7 +237,7 @@ def test_what_is_due_is_begun_once_the_longest_due_first(opened: Opening) -> Non
     assert other.begin(50, 10, 30) == []
 
 
-def test_only_what_is_asked_for_is_begun(store: SqliteCallStore) -> None:
+def test_only_requested_calls_are_begun(store: SqliteCallStore) -> None:
     store.add(deferred_call("later"))
     store.add(letter("letter", state="queued", due_at=900.0))
     assert ids(store.begin(1000, 10, 30, "deferred")) == ["later"]
@@ -259,7 +259,7 @@ def test_call_that_is_put_back_is_begun_again_when_it_is_due(store: SqliteCallSt
     assert call.ended.body is None
 
 
-def test_call_that_was_not_asked_is_put_back_without_a_failure(store: SqliteCallStore) -> None:
+def test_call_that_was_not_sent_is_put_back_without_a_failure(store: SqliteCallStore) -> None:
     store.add(deferred_call())
     store.begin(1000, 1, 30)
     assert store.put_back("a", None, 1005, due_at=1005)
@@ -267,7 +267,7 @@ def test_call_that_was_not_asked_is_put_back_without_a_failure(store: SqliteCall
     assert (call.ended, call.first_failed_at, call.attempts) == (None, None, 0)
 
 
-def test_answer_is_kept_and_what_was_asked_for_is_not(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_response_is_stored_and_its_request_is_removed(store: SqliteCallStore, tmp_path: Path) -> None:
     store.add(deferred_call(ended=FAILED))
     store.begin(1000, 1, 30)
     assert store.answer("a", ANSWER, 2, 1010)
@@ -281,7 +281,7 @@ def test_answer_is_kept_and_what_was_asked_for_is_not(store: SqliteCallStore, tm
     assert store.begin(2000, 1, 30) == []
 
 
-def test_buried_call_stays_with_what_it_asked_for(store: SqliteCallStore) -> None:
+def test_dead_call_stays_with_its_request(store: SqliteCallStore) -> None:
     store.add(deferred_call())
     store.begin(1000, 1, 30)
     assert store.dead_letter("a", FAILED, 1010)
@@ -291,7 +291,7 @@ def test_buried_call_stays_with_what_it_asked_for(store: SqliteCallStore) -> Non
     assert store.begin(9999, 1, 30) == []
 
 
-def test_nobody_ends_what_another_gateway_runs_or_what_does_not_run(opened: Opening) -> None:
+def test_call_of_another_gateway_or_not_running_cannot_be_ended(opened: Opening) -> None:
     one, other = opened("one"), opened("two")
     one.add(deferred_call())
     one.add(letter("b"))
@@ -307,7 +307,7 @@ def test_nobody_ends_what_another_gateway_runs_or_what_does_not_run(opened: Open
 # leases
 
 
-def test_call_of_a_gateway_that_is_gone_is_taken_over_when_its_lease_has_ended(opened: Opening) -> None:
+def test_call_of_a_dead_gateway_is_taken_over_when_its_lease_has_ended(opened: Opening) -> None:
     gone, heir = opened("gone"), opened("heir")
     gone.add(deferred_call())
     gone.begin(1000, 1, 30)
@@ -329,7 +329,7 @@ def test_lease_that_is_extended_is_not_taken_over(opened: Opening) -> None:
     assert (state_of(one, "a"), state_of(one, "b")) == ("running", "queued")
 
 
-def test_late_answer_counts_as_long_as_nobody_has_taken_over(store: SqliteCallStore) -> None:
+def test_late_response_counts_until_another_gateway_takes_over(store: SqliteCallStore) -> None:
     store.add(deferred_call())
     store.begin(1000, 1, 30)
     assert store.answer("a", ANSWER, 1, 5000)
@@ -358,7 +358,7 @@ def test_dead_letters_are_queued_at_a_pace_the_oldest_first(store: SqliteCallSto
     assert [ids(store.begin(now, 9, 30)) for now in (2000, 2000.4, 2000.5, 2001)] == [["0"], [], ["1"], ["2"]]
 
 
-def test_second_requeue_waits_behind_the_first(store: SqliteCallStore) -> None:
+def test_second_requeue_waits_for_the_first(store: SqliteCallStore) -> None:
     for number in range(4):
         store.add(letter(str(number), received_at=1000.0 + number))
     store.requeue(CallFilter(until=1001.0), 2000, 0.5)
@@ -366,14 +366,14 @@ def test_second_requeue_waits_behind_the_first(store: SqliteCallStore) -> None:
     assert [call.due_at for call in store.find(CallFilter(), 9, None)] == [2001.0, 2000.5, 2000.5, 2000.0]
 
 
-def test_deadline_of_what_is_asked_again_is_lifted(store: SqliteCallStore) -> None:
+def test_deadline_of_a_requeued_call_is_lifted(store: SqliteCallStore) -> None:
     store.add(letter(purpose="deferred", deadline_at=1100.0))
     store.requeue(CallFilter(), 9999, 1)
     (call,) = store.begin(9999, 1, 30)
     assert call.deadline_at is None
 
 
-def test_of_two_who_requeue_at_once_one_gets_each(opened: Opening) -> None:
+def test_simultaneous_requeues_get_each_call_once(opened: Opening) -> None:
     first = opened()
     for number in range(40):
         first.add(letter(str(number)))
@@ -396,7 +396,7 @@ def test_of_two_who_requeue_at_once_one_gets_each(opened: Opening) -> None:
 # completion webhooks
 
 
-def test_webhook_is_owed_when_it_is_over_until_it_was_told(store: SqliteCallStore) -> None:
+def test_webhook_is_owed_from_the_end_until_it_was_notified(store: SqliteCallStore) -> None:
     store.add(deferred_call("a", webhook="done"))
     store.add(deferred_call("b", webhook="done"))
     store.add(letter("c"))
@@ -411,7 +411,7 @@ def test_webhook_is_owed_when_it_is_over_until_it_was_told(store: SqliteCallStor
     assert store.unnotified("other", 9) == []
 
 
-def test_webhook_is_owed_anew_what_has_another_end(store: SqliteCallStore) -> None:
+def test_webhook_is_owed_again_after_another_end(store: SqliteCallStore) -> None:
     store.add(letter("a", webhook="done"))
     store.mark_notified("a", "dead")
     for end in ("dead", "answered"):
@@ -436,7 +436,7 @@ def test_found_are_the_newest_first_page_by_page_without_bodies(store: SqliteCal
     assert {(call.request.body, call.ended and call.ended.body) for call in page} == {(None, None)}
 
 
-def test_found_is_what_is_wanted(store: SqliteCallStore) -> None:
+def test_filter_finds_matching_calls(store: SqliteCallStore) -> None:
     store.add(letter("a", 1.0))
     store.add(letter("b", 2.0, request=stored_request(route="other")))
     store.add(letter("c", 3.0, ended=CallFailure(kind="rate_limit", detail="429")))
@@ -450,12 +450,12 @@ def test_found_is_what_is_wanted(store: SqliteCallStore) -> None:
     assert found == ["d", "cba", "b", "c", "dc", "ba", "ca", "", "b"]
 
 
-def test_any_number_of_ids_can_be_asked_for(store: SqliteCallStore) -> None:
+def test_any_number_of_ids_can_be_requested(store: SqliteCallStore) -> None:
     store.add(letter("7"))
     assert ids(store.find(CallFilter(ids=[str(number) for number in range(50_000)]), 9, None)) == ["7"]
 
 
-def test_stats_count_and_weigh_what_is_there(store: SqliteCallStore) -> None:
+def test_stats_count_and_measure_the_stored_calls(store: SqliteCallStore) -> None:
     store.add(letter("a", 5.0, request=stored_request(b"x" * 10_000)))
     store.add(deferred_call("b", 7.0))
     store.add(deferred_call("c", 3.0))
@@ -477,7 +477,7 @@ def test_stats_count_and_weigh_what_is_there(store: SqliteCallStore) -> None:
 # deletion
 
 
-def test_deleted_is_what_is_wanted_but_not_what_runs(store: SqliteCallStore) -> None:
+def test_delete_removes_matching_calls_but_not_running_ones(store: SqliteCallStore) -> None:
     store.add(deferred_call("runs"))
     store.begin(1000, 1, 30)
     for number in range(3):
@@ -488,9 +488,7 @@ def test_deleted_is_what_is_wanted_but_not_what_runs(store: SqliteCallStore) -> 
     assert state_of(store, "runs") == "running"
 
 
-def test_call_that_was_begun_since_it_was_looked_at_is_not_deleted(
-    opened: Opening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_that_was_begun_since_it_was_read_is_not_deleted(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = opened("one"), opened("two")
     one.add(deferred_call())
     one.add(letter("b"))
@@ -506,7 +504,7 @@ def test_call_that_was_begun_since_it_was_looked_at_is_not_deleted(
     assert ids(other.find(CallFilter(), 9, None)) == ["a"]
 
 
-def test_nothing_of_what_was_deleted_is_left_in_the_files(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_deleted_data_is_removed_from_the_files(store: SqliteCallStore, tmp_path: Path) -> None:
     for number in range(120):
         store.add(letter(str(number), request=stored_request(b"who shot the sheriff? " * (1 + number * 3))))
     assert b"sheriff" in on_the_disk(tmp_path)
@@ -516,7 +514,7 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(store: SqliteCallStore
     assert (tmp_path / "calls.db").stat().st_size < size / 5
 
 
-def test_sweep_deletes_what_is_too_old(store: SqliteCallStore) -> None:
+def test_sweep_deletes_expired_calls(store: SqliteCallStore) -> None:
     store.add(deferred_call("answered"))
     store.begin(1000, 1, 30)
     store.answer("answered", ANSWER, 1, 1001)
@@ -533,7 +531,7 @@ def test_sweep_deletes_what_is_too_old(store: SqliteCallStore) -> None:
     assert sorted(ids(store.find(CallFilter(), 9, None))) == ["runs", "waits"]
 
 
-def test_sweep_deletes_the_oldest_letters_until_the_rest_fits(store: SqliteCallStore) -> None:
+def test_sweep_deletes_the_oldest_dead_letters_until_the_remaining_fit(store: SqliteCallStore) -> None:
     store.add(deferred_call("waits", 0.0, request=stored_request(b"x" * 50_000)))
     for number in range(5):
         store.add(letter(str(number), 1000.0 + number, request=stored_request(b"x" * 10_000)))
@@ -570,7 +568,7 @@ def test_deferred_calls_are_encrypted_where_there_is_a_key(opened: Opening, tmp_
     assert b"sky blue" in on_the_disk(tmp_path)
 
 
-def test_old_key_still_opens_what_it_has_sealed(opened: Opening) -> None:
+def test_old_key_still_opens_its_data(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(deferred_call("a"))
     both = opened(bodies=sealed(NEW, OLD))
     both.add(deferred_call("b"))
@@ -580,7 +578,7 @@ def test_old_key_still_opens_what_it_has_sealed(opened: Opening) -> None:
     assert new.request.body == BODY
 
 
-def test_what_another_key_has_sealed_waits_for_it(opened: Opening) -> None:
+def test_data_of_another_key_waits_for_it(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(deferred_call("sealed"))
     stranger = opened("two", sealed(NEW))
     stranger.add(deferred_call("own"))
@@ -591,7 +589,7 @@ def test_what_another_key_has_sealed_waits_for_it(opened: Opening) -> None:
     assert ids(opened("one", sealed(OLD)).begin(1000, 9, 30)) == ["sealed"]
 
 
-def test_deferred_call_that_nobody_has_the_key_to_is_dead_from_its_deadline_on(opened: Opening) -> None:
+def test_deferred_call_without_an_available_key_is_dead_from_its_deadline_on(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(deferred_call("sealed", deadline_at=1100.0, webhook="done"))
     stranger = opened("two", sealed(NEW))
     stranger.add(deferred_call("own", deadline_at=1100.0))
@@ -603,7 +601,7 @@ def test_deferred_call_that_nobody_has_the_key_to_is_dead_from_its_deadline_on(o
     assert opened("one", sealed(OLD)).requeue(CallFilter(), 2000, 0) == ["sealed"]
 
 
-def test_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
+def test_dead_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
     opened(bodies=sealed(OLD)).add(letter())
     stranger = opened("two", PLAIN)
     assert stranger.requeue(CallFilter(), 2000, 1) == []
@@ -611,7 +609,7 @@ def test_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
     assert stranger.requeue(CallFilter(), 2000, 1) == ["a"]
 
 
-def test_bodies_that_are_not_to_be_kept_are_not(opened: Opening, tmp_path: Path) -> None:
+def test_bodies_that_must_not_be_stored_are_not(opened: Opening, tmp_path: Path) -> None:
     store = opened(bodies=Bodies("none", None))
     store.add(letter())
     assert b"sky blue" not in on_the_disk(tmp_path)
@@ -621,7 +619,7 @@ def test_bodies_that_are_not_to_be_kept_are_not(opened: Opening, tmp_path: Path)
     assert store.requeue(CallFilter(), 2000, 1) == []
 
 
-def test_deferred_call_is_kept_whole_until_it_is_dead_where_letters_are_not(opened: Opening) -> None:
+def test_deferred_call_is_stored_whole_until_it_is_dead_without_dead_letters(opened: Opening) -> None:
     store = opened(bodies=Bodies("none", None))
     store.add(deferred_call())
     (call,) = store.begin(1000, 1, 30)
@@ -637,7 +635,7 @@ def test_encryption_without_a_key_is_refused() -> None:
         Bodies("encrypted", None)
 
 
-def test_damaged_body_is_told_and_holds_up_no_other(opened: Opening, tmp_path: Path) -> None:
+def test_damaged_body_is_reported_and_blocks_no_other(opened: Opening, tmp_path: Path) -> None:
     store = opened(bodies=sealed(NEW))
     store.add(deferred_call("a"))
     store.add(deferred_call("b", due_at=1001.0))
@@ -666,7 +664,7 @@ def test_body_of_one_call_cannot_be_passed_off_as_anothers(opened: Opening, tmp_
         store.get("a")
 
 
-def test_row_of_somebody_elses_hand_is_told_with_its_id(store: SqliteCallStore, tmp_path: Path) -> None:
+def test_invalid_row_is_reported_with_its_id(store: SqliteCallStore, tmp_path: Path) -> None:
     store.add(letter())
     other = sqlite3.connect(tmp_path / "calls.db")
     other.execute("UPDATE calls SET request = 'no JSON'")

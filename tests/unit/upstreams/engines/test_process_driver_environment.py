@@ -19,7 +19,7 @@ OWN = {
 }
 
 
-def test_child_gets_what_is_harmless_and_no_key() -> None:
+def test_child_gets_harmless_variables_and_no_key() -> None:
     assert environment(OWN, (), {}) == {
         "PATH": "/bin",
         "HOME": "/root",
@@ -29,6 +29,6 @@ def test_child_gets_what_is_harmless_and_no_key() -> None:
     }
 
 
-def test_child_gets_what_is_named_and_what_is_given() -> None:
+def test_child_gets_named_and_given_variables() -> None:
     found = environment({"PATH": "/bin", "HF_TOKEN": "hf-1"}, ("HF_TOKEN", "NOT_SET"), {"PATH": "/own", "A": "b"})
     assert found == {"PATH": "/own", "HF_TOKEN": "hf-1", "A": "b"}

@@ -3,14 +3,14 @@ from __future__ import annotations
 from llm_guard.upstreams.engines.process_driver import CHARS, LINES, Tail
 
 
-def test_lines_are_whole_however_they_arrive() -> None:
+def test_lines_are_whole_for_any_chunks() -> None:
     tail = Tail()
     for piece in (b"on", b"e\ntw", b"o\r\n", b"\n", b"thr"):
         tail.feed(piece)
     assert tail.lines() == ("one", "two", "", "thr")
 
 
-def test_only_the_last_lines_are_kept() -> None:
+def test_only_the_last_lines_are_stored() -> None:
     tail = Tail()
     tail.feed(b"".join(b"%d\n" % number for number in range(LINES + 50)))
     assert (len(tail.lines()), tail.lines()[0], tail.lines()[-1]) == (LINES, "50", str(LINES + 49))
@@ -18,7 +18,7 @@ def test_only_the_last_lines_are_kept() -> None:
     assert (len(tail.lines()), tail.lines()[-1]) == (LINES, "more")
 
 
-def test_last_lines_are_whole_whatever_came_before_them() -> None:
+def test_last_lines_are_whole_after_any_output() -> None:
     for more in (-1, 0, 1, 2):
         tail = Tail()
         tail.feed(b"begun ")
@@ -35,7 +35,7 @@ def test_line_without_an_end_does_not_grow() -> None:
     assert len(tail._begun) < 10 * CHARS
 
 
-def test_what_is_no_text_can_be_shown() -> None:
+def test_non_text_can_be_shown() -> None:
     tail = Tail()
     tail.feed(b"\x1b[31mred\x1b[0m \xff\xfe \xe2\x82\n")
     (line,) = tail.lines()
@@ -43,7 +43,7 @@ def test_what_is_no_text_can_be_shown() -> None:
     assert "red" in line
 
 
-def test_secrets_that_it_was_given_are_masked() -> None:
+def test_given_secrets_are_masked() -> None:
     tail = Tail(["hush-hush", "hush-hush-hush", "no", ""])
     tail.feed(b"key hush-hush-hush and hush-hush, no\n")
     assert tail.lines() == ("key *** and ***, no",)

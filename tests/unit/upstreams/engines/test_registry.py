@@ -154,7 +154,7 @@ async def test_engine_that_hangs_is_restarted_when_its_probes_have_failed_so_oft
         assert here.engine.done == ["start", "stop 20", "start"]
 
 
-async def test_engine_is_looked_at_often_while_it_comes_up() -> None:
+async def test_engine_is_probed_often_while_it_starts() -> None:
     async with world() as here:
         here.probing.asked.clear()
         await here.clock.pass_s(10)
@@ -165,7 +165,7 @@ async def test_engine_is_looked_at_often_while_it_comes_up() -> None:
         assert here.probing.asked == []
 
 
-async def test_look_that_failed_once_does_not_show_that_it_is_up() -> None:
+async def test_probe_that_failed_once_does_not_show_that_it_is_up() -> None:
     async with world() as here:
         here.probing.slip()
         assert here.state() == "starting"
@@ -201,7 +201,7 @@ async def test_engine_that_cannot_start_is_given_up_after_the_computed_time() ->
         assert here.engine.done == []
 
 
-async def test_engine_that_never_comes_up_is_given_up_after_its_boots_too() -> None:
+async def test_engine_that_never_starts_is_given_up_after_its_boots_too() -> None:
     async with world() as here:
         await here.come_up()
         here.probing.down()
@@ -212,7 +212,7 @@ async def test_engine_that_never_comes_up_is_given_up_after_its_boots_too() -> N
         assert here.probing.failed == {"local": "it was not up within 30 s"}
 
 
-async def test_engine_that_was_given_up_and_comes_back_is_failed_no_more() -> None:
+async def test_engine_that_was_given_up_and_recovers_is_no_longer_failed() -> None:
     async with world(e=config(restart={**SCHEDULE, "max_attempts": 1})) as here:
         await here.come_up()
         here.engine.problems = ["no"]
@@ -276,7 +276,7 @@ async def test_engine_that_was_restarted_and_is_no_better_is_restarted_after_all
         assert here.engine.done == ["start", "stop 20", "start"]
 
 
-async def test_operators_restart_is_one_whatever_others_have_done() -> None:
+async def test_second_restart_by_an_operator_is_refused_while_one_runs() -> None:
     async with world() as here:
         await here.come_up()
         here.engine.begin()
@@ -291,7 +291,7 @@ async def test_operators_restart_is_one_whatever_others_have_done() -> None:
 # stops during a restart
 
 
-async def test_stop_waits_for_what_is_being_done() -> None:
+async def test_stop_waits_for_the_running_action() -> None:
     async with world() as here:
         await here.come_up()
         here.engine.gate = asyncio.Event()
@@ -307,7 +307,7 @@ async def test_stop_waits_for_what_is_being_done() -> None:
         assert supervisor.seen().now.doing is None
 
 
-async def test_gateway_that_ends_in_the_middle_of_a_restart_closes_what_is_its_own() -> None:
+async def test_gateway_that_stops_during_a_restart_closes_its_own_resources() -> None:
     async with world() as here:
         await here.come_up()
         gate = here.engine.gate = asyncio.Event()
@@ -333,7 +333,7 @@ async def test_gateway_that_ends_watches_no_engine() -> None:
         assert (here.whats(), here.probing.asked) == (["start", "started"], [])
 
 
-async def test_gateway_in_a_hurry_waits_for_no_grace() -> None:
+async def test_forced_shutdown_skips_the_stop_timeout() -> None:
     async with world() as here:
         here.engine.gate = asyncio.Event()
         stopping = asyncio.create_task(here.engines.stop(here.hurry))
@@ -346,7 +346,7 @@ async def test_gateway_in_a_hurry_waits_for_no_grace() -> None:
         await stopping
 
 
-async def test_gateway_in_a_hurry_waits_for_no_grace_of_one_that_is_gone_from_the_config() -> None:
+async def test_forced_shutdown_skips_the_stop_timeout_of_an_engine_removed_from_the_config() -> None:
     async with world() as here:
         await here.come_up()
         here.engine.gate = asyncio.Event()
@@ -373,7 +373,7 @@ async def test_reload_that_changes_nothing_does_nothing() -> None:
         assert (here.state(), here.engine.done, len(here.made)) == ("running", ["start"], 1)
 
 
-async def test_reload_with_another_schedule_leaves_what_runs() -> None:
+async def test_reload_with_another_schedule_leaves_running_actions() -> None:
     async with world() as here:
         await here.come_up()
         here.engines.adopt({"e": config(restart={**SCHEDULE, "base_delay": "7s"})})
@@ -386,7 +386,7 @@ async def test_reload_with_another_schedule_leaves_what_runs() -> None:
         assert here.state() == "restarting"
 
 
-async def test_reload_with_another_way_stops_the_old_one_and_starts_the_new() -> None:
+async def test_reload_with_another_driver_stops_the_old_engine_and_starts_the_new() -> None:
     async with world() as here:
         await here.come_up()
         old = here.engine
@@ -399,7 +399,7 @@ async def test_reload_with_another_way_stops_the_old_one_and_starts_the_new() ->
         assert here.state() == "running"
 
 
-async def test_reload_with_another_way_in_the_middle_of_a_restart_ends_with_the_new_one() -> None:
+async def test_reload_with_another_driver_during_a_restart_ends_with_the_new_engine() -> None:
     async with world() as here:
         await here.come_up()
         old = here.engine
@@ -416,7 +416,7 @@ async def test_reload_with_another_way_in_the_middle_of_a_restart_ends_with_the_
         assert here.engine.is_running
 
 
-async def test_reload_with_another_way_is_followed_though_the_old_one_cannot_be_stopped() -> None:
+async def test_reload_with_another_driver_is_followed_though_the_old_engine_cannot_be_stopped() -> None:
     async with world() as here:
         await here.come_up()
         here.engine.problems = ["docker cannot be reached"] * 9
@@ -427,14 +427,14 @@ async def test_reload_with_another_way_is_followed_though_the_old_one_cannot_be_
         assert here.state() == "running"
 
 
-async def test_reload_that_wants_a_spare_one_for_good_starts_it() -> None:
+async def test_reload_that_makes_a_standby_engine_permanent_starts_it() -> None:
     async with world(e=config(standby=True)) as here:
         here.engines.adopt({"e": config()})
         await let_run()
         assert here.engine.done == ["start"]
 
 
-async def test_reload_leaves_what_an_operator_has_stopped() -> None:
+async def test_reload_leaves_an_engine_that_an_operator_has_stopped() -> None:
     async with world() as here:
         await here.come_up()
         supervisor = here.engines.find("e")
@@ -445,7 +445,7 @@ async def test_reload_leaves_what_an_operator_has_stopped() -> None:
         assert here.engine.done == ["start", "stop 20"]
 
 
-async def test_reload_that_gives_a_stopped_engine_another_way_leaves_it_stopped() -> None:
+async def test_reload_with_another_driver_leaves_a_stopped_engine_stopped() -> None:
     async with world(e=config(standby=True)) as here:
         here.engines.adopt({"e": config(standby=True, docker={"container": "b"})})
         await let_run()
@@ -457,7 +457,7 @@ async def test_reload_that_gives_a_stopped_engine_another_way_leaves_it_stopped(
         assert [each.done for each in here.made] == [[], ["start"]]
 
 
-async def test_reload_that_gives_it_other_upstreams_listens_to_those() -> None:
+async def test_reload_with_other_upstreams_observes_those() -> None:
     async with world() as here:
         await here.come_up()
         here.engines.adopt({"e": config(upstreams=("other",))})
@@ -515,7 +515,7 @@ async def test_reload_that_removes_one_in_the_middle_of_a_restart_forgets_it() -
         ({"systemd": {"unit": "vllm.service"}}, SystemdDriver, "unit vllm.service"),
     ],
 )
-def test_each_way_has_its_strategy(way: dict[str, Any], kind: type, place: str) -> None:
+def test_each_type_has_its_driver(way: dict[str, Any], kind: type, place: str) -> None:
     made = strategy_of(EngineConfig.model_validate({"upstreams": ("local",), **way}), SteppedClock())
     assert isinstance(made, kind)
     assert made.place == place

@@ -88,19 +88,19 @@ async def test_page_is_read_where_there_is_json_and_from_then_on_at_once() -> No
 
 
 @pytest.mark.parametrize("refusal", [NO_HEAD, NOT_THERE_AT_HEAD])
-async def test_head_that_is_refused_is_not_asked_again(refusal: Sequence[Step]) -> None:
+async def test_refused_head_request_is_not_repeated(refusal: Sequence[Step]) -> None:
     sights, requests = await looks(2, refusal, NO_BODY, NO_BODY)
     assert sights == [ProbeResult("ok"), ProbeResult("ok")]
     assert lines(requests) == ["HEAD /health", "GET /health", "GET /health"]
 
 
-async def test_what_is_not_there_by_either_way_does_no_harm() -> None:
+async def test_missing_health_page_does_no_harm_by_either_method() -> None:
     sights, requests = await looks(1, NOT_THERE_AT_HEAD, [whole(404, b'{"detail":"Not Found"}')])
     assert sights == [ProbeResult("answered", "it answered 404 to the health page")]
     assert len(requests) == 2
 
 
-async def test_page_that_is_not_well_is_no_reason_to_give_up_head() -> None:
+async def test_unhealthy_page_is_no_reason_to_stop_using_head() -> None:
     unwell: list[Step] = [Respond(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")]
     sights, requests = await looks(2, unwell, [whole(503, b"{}")], NO_BODY)
     assert [each.finding for each in sights] == ["failed", "ok"]
@@ -150,14 +150,14 @@ async def test_connection_that_is_refused_is_a_failure() -> None:
 # models
 
 
-async def test_list_of_models_is_asked_for_with_the_upstreams_key() -> None:
+async def test_list_of_models_is_requested_with_the_key_of_the_upstream() -> None:
     sights, requests = await looks(1, listing("m"), settings=MODELS, wanted=("m",), api_key="sk-1")
     assert sights == [ProbeResult("ok")]
     assert lines(requests) == ["GET /v1/models"]
     assert b"\r\nAuthorization: Bearer sk-1\r\n" in requests[0]
 
 
-async def test_anthropics_list_is_asked_for_in_its_dialect() -> None:
+async def test_anthropic_list_of_models_is_requested_in_its_dialect() -> None:
     facts: dict[str, Any] = {"dialect": "anthropic", "base_path": "", "api_key": "sk-1"}
     sights, requests = await looks(1, listing("m"), settings=MODELS, wanted=("m",), **facts)
     assert sights == [ProbeResult("ok")]
@@ -177,7 +177,7 @@ async def test_anthropics_list_is_asked_for_in_its_dialect() -> None:
         ([whole(500, b"{}")], "failed"),
     ],
 )
-async def test_list_of_models_without_ours(script: Sequence[Step], finding: str) -> None:
+async def test_list_of_models_without_the_wanted_one(script: Sequence[Step], finding: str) -> None:
     sights, _ = await looks(1, script, settings=MODELS, wanted=("m",))
     assert [each.finding for each in sights] == [finding]
 
@@ -208,7 +208,7 @@ async def test_anthropics_call_for_one_token() -> None:
     assert json.loads(requests[0].partition(b"\r\n\r\n")[2])["max_tokens"] == 1
 
 
-async def test_openais_own_models_want_another_word_for_the_limit() -> None:
+async def test_openai_models_get_max_completion_tokens() -> None:
     _, requests = await looks(1, [whole(200, b"{}")], settings=COMPLETION, family="openai")
     assert json.loads(requests[0].partition(b"\r\n\r\n")[2])["max_completion_tokens"] == 1
 
@@ -245,7 +245,7 @@ def _has_more_than(provider: ScriptedProvider, count: int) -> bool:
     return len(provider.requests) > count
 
 
-async def test_look_that_is_broken_off_leaves_no_connection() -> None:
+async def test_cancelled_probe_leaves_no_connection() -> None:
     connections = ConnectionPool()
     async with ScriptedProvider([Hold()], [stream_head(), chunk(b"{"), Hold()]) as provider:
         upstream = Upstream("a", "openai", f"{provider.url}/v1", None, "bearer")
@@ -261,7 +261,7 @@ async def test_look_that_is_broken_off_leaves_no_connection() -> None:
         await connections.close()
 
 
-def test_faults_of_our_own_say_nothing() -> None:
+def test_local_faults_prove_nothing() -> None:
     assert result_of_error(UpstreamError(FailureKind.OWN_RESOURCES, "no descriptors")) == ProbeResult(
         "unclear", "no descriptors"
     )

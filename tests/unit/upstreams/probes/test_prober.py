@@ -139,20 +139,20 @@ async def probing(text: str = TWO, draws: Iterable[float] = (), **sights: Any) -
 # schedule
 
 
-async def test_each_is_looked_at_again_and_again() -> None:
+async def test_each_is_probed_repeatedly() -> None:
     async with probing() as stand:
         await stand.clock.pass_s(25)
         assert stand.looks("a") == stand.looks("b") == [0, 10, 20]
 
 
-async def test_first_looks_are_spread_over_the_interval_and_later_ones_by_the_jitter() -> None:
+async def test_first_probes_are_spread_over_the_interval_and_later_ones_by_the_jitter() -> None:
     text = TWO.replace("jitter: 0", "jitter: 0.1")
     async with probing(text, draws=[0.25, 0.75, 0.0, 1.0]) as stand:
         await stand.clock.pass_s(19)
         assert (stand.looks("a"), stand.looks("b")) == ([2.5, 11.5], [7.5, 18.5])
 
 
-async def test_interval_begins_when_a_look_has_ended() -> None:
+async def test_interval_begins_when_a_probe_has_ended() -> None:
     async with probing(a=Slow(4)) as stand:
         await stand.clock.pass_s(30)
         assert stand.looks("a") == [0, 14, 28]
@@ -165,7 +165,7 @@ async def test_slow_one_holds_up_no_other() -> None:
         assert stand.looks("a") == [0, 15]
 
 
-async def test_no_more_are_looked_at_at_once_than_may_be() -> None:
+async def test_concurrent_probes_are_bounded() -> None:
     names = [f"u{number}" for number in range(9)]
     upstreams = "".join(
         f"  {name}: {{dialect: openai, base_url: 'http://{name}/v1', probe: {{interval: 10s, jitter: 0}}}}\n"
@@ -178,7 +178,7 @@ async def test_no_more_are_looked_at_at_once_than_may_be() -> None:
         assert sorted(at for at, _ in stand.looked) == [0, 0, 0, 2, 2, 2, 4, 4, 4]
 
 
-async def test_nobody_is_looked_at_after_the_end_and_a_look_under_way_is_broken_off() -> None:
+async def test_stop_cancels_running_probes_and_starts_no_more() -> None:
     async with probing(a=Slow(3)) as stand:
         await stand.clock.pass_s(1)
         assert stand.under_way == {"a"}
@@ -191,7 +191,7 @@ async def test_nobody_is_looked_at_after_the_end_and_a_look_under_way_is_broken_
 # results
 
 
-async def test_what_was_found_is_shown() -> None:
+async def test_results_are_shown() -> None:
     async with probing(b=Slow(2, ANSWERED)) as stand:
         assert stand.view().state == "unknown"
         assert (stand.view().last, stand.view().looked_wall) == (None, None)
@@ -230,7 +230,7 @@ async def test_exchange_that_broke_counts_where_it_is_the_upstreams_doing(
         assert (stand.view().last, stand.view().failures, stand.view().why) == (finding, failures, "it broke")
 
 
-async def test_look_that_breaks_by_a_bug_is_followed_by_the_next() -> None:
+async def test_probe_that_raises_by_a_bug_is_followed_by_the_next() -> None:
     async with probing(a=RuntimeError("a bug")) as stand:
         await stand.clock.pass_s(5)
         stand.sights["a"] = OK
@@ -238,7 +238,7 @@ async def test_look_that_breaks_by_a_bug_is_followed_by_the_next() -> None:
         assert stand.view().state == "up"
 
 
-async def test_looks_are_counted_by_what_they_found() -> None:
+async def test_probes_are_counted_by_result() -> None:
     async with probing(b=FAILED) as stand:
         await stand.clock.pass_s(15)
         assert stand.prober.counts == {("a", "health", "ok"): 2, ("b", "health", "failed"): 2}
@@ -248,7 +248,7 @@ async def test_looks_are_counted_by_what_they_found() -> None:
 # subscribers and calls
 
 
-async def test_change_is_told_once() -> None:
+async def test_change_is_reported_once() -> None:
     async with probing() as stand:
         await stand.clock.pass_s(1)
         stand.sights["a"] = FAILED
@@ -261,7 +261,7 @@ async def test_change_is_told_once() -> None:
         ]
 
 
-async def test_who_has_subscribed_hears_of_each_look_until_he_does_not_want_to() -> None:
+async def test_subscriber_gets_each_probe_until_it_unsubscribes() -> None:
     async with probing() as stand:
         end = stand.prober.subscribe("a", stand.heard.append)
         await stand.clock.pass_s(15)
@@ -287,7 +287,7 @@ async def test_probe_that_is_only_answered_ends_no_hint() -> None:
         assert stand.found_well == []
 
 
-async def test_calls_are_told_who_is_down() -> None:
+async def test_calls_avoid_deployments_that_are_down() -> None:
     async with probing(a=FAILED) as stand:
         await stand.clock.pass_s(15)
         assert stand.down() == set()
@@ -316,7 +316,7 @@ async def test_upstream_whose_calls_succeed_is_not_down() -> None:
         assert stand.down() == {("a", None)}
 
 
-async def test_calls_that_had_succeeded_before_the_first_look_prove_nothing() -> None:
+async def test_calls_that_succeeded_before_the_first_probe_prove_nothing() -> None:
     async with probing(b=FAILED) as stand:
         stand.succeed("b/m")
         stand.adopt(TWO.replace("timeout: 5s", "timeout: 4s"))
@@ -339,7 +339,7 @@ A_M_FAILS: dict[str, Any] = {"a/m": FAILED}
 CALLED = TWO.replace("{upstream: a}", "{upstream: a, probe: {interval: 10s, jitter: 0}}")
 
 
-async def test_deployment_has_looks_of_its_own() -> None:
+async def test_deployment_has_probes_of_its_own() -> None:
     async with probing(CALLED, **A_M_FAILS) as stand:
         stand.prober.subscribe("a", stand.heard.append)
         await stand.clock.pass_s(15)
@@ -370,7 +370,7 @@ def states(stand: Stand, label: str) -> tuple[str, str]:
     return deployment.breaker.state, deployment.host.state
 
 
-async def test_health_page_that_was_well_all_along_opens_no_way() -> None:
+async def test_health_page_that_was_always_well_admits_no_call_early() -> None:
     async with probing() as stand:
         await stand.clock.pass_s(1)
         open_breaker(stand, "a/m")
@@ -378,7 +378,7 @@ async def test_health_page_that_was_well_all_along_opens_no_way() -> None:
         assert states(stand, "a/m")[0] == "open"
 
 
-async def test_health_page_that_has_seen_the_outage_lets_a_call_through_when_it_ends() -> None:
+async def test_health_page_that_saw_the_outage_admits_a_call_when_it_ends() -> None:
     async with probing(a=FAILED) as stand:
         await stand.clock.pass_s(1)
         open_breaker(stand, "a/m")
@@ -397,14 +397,14 @@ async def test_any_answer_shows_that_the_host_can_be_reached() -> None:
         assert states(stand, "a/m") == ("closed", "half_open")
 
 
-async def test_call_for_one_token_lets_a_call_through_at_once() -> None:
+async def test_probe_with_one_token_admits_a_call_at_once() -> None:
     async with probing(CALLED) as stand:
         open_breaker(stand, "a/m")
         await stand.clock.pass_s(1)
         assert states(stand, "a/m")[0] == "half_open"
 
 
-async def test_failure_opens_no_breaker_and_no_way() -> None:
+async def test_failed_probe_opens_no_breaker_and_admits_no_call() -> None:
     async with probing(CALLED, a=FAILED, **A_M_FAILS) as stand:
         open_breaker(stand, "a/m")
         open_breaker(stand, "a/m", of_host=True)
@@ -416,7 +416,7 @@ async def test_failure_opens_no_breaker_and_no_way() -> None:
 # probes on request
 
 
-async def test_looking_now_does_not_wait_for_the_interval() -> None:
+async def test_probe_on_demand_does_not_wait_for_the_interval() -> None:
     async with probing() as stand:
         await stand.clock.pass_s(2)
         stand.prober.probe_now("a")
@@ -425,7 +425,7 @@ async def test_looking_now_does_not_wait_for_the_interval() -> None:
         assert (stand.looks("a"), stand.looks("b")) == ([0, 2, 12], [0, 10])
 
 
-async def test_who_asks_while_a_look_is_under_way_gets_the_next() -> None:
+async def test_request_during_a_probe_gets_the_next_one() -> None:
     async with probing(a=Slow(3, FAILED)) as stand:
         await stand.clock.pass_s(1)
         asking = asyncio.ensure_future(stand.prober.probe_and_wait("a"))
@@ -438,7 +438,7 @@ async def test_who_asks_while_a_look_is_under_way_gets_the_next() -> None:
         assert stand.looks("a") == [0, 3]
 
 
-async def test_all_can_be_looked_at_at_once() -> None:
+async def test_all_can_be_probed_at_once() -> None:
     async with probing(CALLED) as stand:
         await stand.clock.pass_s(3)
         found = await stand.prober.probe_and_wait(None)
@@ -447,7 +447,7 @@ async def test_all_can_be_looked_at_at_once() -> None:
         assert await stand.prober.probe_and_wait("z") == []
 
 
-async def test_who_waits_for_a_look_is_let_go_when_there_is_none_any_more() -> None:
+async def test_wait_for_a_probe_ends_when_the_prober_stops() -> None:
     async with probing(a=Slow(3), b=Slow(3)) as stand:
         await stand.clock.pass_s(1)
         asking = [asyncio.ensure_future(stand.prober.probe_and_wait(name)) for name in ("a", "b")]
@@ -456,7 +456,7 @@ async def test_who_waits_for_a_look_is_let_go_when_there_is_none_any_more() -> N
         assert [await each for each in asking] == [[], []]
 
 
-async def test_who_has_left_while_he_waited_spoils_nothing() -> None:
+async def test_cancelled_wait_for_a_probe_does_no_harm() -> None:
     async with probing(a=Slow(3)) as stand:
         await stand.clock.pass_s(1)
         asking = asyncio.ensure_future(stand.prober.probe_and_wait("a"))
@@ -469,7 +469,7 @@ async def test_who_has_left_while_he_waited_spoils_nothing() -> None:
 # engines
 
 
-async def test_given_up_engine_is_asked_after_all_others_until_it_is_back() -> None:
+async def test_engine_that_gave_up_is_tried_last_until_it_is_back() -> None:
     async with probing() as stand:
         await stand.clock.pass_s(1)
         stand.prober.set_failed("a", "it did not start 5 times")
@@ -485,7 +485,7 @@ async def test_given_up_engine_is_asked_after_all_others_until_it_is_back() -> N
 # reload
 
 
-async def test_reload_keeps_what_is_the_same_and_begins_anew_what_has_changed() -> None:
+async def test_reload_preserves_unchanged_probes_and_restarts_changed_ones() -> None:
     async with probing(a=FAILED, b=FAILED) as stand:
         await stand.clock.pass_s(25)
         assert stand.down() == {("a", None), ("b", None)}
@@ -496,7 +496,7 @@ async def test_reload_keeps_what_is_the_same_and_begins_anew_what_has_changed() 
         assert (stand.looks("a"), stand.looks("b")) == ([0, 10, 20], [0, 10, 20, 25])
 
 
-async def test_reload_forgets_what_is_gone() -> None:
+async def test_reload_forgets_removed_probes() -> None:
     async with probing(a=FAILED) as stand:
         await stand.clock.pass_s(25)
         stand.prober.set_failed("b", "it did not start")

@@ -42,7 +42,7 @@ def problem(text: str) -> str:
     return str(caught.value)
 
 
-def test_what_has_a_probe_is_looked_at_upstreams_first() -> None:
+def test_targets_with_a_probe_are_listed_upstreams_first() -> None:
     assert list(subjects()) == [("a", None), ("b", None), ("b", "n")]
 
 
@@ -51,11 +51,11 @@ def test_settings_of_an_upstream_have_defaults() -> None:
     assert subjects()["b", "n"].settings == CompletionProbeSettings(interval=60.0)
 
 
-def test_list_of_models_is_asked_for_those_that_the_config_names() -> None:
+def test_list_of_models_is_checked_for_those_that_the_config_names() -> None:
     assert subjects()["b", None].wanted == ("n", "o", "q")
 
 
-def test_models_that_come_and_go_do_not_begin_other_looks_anew() -> None:
+def test_models_that_come_and_go_do_not_restart_other_probes() -> None:
     more = subjects(UPSTREAMS + MODELS + "  r: {deployments: [{upstream: a}, {upstream: b}]}\n")
     assert more["a", None] == subjects()["a", None]
     assert more["b", None] != subjects()["b", None]
@@ -123,7 +123,7 @@ def test_annotated_file_lists_every_default() -> None:
     assert {name for name in names if f" {name}:" not in text} == set()
 
 
-def test_check_says_what_is_looked_at_and_how_soon_it_is_found_down() -> None:
+def test_check_lists_the_probes_and_how_soon_they_find_a_target_down() -> None:
     assert list(probe_descriptions(parse(UPSTREAMS + MODELS))) == [
         "a: probed at /health every 10s; down after 3 failures, detected within 48s",
         "b: probed by its list of models every 10s; down after 3 failures, detected within 48s",

@@ -48,7 +48,7 @@ def worded(message: str, **more: Any) -> dict[str, Any]:
         (500, "Waiting for the backend: deadline passed", Kind.TIMEOUT),
     ],
 )
-def test_sentence_without_a_known_phrase_is_read_by_what_it_is_about(status: int, message: str, kind: Kind) -> None:
+def test_sentence_without_a_known_phrase_is_read_by_its_topic(status: int, message: str, kind: Kind) -> None:
     assert verdict(status, worded(message)).kind is kind
 
 
@@ -105,7 +105,7 @@ def test_limit_and_start_of_a_server_are_believed_under_a_bad_request(status: in
         "In line 3 you say: the server is overloaded, try again later",
     ],
 )
-def test_words_of_a_caller_under_a_bad_request_are_an_echo(message: str) -> None:
+def test_text_of_a_caller_in_a_bad_request_is_an_echo(message: str) -> None:
     assert verdict(400, worded(message)).kind is Kind.INVALID_REQUEST
 
 
@@ -165,7 +165,7 @@ def test_status_object_of_kubernetes_means_its_reason(body: dict[str, Any], kind
         ("cooldown_seconds", 20, 20.0), ("attempts", 9, None), ("wait", 9, None),
     ],
 )  # fmt: skip
-def test_field_that_names_a_wait_is_known_by_its_name(field: str, value: object, seconds: float | None) -> None:
+def test_field_with_a_wait_is_recognized_by_its_name(field: str, value: object, seconds: float | None) -> None:
     assert verdict(429, {"error": {"message": "slow down", field: value}}).retry_after_s == seconds
 
 
@@ -184,7 +184,7 @@ def test_request_that_is_larger_than_the_whole_limit_is_not_retried() -> None:
         ("Limit 10", False), ("", False), ("limit 0, requested 5", False),
     ],
 )  # fmt: skip
-def test_two_numbers_say_whether_a_wait_can_help(sentence: str, is_over: bool) -> None:
+def test_two_numbers_show_whether_a_wait_can_help(sentence: str, is_over: bool) -> None:
     assert is_over_limit(sentence) is is_over
 
 

@@ -28,7 +28,7 @@ BUILT_IN = list(RULES)
 # the tables
 
 
-def test_every_row_says_where_it_was_seen() -> None:
+def test_every_row_states_where_it_was_seen() -> None:
     assert all(rule.source for rule in BUILT_IN)
 
 
@@ -145,7 +145,7 @@ def test_part_of_a_word_and_a_script_without_spaces_are_found() -> None:
     assert decided(rules, "您的余额不足，请充值") is Kind.QUOTA_EXHAUSTED
 
 
-def test_source_is_kept_in_each_row() -> None:
+def test_source_is_stored_in_each_row() -> None:
     (rule,) = cited("somewhere", said(Kind.AUTH, "no key"))
     assert rule.source == "somewhere"
 

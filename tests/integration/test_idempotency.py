@@ -54,7 +54,7 @@ def kind(reply: Reply) -> tuple[int, str]:
 
 @once
 @unclear
-async def test_call_that_changes_something_is_sent_once_when_nobody_knows_whether_it_was_executed(
+async def test_non_idempotent_call_is_sent_once_when_its_execution_is_unknown(
     path: str, body: bytes, headers: dict[str, str], script: Sequence[Step]
 ) -> None:
     async with facing(script, [whole(200, OK)], retry=RETRY, timeout=LIMITS) as (stand, provider):
@@ -67,7 +67,7 @@ async def test_call_that_changes_something_is_sent_once_when_nobody_knows_whethe
 
 
 @once
-async def test_call_that_changes_something_is_sent_once_on_a_kept_alive_connection_too(
+async def test_non_idempotent_call_is_sent_once_on_a_kept_alive_connection_too(
     path: str, body: bytes, headers: dict[str, str]
 ) -> None:
     """On a reused connection a reset normally counts as a stale connection, and the request is sent again."""
@@ -98,7 +98,7 @@ async def test_call_that_changes_something_is_sent_again_after_a_refused_connect
             assert kind(await ask(stand.url, path, body, headers)) == (502, "3")
 
 
-async def test_call_that_changes_something_is_sent_again_after_a_connection_that_never_came() -> None:
+async def test_non_idempotent_call_is_sent_again_after_a_connection_that_was_never_made() -> None:
     with never_accepting() as url:
         async with standing(config_of(url, retry={"max_attempts": 2}, timeout={"connect": "100ms"})) as stand:
             assert kind(await ask(stand.url, "/v1/files", FORM, MULTIPART)) == (504, "2")
@@ -121,13 +121,13 @@ async def test_upload_reaches_a_provider_that_comes_up_between_two_attempts() ->
 
 @often
 @unclear
-async def test_model_call_is_sent_again_whatever_became_of_the_first(form: Form, script: Sequence[Step]) -> None:
+async def test_model_call_is_sent_again_after_any_outcome_of_the_first(form: Form, script: Sequence[Step]) -> None:
     async with facing(script, form.ok, retry=RETRY, timeout=LIMITS) as (stand, provider):
         assert kind(await form.ask(stand.url)) == (200, "2")
         assert len(provider.requests) == 2
 
 
-async def test_response_that_failed_in_its_stream_is_not_begun_twice_where_its_state_is_kept() -> None:
+async def test_failed_stream_of_a_stored_response_is_not_started_twice() -> None:
     error = b'event: error\ndata: {"type":"error","code":"server_is_overloaded","message":"busy","param":null}\n\n'
     failing: list[Step] = [stream_head(), *map(chunk, RESPONSES.preamble), chunk(error), END]
     async with facing(failing, RESPONSES.good_stream, retry=RETRY) as (stand, provider):
@@ -156,7 +156,7 @@ async def test_config_may_allow_and_forbid_repetition_by_path() -> None:
         assert len(provider.requests) == 1
 
 
-async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() -> None:
+async def test_path_with_an_upstream_name_is_judged_by_its_remainder() -> None:
     async with facing([Reset()], [whole(200, OK)], retry=RETRY, server={"idempotency": {"/v1/files": True}}) as (
         stand,
         _,
@@ -170,7 +170,7 @@ async def test_path_that_names_an_upstream_is_judged_by_what_follows_the_name() 
 
 
 @pytest.mark.parametrize("state", STATE[2:])
-async def test_call_that_goes_on_from_kept_state_goes_to_no_other_provider(state: dict[str, Any]) -> None:
+async def test_call_that_continues_stored_state_goes_to_no_other_provider(state: dict[str, Any]) -> None:
     async with ScriptedProvider([whole(200, ANY_ANSWER)]) as other:
         upstreams = {"other": {"dialect": "openai", "base_url": f"{other.url}/v1"}}
         models = {"gpt": {"deployments": [{"upstream": "one"}, {"upstream": "other"}]}}

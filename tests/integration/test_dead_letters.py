@@ -16,7 +16,7 @@ from tests.chaos.stand import Stand, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC, LETTER, defer, keeping, kept_config, on_disk, outcome, shown
+from tests.integration.calls_on_disk import ASYNC, LETTER, defer, keeping, kept_config, on_disk, outcome, shown
 from tests.integration.operating import HERE, audit, change, get, post
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
@@ -45,7 +45,7 @@ async def settled(stand: Stand, count: int, state: str) -> None:
 # which calls are stored
 
 
-async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> None:
+async def test_dead_letter_is_acknowledged_and_on_the_disk(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     async with keeping(folder, BUSY) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), LETTER)
@@ -81,7 +81,7 @@ async def test_letter_is_acknowledged_and_lies_on_the_disk(tmp_path: Path) -> No
         ("always", {}, True),
     ],
 )
-async def test_rule_says_which_calls_are_kept(
+async def test_rule_decides_which_calls_are_stored(
     tmp_path: Path, rule: str, headers: dict[str, str], is_kept: bool
 ) -> None:
     async with keeping(tmp_path / "s", BUSY, rules={"dead_letter": rule}) as (stand, _):
@@ -90,7 +90,7 @@ async def test_rule_says_which_calls_are_kept(
         assert (tmp_path / "s" / "calls.db").exists() == is_kept
 
 
-async def test_clients_own_mistake_is_not_kept(tmp_path: Path) -> None:
+async def test_client_error_is_not_stored(tmp_path: Path) -> None:
     wrong = (whole(400, b'{"error":{"message":"no","type":"invalid_request_error"}}'),)
     async with keeping(tmp_path / "s", wrong, **ALWAYS) as (stand, _):
         assert "x-llm-guard-dead-letter" not in (await CHAT.ask(stand.url)).headers
@@ -99,14 +99,14 @@ async def test_clients_own_mistake_is_not_kept(tmp_path: Path) -> None:
         assert await listed(stand) == []
 
 
-async def test_answered_call_is_not_kept(tmp_path: Path) -> None:
+async def test_answered_call_is_not_stored(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", CHAT.ok, **ALWAYS) as (stand, _):
         assert "x-llm-guard-dead-letter" not in (await CHAT.ask(stand.url)).headers
         assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
-async def test_stream_that_died_after_its_first_token_is_kept(tmp_path: Path, form: Form) -> None:
+async def test_stream_that_died_after_its_first_token_is_stored(tmp_path: Path, form: Form) -> None:
     dying: list[Step] = [stream_head(), *map(chunk, form.preamble), chunk(form.token), Reset()]
     async with keeping(tmp_path / "s", dying, **ALWAYS) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -116,7 +116,7 @@ async def test_stream_that_died_after_its_first_token_is_kept(tmp_path: Path, fo
         assert (line["dead_letter_id"], line["outcome"]) == (kept_id, "truncated")
 
 
-async def test_refusal_of_an_open_breaker_is_kept(tmp_path: Path) -> None:
+async def test_refusal_of_an_open_breaker_is_stored(tmp_path: Path) -> None:
     breaker = {"consecutive_failures": 1, "open_for": "5m", "early_probes": False}
     async with keeping(tmp_path / "s", BUSY, breaker=breaker, **ALWAYS) as (stand, _):
         await letter(stand)
@@ -141,7 +141,7 @@ async def test_no_key_is_on_the_disk_in_the_log_or_shown(tmp_path: Path) -> None
         assert CANARY not in json.dumps(stand.log, default=str)
 
 
-async def test_disk_that_cannot_be_written_costs_the_letter_and_not_the_answer(tmp_path: Path) -> None:
+async def test_disk_that_cannot_be_written_loses_the_dead_letter_but_not_the_response(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("no folder")
     async with keeping(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
         reply = await CHAT.ask(stand.url)
@@ -152,7 +152,7 @@ async def test_disk_that_cannot_be_written_costs_the_letter_and_not_the_answer(t
         assert any(line["event"] == "a dead letter was lost" for line in stand.log)
 
 
-async def test_owner_sees_what_became_of_his_letter(tmp_path: Path) -> None:
+async def test_owner_sees_the_state_of_its_dead_letter(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
         kept_id = await letter(stand)
         assert (await shown(stand, kept_id)).status == 503
@@ -164,7 +164,7 @@ async def test_owner_sees_what_became_of_his_letter(tmp_path: Path) -> None:
 # requeueing
 
 
-async def test_letter_is_asked_again_with_the_key_of_now(tmp_path: Path) -> None:
+async def test_dead_letter_is_requeued_with_the_current_key(tmp_path: Path) -> None:
     refused = (whole(401, b'{"error":{"message":"wrong key","code":"invalid_api_key"}}'),)
     async with ScriptedProvider(refused, CHAT.ok) as provider:
         async with standing(kept_config(provider.url, tmp_path / "s", one={"api_key": "sk-old"}, **ALWAYS)) as stand:
@@ -180,7 +180,7 @@ async def test_letter_is_asked_again_with_the_key_of_now(tmp_path: Path) -> None
             assert (await audit(stand.url))[0][1:] == ("dead-letters.requeue", kept_id, "an outage")
 
 
-async def test_two_operators_who_press_at_once_get_each_letter_once(tmp_path: Path) -> None:
+async def test_two_operators_who_requeue_at_once_get_each_dead_letter_once(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", *[BUSY] * 20, CHAT.ok, **ALWAYS) as (stand, provider):
         for _ in range(20):
             await letter(stand)
@@ -192,7 +192,7 @@ async def test_two_operators_who_press_at_once_get_each_letter_once(tmp_path: Pa
         assert len(set(keys)) == 20
 
 
-async def test_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path) -> None:
+async def test_dead_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
         kept_id = await letter(stand)
         first = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
@@ -204,7 +204,7 @@ async def test_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path)
         assert await stand.metric("llm_guard_dead_letters_total") == 1
 
 
-async def test_letters_wait_for_their_turn(tmp_path: Path) -> None:
+async def test_dead_letters_wait_for_their_turn(tmp_path: Path) -> None:
     store = {"dead_letters": {"requeue_rate": 0.001}}
     async with keeping(tmp_path / "s", BUSY, BUSY, CHAT.ok, rules={"dead_letter": "always"}, store=store) as (stand, _):
         ids = [await letter(stand) for _ in range(2)]
@@ -218,7 +218,7 @@ async def test_letters_wait_for_their_turn(tmp_path: Path) -> None:
 # selecting, showing, deleting
 
 
-async def test_letters_are_listed_newest_first_and_filtered(tmp_path: Path) -> None:
+async def test_dead_letters_are_listed_newest_first_and_filtered(tmp_path: Path) -> None:
     rate = (whole(429, b'{"error":{"message":"slow down"}}'),)
     models = {"other": {"deployments": [{"upstream": "one", "model": "x"}]}}
     async with keeping(tmp_path / "s", BUSY, rate, BUSY, CHAT.ok, models=models, **ALWAYS) as (stand, _):
@@ -239,7 +239,7 @@ async def test_letters_are_listed_newest_first_and_filtered(tmp_path: Path) -> N
         assert page["bytes"] > 0
 
 
-async def test_letters_are_deleted_by_filter_by_id_and_all(tmp_path: Path) -> None:
+async def test_dead_letters_are_deleted_by_filter_by_id_and_all(tmp_path: Path) -> None:
     rate = (whole(429, b'{"error":{"message":"slow down"}}'),)
     async with keeping(tmp_path / "s", rate, BUSY, **ALWAYS) as (stand, _):
         limited, *busy = [await letter(stand) for _ in range(5)]
@@ -266,7 +266,7 @@ async def test_many_are_deleted_a_part_at_a_time_until_none_is_left(
         assert (await change(stand.url, "dead-letters/delete", all=True))["now"]["count"] == 5
 
 
-async def test_page_behind_a_letter_that_is_gone_is_not_the_last_one(tmp_path: Path) -> None:
+async def test_page_after_a_deleted_dead_letter_is_not_the_last_one(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
         first, second = await letter(stand), await letter(stand)
         assert await listed(stand, f"?before={first}") == []
@@ -275,7 +275,7 @@ async def test_page_behind_a_letter_that_is_gone_is_not_the_last_one(tmp_path: P
         assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_call")
 
 
-async def test_what_runs_just_now_is_not_deleted(tmp_path: Path) -> None:
+async def test_running_call_is_not_deleted(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (Hold(),), server={"drain": "100ms"}) as (stand, provider):
         kept_id = await defer(stand)
         await eventually(lambda: provider.requests)
@@ -296,7 +296,7 @@ async def test_choice_must_be_plain(tmp_path: Path, chosen: dict[str, Any]) -> N
         assert await listed(stand, "?state=dead") == [kept_id]
 
 
-async def test_unknown_letter_is_not_found(tmp_path: Path) -> None:
+async def test_unknown_dead_letter_is_not_found(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY) as (stand, _):
         for method, body in (("GET", b""), ("DELETE", b'{"reason":"x"}')):
             reply = await ask(stand.url, "/admin/dead-letters/nobody", body, HERE, method=method)
@@ -304,7 +304,7 @@ async def test_unknown_letter_is_not_found(tmp_path: Path) -> None:
         assert not (tmp_path / "s").exists()
 
 
-async def test_store_that_cannot_be_read_is_said_to_the_operator(tmp_path: Path) -> None:
+async def test_unreadable_store_is_reported_to_the_operator(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     folder.mkdir()
     (folder / "calls.db").mkdir()
@@ -314,7 +314,7 @@ async def test_store_that_cannot_be_read_is_said_to_the_operator(tmp_path: Path)
         assert (await CHAT.ask(stand.url)).status == 200
 
 
-async def test_encrypted_letter_cannot_be_read_on_the_disk_and_is_asked_again(tmp_path: Path) -> None:
+async def test_encrypted_dead_letter_is_unreadable_on_the_disk_and_is_requeued(tmp_path: Path) -> None:
     folder, key = tmp_path / "s", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
     store = {"encryption_key": key, "dead_letters": {"bodies": "encrypted", "requeue_rate": 1000}}
     async with keeping(folder, BUSY, CHAT.ok, store=store, rules={"dead_letter": "always"}) as (stand, _):
@@ -325,7 +325,7 @@ async def test_encrypted_letter_cannot_be_read_on_the_disk_and_is_asked_again(tm
         assert b"chat.completion" not in on_disk(folder)
 
 
-async def test_letter_without_its_body_cannot_be_asked_again_and_says_so(tmp_path: Path) -> None:
+async def test_dead_letter_without_its_body_cannot_be_requeued_and_says_why(tmp_path: Path) -> None:
     store = {"dead_letters": {"bodies": "none"}}
     async with keeping(tmp_path / "s", BUSY, store=store, rules={"dead_letter": "always"}) as (stand, _):
         kept_id = (await CHAT.ask(stand.url, user="prompt-canary")).headers["x-llm-guard-dead-letter"]

@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
+from tests.admin_client import look
 from tests.browser.conftest import Opens
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
 from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.waiting import eventually
-from tests.listening import look
 from tests.tokens import SHARED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -76,7 +76,7 @@ async def explained(url: str, call_id: str) -> str:
     return said.decode()
 
 
-async def test_operator_sees_an_outage_is_told_finds_the_cause_acts_and_finds_it_written_down(
+async def test_operator_sees_an_outage_is_alerted_finds_the_cause_acts_and_finds_it_in_the_audit_log(
     opens: Opens, tmp_path: Path
 ) -> None:
     taken = [whole(200)] * 20

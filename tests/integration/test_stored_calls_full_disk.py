@@ -10,14 +10,14 @@ from tests.chaos.forms import CHAT
 from tests.chaos.wire import ask
 from tests.fakes.provider import whole
 from tests.fakes.small_disk import fill, small_disk
-from tests.integration.keeping import ASYNC, LETTER, defer, keeping, outcome
+from tests.integration.calls_on_disk import ASYNC, LETTER, defer, keeping, outcome
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
 LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x" * 1_000_000}]}).encode()
 """Large, because the file may still have room for small ones."""
 
 
-async def test_calls_go_on_while_the_disk_is_full_and_what_is_lost_is_counted(tmp_path: Path) -> None:
+async def test_calls_continue_while_the_disk_is_full_and_losses_are_counted(tmp_path: Path) -> None:
     with small_disk(tmp_path) as disk:
         async with keeping(disk / "s", CHAT.ok, BUSY, BUSY, CHAT.ok, CHAT.ok) as (stand, _):
             before = await defer(stand)

@@ -83,7 +83,7 @@ async def test_failed_call_is_raised_by_the_sdk_when_it_is_fetched(stand: Stand,
     assert "given up after" in caught.value.message
 
 
-async def test_anthropics_failure_is_in_its_own_words(stand: Stand, anthropic: AsyncAnthropic) -> None:
+async def test_anthropic_failure_is_in_the_anthropic_format(stand: Stand, anthropic: AsyncAnthropic) -> None:
     raw = await anthropic.messages.with_raw_response.create(
         model="claude-x+status:400", max_tokens=9, messages=SAID, extra_headers=ASYNC
     )
@@ -92,7 +92,7 @@ async def test_anthropics_failure_is_in_its_own_words(stand: Stand, anthropic: A
     assert "given up after" in caught.value.message
 
 
-async def test_provider_that_fails_for_a_while_is_asked_until_it_answers(stand: Stand, openai: AsyncOpenAI) -> None:
+async def test_failing_provider_is_retried_until_it_answers(stand: Stand, openai: AsyncOpenAI) -> None:
     stand.provider.switch("gpt-x", "status:503")
     raw = await openai.chat.completions.with_raw_response.create(model="gpt-x", messages=SAID, extra_headers=ASYNC)
     url = place(raw.headers, "/v1")

@@ -61,7 +61,7 @@ async def test_spent_credential_takes_all_its_deployments_out_without_an_attempt
     assert skipped(third) == ["a/z"]
 
 
-async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_the_wait_that_is_left() -> None:
+async def test_call_without_an_available_deployment_gets_the_provider_error_and_remaining_wait() -> None:
     cooldowns = Cooldowns()
     targets = (new_target("a/x", api_key="k"), new_target("a/y", api_key="k"))
     for target in targets:
@@ -73,7 +73,7 @@ async def test_call_that_nobody_may_serve_is_told_the_providers_own_error_and_th
     assert (this.call.attempts, skipped(this)) == ([], ["a/x", "a/y"])
 
 
-async def test_credential_is_asked_again_after_its_rest_and_serves_as_before() -> None:
+async def test_credential_is_used_again_after_its_cooldown() -> None:
     cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     for _ in range(2):
@@ -85,7 +85,7 @@ async def test_credential_is_asked_again_after_its_rest_and_serves_as_before() -
     await later(play(OK, targets=(target,), cooldowns=cooldowns), CREDENTIAL_S + 3).serves()
 
 
-async def test_success_between_two_refusals_keeps_a_credential_in_play() -> None:
+async def test_success_between_two_refusals_leaves_a_credential_in_use() -> None:
     cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     await fail(cooldowns, target, SPENT)
@@ -123,7 +123,7 @@ async def test_account_that_a_caller_chooses_has_a_cooldown_alone() -> None:
     await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
-async def test_key_that_a_reload_puts_in_place_of_a_spent_one_is_asked_at_once() -> None:
+async def test_key_that_replaces_a_spent_one_in_a_reload_is_used_at_once() -> None:
     cooldowns = Cooldowns()
     for _ in range(2):
         await fail(cooldowns, new_target("a/x", api_key="old"), SPENT)
@@ -155,7 +155,7 @@ async def test_calls_that_name_no_model_begin_no_cooldown_and_are_never_stopped(
 # deployments with a Retry-After
 
 
-async def test_deployment_that_asked_for_a_minute_is_left_alone_for_that_long() -> None:
+async def test_deployment_that_requested_a_minute_gets_no_call_for_that_long() -> None:
     cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     await fail(cooldowns, target, limited(60.0))
@@ -213,7 +213,7 @@ async def test_after_a_cooldown_one_call_goes_first_and_the_others_follow_it() -
     assert all(stage.served(call).attempt.ended_at == stage.clock.now() for call in (third, fourth))
 
 
-async def test_call_that_is_not_refused_soon_after_a_cooldown_does_not_keep_the_others_out() -> None:
+async def test_call_that_is_not_refused_soon_after_a_cooldown_readmits_the_others() -> None:
     """An answer may take minutes; a refusal does not."""
     stage = Stage(new_target("a/x", api_key="k"), a=[limited(86_400.0), Slow(100.0, OK), OK, OK])
     await stage.start()
@@ -224,7 +224,7 @@ async def test_call_that_is_not_refused_soon_after_a_cooldown_does_not_keep_the_
     assert all(stage.served(call).attempt.ended_at == stage.clock.now() for call in later_calls)
 
 
-async def test_hint_that_comes_again_after_a_cooldown_is_obeyed_again() -> None:
+async def test_hint_repeated_after_a_cooldown_is_obeyed_again() -> None:
     cooldowns, target = Cooldowns(), new_target("a/x", api_key="k")
     for after_s in (0.0, 60.0, 120.0):
         await fail_at(after_s, cooldowns, target, limited(86_400.0))
@@ -233,14 +233,14 @@ async def test_hint_that_comes_again_after_a_cooldown_is_obeyed_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.INVALID_REQUEST, FailureKind.CONTENT_POLICY, FailureKind.NOT_FOUND])
-async def test_wait_that_comes_with_a_bad_request_benches_nobody(kind: FailureKind) -> None:
+async def test_retry_after_of_a_bad_request_starts_no_cooldown(kind: FailureKind) -> None:
     cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     await fail(cooldowns, target, Failure(kind, "answered 400", 3600.0))
     await play(OK, targets=(target,), cooldowns=cooldowns).serves()
 
 
-async def test_deployment_that_was_left_for_its_fallback_is_skipped_until_it_said() -> None:
+async def test_deployment_left_for_its_fallback_is_skipped_until_its_retry_after() -> None:
     cooldowns = Cooldowns()
     targets = (new_target("a/x", api_key="k"), new_target("b/y", api_key="k"))
     first = play(limited(5.0), OK, targets=targets, cooldowns=cooldowns)
@@ -253,7 +253,7 @@ async def test_deployment_that_was_left_for_its_fallback_is_skipped_until_it_sai
     assert third.script.transcript == ["asked a/x"]
 
 
-async def test_short_rest_does_not_cost_a_call_that_has_nobody_else_its_answer() -> None:
+async def test_short_cooldown_of_the_only_deployment_is_waited_out() -> None:
     """Without the cooldown the call would have received Retry-After: 5 and waited."""
     cooldowns = Cooldowns()
     shared = new_target("a/x", api_key="k")
@@ -263,7 +263,7 @@ async def test_short_rest_does_not_cost_a_call_that_has_nobody_else_its_answer()
     assert alone.script.transcript == ["asked a/x", "slept 5", "asked a/x"]
 
 
-async def test_wait_that_is_slept_out_benches_nobody() -> None:
+async def test_wait_that_is_slept_out_starts_no_cooldown() -> None:
     cooldowns = Cooldowns()
     await play(limited(5.0), OK, targets=(new_target("a/x", api_key="k"),), cooldowns=cooldowns).serves()
     assert cooldowns.snapshot(1000.0) == {}
@@ -272,7 +272,7 @@ async def test_wait_that_is_slept_out_benches_nobody() -> None:
 # no deployment available
 
 
-async def test_of_a_rest_and_an_open_breaker_the_one_that_ends_sooner_is_told() -> None:
+async def test_of_cooldown_and_open_breaker_the_earlier_end_is_reported() -> None:
     cooldowns = Cooldowns()
     resting = new_target("a/x", api_key="k")
     failing = new_target("b/y", breaker=BreakerSettings(early_probes=False, open_for=7.0))
@@ -287,7 +287,7 @@ async def test_of_a_rest_and_an_open_breaker_the_one_that_ends_sooner_is_told() 
     assert (await later_on.gives_up()).failure == limited(2.0)
 
 
-async def test_wait_of_one_that_rests_and_whose_breaker_is_open_is_the_longer() -> None:
+async def test_wait_for_a_deployment_in_cooldown_with_an_open_breaker_is_the_longer() -> None:
     cooldowns = Cooldowns()
     target = new_target(
         "a/x", api_key="k", breaker=BreakerSettings(early_probes=False, open_for=100.0, max_open_for=100.0)
@@ -327,7 +327,7 @@ async def test_host_that_refuses_connections_takes_its_other_deployments_out() -
     [RESET, SERVER_ERROR, Failure(FailureKind.TIMEOUT, "silent", limit="attempt"), limited(1.0), WRONG_KEY],
     ids=["reset", "500", "silence", "429", "401"],
 )
-async def test_host_is_not_blamed_for_what_one_of_its_models_answers(failure: Failure) -> None:
+async def test_host_is_not_blamed_for_errors_of_one_of_its_models(failure: Failure) -> None:
     x, y = on_one_host("a/x", "a/y")
     for _ in range(4):
         await fail(Cooldowns(), x, failure)
@@ -357,7 +357,7 @@ async def test_host_that_is_down_is_refused_with_its_own_wait() -> None:
     assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
 
 
-async def test_half_open_host_recovers_by_one_probe_and_lets_all_its_deployments_back() -> None:
+async def test_half_open_host_recovers_by_one_probe_and_readmits_all_its_deployments() -> None:
     x, y = on_one_host("a/x", "a/y")
     open_this(host_of(x))
     await later(play(OK, targets=(x,)), 30.0).serves()
@@ -386,7 +386,7 @@ def assert_probe_is_free(target: Target, now: float) -> None:
     assert host_of(target).try_acquire(now) is not None
 
 
-async def test_cancelled_call_gives_the_hosts_probe_back() -> None:
+async def test_cancelled_call_returns_the_probe_of_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     task = asyncio.ensure_future(later(play(Hang(), targets=(x,)), 30.0).run())
@@ -399,7 +399,7 @@ async def test_cancelled_call_gives_the_hosts_probe_back() -> None:
     assert_probe_is_free(x, 1030.0)
 
 
-async def test_bug_gives_the_hosts_probe_back() -> None:
+async def test_bug_returns_the_probe_of_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     with pytest.raises(RuntimeError, match="a bug"):
@@ -407,7 +407,7 @@ async def test_bug_gives_the_hosts_probe_back() -> None:
     assert_probe_is_free(x, 1030.0)
 
 
-async def test_lack_of_our_own_resources_says_nothing_of_the_host() -> None:
+async def test_lack_of_local_resources_proves_nothing_about_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     ours = Failure(FailureKind.INTERNAL, "out of sockets", is_before_sending=True)
@@ -415,7 +415,7 @@ async def test_lack_of_our_own_resources_says_nothing_of_the_host() -> None:
     assert_probe_is_free(x, 1030.0)
 
 
-async def test_deployment_whose_breaker_refuses_gives_the_hosts_probe_back() -> None:
+async def test_deployment_whose_breaker_refuses_returns_the_probe_of_the_host() -> None:
     x, y = on_one_host("a/x", "a/y")
     open_this(host_of(x))
     open_breaker(x, now=1029.0)
@@ -430,7 +430,7 @@ async def test_deployment_whose_breaker_refuses_gives_the_hosts_probe_back() -> 
 # the client's deadline, retries by the client, and calls that only one provider can serve
 
 
-async def test_impatient_caller_opens_no_breaker() -> None:
+async def test_call_with_a_short_client_deadline_opens_no_breaker() -> None:
     x, y = on_one_host("a/x", "a/y")
     for is_before_sending in (True, False):
         for _ in range(20):
@@ -450,14 +450,14 @@ async def test_deployment_that_uses_up_the_time_of_the_whole_call_is_still_blame
     assert evidence(target) == (2, 2)
 
 
-async def test_limit_of_an_attempt_that_ends_before_the_clients_patience_is_evidence() -> None:
+async def test_limit_of_an_attempt_that_ends_before_the_client_deadline_is_evidence() -> None:
     target = new_target("a/x", retry=ONCE)
     late = Failure(FailureKind.TIMEOUT, "late", limit="attempt")
     await play(Slow(5.0, late), targets=(target,), client_deadline=1010.0, deadline_at=1600.0).gives_up()
     assert evidence(target) == (1, 1)
 
 
-async def test_wait_that_would_outlast_the_clients_patience_is_not_begun() -> None:
+async def test_wait_past_the_client_deadline_is_not_begun() -> None:
     this = play(SERVER_ERROR, client_deadline=1000.2, deadline_at=1600.0)
     assert (await this.gives_up()).why == "deadline"
     assert this.script.transcript == ["asked a/x"]
@@ -478,13 +478,13 @@ async def test_call_that_is_bound_to_a_provider_never_falls_back(failure: Failur
     assert this.script.transcript == ["asked a/x"]
 
 
-async def test_call_that_is_bound_to_a_provider_waits_for_it_instead_of_asking_the_next() -> None:
+async def test_sticky_call_waits_for_its_provider_instead_of_trying_the_next() -> None:
     this = play(limited(7.0), OK, targets=(new_target("a/x"), new_target("b/y")), is_sticky=True)
     await this.serves()
     assert this.script.transcript == ["asked a/x", "slept 7", "asked a/x"]
 
 
-async def test_bound_call_is_refused_when_its_provider_cannot_be_asked() -> None:
+async def test_sticky_call_is_refused_when_its_provider_is_unavailable() -> None:
     targets = (new_target("a/x"), new_target("b/y"))
     open_breaker(targets[0])
     result = await play(targets=targets, is_sticky=True).gives_up()
@@ -515,7 +515,7 @@ async def test_context_too_long_for_the_last_model_too_is_that_ones_answer() -> 
     assert this.script.transcript == ["asked a/x", "asked b/large"]
 
 
-async def test_call_that_must_not_be_repeated_is_given_up_after_one_that_may_have_been_executed() -> None:
+async def test_non_repeatable_call_is_given_up_after_a_possible_execution() -> None:
     targets = (new_target("a/x"), new_target("b/y"))
     this = play(RESET, targets=targets, is_repeatable=False)
     assert (await this.gives_up()).why == "not idempotent: it may have been executed"

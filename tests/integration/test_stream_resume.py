@@ -67,7 +67,7 @@ async def dying(
         yield this, call, this.front.open[0]
 
 
-async def test_next_deployment_is_asked_to_go_on() -> None:
+async def test_next_deployment_is_asked_to_resume() -> None:
     async with dying(finish(FIRST[-40:] + REST)) as (this, call, stream):
         stream.cut()
         reply = await call
@@ -87,7 +87,7 @@ async def test_next_deployment_is_asked_to_go_on() -> None:
         assert this.in_flight() == 0
 
 
-async def test_error_event_is_not_seen_when_another_goes_on() -> None:
+async def test_error_event_is_hidden_when_another_deployment_resumes() -> None:
     async with dying(finish(FIRST[-40:] + "and " + REST)) as (_, call, stream):
         stream.answer(chunk(delta("and ") + CUT_EVENT + b"data: [DONE]\n\n"), END)
         reply = await call
@@ -96,7 +96,7 @@ async def test_error_event_is_not_seen_when_another_goes_on() -> None:
         assert text_of(reply).startswith(FIRST + "and ")
 
 
-async def test_error_event_is_seen_when_nobody_goes_on() -> None:
+async def test_error_event_is_shown_when_no_deployment_resumes() -> None:
     refused = whole(400, b'{"error": {"message": "no"}}')
     async with dying(lambda exchange: exchange.answer(refused)) as (_, call, stream):
         stream.answer(chunk(CUT_EVENT + b"data: [DONE]\n\n"), END)
@@ -105,7 +105,7 @@ async def test_error_event_is_seen_when_nobody_goes_on() -> None:
         assert not reply.is_whole
 
 
-async def test_stall_is_found_by_the_idle_limit_and_gone_on_with() -> None:
+async def test_stall_is_found_by_the_idle_limit_and_resumed() -> None:
     rules = {**CONTINUE, "timeout": {"idle": "200ms"}}
     async with dying(finish(FIRST[-40:] + REST), rules) as (this, call, stream):
         reply = await call
@@ -128,7 +128,7 @@ async def test_client_that_leaves_meanwhile_ends_the_next_exchange() -> None:
         assert this.in_flight() == 0
 
 
-async def test_drain_meanwhile_is_told() -> None:
+async def test_drain_during_a_resume_is_reported() -> None:
     async with dying() as (this, call, stream):
         stream.cut()
         await eventually(lambda: this.back.open)
@@ -149,7 +149,7 @@ async def test_deadline_ends_the_waiting_for_the_next() -> None:
         await this.back.exchanges[0].left()
 
 
-async def test_client_hears_that_it_is_not_forgotten_meanwhile() -> None:
+async def test_client_gets_keep_alives_during_a_resume() -> None:
     def late(exchange: Exchange) -> None:
         parts = [stream_head(), chunk(delta(FIRST[-40:] + REST)), chunk(DONE), END]
         asyncio.get_running_loop().call_later(0.25, lambda: exchange.answer(*parts))
@@ -211,7 +211,7 @@ async def test_stream_that_is_cut_inside_an_event_that_was_too_long_to_hold_brea
 
 
 @pytest.mark.parametrize("rules", [{}, {"stream": {"recover": "auto"}}, {"stream": {"recover": "off"}}])
-async def test_no_deployment_is_asked_without_the_option(rules: dict[str, Any]) -> None:
+async def test_no_deployment_is_asked_to_resume_without_the_option(rules: dict[str, Any]) -> None:
     """By default only deployments that accept a prefill are tried, and these are not known to."""
     async with dying(finish(REST), rules) as (this, call, stream):
         stream.cut()
@@ -220,7 +220,7 @@ async def test_no_deployment_is_asked_without_the_option(rules: dict[str, Any]) 
         assert not this.back.exchanges
 
 
-async def test_response_that_is_kept_by_the_provider_is_not_asked_for_twice() -> None:
+async def test_response_stored_by_the_provider_is_not_requested_twice() -> None:
     async with pair_of(None, None, **CONTINUE) as this:
         call = asyncio.create_task(RESPONSES.ask(this.stand.url, stream=True, input="hi"))
         await eventually(lambda: this.front.open)
@@ -231,14 +231,14 @@ async def test_response_that_is_kept_by_the_provider_is_not_asked_for_twice() ->
         assert not this.back.exchanges
 
 
-async def test_two_choices_are_not_gone_on_with_but_begun_anew() -> None:
+async def test_two_choices_are_restarted_rather_than_resumed() -> None:
     async with dying(finish(REST), n=2) as (this, call, stream):
         stream.cut()
         assert not (await call).is_whole
         assert this.back.exchanges[0].body["messages"] == SAID
 
 
-async def test_second_run_must_repeat_what_was_sent() -> None:
+async def test_second_run_must_repeat_the_sent_text() -> None:
     async with dying(finish(FIRST[:10], FIRST[10:] + REST[:5], REST[5:]), RESTART) as (this, call, stream):
         stream.cut()
         reply = await call
@@ -277,7 +277,7 @@ async def test_second_run_without_all_choices_is_no_whole_answer() -> None:
         assert [each["outcome"] for each in line["attempts"]] == ["truncated", "diverged"]
 
 
-async def test_answer_that_is_no_stream_has_failed_and_the_next_is_asked() -> None:
+async def test_non_stream_response_is_a_failure_and_the_next_is_tried() -> None:
     answers = [(whole(200, CHAT.answer),), (stream_head(), chunk(delta(FIRST[-40:] + REST)), chunk(DONE), END)]
 
     def once(exchange: Exchange) -> None:
@@ -297,7 +297,7 @@ async def test_answer_that_is_no_stream_has_failed_and_the_next_is_asked() -> No
         assert (outcomes[:2], outcomes[-1]) == (["truncated", "malformed"], "ok")
 
 
-async def test_bug_of_ours_at_the_seam_costs_an_error_event_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_in_the_join_costs_an_error_event_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, choice: Any) -> None:
         raise ZeroDivisionError
 
@@ -312,7 +312,7 @@ async def test_bug_of_ours_at_the_seam_costs_an_error_event_and_no_slot(monkeypa
         assert line["attempts"][1]["outcome"] == "internal"
 
 
-async def test_counts_of_thousands_of_digits_harm_nobody() -> None:
+async def test_counts_of_thousands_of_digits_do_no_harm() -> None:
     usage = {"prompt_tokens": int("9" * 4300), "completion_tokens": 1}
 
     def counted(exchange: Exchange) -> None:
@@ -332,7 +332,7 @@ async def test_counts_of_thousands_of_digits_harm_nobody() -> None:
 # the request
 
 
-async def test_stream_is_asked_for_uncompressed_and_inflated_if_it_is_not() -> None:
+async def test_stream_is_requested_uncompressed_and_inflated_if_it_is_compressed() -> None:
     def squeezed(exchange: Exchange) -> None:
         packer = zlib.compressobj(wbits=31)
         data = packer.compress(delta(FIRST) + delta(REST) + DONE) + packer.flush()
@@ -362,7 +362,7 @@ async def test_compressed_request_is_read_and_sent_on_plain() -> None:
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=name_of)
-async def test_request_that_is_no_json_object_cannot_be_gone_on_with(form: Form) -> None:
+async def test_request_that_is_no_json_object_cannot_be_resumed(form: Form) -> None:
     """A body that is not JSON may name a model, too."""
     async with pair_of(None, None, **CONTINUE) as this:
         field = '--x\r\ncontent-disposition: form-data; name="{}"\r\n\r\n{}\r\n'

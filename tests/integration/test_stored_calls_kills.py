@@ -24,7 +24,7 @@ from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, ScriptedProvider
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC
+from tests.integration.calls_on_disk import ASYNC
 from tests.tokens import BEARER
 
 KILLS = 5
@@ -84,7 +84,7 @@ async def late_gateway(text: str) -> AsyncIterator[str]:
         await app.stop()
 
 
-async def test_nothing_that_was_acknowledged_is_lost_or_asked_again_after_its_answer(tmp_path: Path) -> None:
+async def test_acknowledged_call_is_never_lost_or_repeated_after_its_answer(tmp_path: Path) -> None:
     client, dice = Client(), Random(8)
     async with MockProvider(latency_s=0.02) as provider:
         provider.switch("bad", "status:500")

@@ -63,7 +63,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 @on_each_loop
-async def test_name_is_looked_up_once_for_all_who_wait_and_again_when_it_is_old() -> None:
+async def test_name_is_resolved_once_for_all_waiting_calls_and_again_when_expired() -> None:
     async with ScriptedProvider([OK]) as provider, client() as connections:
         names = Names(address_of(provider.url))
         names.may_answer.clear()
@@ -99,7 +99,7 @@ async def test_address_that_refuses_is_passed_over() -> None:
 
 
 @on_each_loop
-async def test_name_that_nobody_knows_is_a_network_failure_and_is_asked_again() -> None:
+async def test_unknown_name_is_a_network_failure_and_is_resolved_again() -> None:
     async with ScriptedProvider([OK]) as provider, client() as connections:
         names = Names()
         error = await failure(ask(connections, "http://provider.test"))
@@ -109,7 +109,7 @@ async def test_name_that_nobody_knows_is_a_network_failure_and_is_asked_again() 
 
 
 @on_each_loop
-async def test_look_up_that_nobody_waits_for_any_more_fails_in_silence() -> None:
+async def test_abandoned_name_lookup_fails_silently() -> None:
     heard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: heard.append(context))
     async with client() as connections:
@@ -145,7 +145,7 @@ async def test_machine_without_sockets_is_not_the_upstreams_failure(monkeypatch:
 
 @on_each_loop
 @pytest.mark.parametrize("origin", ["http://", "http://[", "http://h:99999", "http://" + "a" * 70 + ".test"])
-async def test_origin_that_is_none_is_our_own_failure(origin: str) -> None:
+async def test_invalid_origin_is_a_local_failure(origin: str) -> None:
     async with client() as connections:
         with pytest.raises(UpstreamError) as raised:
             await ask(connections, origin)
@@ -213,7 +213,7 @@ async def test_body_large_and_small_passes_over_tls(authority: trustme.CA) -> No
 
 @on_each_loop
 @pytest.mark.parametrize("fault", ["stranger", "other host"])
-async def test_provider_that_cannot_show_who_it_is_gets_no_byte(authority: trustme.CA, fault: str) -> None:
+async def test_provider_without_a_valid_certificate_gets_no_byte(authority: trustme.CA, fault: str) -> None:
     provider = TlsProvider([OK])
     issuer = trustme.CA() if fault == "stranger" else authority
     issuer.issue_cert("127.0.0.1" if fault == "stranger" else "api.openai.com").configure_cert(provider.context)
@@ -223,7 +223,7 @@ async def test_provider_that_cannot_show_who_it_is_gets_no_byte(authority: trust
 
 
 @on_each_loop
-async def test_provider_is_told_which_host_is_meant(authority: trustme.CA) -> None:
+async def test_host_header_names_the_intended_provider(authority: trustme.CA) -> None:
     provider, meant = TlsProvider([OK]), []
     authority.issue_cert("provider.test").configure_cert(provider.context)
     provider.context.sni_callback = lambda _socket, name, _context: meant.append(name)
@@ -234,7 +234,7 @@ async def test_provider_is_told_which_host_is_meant(authority: trustme.CA) -> No
 
 
 @on_each_loop
-async def test_handshake_that_is_given_up_is_closed_at_once(authority: trustme.CA) -> None:
+async def test_cancelled_handshake_is_closed_at_once(authority: trustme.CA) -> None:
     async with ScriptedProvider([Hold()]) as provider, client() as connections:
         asking = asyncio.ensure_future(ask(connections, provider.url.replace("http:", "https:")))
         await eventually(lambda: provider.connections)
@@ -293,7 +293,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     sink.close()
 
 
-async def test_plain_origin_is_asked_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plain_origin_is_called_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with proxy() as (url, heads):
         monkeypatch.setenv("http_proxy", url)
         async with client() as connections:
@@ -325,7 +325,7 @@ async def test_tls_passes_through_the_proxy_and_is_verified(
     assert len(provider.requests) == 1
 
 
-async def test_proxy_that_refuses_or_is_gone_is_no_failure_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_that_refuses_or_is_down_is_no_failure_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     async with proxy(b"403 Forbidden") as (url, _):
         monkeypatch.setenv("all_proxy", url)
         async with client() as connections:
@@ -336,7 +336,7 @@ async def test_proxy_that_refuses_or_is_gone_is_no_failure_of_the_upstream(monke
             assert (await failure(ask(connections, "https://provider.test"))).kind is FailureKind.EGRESS
 
 
-async def test_request_that_may_not_go_out_reaches_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_request_reaches_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with proxy() as (url, heads):
         monkeypatch.setenv("http_proxy", url)
         async with client() as connections:

@@ -29,7 +29,7 @@ def after(world: World, **alerts: Any) -> World:
     return next_
 
 
-def test_alert_that_is_still_true_is_not_told_again_and_keeps_its_beginning() -> None:
+def test_alert_that_is_still_true_is_not_notified_again_and_has_its_old_start() -> None:
     world = broken()
     next_ = after(world)
     assert [(each.id, each.since) for each in next_.alerts.firing()] == [
@@ -45,7 +45,7 @@ def test_alert_that_is_still_true_is_not_told_again_and_keeps_its_beginning() ->
     assert (resolved.state, resolved.id, resolved.since) == ("resolved", firing.id, firing.since)
 
 
-def test_alert_that_is_no_longer_true_is_told_resolved_once_its_calm_time_has_passed() -> None:
+def test_alert_that_is_no_longer_true_is_resolved_once_after_resolve_after() -> None:
     next_ = after(broken())
     next_.pass_s(30)
     assert next_.told.said() == []
@@ -56,7 +56,7 @@ def test_alert_that_is_no_longer_true_is_told_resolved_once_its_calm_time_has_pa
     assert next_.told.said() == [RESOLVED]
 
 
-def test_alert_of_whose_subject_nothing_is_heard_any_more_resolves_when_it_is_quiet() -> None:
+def test_alert_whose_subject_is_gone_resolves_when_quiet() -> None:
     world = World()
     world.end_calls("gpt", bad=100)
     world.pass_s(1)
@@ -67,16 +67,16 @@ def test_alert_of_whose_subject_nothing_is_heard_any_more_resolves_when_it_is_qu
     assert next_.told.said() == [("resolved", "success_rate", "gpt")]
 
 
-def test_alert_whose_rule_is_off_now_is_told_resolved_at_once() -> None:
+def test_alert_whose_rule_is_off_now_is_resolved_at_once() -> None:
     assert after(broken(), breaker_open="off").told.said() == [RESOLVED]
 
 
-def test_alertmanager_hears_at_once_of_what_goes_on() -> None:
+def test_alertmanager_gets_continuing_alerts_at_once() -> None:
     next_ = after(broken())
     assert [(each.state, each.subject) for each in next_.told.reminders] == [("firing", "one/gpt")]
 
 
-def test_alert_that_nobody_has_taken_is_told_by_the_next_process_and_its_end_as_well() -> None:
+def test_undelivered_alert_is_notified_by_the_next_process_and_so_is_its_end() -> None:
     world = broken()
     world.told.underway = {world.told.notices[0].id}
     next_ = after(world)
@@ -85,7 +85,7 @@ def test_alert_that_nobody_has_taken_is_told_by_the_next_process_and_its_end_as_
     assert next_.told.said() == [FIRING, RESOLVED]
 
 
-def test_end_that_nobody_has_taken_is_told_by_the_next_process() -> None:
+def test_undelivered_end_is_notified_by_the_next_process() -> None:
     world = broken()
     world.repair("one/gpt")
     world.pass_s(31)
@@ -111,7 +111,7 @@ def test_silenced_alert_stays_untold_over_a_restart() -> None:
     assert next_.alerts.firing() == []
 
 
-def test_what_is_kept_changes_with_what_is_told_alone() -> None:
+def test_stored_state_changes_only_with_notices() -> None:
     world = World()
     world.end_calls("gpt", bad=100)
     world.pass_s(1)

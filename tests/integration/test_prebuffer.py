@@ -25,7 +25,7 @@ def begun(form: Form, tokens: int) -> list[Step]:
 
 @streams
 @pytest.mark.parametrize("death", [Close(), Reset(), END], ids=["closed", "reset", "ended"])
-async def test_stream_that_dies_while_it_is_held_back_is_retried(form: Form, death: Step) -> None:
+async def test_stream_that_dies_in_the_prebuffer_is_retried(form: Form, death: Step) -> None:
     async with facing([*begun(form, 2), death], form.good_stream, stream=THREE, retry=RETRY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert reply.body == form.stream_bytes
@@ -34,7 +34,7 @@ async def test_stream_that_dies_while_it_is_held_back_is_retried(form: Form, dea
 
 
 @streams
-async def test_error_event_while_it_is_held_back_is_retried(form: Form) -> None:
+async def test_error_event_in_the_prebuffer_is_retried(form: Form) -> None:
     script: list[Step] = [*begun(form, 2), chunk(form.error), END]
     async with facing(script, form.good_stream, stream=THREE, retry=RETRY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -66,14 +66,14 @@ async def test_short_stream_is_complete_although_it_never_had_so_many_tokens(for
         assert reply.body == form.stream_bytes
 
 
-async def test_first_token_limit_does_not_end_what_is_held_back() -> None:
+async def test_first_token_limit_does_not_end_a_prebuffered_stream() -> None:
     script: list[Step] = [*begun(CHAT, 1), Pause(0.4), *CHAT.good_stream[1:]]
     async with facing(script, stream=THREE, timeout={"first_token": "200ms"}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert reply.is_whole
 
 
-async def test_stream_is_not_held_beyond_the_clients_patience() -> None:
+async def test_stream_is_not_prebuffered_past_the_client_deadline() -> None:
     script: list[Step] = [stream_head(), Pause(0.5), chunk(CHAT.token), Pause(0.6), *CHAT.good_stream[2:]]
     async with facing(script, stream={"prebuffer": {"tokens": 100, "time": "5s"}}) as (stand, _):
         async with Connection(stand.url) as client:
@@ -81,7 +81,7 @@ async def test_stream_is_not_held_beyond_the_clients_patience() -> None:
         assert reply.is_whole
 
 
-async def test_stream_that_stalls_while_it_is_held_back_is_passed_on_and_then_watched() -> None:
+async def test_stream_that_stalls_in_the_prebuffer_is_passed_on_and_then_watched() -> None:
     async with facing([*begun(CHAT, 2), Hold()], stream=SHORT, timeout={"idle": "200ms"}) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert reply.body.startswith(CHAT.token * 2 + b"event: error")

@@ -13,7 +13,7 @@ from tests.fakes.provider import Pause, Step, stream_head
 WAITING = {"keepalive": {"interval": "50ms"}}
 
 
-async def test_openai_reads_on_behind_comments() -> None:
+async def test_openai_reads_past_comments() -> None:
     script: list[Step] = [stream_head(), Pause(0.3), *CHAT.good_stream[1:]]
     # The SDK's read timeout would end a silence of this length.
     async with (
@@ -24,7 +24,7 @@ async def test_openai_reads_on_behind_comments() -> None:
         assert [chunk.choices[0].delta.content async for chunk in stream] == ["", "h\u00e9", None]
 
 
-async def test_anthropic_reads_on_behind_comments() -> None:
+async def test_anthropic_reads_past_comments() -> None:
     script: list[Step] = [stream_head(), Pause(0.3), *MESSAGES.good_stream[1:]]
     async with (
         facing(script, stream=WAITING) as (stand, _),

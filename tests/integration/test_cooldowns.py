@@ -85,7 +85,7 @@ async def test_response_in_a_cooldown_is_the_providers_own_with_the_wait_that_is
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, SPENT), (401, b'{"error":{"code":"invalid_api_key"}}')])
-async def test_call_that_a_cooldown_refuses_says_so_and_is_counted(status: int, error: bytes) -> None:
+async def test_refusal_by_a_cooldown_is_reported_and_counted(status: int, error: bytes) -> None:
     async with sharing(error, status=status) as (stand, _, _):
         replies = [await ask_for(stand, "a-alone") for _ in range(3)]
         assert [reply.headers.get("x-llm-guard-refused-by") for reply in replies] == [None, None, "cooldown"]
@@ -94,7 +94,7 @@ async def test_call_that_a_cooldown_refuses_says_so_and_is_counted(status: int, 
         assert (await stand.calls())[-1]["refused_by"] == "cooldown"
 
 
-async def test_cooldown_whose_error_was_too_large_to_keep_is_told_in_our_words() -> None:
+async def test_cooldown_whose_error_was_too_large_to_store_is_reported_by_the_gateway() -> None:
     async with sharing(b'{"error":"%b"}' % (b"x" * 20_000), headers={"retry-after": "60"}) as (stand, _, _):
         assert kind(await ask_for(stand, "a-alone")) == (429, "1")
         reply = await ask_for(stand, "a-alone")
@@ -102,7 +102,7 @@ async def test_cooldown_whose_error_was_too_large_to_keep_is_told_in_our_words()
         assert int(reply.headers["retry-after"]) <= 60
 
 
-async def test_callers_own_spent_key_is_nobody_elses_trouble() -> None:
+async def test_spent_key_of_a_caller_does_not_affect_others() -> None:
     mallory, alice = {"authorization": "Bearer sk-mallory"}, {"authorization": "Bearer sk-alice"}
     async with sharing(SPENT, key=None) as (stand, _, _):
         replies = [await ask_for(stand, "a-alone", mallory) for _ in range(3)]
@@ -110,7 +110,7 @@ async def test_callers_own_spent_key_is_nobody_elses_trouble() -> None:
         assert kind(await ask_for(stand, "a-alone", alice)) == (429, "1")
 
 
-async def test_account_that_a_caller_made_up_is_nobody_elses_trouble() -> None:
+async def test_invented_account_of_a_caller_does_not_affect_others() -> None:
     made_up = {"OpenAI-Organization": "org-nowhere"}
     async with sharing(b'{"error":{"code":"invalid_api_key"}}', status=401) as (stand, _, _):
         replies = [await ask_for(stand, "a-alone", made_up) for _ in range(3)]
@@ -118,7 +118,7 @@ async def test_account_that_a_caller_made_up_is_nobody_elses_trouble() -> None:
         assert kind(await ask_for(stand, "a-alone")) == (401, "1")
 
 
-async def test_refusals_of_what_a_key_may_not_do_bench_no_model() -> None:
+async def test_refusals_of_a_restricted_key_put_no_model_in_cooldown() -> None:
     """GET /v1/organization/… with a key for models: any caller can send it, at any rate."""
     async with facing(*[[whole(401)]] * 5, CHAT.ok) as (stand, _):
         for _ in range(5):
@@ -129,7 +129,7 @@ async def test_refusals_of_what_a_key_may_not_do_bench_no_model() -> None:
 # Retry-After of a deployment
 
 
-async def test_deployment_that_asked_for_a_minute_burns_one_attempt_in_it() -> None:
+async def test_deployment_that_requested_a_minute_gets_one_attempt_in_it() -> None:
     async with sharing(LIMITED, headers={"retry-after": "60"}) as (stand, spent, _):
         first = await ask_for(stand, "a-alone")
         assert (kind(first), first.headers["retry-after"]) == ((429, "1"), "60")
@@ -183,7 +183,7 @@ async def test_model_that_fails_leaves_the_others_of_its_host_alone(script: list
         assert len(provider.requests) == 3
 
 
-async def test_impatient_client_opens_nobodys_breaker() -> None:
+async def test_client_with_a_short_timeout_opens_no_breaker() -> None:
     """Otherwise any caller could take a model away from all others by sending calls with a limit of 10 ms."""
     async with facing(*[[Hold()]] * 10, CHAT.ok, breaker=BREAKER) as (stand, provider):
         for _ in range(10):

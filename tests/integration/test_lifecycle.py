@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 # starts
 
 
-async def test_it_says_in_one_line_where_it_serves(path: Path) -> None:
+async def test_start_logs_one_line_with_its_address(path: Path) -> None:
     async with serving(path, config_text("http://127.0.0.1:9")) as served:
         assert re.fullmatch(r"llm-guard \S+ listens on http://127\.0\.0\.1:\d+\n", served.said)
         assert (await fetch(f"{served.url}/healthz")).status == 200
@@ -73,7 +73,7 @@ async def test_port_in_use_ends_it(path: Path, section: str) -> None:
 # drains
 
 
-def test_address_that_is_taken_while_the_gateway_starts_is_told(
+def test_address_that_is_taken_while_the_gateway_starts_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with socket.socket() as other:
@@ -110,7 +110,7 @@ async def until_it_refuses(url: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_sigterm_under_load_lets_every_call_finish(path: Path) -> None:
+async def test_sigterm_under_load_finishes_every_call(path: Path) -> None:
     gate = asyncio.Event()
     server = {"drain": "20s", "drain_delay": "1500ms"}
     streams = [CHAT, MESSAGES] * 10
@@ -196,7 +196,7 @@ async def test_call_without_an_answer_that_outlasts_the_drain_is_refused(path: P
         assert await provider.closed_within(1)
 
 
-async def test_kept_alive_connection_is_told_to_go_elsewhere_while_others_finish(path: Path) -> None:
+async def test_kept_alive_connection_is_closed_by_a_drain_while_others_finish(path: Path) -> None:
     gate = asyncio.Event()
     provider = ScriptedProvider(CHAT.ok, gated(CHAT, gate))
     async with provider:

@@ -36,7 +36,7 @@ async def status(http: aiohttp.ClientSession, model: str) -> int:
         return response.status
 
 
-async def test_a_bare_limit_and_a_spent_quota_do_not_tell_when_to_come_back(http: aiohttp.ClientSession) -> None:
+async def test_bare_limit_and_spent_quota_have_no_retry_after(http: aiohttp.ClientSession) -> None:
     assert await status(http, "m+limit:0.01/s:bare") == 200
     for model, code in (("m+limit:0.01/s:bare", "rate_limit_exceeded"), ("m+quota", "insufficient_quota")):
         async with await post(http, model) as response:
@@ -44,7 +44,7 @@ async def test_a_bare_limit_and_a_spent_quota_do_not_tell_when_to_come_back(http
             assert not [name for name in response.headers if "retry" in name.lower() or "ratelimit" in name.lower()]
 
 
-async def test_beyond_its_capacity_a_model_lets_wait_and_latency_grows(http: aiohttp.ClientSession) -> None:
+async def test_above_its_capacity_a_model_queues_and_latency_grows(http: aiohttp.ClientSession) -> None:
     async def timed(model: str) -> float:
         started_at = time.monotonic()
         async with await post(http, model) as response:
@@ -59,7 +59,7 @@ async def test_beyond_its_capacity_a_model_lets_wait_and_latency_grows(http: aio
     assert await timed("n+latency:60ms+capacity:2") < 0.12
 
 
-async def test_a_client_that_leaves_gives_its_place_to_the_next(
+async def test_client_that_disconnects_releases_its_slot_to_the_next(
     http: aiohttp.ClientSession, provider: MockProvider
 ) -> None:
     provider.switch("m", "capacity:1, silence")

@@ -16,7 +16,7 @@ from tests.chaos.stand import standing
 from tests.chaos.wire import ask
 from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
-from tests.integration.keeping import ASYNC, LETTER, OWN_KEY, defer, keeping, kept_config, on_disk, outcome, shown
+from tests.integration.calls_on_disk import ASYNC, LETTER, OWN_KEY, defer, keeping, kept_config, on_disk, outcome, shown
 from tests.tokens import BEARER
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
@@ -38,21 +38,21 @@ async def test_call_is_deferred_at_once_and_answered_as_the_provider_did(tmp_pat
 
 
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
-async def test_stream_is_kept_whole_and_given_as_a_stream(tmp_path: Path, form: Form) -> None:
+async def test_stream_is_stored_whole_and_returned_as_a_stream(tmp_path: Path, form: Form) -> None:
     async with keeping(tmp_path / "s", form.good_stream) as (stand, _):
         reply = await outcome(stand, await defer(stand, form, stream=True))
         assert (reply.status, reply.headers["content-type"]) == (200, "text/event-stream")
         assert reply.body == form.stream_bytes
 
 
-async def test_stream_that_dies_is_asked_for_again(tmp_path: Path) -> None:
+async def test_stream_that_dies_is_requested_again(tmp_path: Path) -> None:
     dying: list[Step] = [stream_head(), *map(chunk, CHAT.preamble), chunk(CHAT.token), Reset()]
     async with keeping(tmp_path / "s", dying, CHAT.good_stream) as (stand, provider):
         reply = await outcome(stand, await defer(stand, stream=True))
         assert (reply.body, len(provider.requests)) == (CHAT.stream_bytes, 2)
 
 
-async def test_call_that_has_failed_is_deferred_an_answer_where_its_route_says_so(tmp_path: Path) -> None:
+async def test_failed_call_is_deferred_where_its_route_allows_it(tmp_path: Path) -> None:
     rules = {"deferred": {"mode": "on_failure"}}
     async with keeping(tmp_path / "s", BUSY, CHAT.ok, rules=rules) as (stand, provider):
         kept_id = await defer(stand, headers={})
@@ -69,14 +69,14 @@ async def test_route_may_deferred_call_every_call_an_answer(tmp_path: Path) -> N
         assert (await outcome(stand, await defer(stand, headers={}))).status == 200
 
 
-async def test_route_may_deferred_call_nobody_anything(tmp_path: Path) -> None:
+async def test_route_may_refuse_deferred_calls(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", CHAT.ok, rules={"deferred": {"mode": "off"}}) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
         assert (reply.status, reply.body) == (200, CHAT.answer)
         assert not (tmp_path / "s").exists()
 
 
-async def test_header_that_says_neither_is_refused(tmp_path: Path) -> None:
+async def test_unknown_value_of_the_header_is_refused(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", CHAT.ok) as (stand, provider):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), {"x-llm-guard-async": "yes"})
         assert (reply.status, CHAT.error_of(reply)["code"]) == (400, "invalid_async")
@@ -84,12 +84,12 @@ async def test_header_that_says_neither_is_refused(tmp_path: Path) -> None:
         assert len(provider.requests) == 1
 
 
-async def test_only_what_asks_a_model_is_deferred(tmp_path: Path) -> None:
+async def test_only_requests_to_a_model_are_deferred(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (whole(200, b'{"data":[]}'),)) as (stand, _):
         assert (await ask(stand.url, "/v1/models", headers=ASYNC, method="GET")).status == 200
 
 
-async def test_failed_call_is_told_in_its_dialect(tmp_path: Path) -> None:
+async def test_failed_call_is_reported_in_its_dialect(tmp_path: Path) -> None:
     wrong = (whole(400, b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'),)
     async with keeping(tmp_path / "s", wrong) as (stand, _):
         reply = await outcome(stand, await defer(stand, MESSAGES))
@@ -140,7 +140,7 @@ async def test_deferred_call_survives_a_restart_and_so_does_its_answer(tmp_path:
         assert len(provider.requests) == 2
 
 
-async def test_key_that_is_gone_with_its_process_ends_the_call_with_the_remedy(tmp_path: Path) -> None:
+async def test_key_lost_with_its_process_ends_the_call_with_a_remedy(tmp_path: Path) -> None:
     refused = (whole(401, b'{"error":{"message":"You did not provide an API key."}}'),)
     async with ScriptedProvider((Hold(),), refused) as provider:
         config = kept_config(provider.url, tmp_path / "s", server={"drain": "100ms"}, one={})
@@ -153,7 +153,7 @@ async def test_key_that_is_gone_with_its_process_ends_the_call_with_the_remedy(t
             assert CANARY.encode() not in provider.requests[1]
 
 
-async def test_gateway_that_goes_does_not_wait_longer_for_background_calls_than_for_clients(tmp_path: Path) -> None:
+async def test_shutdown_waits_no_longer_for_background_calls_than_for_clients(tmp_path: Path) -> None:
     async with ScriptedProvider((Hold(),)) as provider:
         async with asyncio.timeout(3):
             async with standing(kept_config(provider.url, tmp_path / "s", server={"drain": "100ms"})) as stand:
@@ -162,7 +162,7 @@ async def test_gateway_that_goes_does_not_wait_longer_for_background_calls_than_
         assert await provider.closed_within(1)
 
 
-async def test_call_can_be_given_up_in_the_middle(tmp_path: Path) -> None:
+async def test_running_call_can_be_cancelled(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", (Hold(),)) as (stand, provider):
         kept_id = await defer(stand)
         await eventually(lambda: provider.requests)
@@ -174,7 +174,7 @@ async def test_call_can_be_given_up_in_the_middle(tmp_path: Path) -> None:
         assert (await shown(stand, kept_id)).status == 404
 
 
-async def test_too_many_are_told_to_come_back(tmp_path: Path) -> None:
+async def test_calls_above_the_limit_get_retry_after(tmp_path: Path) -> None:
     store = {"deferred": {"max_pending": 2}}
     async with keeping(tmp_path / "s", (Hold(),), store=store, server={"drain": "100ms"}) as (stand, _):
         for _ in range(2):
@@ -193,7 +193,7 @@ async def test_disk_that_cannot_be_written_refuses_deferred_calls_and_serves_all
         assert (await shown(stand, "0" * 32)).status in (404, 503)
 
 
-async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
+async def test_webhook_is_sent_when_the_call_is_over(tmp_path: Path) -> None:
     got: list[tuple[dict[str, str], bytes]] = []
 
     async def take(request: web.BaseRequest) -> web.Response:
@@ -224,7 +224,7 @@ async def test_webhook_hears_that_it_is_over(tmp_path: Path) -> None:
         server.close()
 
 
-async def test_what_happens_is_counted_and_told(tmp_path: Path) -> None:
+async def test_events_of_deferred_calls_are_counted_and_published(tmp_path: Path) -> None:
     async with keeping(tmp_path / "s", BUSY, CHAT.ok) as (stand, _):
         await outcome(stand, await defer(stand))
         assert await stand.metric("llm_guard_deferred_calls_accepted_total", model="gpt") == 1
@@ -240,7 +240,7 @@ async def test_what_happens_is_counted_and_told(tmp_path: Path) -> None:
         assert purposes.count("deferred") == 2
 
 
-async def test_deferred_call_that_dies_can_be_asked_for_again_and_then_has_its_answer(tmp_path: Path) -> None:
+async def test_dead_deferred_call_can_be_requeued_and_then_has_its_response(tmp_path: Path) -> None:
     wrong = (whole(400, b'{"error":{"message":"no"}}'),)
     async with keeping(tmp_path / "s", wrong, CHAT.ok) as (stand, _):
         kept_id = await defer(stand, headers={**ASYNC, **LETTER})

@@ -1,10 +1,10 @@
 """Kills processes while they write to a store of calls, and checks what they leave behind.
 
-Run as `python -m tests.chaos.killing FOLDER SEED KILLS` in a process of its own: it has imported all that its writers
-need, so that forking takes only a few milliseconds. Two writers share the file at a time. Each reports what it is about
-to do, does it, and reports the result, so what it has reported as done must be stored. Between two generations the file
-is compared with the reports, allowing for the operations that were interrupted. Kills only processes that it has
-started.
+Run as `python -m tests.chaos.store_kills FOLDER SEED KILLS` in a process of its own: it has imported all that its
+writers need, so that forking takes only a few milliseconds. Two writers share the file at a time. Each reports what it
+is about to do, does it, and reports the result, so what it has reported as done must be stored. Between two generations
+the file is compared with the reports, allowing for the operations that were interrupted. Kills only processes that it
+has started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import msgspec
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, StoredCall
-from tests.fakes.kept import ANSWER, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, letter, stored_request
 
 LEASE_S = 50.0
 _GENERATION_S = 100.0

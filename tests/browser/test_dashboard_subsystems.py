@@ -77,7 +77,7 @@ async def do(page: Page, reason: str) -> None:
 # empty sections
 
 
-async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: Path) -> None:
+async def test_unused_features_are_not_shown(opens: Opens, tmp_path: Path) -> None:
     async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
         page = await window.open(stand.url)
         await expect(page.locator("#status-state")).to_have_text("Healthy")
@@ -91,7 +91,7 @@ async def test_what_a_gateway_does_not_use_is_not_shown(opens: Opens, tmp_path: 
 # engines and probes
 
 
-async def test_operator_restarts_an_engine_and_reads_what_it_has_printed(opens: Opens, tmp_path: Path) -> None:
+async def test_operator_restarts_an_engine_and_reads_its_output(opens: Opens, tmp_path: Path) -> None:
     port = free_port()
     async with (
         MockProvider() as provider,
@@ -172,7 +172,7 @@ async def unanswered() -> None:
     await asyncio.sleep(3600)
 
 
-async def test_upstream_is_looked_at_now(opens: Opens, tmp_path: Path) -> None:
+async def test_upstream_is_probed_on_demand(opens: Opens, tmp_path: Path) -> None:
     probe = {"interval": "1h", "max_failures": 1}
     async with MockProvider() as provider, gateway(provider, tmp_path, probe=probe) as stand, opens() as window:
         page = await window.open(stand.url)
@@ -227,7 +227,7 @@ async def test_whole_gateway_is_degraded_and_one_model_is_not(opens: Opens, tmp_
         await expect(page.locator("#fallbacks-count")).to_have_text("2 of 3 models degraded")
 
 
-async def test_failed_call_says_what_its_client_got(opens: Opens, tmp_path: Path) -> None:
+async def test_failed_call_shows_what_its_client_got(opens: Opens, tmp_path: Path) -> None:
     rules = {"degraded": SORRY, "dead_letter": "always"}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         provider.switch("gpt", "status:500")
@@ -247,7 +247,7 @@ async def test_failed_call_says_what_its_client_got(opens: Opens, tmp_path: Path
 # the response cache
 
 
-async def test_cache_says_what_calls_got_of_it_and_is_emptied(opens: Opens, tmp_path: Path) -> None:
+async def test_cache_shows_results_of_calls_and_is_emptied(opens: Opens, tmp_path: Path) -> None:
     rules = {"cache": {"ttl": "1m"}}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         for _ in range(4):
@@ -267,7 +267,7 @@ async def test_cache_says_what_calls_got_of_it_and_is_emptied(opens: Opens, tmp_
 # stored calls
 
 
-async def test_letter_is_asked_again_and_another_deleted(opens: Opens, tmp_path: Path) -> None:
+async def test_dead_letter_is_requeued_and_another_deleted(opens: Opens, tmp_path: Path) -> None:
     rules = {"dead_letter": "always"}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         page = await window.open(stand.url)
@@ -298,7 +298,7 @@ async def test_letter_is_asked_again_and_another_deleted(opens: Opens, tmp_path:
         assert whats == ["dead-letters.delete", "dead-letters.requeue"]
 
 
-async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, tmp_path: Path) -> None:
+async def test_all_dead_letters_are_requeued_and_lost_ones_are_reported(opens: Opens, tmp_path: Path) -> None:
     rules = {"dead_letter": "always"}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         provider.switch("gpt", "status:500")
@@ -317,7 +317,7 @@ async def test_all_letters_are_asked_again_and_lost_ones_are_told(opens: Opens, 
         await expect(page.locator("#stored-summary")).to_have_text("2 answered.")
 
 
-async def test_all_letters_are_deleted_though_no_event_tells_of_it(opens: Opens, tmp_path: Path) -> None:
+async def test_all_dead_letters_are_deleted_without_an_event(opens: Opens, tmp_path: Path) -> None:
     rules = {"dead_letter": "always"}
     async with MockProvider() as provider, gateway(provider, tmp_path, rules=rules) as stand, opens() as window:
         window.expected = ("net::ERR",)
@@ -332,7 +332,7 @@ async def test_all_letters_are_deleted_though_no_event_tells_of_it(opens: Opens,
         await expect(page.locator("#stored-all")).to_be_hidden()
 
 
-async def test_one_line_tells_of_all_letters_between_two_other_events(opens: Opens, tmp_path: Path) -> None:
+async def test_one_line_reports_all_dead_letters_between_two_other_events(opens: Opens, tmp_path: Path) -> None:
     async with MockProvider() as provider, gateway(provider, tmp_path) as stand, opens() as window:
         page = await window.open(stand.url)
         for count in (1, 30):
@@ -363,7 +363,7 @@ async def test_deferred_calls_have_a_list_of_their_own(opens: Opens, tmp_path: P
         await expect(page.locator("#stored-list > li")).to_have_count(0)
 
 
-async def test_words_of_providers_and_engines_are_shown_as_text(opens: Opens, tmp_path: Path) -> None:
+async def test_texts_of_providers_and_engines_are_shown_as_text(opens: Opens, tmp_path: Path) -> None:
     rules = {"dead_letter": "always", "degraded": SORRY, "cache": {"ttl": "1m"}}
     probe = {"interval": "1h"}
     async with (

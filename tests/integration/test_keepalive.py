@@ -30,7 +30,7 @@ def without_words(body: bytes) -> bytes:
 
 
 @streams
-async def test_comments_come_once_a_provider_has_begun_a_stream(form: Form) -> None:
+async def test_comments_begin_once_a_provider_has_started_a_stream(form: Form) -> None:
     script: list[Step] = [stream_head(), Pause(0.2), *form.good_stream[1:]]
     async with facing(script, stream=SOON) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -44,14 +44,14 @@ async def test_comments_come_once_a_provider_has_begun_a_stream(form: Form) -> N
 
 
 @streams
-async def test_nothing_is_said_while_a_failure_can_still_have_a_status(form: Form) -> None:
+async def test_nothing_is_sent_while_a_failure_can_still_have_a_status(form: Form) -> None:
     script: list[Step] = [Pause(0.2), whole(429, b'{"error": {"message": "busy"}}', {"retry-after": "7"})]
     async with facing(script, stream=SOON) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert (reply.status, reply.headers["retry-after"]) == (429, "7")
 
 
-async def test_nothing_is_said_to_a_client_that_does_not_wait_long() -> None:
+async def test_nothing_is_sent_to_a_client_with_a_short_timeout() -> None:
     async with facing(
         [Pause(0.1), *CHAT.good_stream], stream={"keepalive": {"interval": "5s", "before_headers": True}}
     ) as (
@@ -64,7 +64,7 @@ async def test_nothing_is_said_to_a_client_that_does_not_wait_long() -> None:
 
 
 @streams
-async def test_comments_may_come_before_any_head(form: Form) -> None:
+async def test_comments_may_precede_any_head(form: Form) -> None:
     async with facing([Pause(0.2), *form.good_stream], stream=EARLY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert reply.is_whole
@@ -73,7 +73,7 @@ async def test_comments_may_come_before_any_head(form: Form) -> None:
 
 
 @streams
-async def test_attempts_go_on_behind_the_comments(form: Form) -> None:
+async def test_attempts_continue_behind_the_comments(form: Form) -> None:
     first: list[Step] = [stream_head(), Pause(0.2), Close()]
     async with facing(first, form.good_stream, stream=SOON, retry=RETRY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -83,7 +83,7 @@ async def test_attempts_go_on_behind_the_comments(form: Form) -> None:
 
 
 @streams
-async def test_failure_behind_comments_is_an_error_event(form: Form) -> None:
+async def test_failure_after_comments_is_an_error_event(form: Form) -> None:
     async with facing([stream_head(), Pause(0.2), Close()], stream=SOON) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert (reply.status, reply.is_whole) == (200, False)
@@ -93,7 +93,7 @@ async def test_failure_behind_comments_is_an_error_event(form: Form) -> None:
 
 
 @streams
-async def test_error_answer_behind_comments_is_passed_on_as_an_event(form: Form) -> None:
+async def test_error_response_after_comments_is_passed_on_as_an_event(form: Form) -> None:
     said = error_body("anthropic" if form is MESSAGES else "openai", 429, form.model)
     async with facing([Pause(0.2), whole(429, json.dumps(said).encode())], stream=EARLY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
@@ -104,13 +104,13 @@ async def test_error_answer_behind_comments_is_passed_on_as_an_event(form: Form)
         assert (call["outcome"], call["status"]) == ("rate_limit", 200)
 
 
-async def test_error_page_behind_comments_becomes_words_of_our_own() -> None:
+async def test_error_page_behind_comments_becomes_an_error_of_the_gateway() -> None:
     async with facing([Pause(0.2), whole(502, b"<html>oops")], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["code"] == "upstream_error"
 
 
-async def test_whole_answer_is_written_as_a_stream_behind_comments() -> None:
+async def test_unary_response_is_written_as_a_stream_after_comments() -> None:
     async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert reply.is_whole
@@ -119,7 +119,7 @@ async def test_whole_answer_is_written_as_a_stream_behind_comments() -> None:
         assert b'"content":"hi"' in reply.body
 
 
-async def test_answer_that_cannot_be_written_as_a_stream_cannot_stand_behind_comments() -> None:
+async def test_response_that_cannot_be_written_as_a_stream_cannot_follow_comments() -> None:
     unfinished = CHAT.answer.replace(b'"stop"', b"null")
     async with facing([Pause(0.2), whole(200, unfinished)], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
@@ -127,7 +127,7 @@ async def test_answer_that_cannot_be_written_as_a_stream_cannot_stand_behind_com
         assert "without the event stream" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
 
 
-async def test_client_that_leaves_behind_comments_ends_the_exchange() -> None:
+async def test_client_that_disconnects_after_comments_ends_the_exchange() -> None:
     async with facing([stream_head(), Hold()], stream=SOON) as (stand, provider):
         async with Connection(stand.url) as client:
             client.writer.write(CHAT.request(stream=True))
@@ -138,7 +138,7 @@ async def test_client_that_leaves_behind_comments_ends_the_exchange() -> None:
         assert call["outcome"] == "client_cancelled"
 
 
-async def test_client_that_leaves_at_the_end_behind_comments_has_got_all_of_it() -> None:
+async def test_client_that_disconnects_at_the_end_after_comments_has_all_of_it() -> None:
     async with facing([stream_head(), Pause(0.2), *CHAT.good_stream[1:-1], Hold()], stream=SOON) as (stand, _):
         async with Connection(stand.url) as client:
             client.writer.write(CHAT.request(stream=True))
@@ -148,7 +148,7 @@ async def test_client_that_leaves_at_the_end_behind_comments_has_got_all_of_it()
         assert call["outcome"] == "ok"
 
 
-async def test_drain_behind_comments_is_told_in_an_event() -> None:
+async def test_drain_behind_comments_is_reported_in_an_event() -> None:
     async with facing([stream_head(), Hold()], stream=SOON) as (stand, _):
         async with Connection(stand.url) as client:
             client.writer.write(CHAT.request(stream=True))
@@ -167,7 +167,7 @@ async def test_compressed_stream_is_waited_for_in_silence() -> None:
         assert reply.status == 502
 
 
-async def test_read_timeout_of_the_client_counts_no_more_once_it_hears_something() -> None:
+async def test_read_timeout_of_the_client_is_ignored_once_it_gets_keep_alives() -> None:
     """Without keep-alives the gateway answers shortly before the client's read timeout."""
     slow: list[Step] = [stream_head(), Pause(0.5), *CHAT.good_stream[1:]]
     async with facing([stream_head(), Pause(0.1), Close()], slow, stream=SOON, retry=RETRY) as (stand, _):
@@ -178,7 +178,7 @@ async def test_read_timeout_of_the_client_counts_no_more_once_it_hears_something
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br"])
-async def test_compressed_stream_behind_a_plain_head_is_inflated_or_refused(encoding: str) -> None:
+async def test_compressed_stream_after_a_plain_head_is_inflated_or_refused(encoding: str) -> None:
     """The first provider began a plain stream and died; keep-alives may be sent from then on."""
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(CHAT.token + CHAT.end) + packer.flush()
@@ -195,7 +195,7 @@ async def test_compressed_stream_behind_a_plain_head_is_inflated_or_refused(enco
 # unary calls
 
 
-async def test_unary_call_is_not_kept_waiting_with_words_by_default() -> None:
+async def test_unary_call_gets_no_keep_alives_by_default() -> None:
     async with facing([Pause(0.2), *CHAT.ok], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert reply.body == CHAT.answer
@@ -211,7 +211,7 @@ async def test_unary_call_may_get_blank_lines_before_its_json() -> None:
         assert reply.json["object"] == "chat.completion"
 
 
-async def test_compressed_answer_cannot_stand_behind_blank_lines() -> None:
+async def test_compressed_response_cannot_follow_blank_lines() -> None:
     """The request accepts no compression; a provider that compresses anyway has failed."""
     packed = whole(200, gzip.compress(CHAT.answer), {"content-encoding": "gzip"})
     async with facing([Pause(0.2), packed], stream=UNARY) as (stand, provider), Connection(stand.url) as client:
@@ -223,7 +223,7 @@ async def test_compressed_answer_cannot_stand_behind_blank_lines() -> None:
         assert call["outcome"] == "malformed"
 
 
-async def test_unary_call_that_fails_behind_blank_lines_is_broken_off() -> None:
+async def test_unary_call_that_fails_after_blank_lines_is_broken_off() -> None:
     async with facing([Pause(0.2), whole(500, b'{"error": {"message": "boom"}}')], stream=UNARY) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.is_whole) == (200, False)

@@ -93,7 +93,9 @@ async def test_call_of_an_sdk_costs_no_more_than_the_gateways_attempts_and_ends_
 
 @sdks
 @pytest.mark.parametrize("name", ["503", "429", "429 with a short Retry-After", "reset"])
-async def test_patient_sdk_gets_all_of_the_gateways_attempts_and_no_more(sdk: Callable[..., Any], name: str) -> None:
+async def test_sdk_with_a_long_timeout_gets_all_attempts_of_the_gateway_and_no_more(
+    sdk: Callable[..., Any], name: str
+) -> None:
     async with (
         ScriptedProvider(ALWAYS[name]) as provider,
         gateway(config_text(provider.url)) as app,
@@ -129,7 +131,7 @@ async def test_silence_is_a_504_by_deadline_at_the_sdk_and_one_request_at_the_pr
         assert await provider.closed_within(1)
 
 
-async def test_what_the_sdks_say_of_their_patience_is_what_we_read() -> None:
+async def test_timeout_headers_of_the_sdks_are_what_the_gateway_reads() -> None:
     async with ScriptedProvider([whole(400)]) as provider, gateway(config_text(provider.url)) as app:
         for sdk in (asking_openai, asking_anthropic):
             for options in ({}, {"timeout": 7}, {"timeout": None}):
@@ -162,7 +164,7 @@ async def ask_silent(headers: dict[str, str]) -> tuple[Reply, int]:
 
 @pytest.mark.parametrize("name", ["x-stainless-timeout", "x-stainless-read-timeout"])
 @pytest.mark.parametrize("said", ["NOT_GIVEN", "None", "0", "600.0", "600", "nan", "-1"])
-async def test_header_that_names_no_short_patience_leaves_the_gateway_its_attempts(name: str, said: str) -> None:
+async def test_header_without_a_short_timeout_leaves_the_gateway_its_attempts(name: str, said: str) -> None:
     reply, asked = await ask_silent({name: said})
     assert (reply.status, reply.headers["x-llm-guard-attempts"], asked) == (504, "2", 2)
     assert "x-llm-guard-refused-by" not in reply.headers
@@ -170,13 +172,13 @@ async def test_header_that_names_no_short_patience_leaves_the_gateway_its_attemp
 
 
 @pytest.mark.parametrize("name", ["x-stainless-timeout", "X-Stainless-Read-Timeout"])
-async def test_short_patience_is_met_under_either_header(name: str) -> None:
+async def test_short_client_timeout_is_met_under_either_header(name: str) -> None:
     reply, asked = await ask_silent({name: "0.2"})
     assert (reply.status, reply.headers["x-llm-guard-attempts"], asked) == (504, "1", 1)
     assert reply.headers["x-llm-guard-refused-by"] == "deadline"
 
 
-async def test_patience_begins_when_the_client_has_sent_its_request() -> None:
+async def test_client_deadline_begins_when_the_request_has_been_sent() -> None:
     """A slow upload does not count against the client's timeout: SDKs start waiting for a response after it."""
     body = CHAT.body()
     head = (
@@ -259,7 +261,7 @@ def models_asked(provider: ScriptedProvider) -> list[str]:
     return [json.loads(wired(request).body)["model"] for request in provider.requests]
 
 
-async def test_context_too_long_goes_to_the_fallback_and_not_to_the_models_other_deployment() -> None:
+async def test_context_too_long_goes_to_the_fallback_and_not_to_another_deployment_of_the_model() -> None:
     async with refused_by_small(TOO_LONG, two_models()) as (client, provider):
         raw = await client.chat.completions.with_raw_response.create(model="small", messages=SAID)
         assert raw.headers["x-llm-guard-deployment"] == "openai/large"
@@ -275,7 +277,7 @@ async def test_context_too_long_is_passed_on_at_once_where_no_other_model_may_an
         assert models_asked(provider) == ["small"]
 
 
-async def test_refusal_for_content_is_passed_on_unless_the_route_asks_another_model() -> None:
+async def test_refusal_for_content_is_passed_on_unless_the_route_falls_back() -> None:
     async with refused_by_small(FILTERED, two_models()) as (client, provider):
         with pytest.raises(openai_sdk.BadRequestError, match="content management policy"):
             await client.chat.completions.create(model="small", messages=SAID)

@@ -72,7 +72,7 @@ async def responses(openai: AsyncOpenAI, *items: Any, model: str = "m") -> list[
     return pieces
 
 
-async def test_chat_goes_on_from_a_last_message_of_the_assistant(openai: AsyncOpenAI) -> None:
+async def test_chat_continues_a_last_message_of_the_assistant(openai: AsyncOpenAI) -> None:
     assert await chat(openai, USER, BEGUN) == [" when ", *say(8)[3:]]
     assert await chat(openai, USER, {**BEGUN, "partial": True}) == [" when ", *say(8)[3:]]
     vllm = {"continue_final_message": True, "add_generation_prompt": False}
@@ -87,12 +87,12 @@ async def test_chat_repeats_a_prefix_as_mistral_does(openai: AsyncOpenAI) -> Non
     assert await chat(openai, USER, {**BEGUN, "prefix": True}) == ["Breakers open", " when ", *say(8)[3:]]
 
 
-async def test_final_message_is_not_continued_beside_a_generation_prompt(openai: AsyncOpenAI) -> None:
+async def test_final_message_is_not_continued_with_a_generation_prompt(openai: AsyncOpenAI) -> None:
     with pytest.raises(BadRequestError, match="Cannot set both"):
         await chat(openai, USER, BEGUN, extra_body={"continue_final_message": True})
 
 
-async def test_messages_go_on_from_a_last_message_of_the_assistant(anthropic: AsyncAnthropic) -> None:
+async def test_messages_continue_a_last_message_of_the_assistant(anthropic: AsyncAnthropic) -> None:
     assert await messages(anthropic, USER, BEGUN) == [" when ", *say(8)[3:]]
     blocks = [{"type": "text", "text": "Breakers op"}]
     assert await messages(anthropic, USER, {**BEGUN, "content": blocks}) == ["en ", *say(8)[2:]]
@@ -105,7 +105,7 @@ async def test_messages_refuse_a_beginning_that_ends_in_whitespace_whole(anthrop
             await messages(anthropic, USER, {**BEGUN, "content": "Breakers "}, model=model)
 
 
-async def test_legacy_completions_go_on_from_the_end_of_the_prompt(openai: AsyncOpenAI) -> None:
+async def test_legacy_completions_continue_the_end_of_the_prompt(openai: AsyncOpenAI) -> None:
     prompt = "Say something. Breakers open"
     whole = await openai.completions.create(model="m", prompt=prompt)
     assert "Breakers open" + whole.choices[0].text == TEXT
@@ -120,7 +120,7 @@ async def test_legacy_completions_go_on_from_the_end_of_the_prompt(openai: Async
     assert chunks[-1].usage.completion_tokens == 6
 
 
-async def test_every_format_goes_on_when_it_is_told_to(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
+async def test_every_format_continues_when_instructed(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
     turns = (USER, BEGUN, ORDER)
     assert await chat(openai, *turns) == await messages(anthropic, *turns) == await responses(openai, *turns) == say(8)
     turns = (USER, BEGUN, {**ORDER, "content": "Go on."})
@@ -128,7 +128,9 @@ async def test_every_format_goes_on_when_it_is_told_to(openai: AsyncOpenAI, anth
     assert await responses(openai, *turns) == say(8)[2:]
 
 
-async def test_overlap_repeats_words_whatever_was_quoted(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
+async def test_overlap_repeats_words_regardless_of_the_quotation(
+    openai: AsyncOpenAI, anthropic: AsyncAnthropic
+) -> None:
     turns = (USER, BEGUN, ORDER)
     assert await chat(openai, *turns, model="m+overlap:1") == say(8)[1:]
     assert await messages(anthropic, *turns, model="m+overlap:0") == say(8)[2:]
@@ -136,7 +138,7 @@ async def test_overlap_repeats_words_whatever_was_quoted(openai: AsyncOpenAI, an
     assert await chat(openai, USER, model="m+overlap:1") == say(8)
 
 
-async def test_preamble_stands_before_a_text_that_goes_on(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
+async def test_preamble_precedes_a_continued_text(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
     said = "Sure, here is the rest:\n\n" + "".join(say(8))
     for chat_in in (chat(openai, USER, BEGUN, ORDER, model="m+preamble"),
                     messages(anthropic, USER, BEGUN, ORDER, model="m+preamble"),
@@ -145,7 +147,7 @@ async def test_preamble_stands_before_a_text_that_goes_on(openai: AsyncOpenAI, a
     assert await chat(openai, USER, model="m+preamble") == say(8)
 
 
-async def test_a_stream_that_goes_on_can_be_cut_again(openai: AsyncOpenAI, provider: MockProvider) -> None:
+async def test_continued_stream_can_be_cut_again(openai: AsyncOpenAI, provider: MockProvider) -> None:
     stream = await openai.chat.completions.create(model="m+truncated", messages=[USER, BEGUN], stream=True)
     heard = [chunk.choices[0].delta.content async for chunk in stream]
     assert heard == ["", " when ", "providers ", "fail, "]
@@ -172,7 +174,7 @@ async def test_other_requests_are_not_struck_by_noprefill(openai: AsyncOpenAI, a
         await chat(openai, USER, model="m+noprefill+status:400")
 
 
-async def test_another_text_is_said_in_every_format(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
+async def test_other_text_is_sent_in_every_format(openai: AsyncOpenAI, anthropic: AsyncAnthropic) -> None:
     other = say(8, is_another=True)
     assert await chat(openai, USER, model="m+another") == other
     assert await messages(anthropic, USER, model="m+another") == other
@@ -182,12 +184,12 @@ async def test_another_text_is_said_in_every_format(openai: AsyncOpenAI, anthrop
     assert await chat(openai, USER, BEGUN, model="m+another") == other
 
 
-async def test_another_text_comes_by_the_dice(openai: AsyncOpenAI) -> None:
+async def test_other_text_is_chosen_at_random(openai: AsyncOpenAI) -> None:
     said = {(await chat(openai, USER, model="m+another@50%"))[0] for _ in range(12)}
     assert said == {"Breakers ", "srekaerB "}
 
 
-async def test_tool_calls_and_json_begin_anew_and_differ_in_another_answer(openai: AsyncOpenAI) -> None:
+async def test_tool_calls_and_json_restart_and_differ_in_another_response(openai: AsyncOpenAI) -> None:
     async def arguments(model: str) -> str:
         answer = await openai.chat.completions.create(
             model=model, messages=[USER, BEGUN], tools=[TOOL], tool_choice="required"

@@ -22,7 +22,7 @@ chosen_settings = st.builds(
     concurrency=st.sampled_from([None, 1, 3, 20, "adaptive"]),
     min_concurrency=st.integers(1, 5),
     max_concurrency=st.integers(5, 40),
-    slow=st.sampled_from([None, 1.0]),
+    latency_threshold=st.sampled_from([None, 1.0]),
 )
 
 

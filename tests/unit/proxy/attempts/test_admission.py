@@ -187,7 +187,7 @@ async def test_forgotten_gate_still_admits_its_callers() -> None:
 
 
 async def test_full_queue_refuses_at_once_with_retry_after() -> None:
-    stage = Stage(narrow(queue=1), a=[Hang()])
+    stage = Stage(narrow(max_queue=1), a=[Hang()])
     await stage.start()
     await stage.start()
     third = await stage.start()
@@ -196,7 +196,7 @@ async def test_full_queue_refuses_at_once_with_retry_after() -> None:
 
 
 async def test_wait_that_is_sure_to_be_longer_than_allowed_is_not_begun() -> None:
-    stage = Stage(narrow(queue_wait=0.9), a=[Hang()])
+    stage = Stage(narrow(queue_timeout=0.9), a=[Hang()])
     await stage.start()
     second = await stage.start()
     assert refused(stage, second) == (429, "limit", 1.0)
@@ -212,7 +212,7 @@ async def test_wait_that_is_sure_to_outlast_the_call_is_not_begun(patience: str)
 
 
 async def test_wait_ends_when_it_has_lasted_as_long_as_allowed() -> None:
-    stage = Stage(narrow(queue_wait=1.5), a=[Hang()])
+    stage = Stage(narrow(queue_timeout=1.5), a=[Hang()])
     await stage.start()
     second = await stage.start()
     await stage.pass_s(1.4)
@@ -232,7 +232,7 @@ async def test_wait_ends_with_the_call() -> None:
 
 async def test_wait_in_vain_reports_the_current_estimate() -> None:
     """The Retry-After is estimated when the wait ends, not when it began."""
-    stage = Stage(narrow(queue_wait=3.0), a=[Hang()])
+    stage = Stage(narrow(queue_timeout=3.0), a=[Hang()])
     await stage.start()
     second = await stage.start()
     await stage.pass_s(1.0)
@@ -243,7 +243,7 @@ async def test_wait_in_vain_reports_the_current_estimate() -> None:
 
 
 async def test_low_priority_call_is_displaced_by_a_higher_one() -> None:
-    stage = Stage(narrow(queue=1), a=[Slow(2.0, OK), OK])
+    stage = Stage(narrow(max_queue=1), a=[Slow(2.0, OK), OK])
     await stage.start()
     low = await stage.start(priority=2)
     high = await stage.start(priority=0)
@@ -451,7 +451,7 @@ async def test_returned_turn_goes_to_the_next_in_the_queue() -> None:
 
 
 async def test_call_that_finds_the_queue_full_does_not_wait() -> None:
-    clock, target = SteppedClock(), narrow(queue=1)
+    clock, target = SteppedClock(), narrow(max_queue=1)
     admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
     assert gate.enqueue(1, lambda: None) is not None
@@ -459,7 +459,7 @@ async def test_call_that_finds_the_queue_full_does_not_wait() -> None:
 
 
 async def test_call_evicted_by_a_higher_priority_waits_no_longer() -> None:
-    clock, target = SteppedClock(), narrow(queue=1)
+    clock, target = SteppedClock(), narrow(max_queue=1)
     admission, gate = AdmissionControl(Cooldowns(), clock), gate_of(target)
     assert gate.try_enter(1000.0) is not None
     waiting = asyncio.ensure_future(admission.wait_turn(new_call(priority=2), target, 1010.0))
@@ -521,7 +521,7 @@ def whims(dice: random.Random) -> list[Outcome]:
 @pytest.mark.parametrize("seed", range(4))
 async def test_thousand_clients_that_disconnect_at_any_moment_leak_nothing(seed: int) -> None:
     dice = random.Random(seed)
-    targets = narrow("a/x", concurrency=3, queue=20), narrow("b/y", concurrency=2, queue=20)
+    targets = narrow("a/x", concurrency=3, max_queue=20), narrow("b/y", concurrency=2, max_queue=20)
     stage = Stage(*targets, a=whims(dice), b=whims(dice))
     calls: list[Call] = []
     most_waiting = 0
@@ -543,7 +543,7 @@ async def test_thousand_clients_that_disconnect_at_any_moment_leak_nothing(seed:
 
 
 async def test_waits_for_two_deployments_one_after_the_other_count_together() -> None:
-    stage = Stage(narrow("a/x", queue_wait=1.0), narrow("b/y"), a=[Hang()], b=[Slow(3.0, OK), OK])
+    stage = Stage(narrow("a/x", queue_timeout=1.0), narrow("b/y"), a=[Hang()], b=[Slow(3.0, OK), OK])
     busy = [await stage.start(), await stage.start()]
     call = await stage.start()
     await stage.pass_s(3.0)

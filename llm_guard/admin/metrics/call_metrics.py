@@ -33,7 +33,7 @@ def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
         _counter(deployments, "retries", "Repeats on the same deployment, by what failed.", "deployment", "kind"),
         _histogram(deployments, "retry_delay", "Waits before retries.", "deployment"),
         _counter(models, "fallbacks", "Calls moved on to this deployment.", "model", "deployment"),
-        _counter(models, "hedges", "Attempts beside a slow one: won when they answered first.", "model", "outcome"),
+        _counter(models, "hedges", "Hedged attempts; won: the hedge responded first.", "model", "outcome"),
         _counter(
             models,
             "stream_resumes",

@@ -111,7 +111,7 @@ class StateMetrics:
                 (),
                 lambda: [((), self._watch.max_lag_s)],
             ),
-            counter("log_lines_dropped", "Lines that nobody took in time.", (), _dropped),
+            counter("log_lines_dropped", "Log lines dropped because the output was too slow.", (), _dropped),
             gauge(
                 "config_last_reload_successful",
                 "1 when the file was taken when it was read last, 0 when it was refused.",

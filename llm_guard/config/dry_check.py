@@ -34,7 +34,9 @@ def try_text(text: str, name: str, env: Mapping[str, str]) -> DryCheckResult:
     try:
         parse_config(text, name, stand_ins)
     except ConfigError as error:
-        return DryCheckResult(tuple(each for each in error.problems if not _hangs_on(each.key, unchecked)), unchecked)
+        return DryCheckResult(
+            tuple(problem for problem in error.problems if not _hangs_on(problem.key, unchecked)), unchecked
+        )
     return DryCheckResult((), unchecked)
 
 

@@ -102,7 +102,7 @@ class RestartConfig(Strict):
         return dataclasses.replace(PRESETS[self.preset], **own)
 
 
-_OF_A_SCHEDULE = tuple(each.name for each in dataclasses.fields(RestartSettings))
+_OF_A_SCHEDULE = tuple(field.name for field in dataclasses.fields(RestartSettings))
 
 
 class EngineConfig(Strict):

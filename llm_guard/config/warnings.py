@@ -59,7 +59,13 @@ def _unshared_index(config: Config) -> Iterator[str]:
 
 
 def _short_tokens(config: Config) -> Iterator[str]:
-    tokens = {"ops.token": config.ops.token, **{f"ops.tokens, {each.name}": each.token for each in config.ops.tokens}}
+    tokens = {
+        "ops.token": config.ops.token,
+        **{
+            f"ops.tokens, {operator_token_config.name}": operator_token_config.token
+            for operator_token_config in config.ops.tokens
+        },
+    }
     for key, token in tokens.items():
         if token is not None and len(token) < _SHORT:
             yield f"{key}: has fewer than {_SHORT} characters and can be guessed: use `openssl rand -base64 32`"

@@ -60,7 +60,7 @@ def stored_call(
     """Builds the stored form. `ended` is how the call has failed so far."""
     assert call.route is not None  # noqa: S101  # calls without a route are never stored
     past = clock.wall() - clock.now()
-    failed_at = [past + each.ended_at for each in call.attempts if each.ended_at is not None]
+    failed_at = [past + attempt.ended_at for attempt in call.attempts if attempt.ended_at is not None]
     return StoredCall(
         id=kept_id,
         request_id=call.id,

@@ -166,7 +166,7 @@ def caller_keys(headers: Headers, names: Mapping[str, str]) -> list[str]:
         name = _lower[written]
         if name == _WS_PROTOCOL_NAME:
             protocols = [each.strip() for each in value.split(",")]
-            keys[name] += [each[len(_WS_KEY) :] for each in protocols if each.startswith(_WS_KEY)]
+            keys[name] += [protocol[len(_WS_KEY) :] for protocol in protocols if protocol.startswith(_WS_KEY)]
         elif name in keys:
             keys[name].append(_bare_key(name, value))
     return [key for of_name in keys.values() for key in of_name]

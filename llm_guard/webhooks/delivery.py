@@ -119,7 +119,7 @@ class Webhook:
         self._task.cancel()
         await asyncio.wait((self._task,))
         if left := self.undelivered():
-            names = sorted({f"{each.alert} {each.state}" for each in left})
+            names = sorted({f"{notice.alert} {notice.state}" for notice in left})
             _log.warning("alerts not delivered", webhook=self.config.name, count=len(left), alerts=names)
 
     def undelivered(self) -> list[Notice]:

@@ -104,7 +104,7 @@ async def test_least_loaded_is_whoever_has_fewest_calls_in_flight() -> None:
                 exchange.answer(*CHAT.ok)
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
         await this.stand.idle()
-        assert [each.gates.in_flight for each in this.stand.app.gateway.deployments()] == [0] * len(
+        assert [deployment.gates.in_flight for deployment in this.stand.app.gateway.deployments()] == [0] * len(
             this.stand.app.gateway.deployments()
         )
 

@@ -66,7 +66,7 @@ def test_recommended_config_leaves_a_hang_after_ten_seconds_and_goes_on_with_a_d
     config = parse_config(RECOMMENDED.read_text(), "recommended.yaml", env)
     chat = config.models["gpt-4o"]
     assert (chat.timeout.first_token, chat.stream.recover) == (10.0, "continue")
-    assert len({each.upstream for each in chat.deployments}) == 2
+    assert len({deployment.upstream for deployment in chat.deployments}) == 2
     assert chat.fallbacks
     assert config.upstreams["openai"].base_url == "https://api.openai.com/v1"
 

@@ -75,8 +75,8 @@ class CacheApi:
         routes = [self._route(route, now.routes.get(route, _NOTHING)) for route in shown]
         return CacheView(
             now.kind,
-            sum(each.entries for each in routes),
-            sum(each.bytes for each in routes),
+            sum(cache.entries for cache in routes),
+            sum(cache.bytes for cache in routes),
             now.max_bytes,
             now.evictions,
             dict(now.failures),

@@ -94,9 +94,9 @@ class ClientApi:
         def left() -> list[Row]:
             now, wall = self._clock.now(), self._clock.wall()
             return [
-                ((name, each.limit), each.left)
+                ((name, limit_left.limit), limit_left.left)
                 for name, limits in self._quotas.by_name.items()
-                for each in limits.left(now, wall)
+                for limit_left in limits.left(now, wall)
             ]
 
         labels = ("client", "limit")
@@ -119,7 +119,7 @@ class ClientApi:
             if limits is None:
                 return ChangeResult(self._view(name), {}, [f"{name} has no limits"])
             now, wall = self._clock.now(), self._clock.wall()
-            used = {each.limit: each.allowed - each.left for each in limits.left(now, wall)}
+            used = {left.limit: left.allowed - left.left for left in limits.left(now, wall)}
             limits.reset(now, wall)
             return ChangeResult(self._view(name), {"used": used})
 
@@ -139,12 +139,12 @@ class ClientApi:
         refusing = {each.limit for each in limits.refusing(now)}
         return [
             ClientLimitView(
-                each.limit,
-                each.allowed,
-                round(each.left, 3),
-                round(each.reset_s, 3),
-                self._quotas.refusals.get((name, each.limit), 0),
-                each.limit in refusing,
+                left.limit,
+                left.allowed,
+                round(left.left, 3),
+                round(left.reset_s, 3),
+                self._quotas.refusals.get((name, left.limit), 0),
+                left.limit in refusing,
             )
-            for each in limits.left(now, wall)
+            for left in limits.left(now, wall)
         ]

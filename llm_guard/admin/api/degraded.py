@@ -93,7 +93,9 @@ class DegradedApi:
     def adopt(self, config: Config) -> None:
         """Applies a new config. Must be called before the gateway adopts it."""
         self._config = config
-        for model in [each for each in self._overrides if each is not None and each not in rules_of(config)]:
+        for model in [
+            override for override in self._overrides if override is not None and override not in rules_of(config)
+        ]:
             self._end(model, "reload", "the new config has no `degraded` rules for it")
 
     def overrides(self) -> list[tuple[str | None, ModeOverride]]:

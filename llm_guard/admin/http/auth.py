@@ -72,14 +72,16 @@ class Authenticator:
             found = of_token(self.credentials, token)
             return None if found is None else Operator(found.name, found.role, found.is_shared)
         cookies = cookies_in(headers)
-        for each in self.credentials:
-            if each.cookie_name in cookies and each.is_cookie(cookies[each.cookie_name], wall):
-                return Operator(each.name, each.role, each.is_shared, has_cookie=True)
+        for credential in self.credentials:
+            if credential.cookie_name in cookies and credential.is_cookie(cookies[credential.cookie_name], wall):
+                return Operator(credential.name, credential.role, credential.is_shared, has_cookie=True)
         return None
 
     def _shows_anything(self, headers: Mapping[str, str]) -> bool:
         cookies = cookies_in(headers)
-        return _token_in(headers) is not None or any(each.cookie_name in cookies for each in self.credentials)
+        return _token_in(headers) is not None or any(
+            credential.cookie_name in cookies for credential in self.credentials
+        )
 
     def _check_host(self, host: str) -> None:
         name = host_name(host)

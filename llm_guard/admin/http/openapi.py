@@ -63,7 +63,9 @@ def with_description(pages: Iterable[Endpoint]) -> list[Endpoint]:
     """Adds the two endpoints that describe all of them."""
 
     async def give_list(_asked: AdminRequest) -> AdminResponse:
-        return answer(EndpointList([EndpointSummary(each.method, each.path, each.summary) for each in every]))
+        return answer(
+            EndpointList([EndpointSummary(endpoint.method, endpoint.path, endpoint.summary) for endpoint in every])
+        )
 
     async def give_description(_asked: AdminRequest) -> AdminResponse:
         return answer(await asyncio.to_thread(described, every))  # reads source files
@@ -215,7 +217,7 @@ def _structs(kinds: Iterable[Any]) -> dict[str, type]:
             case StructType(cls=cls, fields=fields) | DataclassType(cls=cls, fields=fields):
                 plain = get_origin(cls) or cls  # the generic type itself, without its arguments
                 if plain.__name__ not in found or plain is not cls:
-                    left += [each.type for each in fields]
+                    left += [field.type for field in fields]
                 found[plain.__name__] = plain
             case ListType(item_type=each) | DictType(value_type=each) | Metadata(type=each):
                 left.append(each)

@@ -71,7 +71,8 @@ class Histogram:
     def samples(self, form: Format) -> Iterator[tuple[int, str]]:
         """Yields numbers of samples, and their lines. Empty distributions are left out."""
         seen = [
-            (value, each.bounds, each.counts.copy(), each.sum, _exemplars(each, form)) for value, each in self.read()
+            (value, distribution.bounds, distribution.counts.copy(), distribution.sum, _exemplars(distribution, form))
+            for value, distribution in self.read()
         ]
         for value, bounds, counts, total, exemplars in seen:
             upto = tuple(accumulate(counts))

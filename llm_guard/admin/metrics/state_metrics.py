@@ -129,7 +129,7 @@ class StateMetrics:
 
     def _connections(self) -> list[Row]:
         names = ("calls", "ops")
-        return [((name,), each.count) for name, each in zip(names, self._running.listeners(), strict=False)]
+        return [((name,), listener.count) for name, listener in zip(names, self._running.listeners(), strict=False)]
 
     def _dials(self) -> list[Row]:
         upstreams = self._gateway.table.upstreams

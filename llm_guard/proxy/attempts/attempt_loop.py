@@ -279,8 +279,10 @@ def _has_timed_out_again(call: Call, failure: Failure) -> bool:
     paid for each time and never arrive. A configured limit is different: it says when a deployment hangs."""
     if failure.limit not in ("attempt", "first_token"):
         return False
-    ended = [each for each in call.attempts if each.failure is not None and each.failure.limit == failure.limit]
-    return len(ended) > 1 and not any(each.target.timeouts.is_configured(failure.limit) for each in ended)
+    ended = [
+        attempt for attempt in call.attempts if attempt.failure is not None and attempt.failure.limit == failure.limit
+    ]
+    return len(ended) > 1 and not any(attempt.target.timeouts.is_configured(failure.limit) for attempt in ended)
 
 
 def _other_mode(call: Call, failure: Failure) -> Retry | None:
@@ -292,7 +294,7 @@ def _other_mode(call: Call, failure: Failure) -> Retry | None:
 
 
 def _attempt_of(call: Call, failure: Failure) -> Attempt | None:
-    return next((each for each in call.attempts if each.failure is failure), None)
+    return next((attempt for attempt in call.attempts if attempt.failure is failure), None)
 
 
 def _after_others(step: Retry | ChangeKey | FallBack) -> FallBack:
@@ -331,7 +333,7 @@ def _nobody_asked(selector: CandidateSelector) -> Exhausted:
     soonest = min(selector.rejected, key=lambda each: each.wait_s)
     if isinstance(soonest, Unavailable) and soonest.rest is not None:
         return Exhausted(soonest.rest, None, "in cooldown", is_cooldown=True)
-    names = ", ".join(each.deployment for each in selector.call.skipped)
+    names = ", ".join(skipped.deployment for skipped in selector.call.skipped)
     if isinstance(soonest, AtCapacity):
         message = f"{names}: at capacity, too many calls are waiting; retry in {_for_people(soonest.wait_s)}"
         refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)

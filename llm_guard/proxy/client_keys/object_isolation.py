@@ -184,7 +184,7 @@ class ObjectIsolation:
             if answer is None or not isinstance(entries, list):
                 return unreadable(served, self._clock)
             pages, size = pages + 1, len(entries) if size is None else size
-            kept = [each for each in entries if self._may_see(call, each)]
+            kept = [entry for entry in entries if self._may_see(call, entry)]
             query = _next_query(call, asked, entries) if answer.get("has_more") is True else None
             if not kept and query is not None and pages == _MOST_PAGES:
                 if self._objects.owners.has_objects(call.client_key or ""):

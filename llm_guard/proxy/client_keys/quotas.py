@@ -131,11 +131,18 @@ def _prompt_tokens(call: Call) -> int:
 def _refusal(call: Call, name: str, exceeded: Exceeded, left: Iterable[LimitLeft], wall: float) -> Refusal:
     dialect = DIALECTS[call.dialect]
     headers: list[tuple[str, str]] = []
-    for each in left:
+    for limit_left in left:
         headers += dialect.limit_headers(
-            _HEADER_NAMES[each.limit], f"{each.allowed:g}", str(int(each.left)), each.reset_s, wall
+            _HEADER_NAMES[limit_left.limit],
+            f"{limit_left.allowed:g}",
+            str(int(limit_left.left)),
+            limit_left.reset_s,
+            wall,
         )
-    said = ", ".join(f"{int(each.left)} of {each.allowed:g} {_NAMES_IN_TEXT[each.limit]} left" for each in left)
+    said = ", ".join(
+        f"{int(limit_left.left)} of {limit_left.allowed:g} {_NAMES_IN_TEXT[limit_left.limit]} left"
+        for limit_left in left
+    )
     wait_s = exceeded.retry_after_s
     if wait_s is None:
         then = f"this call needs about {estimated_tokens(call)} tokens, which is more than a whole day's"

@@ -142,7 +142,9 @@ class Origin:
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        for connection in [each for each in self._idle if each.expires_at <= now]:
+        for connection in [
+            upstream_connection for upstream_connection in self._idle if upstream_connection.expires_at <= now
+        ]:
             del self._idle[connection]
             connection.abort()
         self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
@@ -187,7 +189,7 @@ class Origin:
         families: dict[int, list[AddrInfoType]] = {}
         for address in self._addresses:
             families.setdefault(address[0], []).append(address)
-        starts = [(each, self._turn % len(each)) for each in families.values()]
+        starts = [(family, self._turn % len(family)) for family in families.values()]
         return [address for each, start in starts for address in (*each[start:], *each[:start])]
 
     async def _look_up(self) -> None:

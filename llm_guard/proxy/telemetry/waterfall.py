@@ -52,14 +52,14 @@ PLAIN = BarCharacters(".", "=", "#", "|")
 def waterfall(call: CallLine, strokes: BarCharacters, width: int) -> str:
     """Returns the drawing. `width` in characters, which long names may exceed."""
     attempts = call.attempts
-    total_s = max([call.duration_s, *(each.started_s + each.duration_s for each in attempts)])
-    names = [_shortened(each.deployment, _LONGEST_NAME) for each in attempts]
+    total_s = max([call.duration_s, *(attempt.started_s + attempt.duration_s for attempt in attempts)])
+    names = [_shortened(attempt.deployment, _LONGEST_NAME) for attempt in attempts]
     places = [
-        f"{at}. {name:{_widest(names)}}  {each.outcome:{_widest(each.outcome for each in attempts)}}  "
-        for at, (name, each) in enumerate(zip(names, attempts, strict=True), 1)
+        f"{at}. {name:{_widest(names)}}  {line.outcome:{_widest(line.outcome for line in attempts)}}  "
+        for at, (name, line) in enumerate(zip(names, attempts, strict=True), 1)
     ]
     room = max(_LEAST_BAR, width - _widest(places) - len(" 999 ms"))
-    drawn = [_drawn(place, each, total_s, strokes, room) for place, each in zip(places, attempts, strict=True)]
+    drawn = [_drawn(place, line, total_s, strokes, room) for place, line in zip(places, attempts, strict=True)]
     legend = f"{strokes.waited} waiting  {strokes.asked} until the first token or the end  {strokes.answered} streaming"
     picture = ["", *drawn, *_skipped(call), "", legend] if drawn else _skipped(call)
     return "\n".join([*_head(call), *picture])
@@ -164,8 +164,8 @@ def _notes(attempt: AttemptLine) -> Iterator[str]:
 
 
 def _skipped(call: CallLine) -> Iterator[str]:
-    for each in call.skipped or ():
-        yield f"skipped: {printable(each.deployment)}: {printable(each.reason)}"
+    for line in call.skipped or ():
+        yield f"skipped: {printable(line.deployment)}: {printable(line.reason)}"
 
 
 def _when(timestamp: str | UnsetType) -> str:

@@ -54,7 +54,7 @@ class Silences:
     def snapshot(self, now: float) -> Sequence[Silence]:
         """Silences in effect, the first to end first."""
         self._expire(now)
-        return tuple(sorted(self._silences.values(), key=lambda each: each.until))
+        return tuple(sorted(self._silences.values(), key=lambda silence: silence.until))
 
     def _expire(self, now: float) -> None:
-        self._silences = {key: each for key, each in self._silences.items() if each.until > now}
+        self._silences = {key: silence for key, silence in self._silences.items() if silence.until > now}

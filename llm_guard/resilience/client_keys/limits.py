@@ -185,7 +185,7 @@ class ClientLimits:
         return tuple(each for each in self._refusing.values() if each.until > now)
 
     def _note_refused(self, exceeded: list[Exceeded], now: float) -> None:
-        before = {each.limit: each for each in self.refusing(now)}
+        before = {refusing.limit: refusing for refusing in self.refusing(now)}
         for each in exceeded:
             since = before[each.limit].since if each.limit in before else now
             self._refusing[each.limit] = Refusing(each.limit, since, now + _wait_s(each))

@@ -209,11 +209,11 @@ def known_by(place: ObjectPath, answer: Mapping[str, Any]) -> Iterator[tuple[str
     for name in _LEARNED:
         if name == "conversation" and place.collection != RESPONSES:
             continue
-        for each in _texts(answer.get(name)):
-            yield each, False
+        for text in _texts(answer.get(name)):
+            yield text, False
     if place.collection == "/v1/uploads":
-        for each in _texts(answer.get("file")):
-            yield each, False
+        for text in _texts(answer.get("file")):
+            yield text, False
     if place.is_answer:
         output = answer.get("output")
         for item in output if isinstance(output, list) else ():

@@ -97,7 +97,7 @@ def test_resolved_alerts_are_kept_the_newest_first_and_bounded() -> None:
     resolved = world.alerts.resolved()
     assert len(resolved) == 100
     assert resolved[0].since > resolved[1].since
-    assert all(each.resolved_at is not None for each in resolved)
+    assert all(alert.resolved_at is not None for alert in resolved)
 
 
 def test_alert_of_which_nothing_is_heard_says_so_when_it_resolves() -> None:
@@ -185,7 +185,7 @@ def test_what_goes_on_firing_is_reminded_of_every_minute_unless_it_is_silenced()
     world = failing(World())
     world.pass_s(3 * RESENT_EVERY_S)
     assert len(world.told.reminders) == 3
-    assert {each.id for each in world.told.reminders} == {world.told.notices[0].id}
+    assert {reminder.id for reminder in world.told.reminders} == {world.told.notices[0].id}
     silence(world, 120)
     world.pass_s(120)
     assert len(world.told.reminders) == 3
@@ -215,7 +215,7 @@ def test_reload_changes_thresholds_and_severities_of_what_fires_from_then_on() -
     assert world.firing() == set()
     world.end_calls("gpt", bad=60)
     world.pass_s(1)
-    assert [each.severity for each in world.alerts.firing()] == ["info"]
+    assert [alert.severity for alert in world.alerts.firing()] == ["info"]
     assert world.alerts.counts()["success_rate", "info"] == 1
 
 

@@ -154,7 +154,7 @@ async def test_nobody_is_left_behind_where_nobody_keeps_pace() -> None:
     while tape.push(PIECE):
         pass
     await first.next()
-    assert not any(each.is_left_behind for each in (first, second))
+    assert not any(reader.is_left_behind for reader in (first, second))
 
 
 async def test_answer_that_nobody_reads_is_let_go() -> None:

@@ -44,13 +44,13 @@ def _check_tokens(document: Document, ops: Ops, clients: Mapping[str, str]) -> N
         document.report(("ops", "token"), f"is {owners[ops.token]} as well")
     if ops.token is not None:
         owners.setdefault(ops.token, "ops.token")
-    for index, operator_token_config in enumerate(ops.tokens):
+    for index, token in enumerate(ops.tokens):
         path: KeyPath = ("ops", "tokens", index)
-        if operator_token_config.name in [other.name for other in ops.tokens[:index]]:
-            document.report((*path, "name"), f"another token is named {operator_token_config.name}")
-        if operator_token_config.token in owners:
-            document.report((*path, "token"), f"is {owners[operator_token_config.token]} as well")
-        owners.setdefault(operator_token_config.token, f"the token of {operator_token_config.name}")
+        if token.name in [other.name for other in ops.tokens[:index]]:
+            document.report((*path, "name"), f"another token is named {token.name}")
+        if token.token in owners:
+            document.report((*path, "token"), f"is {owners[token.token]} as well")
+        owners.setdefault(token.token, f"the token of {token.name}")
 
 
 def check_names(document: Document, upstreams: Collection[str], models: Collection[str]) -> None:
@@ -187,17 +187,15 @@ def check_probes(document: Document, ways: Mapping[str, ModelRouting | None]) ->
     """Checks that a completion probe has a model name, and the same settings wherever the deployment is listed."""
     owners: dict[tuple[str, str], tuple[str, CompletionProbeSettings]] = {}
     for name, way in ways.items():
-        for index, deployment_config in enumerate(way.deployments if way is not None else ()):
-            if deployment_config.probe is None:
+        for index, deployment in enumerate(way.deployments if way is not None else ()):
+            if deployment.probe is None:
                 continue
             path: KeyPath = ("models", name, "deployments", index, "probe")
-            if deployment_config.model is None and is_pattern(name):
+            if deployment.model is None and is_pattern(name):
                 document.report(path, "needs `model` as well: a pattern is not a model that can be requested")
                 continue
-            owner, theirs = owners.setdefault(
-                (deployment_config.upstream, deployment_config.model or name), (name, deployment_config.probe)
-            )
-            if theirs != deployment_config.probe:
+            owner, theirs = owners.setdefault((deployment.upstream, deployment.model or name), (name, deployment.probe))
+            if theirs != deployment.probe:
                 document.report(path, f"differs from the setting for the same deployment in {owner}; set it only there")
 
 
@@ -209,7 +207,11 @@ def _check_cycles(document: Document, ways: Mapping[str, ModelRouting | None]) -
     """Reports each cycle of two models or more once, at the first of them."""
     order = list(ways)
     edges = {
-        name: [key for each in (way.fallbacks if way else ()) if (key := matching_key(ways, each)) not in (None, name)]
+        name: [
+            key
+            for fallback in (way.fallbacks if way else ())
+            if (key := matching_key(ways, fallback)) not in (None, name)
+        ]
         for name, way in ways.items()
     }
     while True:

@@ -126,7 +126,7 @@ def call_of(kept: StoredCall, presented: Presented, now: float) -> Call:
         request.dialect,
         request.method,
         request.path,
-        "&".join(each for each in (request.query, *presented.parameters) if each),
+        "&".join(part for part in (request.query, *presented.parameters) if part),
         tuple(headers),
         now,
         content_type=header_rules.value_of(request.headers, "content-type"),

@@ -148,7 +148,7 @@ class RouteTable:
 
     def __init__(self, config: Config, pool: DeploymentRegistry, key_files: KeyFilePools) -> None:
         self.upstreams: Mapping[str, Upstream] = {
-            name: upstream_of(name, upstream_config, key_files) for name, upstream_config in config.upstreams.items()
+            name: upstream_of(name, upstream, key_files) for name, upstream in config.upstreams.items()
         }
         self._models = config.models
         self.pool = pool

@@ -116,7 +116,7 @@ def headers(config: WebhookConfig, content: bytes, delivery: str, wall: float) -
 
 def plain(text: str) -> str:
     """Returns the text as one printable line of at most 300 characters."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= _LONGEST_CHARS else line[: _LONGEST_CHARS - 1] + "…"
 
 

@@ -160,13 +160,9 @@ class AlertSignals:
         for alias, budget in self._gateway.table.pool.budgets.items():
             budgets[f"{alias} (model)"] = [budget]
         for subject, group in budgets.items():
-            wanted = [
-                retry_budget
-                for retry_budget in group
-                if retry_budget.settings.ratio or retry_budget.settings.min_per_second
-            ]
+            wanted = [budget for budget in group if budget.settings.ratio or budget.settings.min_per_second]
             if wanted:  # else retries are off
-                tokens, share = min((_state(retry_budget, now) for retry_budget in wanted), key=_distress)
+                tokens, share = min((_state(budget, now) for budget in wanted), key=_distress)
                 yield "budget_exhausted", subject, evaluate_budget(subject, tokens, share)
 
     def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[SubjectFinding]:

@@ -126,8 +126,8 @@ class AlertApi:
         for (alert, _), count in alerts.counts().items():
             fired[alert] = fired.get(alert, 0) + count
         view = AlertsView(
-            [_view(raised_alert, is_silenced=alerts.is_silenced(raised_alert)) for raised_alert in alerts.firing()],
-            [_view(raised_alert, is_silenced=False) for raised_alert in alerts.resolved()],
+            [_view(raised, is_silenced=alerts.is_silenced(raised)) for raised in alerts.firing()],
+            [_view(raised, is_silenced=False) for raised in alerts.resolved()],
             [*self._silences()],
             [
                 RuleView(name, None if settings is None else asdict(settings), fired.get(name, 0))

@@ -94,7 +94,7 @@ class CacheApi:
 
     def _route(self, route: str, held: RouteCacheSize) -> RouteCache:
         counts = self._counts.get(route) or ModelCounts()
-        got = (counts.cache.get(each, 0) for each in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
+        got = (counts.cache.get(outcome, 0) for outcome in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
         return RouteCache(route, self._is_on.get(route, False), held.entries, held.bytes, *got)
 
     async def _purge(self, asked: AdminRequest) -> AdminResponse:

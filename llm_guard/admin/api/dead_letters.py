@@ -222,7 +222,7 @@ class DeadLetterApi:
 
 def _chosen(body: SelectDeadLetters, state: State | None) -> tuple[CallFilter, str]:
     """Returns the filter of the chosen calls, and their description for the audit trail. Raises Refused."""
-    if sum(each is not UNSET for each in (body.ids, body.filter, body.all)) != 1:
+    if sum(choice is not UNSET for choice in (body.ids, body.filter, body.all)) != 1:
         raise Refused(422, "invalid_body", "send exactly one of `ids`, `filter` and `all`: true")
     if body.ids is not UNSET:
         return CallFilter(state=state, ids=tuple(body.ids)), body.ids[0] if len(

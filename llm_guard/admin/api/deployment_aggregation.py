@@ -37,12 +37,12 @@ def gate_view(group: Group, now: float) -> GateView:
     """Returns the sums of slots and calls, and the lowest rate."""
     gates = [gate for deployment in group for gate in deployment.gates.all()]
     seen = [gate.snapshot(now) for gate in islice(gates, _GATES)]
-    limits = [gate_snapshot.limit for gate_snapshot in seen if gate_snapshot.limit is not None]
+    limits = [gate.limit for gate in seen if gate.limit is not None]
     return GateView(
         sum(deployment.gates.in_flight for deployment in group),
         sum(limits) if limits else None,
         sum(gate.waiting for gate in gates),
-        min((gate_snapshot.rate for gate_snapshot in seen if gate_snapshot.rate is not None), default=None),
+        min((gate.rate for gate in seen if gate.rate is not None), default=None),
     )
 
 

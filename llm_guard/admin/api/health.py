@@ -203,7 +203,7 @@ def _with(verdicts: Mapping[str, HealthVerdict], health: HealthState) -> list[st
 
 
 def _slowest(quantiles_s: Iterable[float | None]) -> float | None:
-    return max((each for each in quantiles_s if each is not None), default=None)
+    return max((quantile_s for quantile_s in quantiles_s if quantile_s is not None), default=None)
 
 
 def _held_s(deployment: Deployment, now: float) -> float:

@@ -41,12 +41,9 @@ def labels_of(config: Config) -> dict[str, str]:
     """Returns the upstream of each label, including those of unused patterns and of pass-through calls."""
     found = {name: name for name in config.upstreams}
     for key, model in config.models.items():
-        found.update(
-            {
-                f"{deployment.upstream}/{deployment.model or key}": deployment.upstream
-                for deployment in model.deployments
-            }
-        )
+        found |= {
+            f"{deployment.upstream}/{deployment.model or key}": deployment.upstream for deployment in model.deployments
+        }
     return found
 
 

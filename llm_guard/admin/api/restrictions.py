@@ -100,7 +100,7 @@ class RestrictionApi:
         if aim.upstream is None:
             hosts = lifted.get("host_breaker", ())
             warnings += [f"the host of {name} is used again by all its deployments" for name in hosts]
-        return [f"{name}: {each}" for name, found in lifted.items() for each in found], warnings
+        return [f"{name}: {label}" for name, found in lifted.items() for label in found], warnings
 
     def _end_slow_starts(self, meant: list[Deployment]) -> list[str]:
         now = self._clock.now()
@@ -146,7 +146,7 @@ class RestrictionApi:
         for deployment in meant:
             gates = deployment.gates.all()
             seen = [gate.snapshot(now) for gate in gates]
-            if any(gate_snapshot.rate is not None or gate_snapshot.held_until is not None for gate_snapshot in seen):
+            if any(gate.rate is not None or gate.held_until is not None for gate in seen):
                 forgotten.append(deployment)
             for gate in gates:
                 gate.reset_pace(now)

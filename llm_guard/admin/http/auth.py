@@ -107,7 +107,7 @@ def check_json(headers: Mapping[str, str]) -> None:
 def cookies_in(headers: Mapping[str, str]) -> dict[str, str]:
     """Parses the cookies by name. `http.cookies` drops all of them if another program's cookie on this host is
     malformed."""
-    pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
+    pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
     return {name: value for name, _, value in pairs}
 
 

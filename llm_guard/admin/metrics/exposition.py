@@ -105,8 +105,8 @@ def wanted(accept: str) -> Format:
     """Returns the format that an Accept header prefers (RFC 9110, section 12.5.1); the text format if both are
     equal."""
     weights: dict[str, float] = {}
-    for each in accept.lower().split(","):
-        media, *texts = each.split(";")
+    for part in accept.lower().split(","):
+        media, *texts = part.split(";")
         parameters = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in texts)}
         form = _MEDIA_TYPES.get(media.strip())
         if form == "openmetrics" and parameters.get("version", "").strip('"') not in _OPENMETRICS_VERSIONS:

@@ -67,8 +67,8 @@ class StateMetrics:
                 yield
                 looks = 0
         health = []
-        for each in self._health():
-            health.append(each)
+        for verdict in self._health():
+            health.append(verdict)
             looks += _LOOKS_TO_JUDGE
             if looks >= _LOOKS:
                 yield

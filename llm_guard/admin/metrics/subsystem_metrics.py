@@ -35,11 +35,11 @@ def probe_metrics(prober: Prober) -> tuple[Family | Histogram, ...]:
 
     return (
         Family(
-            "llm_guard_probes", "counter", "Looks at an upstream beside its calls.", ("upstream", "kind", "outcome"),
+            "llm_guard_probes", "counter", "Probes of an upstream.", ("upstream", "kind", "outcome"),
             lambda: list(prober.counts.items()),
         ),
         Histogram(
-            "llm_guard_probe_duration_seconds", "A look that was answered.", "upstream",
+            "llm_guard_probe_duration_seconds", "Duration of a probe that got a response.", "upstream",
             lambda: list(prober.durations.items()),
         ),
         Family(
@@ -112,7 +112,9 @@ def engine_metrics(engines: Engines) -> tuple[Family, ...]:
     return (
         Family(
             "llm_guard_engine_state", "gauge", "1 for the state an engine is in.", ("engine", "state"),
-            lambda: (((report.name, name), int(name == report.now.state)) for report in engines.seen() for name in _STATES),
+            lambda: [
+                ((report.name, name), int(name == report.now.state)) for report in engines.seen() for name in _STATES
+            ],
         ),
         Family(
             "llm_guard_engine_restarts", "counter", "Restarts of an engine that have come to an end.",

@@ -82,8 +82,8 @@ class BreakerOverrides:
         """Ends the overrides of an aim, including those on single names under a label, and returns them. The breakers
         start closed with no failures, or in the state that the config sets."""
         ended = [force for force in self._forces.values() if force.aim == aim or _covers(aim, force.aim)]
-        for override in ended:
-            del self._forces[override.aim]
+        for force in ended:
+            del self._forces[force.aim]
         self._release(self._meant(aim), "reset by an operator")
         return ended
 
@@ -114,8 +114,8 @@ class BreakerOverrides:
 
     def forced(self, label: str) -> BreakerOverrideView | None:
         """Returns the override of a label, or else of a name under it."""
-        meant = [override for override in self._forces.values() if override.aim.deployment == label]
-        force = min(meant, key=lambda override: override.aim.model is not None, default=None)
+        meant = [force for force in self._forces.values() if force.aim.deployment == label]
+        force = min(meant, key=lambda force: force.aim.model is not None, default=None)
         if force is None:
             return None
         until = None if force.until is None else iso(self._clock.wall() + force.until - self._clock.now())
@@ -125,9 +125,7 @@ class BreakerOverrides:
         """Ends overrides that have expired, or that a reload has overruled."""
         if not self._forces:
             return
-        for force in [
-            override for override in self._forces.values() if override.until is not None and now >= override.until
-        ]:
+        for force in [force for force in self._forces.values() if force.until is not None and now >= force.until]:
             self._end(force, "expiry", "the override expired")
         for force in {force for breaker, force in self._taken.items() if breaker.state != force.state}:
             self._end(force, "reload", "the new config sets another state")
@@ -135,7 +133,7 @@ class BreakerOverrides:
 
     def apply_overrides(self, deployment: Deployment) -> None:
         """Applies overrides to a deployment that is new or has just been released: others may cover it too."""
-        for force in sorted(self._forces.values(), key=lambda override: override.aim.model is None):
+        for force in sorted(self._forces.values(), key=lambda force: force.aim.model is None):
             breaker = force.aim.breaker(deployment)
             if breaker is not None and breaker not in self._taken:
                 self._take(breaker, force)

@@ -66,20 +66,16 @@ def of_gates(
     latest attempt began, which took the last slot if it is full. `is_limit_changed`: an operator has changed the
     limit."""
     seen = [gate.snapshot(moment.now) for gate in deployment.gates.all()]
-    paced = [gate_snapshot for gate_snapshot in seen if gate_snapshot.rate is not None]
-    held = [gate_snapshot for gate_snapshot in seen if gate_snapshot.held_until is not None]
-    full = [
-        gate_snapshot
-        for gate_snapshot in seen
-        if gate_snapshot.limit is not None and (gate_snapshot.in_flight >= gate_snapshot.limit or gate_snapshot.waiting)
-    ]
+    paced = [gate for gate in seen if gate.rate is not None]
+    held = [gate for gate in seen if gate.held_until is not None]
+    full = [gate for gate in seen if gate.limit is not None and (gate.in_flight >= gate.limit or gate.waiting)]
     if paced:
         yield _paced(deployment, paced, len(seen), moment)
-    if throttled := [gate_snapshot for gate_snapshot in seen if gate_snapshot.throttle.rate is not None]:
+    if throttled := [gate for gate in seen if gate.throttle.rate is not None]:
         yield _throttled(deployment, throttled, len(seen), moment)
     if held:
         yield _held(deployment, held, len(seen), moment)
-    if full and all(is_ramping(deployment, gate_snapshot.limit) for gate_snapshot in full):
+    if full and all(is_ramping(deployment, gate.limit) for gate in full):
         yield _ramping(deployment, full, moment)
     elif full:
         yield _full(deployment, full, moment.iso(full_since), is_limit_changed=is_limit_changed)
@@ -96,7 +92,7 @@ def of_cooldowns(
     for key, found in concerned.items():
         upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
         groups.setdefault((upstream, model, _own_name(key, found[0])), []).append(cooldowns[key])
-        labels[upstream, model] = {each.label: each for each in found}
+        labels[upstream, model] = {deployment.label: deployment for deployment in found}
     for (upstream, model, own), group in groups.items():
         if model is None:
             yield _cooling_credential(upstream, group, own, moment)
@@ -171,16 +167,14 @@ def _shut(
 
 
 def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
-    slowest = min(paced, key=lambda gate_snapshot: gate_snapshot.rate or inf)
+    slowest = min(paced, key=lambda gate: gate.rate or inf)
     cause = (
         "its rate limit is nearly used up, by the headers of its responses"
         if slowest.rate_cause == "headers"
         else "its provider responded 429 to a higher rate"
     )
     probing = "; one call tests a higher rate now" if slowest.is_probing else ""
-    since = min(
-        (gate_snapshot.rate_since for gate_snapshot in paced if gate_snapshot.rate_since is not None), default=None
-    )
+    since = min((gate.rate_since for gate in paced if gate.rate_since is not None), default=None)
     return Restriction(
         "pace",
         deployment.label,
@@ -199,26 +193,14 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
 
 
 def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
-    slowest = min(
-        (gate_snapshot.throttle for gate_snapshot in throttled),
-        key=lambda throttle_snapshot: throttle_snapshot.rate or inf,
-    )
+    slowest = min((gate.throttle for gate in throttled), key=lambda throttle: throttle.rate or inf)
     return Restriction(
         "throttle",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
         f"limited to {slowest.rate:.3g} calls per second{_on_some(len(throttled), of)}: {_WHY[slowest.phase]}",
-        moment.iso(
-            min(
-                (
-                    gate_snapshot.throttle.since
-                    for gate_snapshot in throttled
-                    if gate_snapshot.throttle.since is not None
-                ),
-                default=None,
-            )
-        ),
+        moment.iso(min((gate.throttle.since for gate in throttled if gate.throttle.since is not None), default=None)),
         None,
         "The limit rises while calls wait and do not fail, and ends if a lower rate does not reduce failures.",
         _waiting(throttled),
@@ -229,13 +211,9 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
 
 
 def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
-    since = min(
-        (gate_snapshot.held_since for gate_snapshot in held if gate_snapshot.held_since is not None), default=None
-    )
-    until = max(gate_snapshot.held_until or 0.0 for gate_snapshot in held)
-    probing = (
-        "; one call tests now whether it has ended" if any(gate_snapshot.is_probing for gate_snapshot in held) else ""
-    )
+    since = min((gate.held_since for gate in held if gate.held_since is not None), default=None)
+    until = max(gate.held_until or 0.0 for gate in held)
+    probing = "; one call tests now whether it has ended" if any(gate.is_probing for gate in held) else ""
     return Restriction(
         "provider_pause",
         deployment.label,
@@ -275,10 +253,7 @@ def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Momen
 def _full(
     deployment: Deployment, full: Sequence[GateSnapshot], since: str | None, *, is_limit_changed: bool
 ) -> Restriction:
-    in_flight, limit = (
-        sum(gate_snapshot.in_flight for gate_snapshot in full),
-        sum(gate_snapshot.limit or 0 for gate_snapshot in full),
-    )
+    in_flight, limit = sum(gate.in_flight for gate in full), sum(gate.limit or 0 for gate in full)
     settings = deployment.gates.settings
     body: LiftBody = {"deployment": deployment.label}
     if is_limit_changed:

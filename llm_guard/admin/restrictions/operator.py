@@ -89,9 +89,9 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
     """Yields the degraded modes, in which calls wait less and fallback responses are sent early."""
     if view.gateway.is_degraded:
         yield _mode(view.gateway, None)
-    for model in view.models:
-        if model.is_degraded and model.by != "gateway":
-            yield _mode(model, model.model)
+    for mode in view.models:
+        if mode.is_degraded and mode.by != "gateway":
+            yield _mode(mode, mode.model)
 
 
 def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Moment) -> Restriction:

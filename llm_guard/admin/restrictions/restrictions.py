@@ -110,7 +110,8 @@ class Restrictions:
         found = [*self._said(moment), *self._shared(deployments, moment)]
         for deployment in deployments if aim.upstream is None else ():
             found += self._own(deployment, latest, moment)
-        labels, upstreams = {each.label for each in deployments}, {each.upstream.name for each in deployments}
+        labels = {deployment.label for deployment in deployments}
+        upstreams = {deployment.upstream.name for deployment in deployments}
         return [
             restriction
             for restriction in found
@@ -149,7 +150,7 @@ class Restrictions:
 
     def _of_clients(self, moment: Moment) -> Iterator[Restriction]:
         for name, limits in self._gateway.quotas.by_name.items():
-            left = {limit_left.limit: limit_left for limit_left in limits.left(moment.now, moment.wall)}
+            left = {limit.limit: limit for limit in limits.left(moment.now, moment.wall)}
             for refusing in limits.refusing(moment.now):
                 if refusing.limit in left:
                     yield of_operators.of_client_limit(name, left[refusing.limit], refusing, moment)
@@ -185,7 +186,7 @@ class Restrictions:
 
     def _shared(self, deployments: tuple[Deployment, ...] | list[Deployment], moment: Moment) -> Iterator[Restriction]:
         """Yields the restrictions that several deployments share: those of hosts and credentials."""
-        for deployment in {each.host: each for each in deployments}.values():
+        for deployment in {deployment.host: deployment for deployment in deployments}.values():
             yield from of_deployments.of_host(deployment, moment)
         cooldowns = self._gateway.cooldowns
         if moment.now < cooldowns.quiet_from:

@@ -99,9 +99,7 @@ class Listener:
         if self._sweeper is None:
             self._sweep()
         if len(self._connections) >= self.settings.max_connections:
-            longest = next(
-                (accepted_connection for accepted_connection in self.idle if not accepted_connection.unsent_bytes), None
-            )
+            longest = next((idle for idle in self.idle if not idle.unsent_bytes), None)
             if longest is None:
                 self.refused += 1
                 return False
@@ -134,7 +132,5 @@ class Listener:
         swept_at, self._swept_at = self._swept_at, self._clock.now()
         self.now += min(self._swept_at - swept_at, 2 * self._sweep_s)
         self._sweeper = self._clock.call_at(self._swept_at + self._sweep_s, self._sweep)  # first: it must never end
-        for connection in [
-            accepted_connection for accepted_connection in self._connections if accepted_connection.due_at <= self.now
-        ]:
+        for connection in [connection for connection in self._connections if connection.due_at <= self.now]:
             connection.expire()

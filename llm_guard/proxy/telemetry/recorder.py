@@ -130,7 +130,7 @@ class Recorder:
         if refused_by not in GATEWAYS_DOING:
             return
         attempted = {attempt.target.deployment.label for attempt in call.attempts}
-        skipped = {each.deployment for each in call.skipped}
+        skipped = {skip.deployment for skip in call.skipped}
         for label in attempted | skipped:
             deployment = self._deployments[label]
             deployment.refusals[refused_by] += 1

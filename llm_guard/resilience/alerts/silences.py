@@ -49,7 +49,7 @@ class Silences:
     def covers(self, alert: str, subject: str, now: float) -> bool:
         """Returns whether notifications of this alert are silenced."""
         keys = ((alert, subject), (alert, None), (EVERY, subject), (EVERY, None))
-        return any((each := self._silences.get(key)) is not None and each.until > now for key in keys)
+        return any((silence := self._silences.get(key)) is not None and silence.until > now for key in keys)
 
     def snapshot(self, now: float) -> Sequence[Silence]:
         """Silences in effect, the first to end first."""

@@ -83,7 +83,7 @@ class CacheFile:
         together."""
         size = cost_of(answer)
         with self._database.writing() as connection:
-            connection.executemany(_TOUCH, [(used_at, each) for each, used_at in touches.items()])
+            connection.executemany(_TOUCH, [(used_at, touched) for touched, used_at in touches.items()])
             gone = _delete(connection, "ends_at <= ?", now)
             _delete(connection, "key = ?", key)
             evicted = _make_room(connection, most - size) if size <= most else 0

@@ -168,14 +168,14 @@ class Prober:
 
     async def probe_and_wait(self, upstream: str | None) -> list[ProbeView]:
         """Probes this upstream and its deployments (None: all subjects) and returns the results."""
-        asked = {key: each for key, each in self._watched.items() if upstream in (None, key[0])}
+        asked = {key: watched for key, watched in self._watched.items() if upstream in (None, key[0])}
         waiters = {key: asyncio.get_running_loop().create_future() for key in asked}
         for key, watched in asked.items():
             watched.waiters.append(waiters[key])
             watched.wake.set()
         if waiters:
             await asyncio.wait(list(waiters.values()))
-        return [self._view(each) for key, each in self._watched.items() if key in asked]
+        return [self._view(watched) for key, watched in self._watched.items() if key in asked]
 
     def set_failed(self, upstream: str, why: str | None) -> None:
         """Marks the upstream as failed because its engine was given up: its deployments are tried last. None clears the
@@ -280,7 +280,9 @@ class Prober:
         deployment's judges responses."""
         if result.finding not in ("ok", "answered"):
             return
-        for host in {each.host for each in self._deployments() if each.upstream.name == subject.upstream.name}:
+        for host in {
+            deployment.host for deployment in self._deployments() if deployment.upstream.name == subject.upstream.name
+        }:
             self._half_open(host, upstream=subject.upstream.name)
         deployments = self._of(subject)
         if result.finding == "ok":

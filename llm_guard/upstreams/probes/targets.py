@@ -60,25 +60,19 @@ def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Probe
     wanted = _wanted(config)
     whole = (
         ProbeTarget(
-            upstreams[name],
-            upstream_config.probe,
-            wanted=tuple(wanted[name]) if upstream_config.probe.kind == "models" else (),
+            upstreams[name], upstream.probe, wanted=tuple(wanted[name]) if upstream.probe.kind == "models" else ()
         )
-        for name, upstream_config in config.upstreams.items()
-        if upstream_config.probe is not None
+        for name, upstream in config.upstreams.items()
+        if upstream.probe is not None
     )
     return {subject.key: subject for subject in (*whole, *_deployments(config, upstreams))}
 
 
 def probe_descriptions(config: Config) -> Iterator[str]:
     """Yields one line for each subject: what is probed, and how long detection of an outage takes at most."""
-    keyless = {
-        name: upstream_config.model_copy(update={"api_key_file": None})
-        for name, upstream_config in config.upstreams.items()
-    }
-    upstreams = {
-        name: upstream_of(name, upstream_config) for name, upstream_config in keyless.items()
-    }  # for display only: reads no key file
+    # For display only: reads no key file.
+    keyless = {name: upstream.model_copy(update={"api_key_file": None}) for name, upstream in config.upstreams.items()}
+    upstreams = {name: upstream_of(name, upstream) for name, upstream in keyless.items()}
     for subject in subjects_of(config, upstreams).values():
         rules = subject.settings
         what = _WORDS[subject.kind].format(path=health_path(subject))

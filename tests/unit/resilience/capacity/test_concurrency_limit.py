@@ -92,14 +92,14 @@ def test_start_is_within_the_bounds_and_the_maximum_wins() -> None:
 
 
 def test_answer_slower_than_slow_is_an_overload() -> None:
-    law = limiter(slow=2.0)
+    law = limiter(latency_threshold=2.0)
     assert note(law, "ok", 1.0, 2.0) == 21
     assert note(law, "ok", 2.0, 2.01) == 19
     assert note(law, "failed", 3.0, 2.01) < 19
 
 
 def test_where_slow_is_set_the_usual_latency_does_not_matter() -> None:
-    law = limiter(slow=2.0)
+    law = limiter(latency_threshold=2.0)
     for at in range(5):
         note(law, "ok", float(at), 0.01)
     assert note(law, "ok", 9.0, 1.9) == 26

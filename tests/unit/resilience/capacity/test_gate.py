@@ -87,7 +87,7 @@ def test_every_outcome_gives_the_slot_back(outcome: Ending) -> None:
 
 
 def test_client_that_left_changes_nothing_else() -> None:
-    of = gate(concurrency="adaptive", slow=1.0)
+    of = gate(concurrency="adaptive", latency_threshold=1.0)
     before = of.snapshot(9.0)
     for _ in range(10):
         of.exit(enter(of), 9.0, "ignored", 9.0)
@@ -136,7 +136,7 @@ def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> N
 
 
 def test_full_line_takes_nobody_of_the_same_priority() -> None:
-    of = gate(concurrency=1, queue=2)
+    of = gate(concurrency=1, max_queue=2)
     enter(of)
     told = Told(of)
     assert [told.join(name) for name in "abc"] == [True, True, False]
@@ -146,7 +146,7 @@ def test_full_line_takes_nobody_of_the_same_priority() -> None:
 
 
 def test_full_line_gives_up_the_newest_of_the_lowest_priority() -> None:
-    of = gate(concurrency=1, queue=4)
+    of = gate(concurrency=1, max_queue=4)
     enter(of)
     told = Told(of)
     for name, priority in (("a", 2), ("b", 3), ("c", 3), ("d", 1)):
@@ -160,7 +160,7 @@ def test_full_line_gives_up_the_newest_of_the_lowest_priority() -> None:
 
 
 def test_evicted_ticket_may_still_leave() -> None:
-    of = gate(concurrency=1, queue=1)
+    of = gate(concurrency=1, max_queue=1)
     enter(of)
     told = Told(of)
     told.join("a", 2)

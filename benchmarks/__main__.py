@@ -75,7 +75,7 @@ def everything(seconds: float = scenarios.LONGEST_S) -> None:
 @click.option(
     "--only",
     multiple=True,
-    type=click.Choice([each.key for each in SCENARIOS]),
+    type=click.Choice([scenario.key for scenario in SCENARIOS]),
     metavar="NAME",
     help="This scenario alone, and nothing is written; may be given more than once.",
 )

@@ -141,7 +141,7 @@ class Measured:
     def broken(self) -> list[str]:
         """Promises that do not hold."""
         scores = (*self.visible, self.left_out)
-        return [promise for each in scores for promise in each.broken] + self.cost.broken
+        return [promise for score in scores for promise in score.broken] + self.cost.broken
 
 
 def run(say: Callable[[str], None]) -> Measured:
@@ -212,7 +212,7 @@ def _say_cost(say: Callable[[str], None], found: Cost) -> None:
 def cost(records: list[dict[str, Any]]) -> Cost:
     """Takes the best of several runs each, so that a busy machine measures the same as an idle one."""
     answers = [evidence_of(record) for record in records if record["transport"] == "http"]
-    typical = sorted(_best_s(partial(classify, each, _WALL)) for each in answers)
+    typical = sorted(_best_s(partial(classify, answer, _WALL)) for answer in answers)
     hostile = {name: _hostile_s(text) for name, text in _hostile_texts().items()}
     return Cost(median(typical), typical[int(len(typical) * 0.95)], hostile)
 

@@ -56,7 +56,7 @@ def _row(name: str, score: Score) -> str:
 
 
 def _promise(score: Score) -> str:
-    return "| promised | | " + " | ".join(f"{score.promised[each]:.1%}" for each in _NAMES) + " |"
+    return "| promised | | " + " | ".join(f"{score.promised[name]:.1%}" for name in _NAMES) + " |"
 
 
 def _providers_of(score: Score) -> Iterator[str]:

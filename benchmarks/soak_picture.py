@@ -19,15 +19,15 @@ def draw_soak(soak: Soak, path: Path) -> None:
     """Draws memory with the slope of its second half above, and the gateway's streams and descriptors below."""
     figure, (memory, held) = plt.subplots(2, 1, figsize=(10.5, 5.6), sharex=True, layout="constrained",
                                           height_ratios=(3, 2))  # fmt: skip
-    at_s = [each.at_s for each in soak.samples]
-    memory.plot(at_s, [each.rss_bytes / 1e6 for each in soak.samples], color=_GREEN, linewidth=1.6)
+    at_s = [sample.at_s for sample in soak.samples]
+    memory.plot(at_s, [sample.rss_bytes / 1e6 for sample in soak.samples], color=_GREEN, linewidth=1.6)
     _draw_slope(memory, soak)
-    memory.set_ylim(0, max(each.rss_bytes for each in soak.samples) / 1e6 * 1.25)
+    memory.set_ylim(0, max(sample.rss_bytes for sample in soak.samples) / 1e6 * 1.25)
     memory.set_ylabel("RSS, MB", fontsize=10.5, color=_INK)
     title = f"{soak.streams} streams at once, one in ten with a fault"
     memory.set_title(title, loc="left", fontsize=14, color=_INK)
-    held.plot(at_s, [each.open for each in soak.samples], color=_INK, linewidth=1.3, label="streams of the clients")
-    held.plot(at_s, [each.fds for each in soak.samples], color=_BLUE, linewidth=1.3, label="file descriptors")
+    held.plot(at_s, [sample.open for sample in soak.samples], color=_INK, linewidth=1.3, label="streams of the clients")
+    held.plot(at_s, [sample.fds for sample in soak.samples], color=_BLUE, linewidth=1.3, label="file descriptors")
     held.set_ylim(0)
     held.set_xlim(0)
     held.set_xlabel("seconds", fontsize=9.5)

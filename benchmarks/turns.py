@@ -41,9 +41,9 @@ def joined(pieces: Sequence[Calls]) -> Calls:
 
 def calls_per_s(found: Mapping[str, Sequence[Calls]]) -> dict[str, tuple[float, ...]]:
     """Calls a second in finished turns."""
-    return {name: tuple(len(each.latencies_s) / each.seconds for each in turns) for name, turns in found.items()}
+    return {name: tuple(len(turn.latencies_s) / turn.seconds for turn in turns) for name, turns in found.items()}
 
 
 def cpu_s_per_call(found: Mapping[str, Sequence[Calls]]) -> dict[str, tuple[float, ...]]:
     """CPU time per call in finished turns."""
-    return {name: tuple(each.cpu_s / len(each.latencies_s) for each in turns) for name, turns in found.items()}
+    return {name: tuple(turn.cpu_s / len(turn.latencies_s) for turn in turns) for name, turns in found.items()}

@@ -73,7 +73,7 @@ class Judged:
         found = [f"{each.case}: {each.status}, {each.found}" for each in self.wrong if not each.is_held]
         found += [f"{each.case} closed the breaker" for each in self.wrong if each.closes]
         found += [f"{name} did not pass" for name, is_passed in self.right.items() if not is_passed]
-        return found + [promise for each in self.first_bytes for promise in each.broken]
+        return found + [promise for first_byte in self.first_bytes for promise in first_byte.broken]
 
 
 def run(say: Callable[[str], None]) -> Judged:
@@ -84,7 +84,7 @@ def run(say: Callable[[str], None]) -> Judged:
     refused = sum(not is_passed for is_passed in judged.right.values())
     say(f"{len(judged.wrong)} wrong answers, {passed} passed as right")
     say(f"{len(judged.right)} right answers, {refused} refused")
-    latest_s = max(each.through[-1] for each in judged.first_bytes)
+    latest_s = max(first_byte.through[-1] for first_byte in judged.first_bytes)
     say(f"first bytes of {len(judged.first_bytes)} kinds of other answers: {1000 * latest_s:.1f} ms at the latest")
     return judged
 

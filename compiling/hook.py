@@ -25,4 +25,4 @@ class CompiledHook(BuildHookInterface[Any]):
         package = build(Path(self.root), Path(self.root) / "build" / "compiled", is_profiled=True)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["force_include"] |= {str(package / each): str(each) for each in extensions(package)}
+        build_data["force_include"] |= {str(package / extension): str(extension) for extension in extensions(package)}

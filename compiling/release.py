@@ -120,7 +120,7 @@ def write_image_context(sources: Path, target: Path, moment: datetime) -> None:
 def write_checksums(folder: Path) -> None:
     """Writes checksums in the format of `sha256sum --check SHA256SUMS`."""
     files = sorted(each for each in folder.iterdir() if each.name != "SHA256SUMS")
-    sums = [f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in files]
+    sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
     (folder / "SHA256SUMS").write_text("".join(sums))
 
 

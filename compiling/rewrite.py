@@ -55,7 +55,7 @@ def _edits(module: Module, program: Program) -> Iterator[Edit]:
 def _import(node: ast.ImportFrom, module: Module, program: Program) -> Iterator[Edit]:
     """Drops C functions from an import; keeps the import of the module for its side effects."""
     taken = cimports(module, program)
-    left = [each for each in node.names if taken.get(each.asname or each.name) not in program.functions]
+    left = [name for name in node.names if taken.get(name.asname or name.name) not in program.functions]
     if len(left) < len(node.names):
         names = ", ".join(ast.unparse(each) for each in left)
         yield _begin(node), _end(node), f"from {node.module} import {names}" if names else f"import {node.module}"
@@ -65,7 +65,7 @@ def _class(node: ast.ClassDef) -> Iterator[Edit]:
     settings = dataclass_of(node)
     if settings is not None:
         options = settings.keywords if isinstance(settings, ast.Call) else []
-        said = ", ".join(ast.unparse(each) for each in options if each.arg != "slots")
+        said = ", ".join(ast.unparse(option) for option in options if option.arg != "slots")
         yield _begin(settings), _end(settings), f"cython.dataclasses.dataclass({said})"
     for base in node.bases:
         if ast.unparse(base) in INTERFACES:

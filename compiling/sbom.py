@@ -39,7 +39,7 @@ def sbom(version: str, lock: str, moment: str) -> str:
             },
         },
         "components": components,
-        "dependencies": [{"ref": own, "dependsOn": [each["bom-ref"] for each in components]}],
+        "dependencies": [{"ref": own, "dependsOn": [component["bom-ref"] for component in components]}],
     }  # fmt: skip
     return json.dumps(document, indent=2) + "\n"
 

@@ -129,7 +129,7 @@ class App:
             self.gateway,
             self.reloads,
             counters,
-            lambda: [each for _, each in self._listeners],
+            lambda: [listener for _, listener in self._listeners],
             self._clock,
             self._connections.dials,
             self.prober,
@@ -165,7 +165,7 @@ class App:
     @property
     def addresses(self) -> list[str]:
         """`http://HOST:PORT` or `https://HOST:PORT` of every listener, the one for calls first."""
-        return [address_of(server, "http" if each.tls is None else "https") for server, each in self._listeners]
+        return [address_of(server, "http" if listener.tls is None else "https") for server, listener in self._listeners]
 
     def handle_signals(self) -> None:
         """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""

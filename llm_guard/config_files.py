@@ -83,12 +83,12 @@ class ConfigFiles:
     def problems(self) -> dict[str, str | None]:
         """Returns the current problem of each file that is in use, by the file's purpose; None if it has none. While a
         file has a problem, its last good content stays in use."""
-        found: list[WatchedFiles[ssl.SSLContext] | WatchedFiles[str]] = [each.files for each in self._tls.values()]
-        return {each.what: each.problem for each in (*found, *self.keys.files())}
+        found: list[WatchedFiles[ssl.SSLContext] | WatchedFiles[str]] = [tls.files for tls in self._tls.values()]
+        return {files.what: files.problem for files in (*found, *self.keys.files())}
 
     async def stop(self) -> None:
         await self.keys.stop()
-        watches = [each.watch for each in self._tls.values() if each.watch is not None]
+        watches = [tls.watch for tls in self._tls.values() if tls.watch is not None]
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)

@@ -96,7 +96,7 @@ def _load_roots(context: ssl.SSLContext, contents: Contents, ca: str) -> None:
         raise BadFile(f"{ca} has no PEM certificate")
     _check_end(contents, ca)
     try:
-        context.load_verify_locations(cadata=b"".join(binascii.a2b_base64(each) for each in found))
+        context.load_verify_locations(cadata=b"".join(binascii.a2b_base64(certificate) for certificate in found))
     except (ssl.SSLError, ValueError):
         raise BadFile(f"{ca} has an invalid certificate") from None
 

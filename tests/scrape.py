@@ -21,7 +21,9 @@ class Scraped:
         self.samples = [sample for family in self.families for sample in family.samples]
 
     def __call__(self, name: str, **labels: str) -> float | None:
-        found = [each.value for each in self.samples if each.name == f"llm_guard_{name}" and each.labels == labels]
+        found = [
+            sample.value for sample in self.samples if sample.name == f"llm_guard_{name}" and sample.labels == labels
+        ]
         assert len(found) <= 1, f"{name}{labels} is there {len(found)} times"
         return found[0] if found else None
 

@@ -92,11 +92,11 @@ def listen(sweep: Sweep) -> None:
 
 
 def _keys_of(config: Config) -> list[str | None]:
-    clients = [each.key for each in config.server.client_keys]
-    operators = [config.ops.token, *(each.token for each in config.ops.tokens)]
+    clients = [client_key.key for client_key in config.server.client_keys]
+    operators = [config.ops.token, *(token.token for token in config.ops.tokens)]
     upstreams = config.upstreams.values()
-    pools = [key.key for each in upstreams for key in each.api_keys]
-    return [*clients, *operators, config.store.encryption_key, *(each.api_key for each in upstreams), *pools]
+    pools = [key.key for upstream in upstreams for key in upstream.api_keys]
+    return [*clients, *operators, config.store.encryption_key, *(upstream.api_key for upstream in upstreams), *pools]
 
 
 def _shown(line: MutableMapping[str, Any]) -> str:

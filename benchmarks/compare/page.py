@@ -46,7 +46,7 @@ def page(compared: Compared, machine: Machine) -> str:
     """Content of compare.md."""
     lines = [_INTRO, *_promises(compared), "", *_table(compared), "", _EXPLAINED, ""]
     if compared.errors:
-        lines += ["What failed, and is no figure therefore:", "", *(f"- {each}" for each in compared.errors), ""]
+        lines += ["What failed, and is no figure therefore:", "", *(f"- {error}" for error in compared.errors), ""]
     told = [f"{name} {number}" for name, number in compared.versions.items()]
     lines.append(f"Compared: {'; '.join(told)}.")
     return "\n".join([*lines, "", measured_line(machine)]) + "\n"
@@ -54,7 +54,7 @@ def page(compared: Compared, machine: Machine) -> str:
 
 def _promises(compared: Compared) -> list[str]:
     lines = [f"| promised of {compared.judged} | | measured | |", "|---|---:|---:|---|"]
-    return lines + [_promise_line(each) for each in compared.promises]
+    return lines + [_promise_line(promise) for promise in compared.promises]
 
 
 def _promise_line(promise: Promise) -> str:

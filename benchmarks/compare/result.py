@@ -130,7 +130,7 @@ class Compared:
     @property
     def broken(self) -> list[str]:
         """Promises that do not hold, and errors."""
-        kept = [each for each in self.promises if each.holds is False]
+        kept = [promise for promise in self.promises if promise.holds is False]
         return [f"{each.text}: {each.found:.3g} against {each.limit:g}" for each in kept] + list(self.errors)
 
     def as_dict(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Compared:
         }
         medians = {figure: {way: _plain(self.spread(figure, way)) for way in rounds[figure]} for figure in rounds}
         added = {figure: {way: _plain(self.added(figure, way)) for way in self.ways[1:]} for figure in LATENCIES}
-        promises = [asdict(each) | {"verdict": each.verdict} for each in self.promises]
+        promises = [asdict(promise) | {"verdict": promise.verdict} for promise in self.promises]
         return {
             "ways": self.ways, "versions": dict(self.versions), "promises": promises, "errors": self.errors,
             "figures": medians, "added": added, "rounds": rounds,

@@ -54,8 +54,8 @@ def _adaptive(knee: int, most: int, answer_s: float, rate: float) -> Row:
     begin_s, end_s = 20.0, 100.0
     learned = play(_LIMITED % "adaptive", Crowded(knee, most, answer_s), [Load(MODEL, rate, end_s)])
     fixed = play(_LIMITED % knee, Crowded(knee, most, answer_s), [Load(MODEL, rate, end_s)])
-    requests = [each for each in learned.requests if begin_s <= each.at < end_s]
-    overloads = sum(each.status == 503 for each in requests) / len(requests)
+    requests = [request for request in learned.requests if begin_s <= request.at < end_s]
+    overloads = sum(request.status == 503 for request in requests) / len(requests)
     goodput = fared(learned, begin_s, end_s).ok_per_s / fared(fixed, begin_s, end_s).ok_per_s
     broken = [f"{overloads:.1%} overloads, promised 3 %"] if overloads > 0.03 else []
     broken += [f"{goodput:.2f} of the best fixed number, promised 0.95"] if goodput < 0.95 else []

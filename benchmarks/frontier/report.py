@@ -99,7 +99,7 @@ def _compared(points: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
     ]
     lines.append("|---|" + "---|" * len(points))
     for place, share in enumerate(_SHARES):
-        cells = [f"{each[place][1]:.1%}, {each[place][0]:.2f}" for each in points.values()]
+        cells = [f"{point[place][1]:.1%}, {point[place][0]:.2f}" for point in points.values()]
         lines.append(f"| {share:.0%} | " + " | ".join(cells) + " |")
     return lines
 

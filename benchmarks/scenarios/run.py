@@ -72,7 +72,7 @@ def _run_one(scenario: Scenario, scale: float, label: str, guarded_url: str, oth
             click.progressbar(length=round(_takes_s(scenario, scale)), label=label) as bar,
         ):
             guarded = Client(clients.GUARDED, running.url, guarded_url)
-            everyone = [each for each in (*others[:2], guarded, *others[2:]) if each.takes_part(scenario)]
+            everyone = [other for other in (*others[:2], guarded, *others[2:]) if other.takes_part(scenario)]
             seconds = _seconds(scenario, scale)
             seen = asyncio.run(play(scenario, everyone, seconds, lambda: bar.update(1)))
     except ConfigRefusedError as refused:

@@ -27,7 +27,7 @@ def draw_frontier(points: Sequence[Point], path: Path) -> None:
     """Draws success and load against the share of failing attempts for each budget, and one against the other."""
     figure, (success, load, frontier) = plt.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
     for scheme, (colour, dash, marker) in _STYLES.items():
-        found = sorted((each for each in points if each.scheme == scheme), key=lambda each: each.failure_rate)
+        found = sorted((point for point in points if point.scheme == scheme), key=lambda each: each.failure_rate)
         rates = [each.failure_rate * 100 for each in found]
         label = "llm_guard, adaptive" if scheme == _OURS else scheme
         width, order = (2.6, 4) if scheme == _OURS else (1.3, 3)
@@ -50,7 +50,7 @@ def draw_frontier(points: Sequence[Point], path: Path) -> None:
         axes.set_xlabel("attempts that fail", fontsize=9)
         axes.grid(axis="y", color=OTHERS, alpha=0.3, linewidth=0.6)
         bare(axes)
-    _draw_against_load(frontier, [each for each in points if each.scheme == _OURS])
+    _draw_against_load(frontier, [point for point in points if point.scheme == _OURS])
     load.legend(frameon=False, fontsize=9, loc="upper left")
     figure.suptitle("Retry budgets: cure a brownout, do not multiply an outage", x=0.01, ha="left", fontsize=14,
                     color=INK)  # fmt: skip

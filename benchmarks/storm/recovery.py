@@ -97,7 +97,7 @@ def rows(courses: list[Course]) -> list[Row]:
     """Rows of A46: for each kind of outage and response time, the worst of all lengths and rates."""
     lines = []
     for death, answer_s in product(DEATHS, ANSWERS_S):
-        found = [each for each in courses if (each.outage.death, each.outage.answer_s) == (death, answer_s)]
+        found = [course for course in courses if (course.outage.death, course.outage.answer_s) == (death, answer_s)]
         if found:
             lines += _rows(f"the provider {death}, answers in {answer_s:g} s", found)
     return lines

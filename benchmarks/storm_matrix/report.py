@@ -75,12 +75,12 @@ def _by_error(storms: Sequence[Storm]) -> list[str]:
             cells = [storm for storm in storms if (storm.cell.error, storm.cell.hint_s) == (error, hint_s)]
             if not cells:
                 continue
-            neighbours = [each.neighbour_share for each in cells if each.neighbour_share is not None]
+            neighbours = [cell.neighbour_share for cell in cells if cell.neighbour_share is not None]
             other = f"{min(neighbours):.1%}" if neighbours else ""
             lines.append(
-                f"| {error} | {_hint(hint_s)} | {min(each.served_share for each in cells):.1%} "
-                f"| {max(each.requests_per_call for each in cells):.3g} "
-                f"| {max(each.refused_share for each in cells):.1%} | {other} |"
+                f"| {error} | {_hint(hint_s)} | {min(cell.served_share for cell in cells):.1%} "
+                f"| {max(cell.requests_per_call for cell in cells):.3g} "
+                f"| {max(cell.refused_share for cell in cells):.1%} | {other} |"
             )
     return lines
 

@@ -33,7 +33,7 @@ class Matrix:
     def as_dict(self) -> dict[str, Any]:
         return {
             "storms": [storm.as_dict() for storm in self.storms],
-            "fallbacks": [each.as_dict() for each in self.substitutions],
+            "fallbacks": [substitution.as_dict() for substitution in self.substitutions],
             "slow_answers": [each.as_dict() for each in self.slowness],
         }
 

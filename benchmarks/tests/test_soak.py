@@ -105,7 +105,7 @@ def test_flat_memory_without_load_misses_the_target() -> None:
     flat."""
     [told] = replace(soak(), ended={"reads": {"whole": 50, "refused": 50}}).broken
     assert told == "the load was not as meant: 1000 streams open, 50% of the readers' whole"
-    [told] = replace(soak(), samples=tuple(replace(each, open=800) for each in soak().samples)).broken
+    [told] = replace(soak(), samples=tuple(replace(sample, open=800) for sample in soak().samples)).broken
     assert told.startswith("the load was not as meant: 800 streams open")
 
 

@@ -105,7 +105,7 @@ def test_bill_of_materials_names_every_pinned_distribution_and_what_is_bundled()
     assert len(components) == len(document["components"]) == lock.count("==") - lock.count("== ") + 2
     assert components["aiohttp"]["purl"].startswith("pkg:pypi/aiohttp@3.")
     assert components["aiohttp"]["externalReferences"][0]["hashes"][0]["alg"] == "SHA-256"
-    hashes = sum(len(each.get("externalReferences", ())) for each in components.values())
+    hashes = sum(len(component.get("externalReferences", ())) for component in components.values())
     assert hashes == lock.count("--hash=sha256:")
     assert "sys_platform" in components["uvloop"]["properties"][0]["value"]
     assert {"uplot", "inter"} <= components.keys()

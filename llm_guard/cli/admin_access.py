@@ -63,9 +63,9 @@ def token_of(access: Access | None, name: str | None = None) -> AdminToken:
         return _named(rules, name)
     if rules.token is not None:
         return AdminToken(OPERATOR, "operator", rules.token)
-    for each in rules.tokens:
-        if each.role == "operator" and name is None:
-            return AdminToken(each.name, each.role, each.token)
+    for token in rules.tokens:
+        if token.role == "operator" and name is None:
+            return AdminToken(token.name, token.role, token.token)
     return AdminToken(OPERATOR, "operator", _from_file(rules))
 
 
@@ -86,10 +86,10 @@ def url_of(host: str, port: int, scheme: str) -> str:
 
 
 def _named(rules: Ops, name: str | None) -> AdminToken:
-    for each in rules.tokens:
-        if each.name == name:
-            return AdminToken(each.name, each.role, each.token)
-    names = ", ".join(each.name for each in rules.tokens)
+    for token in rules.tokens:
+        if token.name == name:
+            return AdminToken(token.name, token.role, token.token)
+    names = ", ".join(token.name for token in rules.tokens)
     raise NoToken(f"ops.tokens has no token named {name}" + (f"; known: {names}" if names else ""))
 
 

@@ -165,7 +165,7 @@ def _headers(value: object) -> dict[str, str]:
         return {}
     if not isinstance(value, dict):
         raise ValueError("headers must be an object")
-    return {str(name).lower(): _text(each) for name, each in value.items()}
+    return {str(name).lower(): _text(member) for name, member in value.items()}
 
 
 def _text(value: object) -> str:

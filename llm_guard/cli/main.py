@@ -112,7 +112,7 @@ def check(path: Path) -> None:
     config = _load(path)
     rows = [("model", "deployments", "fallbacks", "attempt timeout", "total timeout", "max attempts")]
     for name, model in config.models.items():
-        asks = ", ".join(f"{each.upstream}/{each.model or name}" for each in model.deployments)
+        asks = ", ".join(f"{deployment.upstream}/{deployment.model or name}" for deployment in model.deployments)
         attempt_s = model.timeout.attempt_s(is_client_timeout_known=False)
         limits = f"{attempt_s:g}s", f"{model.timeout.total:g}s", str(model.retry.max_attempts)
         rows.append((name, asks, ", ".join(model.fallbacks) or "-", *limits))

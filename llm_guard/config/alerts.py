@@ -150,7 +150,7 @@ _Target = TypeVar("_Target", bound=WebhookTarget)
 
 def check_webhook_names(webhooks: tuple[_Target, ...]) -> tuple[_Target, ...]:
     """Raises PydanticCustomError if two have the same name."""
-    names = [each.name for each in webhooks]
+    names = [webhook.name for webhook in webhooks]
     for name in names:
         if names.count(name) > 1:
             raise wrong(f"the name {name} is used twice: names must be unique")

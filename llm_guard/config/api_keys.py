@@ -40,8 +40,8 @@ def _check(keys: tuple[ApiKeyConfig, ...]) -> tuple[ApiKeyConfig, ...]:
     if len(keys) > MOST_KEYS:
         raise wrong(f"has more than {MOST_KEYS} keys")
     names = names_of(keys)
-    for at, each in enumerate(keys):
-        if each.key in [other.key for other in keys[:at]]:
+    for at, key in enumerate(keys):
+        if key.key in [other.key for other in keys[:at]]:
             raise wrong(f"has the same key twice, the second time as {names[at]}")
         if names[at] in names[:at]:
             raise wrong(f"has two keys named {names[at]}")
@@ -50,7 +50,7 @@ def _check(keys: tuple[ApiKeyConfig, ...]) -> tuple[ApiKeyConfig, ...]:
 
 def names_of(keys: tuple[ApiKeyConfig, ...]) -> list[str]:
     """Name of each key."""
-    return [each.name or str(position) for position, each in enumerate(keys, 1)]
+    return [key.name or str(position) for position, key in enumerate(keys, 1)]
 
 
 ApiKeys = Annotated[tuple[ApiKeyConfig, ...], AfterValidator(_check)]

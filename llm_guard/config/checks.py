@@ -44,13 +44,13 @@ def _check_tokens(document: Document, ops: Ops, clients: Mapping[str, str]) -> N
         document.report(("ops", "token"), f"is {owners[ops.token]} as well")
     if ops.token is not None:
         owners.setdefault(ops.token, "ops.token")
-    for index, each in enumerate(ops.tokens):
+    for index, token in enumerate(ops.tokens):
         path: KeyPath = ("ops", "tokens", index)
-        if each.name in [other.name for other in ops.tokens[:index]]:
-            document.report((*path, "name"), f"another token is named {each.name}")
-        if each.token in owners:
-            document.report((*path, "token"), f"is {owners[each.token]} as well")
-        owners.setdefault(each.token, f"the token of {each.name}")
+        if token.name in [other.name for other in ops.tokens[:index]]:
+            document.report((*path, "name"), f"another token is named {token.name}")
+        if token.token in owners:
+            document.report((*path, "token"), f"is {owners[token.token]} as well")
+        owners.setdefault(token.token, f"the token of {token.name}")
 
 
 def check_names(document: Document, upstreams: Collection[str], models: Collection[str]) -> None:
@@ -112,7 +112,7 @@ def check_completion_webhooks(
     document: Document, store: StoreConfig | None, models: Mapping[str, ModelConfig | None]
 ) -> None:
     """Checks that the completion webhook of each model exists."""
-    known = [each.name for each in store.webhooks] if store is not None else []
+    known = [completion_webhook.name for completion_webhook in store.webhooks] if store is not None else []
     for name, model in models.items():
         webhook = model.deferred.webhook if model is not None else None
         if store is not None and webhook is not None and webhook not in known:
@@ -131,7 +131,7 @@ def check_ways(
 
     None stands for an entry that is invalid in itself, which has been reported already."""
     dialects: dict[str, set[DialectName]] = {
-        name: {upstream.dialect for each in way.deployments if (upstream := upstreams.get(each.upstream))}
+        name: {upstream.dialect for deployment in way.deployments if (upstream := upstreams.get(deployment.upstream))}
         for name, way in ways.items()
         if way is not None
     }
@@ -187,15 +187,15 @@ def check_probes(document: Document, ways: Mapping[str, ModelRouting | None]) ->
     """Checks that a completion probe has a model name, and the same settings wherever the deployment is listed."""
     owners: dict[tuple[str, str], tuple[str, CompletionProbeSettings]] = {}
     for name, way in ways.items():
-        for index, each in enumerate(way.deployments if way is not None else ()):
-            if each.probe is None:
+        for index, deployment in enumerate(way.deployments if way is not None else ()):
+            if deployment.probe is None:
                 continue
             path: KeyPath = ("models", name, "deployments", index, "probe")
-            if each.model is None and is_pattern(name):
+            if deployment.model is None and is_pattern(name):
                 document.report(path, "needs `model` as well: a pattern is not a model that can be requested")
                 continue
-            owner, theirs = owners.setdefault((each.upstream, each.model or name), (name, each.probe))
-            if theirs != each.probe:
+            owner, theirs = owners.setdefault((deployment.upstream, deployment.model or name), (name, deployment.probe))
+            if theirs != deployment.probe:
                 document.report(path, f"differs from the setting for the same deployment in {owner}; set it only there")
 
 
@@ -207,7 +207,11 @@ def _check_cycles(document: Document, ways: Mapping[str, ModelRouting | None]) -
     """Reports each cycle of two models or more once, at the first of them."""
     order = list(ways)
     edges = {
-        name: [key for each in (way.fallbacks if way else ()) if (key := matching_key(ways, each)) not in (None, name)]
+        name: [
+            key
+            for fallback in (way.fallbacks if way else ())
+            if (key := matching_key(ways, fallback)) not in (None, name)
+        ]
         for name, way in ways.items()
     }
     while True:

@@ -34,13 +34,15 @@ def try_text(text: str, name: str, env: Mapping[str, str]) -> DryCheckResult:
     try:
         parse_config(text, name, stand_ins)
     except ConfigError as error:
-        return DryCheckResult(tuple(each for each in error.problems if not _hangs_on(each.key, unchecked)), unchecked)
+        return DryCheckResult(
+            tuple(problem for problem in error.problems if not _hangs_on(problem.key, unchecked)), unchecked
+        )
     return DryCheckResult((), unchecked)
 
 
 def _hangs_on(key: str, unchecked: Iterable[str]) -> bool:
     """True if a problem with this key may be caused by an unknown value."""
-    return key != "" and any(each == key or each.startswith((f"{key}.", f"{key}[")) for each in unchecked)
+    return key != "" and any(path == key or path.startswith((f"{key}.", f"{key}[")) for path in unchecked)
 
 
 def _variables(data: object, path: KeyPath) -> Iterator[KeyPath]:

@@ -111,7 +111,7 @@ class RestartConfig(Strict):
         return dataclasses.replace(PRESETS[self.preset], **own)
 
 
-_OF_A_SCHEDULE = tuple(each.name for each in dataclasses.fields(RestartSettings))
+_OF_A_SCHEDULE = tuple(field.name for field in dataclasses.fields(RestartSettings))
 
 
 class EngineConfig(Strict):
@@ -145,7 +145,7 @@ class EngineConfig(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if sum(each is not None for each in (self.command, self.docker, self.podman, self.systemd)) != 1:
+        if sum(driver is not None for driver in (self.command, self.docker, self.podman, self.systemd)) != 1:
             raise wrong("needs exactly one of command, docker, podman and systemd")
         if self.auto_provision and not self.standby:
             raise wrong("auto_provision only works for standby engines: set standby: true as well")

@@ -36,11 +36,11 @@ def _meaning(value: object) -> FailureKind:
 def _statuses(value: object) -> object:
     """Reads `429`, `5xx`, or a list of them."""
     found: set[int] = set()
-    for each in value if isinstance(value, list) and value else [value]:
-        text = str(each)
+    for status in value if isinstance(value, list) and value else [value]:
+        text = str(status)
         if re.fullmatch("[45]xx", text):
             found.update(range(int(text[0]) * 100, int(text[0]) * 100 + 100))
-        elif re.fullmatch("[45][0-9][0-9]", text) and not isinstance(each, bool):
+        elif re.fullmatch("[45][0-9][0-9]", text) and not isinstance(status, bool):
             found.add(int(text))
         else:
             reason = "must be an error status such as 429, a class such as 5xx, or a list of them"

@@ -66,7 +66,7 @@ def load_access(path: str | os.PathLike[str], env: Mapping[str, str] = os.enviro
     server = _read(document, Server, ("server",), _only(top.get("server", {}), _ACCESS["server"]))
     ops = _read(document, Ops, ("ops",), _only(top.get("ops", {}), _ACCESS["ops"]))
     wanted = tuple(f"{section}.{key}" for section, keys in _ACCESS.items() for key in keys)
-    problems = [each for each in document.problems if each.key.startswith(wanted)]
+    problems = [problem for problem in document.problems if problem.key.startswith(wanted)]
     if problems or server is None or ops is None:
         raise ConfigError(problems or document.problems)
     return server, ops

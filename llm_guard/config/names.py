@@ -33,7 +33,7 @@ def matching_key(keys: Iterable[str], name: str) -> str | None:
 
 def near_names(name: str, known: Iterable[str], limit: int = 3) -> tuple[str, ...]:
     """At most `limit` known names that `name` may be a misspelling of, likeliest first."""
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {candidate.lower(): candidate for candidate in known}
     # Truncated: the time grows with the length, which a client chooses.
     found = difflib.get_close_matches(name[:_LONGEST].lower(), by_lower, limit)
     return tuple(by_lower[lower] for lower in found)

@@ -74,7 +74,7 @@ def _is_same(one: KeyChange | None, other: KeyChange) -> bool:
 def _tree(value: object, *, is_secret: bool = False) -> Any:
     """Plain data, with secrets wrapped."""
     if isinstance(value, dict):
-        return {str(key): _tree(each, is_secret=is_secret) for key, each in value.items()}
+        return {str(key): _tree(member, is_secret=is_secret) for key, member in value.items()}
     if is_secret:
         return None if value is None else _Secret(value)
     if isinstance(value, BaseModel):
@@ -85,7 +85,7 @@ def _tree(value: object, *, is_secret: bool = False) -> Any:
         return {key_of(field.name): _tree(getattr(value, field.name)) for field in fields_of}
     if isinstance(value, tuple | list | frozenset | set):
         members = sorted(value) if isinstance(value, frozenset | set) else value
-        return [_tree(each) for each in members]
+        return [_tree(member) for member in members]
     if isinstance(value, enum.Enum):
         return value.label if isinstance(value, FailureKind) else value.name
     return value

@@ -87,9 +87,9 @@ class StoreConfig(Strict):
 def encryption_keys(key: str) -> tuple[bytes, ...]:
     """Returns the keys in `store.encryption_key`, of 32 bytes each. Raises ValueError, with a text that quotes none."""
     keys = key.split(",")
-    found = tuple(_decoded(each) for each in keys)
-    for number, each in enumerate(found, 1):
-        if len(each) != _KEY_BYTES:
+    found = tuple(_decoded(part) for part in keys)
+    for number, decoded in enumerate(found, 1):
+        if len(decoded) != _KEY_BYTES:
             which = f"entry {number}" if len(keys) > 1 else "it"
             raise ValueError(f"must be 32 random bytes, as `openssl rand -base64 32` prints them; {which} is not")
     return found

@@ -59,7 +59,10 @@ def _unshared_index(config: Config) -> Iterator[str]:
 
 
 def _short_tokens(config: Config) -> Iterator[str]:
-    tokens = {"ops.token": config.ops.token, **{f"ops.tokens, {each.name}": each.token for each in config.ops.tokens}}
+    tokens = {
+        "ops.token": config.ops.token,
+        **{f"ops.tokens, {named.name}": named.token for named in config.ops.tokens},
+    }
     for key, token in tokens.items():
         if token is not None and len(token) < _SHORT:
             yield f"{key}: has fewer than {_SHORT} characters and can be guessed: use `openssl rand -base64 32`"
@@ -90,7 +93,7 @@ def _secrets(data: object) -> dict[_Place, str]:
         place, value = left.pop()
         if isinstance(value, dict | list):
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            left += [((*place, key), each) for key, each in items]
+            left += [((*place, key), member) for key, member in items]
         elif isinstance(value, str) and _is_secret(place):
             found[place] = value
     return found
@@ -113,18 +116,18 @@ def _shared_state(state: Path | None) -> Iterator[str]:
     if state is None:
         return
     folder = state.expanduser().absolute()
-    found = {each.resolve(): (each, mode) for each, mode in (*_shared_on(folder.resolve()), *_shared_on(folder))}
-    for each, mode in found.values():
-        yield f"ops.store: other users can write to {each} (mode {mode:o}), and so replace {folder}: chmod go-w {each}"
+    found = {path.resolve(): (path, mode) for path, mode in (*_shared_on(folder.resolve()), *_shared_on(folder))}
+    for path, mode in found.values():
+        yield f"ops.store: other users can write to {path} (mode {mode:o}), and so replace {folder}: chmod go-w {path}"
 
 
 def _shared_on(folder: Path) -> Iterator[tuple[Path, int]]:
     """Yields the folder and its parents, each with its mode, if others may write in them."""
     is_below = False  # True if the child of this folder exists
-    for each in (folder, *folder.parents):
-        mode = _mode(each)
-        if mode is not None and _is_shared(mode, is_own=each == folder, is_below=is_below):
-            yield each, mode
+    for path in (folder, *folder.parents):
+        mode = _mode(path)
+        if mode is not None and _is_shared(mode, is_own=path == folder, is_below=is_below):
+            yield path, mode
         is_below = mode is not None
 
 

@@ -104,7 +104,7 @@ class CompletionNotifier:
 
     def adopt(self, config: Config) -> None:
         """Applies the webhooks of a new config. Those that failed before are retried at once."""
-        self._webhooks = {each.name: each for each in config.store.webhooks}
+        self._webhooks = {webhook.name: webhook for webhook in config.store.webhooks}
         self._backoff_state.clear()
         self._has_news.set()
 

@@ -41,7 +41,7 @@ class Credentials:
         if call.client_key is not None:
             return  # a client key of the gateway, which is never forwarded
         headers = tuple(pair for pair in call.headers if pair[0].lower() in _IN_MEMORY)
-        parameters = tuple(each for each in call.query.split("&") if _is_suspicious(each))
+        parameters = tuple(parameter for parameter in call.query.split("&") if _is_suspicious(parameter))
         if headers or parameters:
             self._kept[kept_id] = Presented(headers, parameters)
             if len(self._kept) > MOST:
@@ -61,7 +61,7 @@ def plain_headers(headers: Headers) -> Headers:
 
 def plain_query(query: str) -> str:
     """Returns the query without the parameters that may be credentials."""
-    return "&".join(each for each in query.split("&") if each and not _is_suspicious(each))
+    return "&".join(parameter for parameter in query.split("&") if parameter and not _is_suspicious(parameter))
 
 
 def _is_suspicious(parameter: str) -> bool:

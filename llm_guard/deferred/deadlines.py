@@ -51,7 +51,7 @@ class CallDeadlines:
     def forget_expired(self, since_s: float) -> None:
         """Stops tracking calls that expired at least `since_s` seconds ago: another process may have ended them."""
         before = self._clock.now() - since_s
-        for kept_id in [each for each, term in self._terms.items() if term.expires_at < before]:
+        for kept_id in [kept_id for kept_id, term in self._terms.items() if term.expires_at < before]:
             del self._terms[kept_id]
 
     def left_s(self, kept: StoredCall) -> float | None:
@@ -68,7 +68,7 @@ class CallDeadlines:
 
     def times(self, ahead_s: float) -> Times:
         """Returns the times that the store must have where the wall clock is `ahead_s` ahead."""
-        return {each: (term.due_at + ahead_s, term.expires_at + ahead_s) for each, term in self._terms.items()}
+        return {kept_id: (term.due_at + ahead_s, term.expires_at + ahead_s) for kept_id, term in self._terms.items()}
 
     def accept(self, ahead_s: float) -> None:
         """Records that the store has the times that `times` returned for `ahead_s`."""

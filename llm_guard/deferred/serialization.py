@@ -60,7 +60,7 @@ def stored_call(
     """Builds the stored form. `ended` is how the call has failed so far."""
     assert call.route is not None  # noqa: S101  # calls without a route are never stored
     past = clock.wall() - clock.now()
-    failed_at = [past + each.ended_at for each in call.attempts if each.ended_at is not None]
+    failed_at = [past + attempt.ended_at for attempt in call.attempts if attempt.ended_at is not None]
     return StoredCall(
         id=kept_id,
         request_id=call.id,
@@ -126,7 +126,7 @@ def call_of(kept: StoredCall, presented: Presented, now: float) -> Call:
         request.dialect,
         request.method,
         request.path,
-        "&".join(each for each in (request.query, *presented.parameters) if each),
+        "&".join(part for part in (request.query, *presented.parameters) if part),
         tuple(headers),
         now,
         content_type=header_rules.value_of(request.headers, "content-type"),

@@ -109,11 +109,11 @@ class AsyncCallStore:
         waiting = []
         while self._adding:
             waiting.append(self._adding.popleft())
-        wanted = [(each, call) for each in waiting if (call := each.call) is not None]
+        wanted = [(entry, call) for entry in waiting if (call := entry.call) is not None]
         if len(wanted) > 1:
             with contextlib.suppress(StoreError):  # one of them may be at fault: then each is written by itself
                 store.add(*(call for _, call in wanted))
-                for each, _ in wanted:
-                    each.is_done = True
+                for entry, _ in wanted:
+                    entry.is_done = True
         if (call := adding.call) is not None and not adding.is_done:
             store.add(call)

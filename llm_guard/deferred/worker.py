@@ -120,7 +120,7 @@ class DeferredWorker:
     async def stop(self, within_s: float) -> None:
         """Waits until the running calls, which the drain interrupts, are written to the store; cancels them after
         `within_s`."""
-        if tasks := [each.task for each in self._begun.values() if each.task is not None]:
+        if tasks := [begun.task for begun in self._begun.values() if begun.task is not None]:
             _, hanging = await asyncio.wait(tasks, timeout=within_s)
             for task in hanging:
                 task.cancel()
@@ -154,7 +154,7 @@ class DeferredWorker:
             begun.task.cancel()
 
     def _room(self, purpose: Purpose) -> int:
-        return self._at_once - sum(each.kept.purpose == purpose for each in self._begun.values())
+        return self._at_once - sum(begun.kept.purpose == purpose for begun in self._begun.values())
 
     def _letters_due(self) -> float:
         """Returns how many dead letters may begin now. The bucket holds one second's worth, at least one."""

@@ -79,7 +79,7 @@ def _wants_json(request: Mapping[str, Any]) -> bool:
         mapping(mapping(request.get("output_config")).get("format")),
         mapping(request.get("output_format")),
     )
-    return any(each.get("type", "text") != "text" for each in formats)
+    return any(form.get("type", "text") != "text" for form in formats)
 
 
 def _wants_tool(request: Mapping[str, Any]) -> bool:

@@ -233,7 +233,7 @@ _WRITERS: Mapping[str, Callable[[Body, bool], Iterator[bytes]]] = {
 
 
 def _objects(value: Any) -> list[Body]:
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise _Unwritable
     return value
 

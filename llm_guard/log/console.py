@@ -31,7 +31,7 @@ def to_console(line: bytes, *, is_coloured: bool) -> bytes:
     if is_coloured and level in _COLOURS:
         head = f"\x1b[{_COLOURS[level]}m{head}\x1b[0m"
     said = "  ".join([head, *(f"{key}={_shown(value)}" for key, value in _in_order(fields))])
-    told = "".join(f"\n    {printable(each)}" for each in str(fields.get("exception", "")).splitlines())
+    told = "".join(f"\n    {printable(row)}" for row in str(fields.get("exception", "")).splitlines())
     return f"{said}{told}\n".encode()
 
 
@@ -64,7 +64,7 @@ def _text(value: object) -> str:
         case dict() if "deployment" in value:
             return " ".join(_text(value[key]) for key in _OF_AN_ATTEMPT if value.get(key))
         case dict():
-            return " ".join(f"{printable(key)}={_text(each)}" for key, each in value.items())
+            return " ".join(f"{printable(key)}={_text(item)}" for key, item in value.items())
         case _:
             return json.dumps(value)
 
@@ -79,4 +79,4 @@ def printable(text: str) -> str:
     """Escapes control characters and those that change the writing direction."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

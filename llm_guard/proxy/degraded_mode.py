@@ -132,8 +132,8 @@ class DegradedMode:
         """Computes the modes from the rules and the overrides, and reports those that have changed."""
         own = {alias: self._words.get(alias, route.is_degraded) for alias, route in self._routes.items()}
         rules = [route.snapshot(now) for route in self._routes.values()]
-        degraded = sum(each.is_degraded for each in rules)
-        in_use = sum(each.is_in_use or each.is_degraded for each in rules)
+        degraded = sum(rule.is_degraded for rule in rules)
+        in_use = sum(rule.is_in_use or rule.is_degraded for rule in rules)
         self._is_common = is_common(degraded, in_use)
         is_all = self._is_gateway_degraded()
         self._tell(None, is_all, why.get(None, f"{degraded} of {in_use} routes in use are degraded"), now)

@@ -101,7 +101,7 @@ def forecast_of(target: Target, now: float, call: Call) -> Forecast:
     found = [gates.find(account) for account in accounts]
     share, source = share_of(call), source_of(call, target.deployment)
     forecasts = [_FREE if gate is None else gate.forecast(now, call.priority, share, source) for gate in found]
-    return min(forecasts, key=lambda each: (not each.is_free, not each.has_place, each.wait_s))
+    return min(forecasts, key=lambda forecast: (not forecast.is_free, not forecast.has_place, forecast.wait_s))
 
 
 def _hint_patience_s(call: Call, target: Target, others: list[Target], now: float) -> float:

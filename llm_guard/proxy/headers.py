@@ -165,8 +165,8 @@ def caller_keys(headers: Headers, names: Mapping[str, str]) -> list[str]:
     for written, value in headers:
         name = _lower[written]
         if name == _WS_PROTOCOL_NAME:
-            protocols = [each.strip() for each in value.split(",")]
-            keys[name] += [each[len(_WS_KEY) :] for each in protocols if each.startswith(_WS_KEY)]
+            protocols = [protocol.strip() for protocol in value.split(",")]
+            keys[name] += [protocol[len(_WS_KEY) :] for protocol in protocols if protocol.startswith(_WS_KEY)]
         elif name in keys:
             keys[name].append(_bare_key(name, value))
     return [key for of_name in keys.values() for key in of_name]
@@ -244,7 +244,7 @@ def _without_key(pair: tuple[str, str]) -> tuple[str, str]:
     name, value = pair
     if name.lower() != _WS_PROTOCOL_NAME:
         return pair
-    return name, ", ".join(each.strip() for each in value.split(",") if not each.strip().startswith(_WS_KEY))
+    return name, ", ".join(part.strip() for part in value.split(",") if not part.strip().startswith(_WS_KEY))
 
 
 def _bare_key(name: str, value: str) -> str:

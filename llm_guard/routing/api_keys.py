@@ -87,7 +87,7 @@ def pool_of(config: UpstreamConfig, files: KeyFilePools) -> KeyPool | None:
     if not config.api_keys:
         return None
     named = zip(key_names(config.api_keys), config.api_keys, strict=True)
-    keys = [ApiKey(name, each.key) for name, each in named]
+    keys = [ApiKey(name, key.key) for name, key in named]
     for key in keys:
         key.account = f"{POOLED}{key.digest}"
     return KeyPool(keys)

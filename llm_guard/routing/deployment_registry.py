@@ -107,7 +107,11 @@ class DeploymentRegistry:
     def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:
         """Takes a previous deployment of this identity: one with unchanged settings if there is one, else the first."""
         candidates = self._previous.get(identity, [])
-        unchanged = (each for each in candidates if (each.breaker.settings, each.budget.settings) == (breaker, budget))
+        unchanged = (
+            candidate
+            for candidate in candidates
+            if (candidate.breaker.settings, candidate.budget.settings) == (breaker, budget)
+        )
         taken = next(unchanged, candidates[0] if candidates else None)
         if taken is not None:
             candidates.remove(taken)

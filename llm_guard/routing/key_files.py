@@ -102,4 +102,4 @@ def key_in(contents: Contents) -> str:
 
 
 def _retire(pool: KeyPool, key: ApiKey) -> None:
-    pool.keys = tuple(each for each in pool.keys if each is not key)
+    pool.keys = tuple(api_key for api_key in pool.keys if api_key is not key)

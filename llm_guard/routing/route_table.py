@@ -148,7 +148,7 @@ class RouteTable:
 
     def __init__(self, config: Config, pool: DeploymentRegistry, key_files: KeyFilePools) -> None:
         self.upstreams: Mapping[str, Upstream] = {
-            name: upstream_of(name, each, key_files) for name, each in config.upstreams.items()
+            name: upstream_of(name, upstream, key_files) for name, upstream in config.upstreams.items()
         }
         self._models = config.models
         self.pool = pool
@@ -229,11 +229,11 @@ class RouteTable:
         targets: dict[tuple[str, str], Target] = {}
         groups: dict[tuple[str, int], int] = {}
         for step_key, step_name in self._steps(key, name):
-            for each in sorted(self._models[step_key].deployments, key=lambda each: each.priority):
-                sent = each.model or step_name
-                if (each.upstream, sent) not in targets:
-                    group = groups.setdefault((step_key, each.priority), len(groups))
-                    targets[each.upstream, sent] = self._target(step_key, step_name, each, group)
+            for deployment in sorted(self._models[step_key].deployments, key=lambda deployment: deployment.priority):
+                sent = deployment.model or step_name
+                if (deployment.upstream, sent) not in targets:
+                    group = groups.setdefault((step_key, deployment.priority), len(groups))
+                    targets[deployment.upstream, sent] = self._target(step_key, step_name, deployment, group)
         return self._route_to(key, self._models[key], tuple(targets.values()))
 
     def _route_to(self, alias: str, rules: Rules, targets: tuple[Target, ...]) -> Route:
@@ -269,7 +269,7 @@ class RouteTable:
             if name not in seen:
                 seen.add(name)
                 yield key, name
-                waiting += [(self._keys[each], each) for each in reversed(self._models[key].fallbacks)]
+                waiting += [(self._keys[fallback], fallback) for fallback in reversed(self._models[key].fallbacks)]
 
     def _deployment(self, key: str, name: str, config: DeploymentConfig) -> Deployment:
         upstream = self.upstreams[config.upstream]
@@ -279,9 +279,9 @@ class RouteTable:
 
     def _make_fixed(self, pattern: str) -> None:
         """Creates the deployments of a pattern that have a model of their own, and so do not depend on the name."""
-        for each in self._models[pattern].deployments:
-            if each.model is not None:
-                self._deployment(pattern, pattern, each)
+        for deployment in self._models[pattern].deployments:
+            if deployment.model is not None:
+                self._deployment(pattern, pattern, deployment)
 
     def _route_through(self, name: str, rules: Rules) -> Route:
         deployment = self.pool.obtain(name, self.upstreams[name], None, rules, is_fixed=True)

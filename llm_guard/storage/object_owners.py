@@ -45,8 +45,10 @@ class OwnersFile:
         read. Raises StoreError; then nothing was added."""
         if new:
             with self._database.writing() as connection:
-                connection.executemany(_INSERT, [(*each.key, each.owner, each.is_answer) for each in new])
-                for owner, is_answer in {(each.owner, each.is_answer) for each in new}:
+                connection.executemany(
+                    _INSERT, [(*ownership.key, ownership.owner, ownership.is_answer) for ownership in new]
+                )
+                for owner, is_answer in {(ownership.owner, ownership.is_answer) for ownership in new}:
                     connection.execute(_TRIM, (owner, is_answer, MOST_ANSWERS if is_answer else MOST_OBJECTS))
         with self._database.reading() as connection:
             rows = [] if connection is None else connection.execute(_SELECT, (after, _AT_ONCE)).fetchall()

@@ -31,7 +31,7 @@ class UsedCodes:
     def use(self, mark: str, until: float, now: float) -> bool:
         """Returns True at the first use of a code. `mark` must be a valid file name; `until` and `now` are seconds
         since the epoch."""
-        self._known = {each: end for each, end in self._known.items() if end > now}
+        self._known = {used: end for used, end in self._known.items() if end > now}
         if mark in self._known:
             return False
         self._known[mark] = until

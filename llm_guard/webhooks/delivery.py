@@ -99,7 +99,7 @@ class Webhook:
 
     def remind(self, notice: Notice) -> None:
         """Repeats the notice of an alert that still fires, if the format requires that."""
-        if self.config.format == "alertmanager" and not any(each.id == notice.id for each in self._waiting):
+        if self.config.format == "alertmanager" and not any(queued.id == notice.id for queued in self._waiting):
             self.offer(notice)
 
     async def send_at_once(self, notice: Notice) -> WebhookResult:
@@ -119,7 +119,7 @@ class Webhook:
         self._task.cancel()
         await asyncio.wait((self._task,))
         if left := self.undelivered():
-            names = sorted({f"{each.alert} {each.state}" for each in left})
+            names = sorted({f"{notice.alert} {notice.state}" for notice in left})
             _log.warning("alerts not delivered", webhook=self.config.name, count=len(left), alerts=names)
 
     def undelivered(self) -> list[Notice]:

@@ -88,7 +88,7 @@ def body(config: WebhookConfig, notices: Sequence[Notice], source: str, wall: fl
         case "pagerduty":
             return _encode(_pagerduty(notices[0], source, config.routing_key or ""))
         case "alertmanager":
-            return _encode([_prometheus(each, source, wall) for each in notices])
+            return _encode([_prometheus(notice, source, wall) for notice in notices])
         case other:
             assert_never(other)
 
@@ -116,20 +116,20 @@ def headers(config: WebhookConfig, content: bytes, delivery: str, wall: float) -
 
 def plain(text: str) -> str:
     """Returns the text as one printable line of at most 300 characters."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= _LONGEST_CHARS else line[: _LONGEST_CHARS - 1] + "…"
 
 
 def _generic(notices: Sequence[Notice], source: str, wall: float) -> dict[str, object]:
     alerts = [
         {
-            **msgspec.to_builtins(each),
-            "subject": plain(each.subject),
-            "summary": plain(each.summary),
-            "since": iso(each.since),
-            "at": iso(each.at),
+            **msgspec.to_builtins(notice),
+            "subject": plain(notice.subject),
+            "summary": plain(notice.summary),
+            "since": iso(notice.since),
+            "at": iso(notice.at),
         }
-        for each in notices
+        for notice in notices
     ]
     return {"version": 1, "source": source, "sent_at": iso(wall), "alerts": alerts}
 
@@ -137,7 +137,10 @@ def _generic(notices: Sequence[Notice], source: str, wall: float) -> dict[str, o
 def _slack(notices: Sequence[Notice], source: str) -> dict[str, object]:
     """Builds plain text, which is what the many servers that accept Slack's webhooks understand. Without mrkdwn, in
     which gpt_4_turbo would have italics; the three special characters are escaped in any case."""
-    lines = [f"{_mark(each)} {each.severity} {each.alert} {each.state}: {plain(each.summary)}" for each in notices]
+    lines = [
+        f"{_mark(notice)} {notice.severity} {notice.alert} {notice.state}: {plain(notice.summary)}"
+        for notice in notices
+    ]
     lines[0] += f" [llm_guard on {plain(source)}]"
     text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": text, "mrkdwn": False}

@@ -74,7 +74,7 @@ class Webhooks:
         return {notice.id for webhook in self._webhooks for notice in webhook.undelivered()}
 
     def find(self, name: str) -> Webhook | None:
-        return next((each for each in self._webhooks if each.config.name == name), None)
+        return next((webhook for webhook in self._webhooks if webhook.config.name == name), None)
 
     def views(self) -> list[WebhookView]:
         return [webhook.view() for webhook in self._webhooks]

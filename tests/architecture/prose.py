@@ -33,9 +33,9 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             statements.add(node.value)
         elif isinstance(node, ast.JoinedStr):
-            parts = (str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+            parts = (str(value.value) if isinstance(value, ast.Constant) else "{}" for value in node.values)
             yield node.lineno, "".join(parts)
-            nodes += [each.value for each in node.values if isinstance(each, ast.FormattedValue)]
+            nodes += [value.value for value in node.values if isinstance(value, ast.FormattedValue)]
             continue
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in statements:
             yield node.lineno, node.value

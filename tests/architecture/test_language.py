@@ -39,9 +39,8 @@ NOT_MESSAGES = {
     "llm_guard/resilience/classification/vocabulary": "quotes providers' errors",
     "llm_guard/mock": "imitates providers' errors",
     "llm_guard/dialects/resume": "has instructions for models",
-    "llm_guard/admin/metrics": "descriptions of metrics, which change with their names",
 }
-_TERM = re.compile(r"dead.letters?|letters, digits|\b[a-z_]+\.[a-z_.]+\b")
+_TERM = re.compile(r"[Dd]ead.letters?|letters, digits|\b[a-z_]+\.[a-z_.]+\b")
 """Terms that contain a marker: dead letters, characters of a name, keys of the config."""
 _SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|EXISTS|[a-z_]+ (?:=|<=|>=|IN) )")
 

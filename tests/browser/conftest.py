@@ -51,7 +51,7 @@ class Window:
         return self.page
 
     def unexpected(self) -> list[str]:
-        return [each for each in self.complaints if not any(part in each for part in self.expected)]
+        return [complaint for complaint in self.complaints if not any(part in complaint for part in self.expected)]
 
     def elsewhere(self) -> set[str]:
         """Hosts of requests other than the page's own."""

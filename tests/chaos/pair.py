@@ -25,7 +25,7 @@ class Pair:
     def in_flight(self) -> int:
         """Number of calls in flight and waiting at the gates of all deployments."""
         now = time.monotonic()
-        gates = [gate for each in self.stand.app.gateway.deployments() for gate in each.gates.all()]
+        gates = [gate for deployment in self.stand.app.gateway.deployments() for gate in deployment.gates.all()]
         return sum(gate.snapshot(now).in_flight + sum(gate.snapshot(now).waiting.values()) for gate in gates)
 
 

@@ -109,9 +109,9 @@ class Stand:
     def held_bytes(self) -> int:
         """Bytes of responses that the gateway itself holds: received from upstreams and not read, or written and not
         yet accepted by the kernel."""
-        clients = [each for _, listener in self.app._listeners for each in listener._connections]
-        unread = sum(each.unread for each in self.app._connections._living)
-        return unread + sum(each.unsent_bytes for each in clients)
+        clients = [connection for _, listener in self.app._listeners for connection in listener._connections]
+        unread = sum(connection.unread for connection in self.app._connections._living)
+        return unread + sum(client.unsent_bytes for client in clients)
 
     async def metric(self, name: str, **labels: str) -> float:
         """Sums all samples that have at least these labels, once every call has been recorded."""

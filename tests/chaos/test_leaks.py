@@ -76,8 +76,8 @@ async def silent_provider() -> AsyncIterator[tuple[str, set[Silent]]]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", open_ones
     finally:
         server.close()
-        for each in list(open_ones):
-            each.transport.abort()  # type: ignore[attr-defined]
+        for open_one in list(open_ones):
+            open_one.transport.abort()  # type: ignore[attr-defined]
         await server.wait_closed()
 
 

@@ -40,7 +40,7 @@ async def test_third_attempt_answers(form: Form, is_stream: bool) -> None:
         assert reply.body == (form.stream_bytes if is_stream else form.answer)
         assert reply.headers["x-llm-guard-attempts"] == "3"
         assert reply.headers["x-llm-guard-deployment"] == form.deployment
-        assert [body_of(each) for each in provider.requests] == [body_of(provider.requests[0])] * 3
+        assert [body_of(request) for request in provider.requests] == [body_of(provider.requests[0])] * 3
         assert await stand.metric("llm_guard_retries_total", deployment=form.deployment) == 2
 
 
@@ -105,7 +105,7 @@ async def test_second_deployment_answers_in_place_of_the_first(form: Form, is_st
         assert reply.body == (form.stream_bytes if is_stream else form.answer)
         assert reply.headers["x-llm-guard-attempts"] == "2"
         assert reply.headers["x-llm-guard-deployment"] == f"{upstream}/second"
-        assert [body_of(each)["model"] for each in provider.requests] == ["first", "second"]
+        assert [body_of(request)["model"] for request in provider.requests] == ["first", "second"]
         assert await stand.metric("llm_guard_fallbacks_total", deployment=f"{upstream}/second") == 1
 
 
@@ -140,7 +140,7 @@ async def test_when_everything_fails_the_last_answer_is_passed_on() -> None:
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.body, reply.headers["x-last"]) == (529, last, "yes")
         assert reply.headers["x-should-retry"] == "false"
-        assert [body_of(each)["model"] for each in provider.requests] == ["first", "second", "third"]
+        assert [body_of(request)["model"] for request in provider.requests] == ["first", "second", "third"]
 
 
 # effects of a breaker on calls
@@ -189,7 +189,7 @@ async def test_open_breaker_is_passed_over_for_the_next_deployment() -> None:
         for attempts in ("2", "1", "1"):
             reply = await CHAT.ask(stand.url)
             assert (reply.status, reply.headers["x-llm-guard-attempts"]) == (200, attempts)
-        assert [body_of(each)["model"] for each in provider.requests] == ["first", "second", "second", "second"]
+        assert [body_of(request)["model"] for request in provider.requests] == ["first", "second", "second", "second"]
 
 
 @both

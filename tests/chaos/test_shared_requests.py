@@ -74,10 +74,10 @@ async def test_calls_that_share_requests_leak_nothing() -> None:
                 group.create_task(work())
 
         await eventually(lambda: gateway.running == 0 and gateway.cache_stage.flights == 0)
-        assert all(each.gates.in_flight == 0 for each in gateway.deployments())
+        assert all(deployment.gates.in_flight == 0 for deployment in gateway.deployments())
         counts = gateway.recorder.models["gpt"]
         assert counts.in_flight_calls == 0
-        assert all(counts.cache[each] for each in RESULTS), counts.cache
+        assert all(counts.cache[result] for result in RESULTS), counts.cache
         await app._connections.close()
         await eventually(lambda: len(asyncio.all_tasks()) <= tasks)
         await eventually(lambda: psutil.Process().num_fds() <= handles)

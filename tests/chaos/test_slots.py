@@ -72,12 +72,14 @@ def in_use(stand: Stand) -> dict[str, int]:
     """Counts the resources of deployments that calls hold."""
     now = time.monotonic()
     deployments = stand.app.gateway.deployments()
-    snapshots = [gate.snapshot(now) for each in deployments for gate in each.gates.all()]
+    snapshots = [gate.snapshot(now) for deployment in deployments for gate in deployment.gates.all()]
     return {
-        "attempts": sum(each.gates.in_flight for each in deployments),
-        "slots": sum(each.in_flight for each in snapshots),
-        "waiting": sum(sum(each.waiting.values()) for each in snapshots),
-        "probes": sum(each.breaker.snapshot(now).leases + each.host.snapshot(now).leases for each in deployments),
+        "attempts": sum(deployment.gates.in_flight for deployment in deployments),
+        "slots": sum(snapshot.in_flight for snapshot in snapshots),
+        "waiting": sum(sum(snapshot.waiting.values()) for snapshot in snapshots),
+        "probes": sum(
+            deployment.breaker.snapshot(now).leases + deployment.host.snapshot(now).leases for deployment in deployments
+        ),
     }
 
 

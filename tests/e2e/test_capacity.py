@@ -56,7 +56,7 @@ async def before(provider: ManualProvider, rules: str) -> AsyncIterator[App]:
 
 def waiting(app: App) -> int:
     now = time.monotonic()
-    gates = [gate for each in app.gateway.deployments() for gate in each.gates.all()]
+    gates = [gate for deployment in app.gateway.deployments() for gate in deployment.gates.all()]
     return sum(sum(gate.snapshot(now).waiting.values()) for gate in gates)
 
 

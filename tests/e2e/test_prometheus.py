@@ -51,7 +51,7 @@ class Prometheus:
 
     async def firing(self) -> dict[str, dict[str, Any]]:
         alerts = (await self.api("alerts"))["alerts"]
-        return {each["labels"]["alertname"]: each for each in alerts if each["state"] == "firing"}
+        return {alert["labels"]["alertname"]: alert for alert in alerts if alert["state"] == "firing"}
 
     async def until(self, is_so: Callable[[], Awaitable[object]]) -> None:
         async with asyncio.timeout(WITHIN_S):

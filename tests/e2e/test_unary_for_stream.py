@@ -69,7 +69,7 @@ def chat(*messages: tuple[dict[str, Any], str]) -> dict[str, Any]:
 # chat, completions
 
 
-@pytest.mark.parametrize("answer", [chat(each) for each in MESSAGES] + [chat(*MESSAGES)])
+@pytest.mark.parametrize("answer", [chat(message) for message in MESSAGES] + [chat(*MESSAGES)])
 async def test_chat(answer: dict[str, Any]) -> None:
     sent = ChatCompletion.model_validate(answer)
     async with answering(answer) as url, sdk(url) as client:

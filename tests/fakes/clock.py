@@ -134,10 +134,10 @@ class SteppedClock(ManualClock):
         """Advances the clock from one due instant to the next and lets all tasks run at each."""
         until = self._now + seconds
         await let_run()
-        while due := [each for each in self.alarms if each.is_due(until)]:
+        while due := [alarm for alarm in self.alarms if alarm.is_due(until)]:
             self._now = max(self._now, min(each.at for each in due))
             self.ring_due()
-            self.alarms = [each for each in self.alarms if not each.is_cancelled and not each.has_rung]
+            self.alarms = [alarm for alarm in self.alarms if not alarm.is_cancelled and not alarm.has_rung]
             await let_run()
         self._now = until
 

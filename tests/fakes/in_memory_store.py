@@ -55,27 +55,27 @@ class KeptInMemory:
 
     def find(self, wanted: CallFilter, limit: int, before: str | None) -> list[StoredCall]:
         self._note("find")
-        return [each for each in reversed(self.rows.values()) if _is_wanted(each, wanted)][:limit]
+        return [row for row in reversed(self.rows.values()) if _is_wanted(row, wanted)][:limit]
 
     def stats(self) -> CallStats:
         self._note("stats")
         count: dict[str, int] = {}
-        for each in self.rows.values():
-            key = f"{each.purpose}/{each.state}"
+        for row in self.rows.values():
+            key = f"{row.purpose}/{row.state}"
             count[key] = count.get(key, 0) + 1
-        return CallStats(count=count, size=sum(len(each.request.body or b"") for each in self.rows.values()))
+        return CallStats(count=count, size=sum(len(row.request.body or b"") for row in self.rows.values()))
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         self._note(f"begin {purpose} {limit}")
         due = [
-            each for each in self.rows.values()
-            if each.state == "queued" and (each.due_at or 0.0) <= now and purpose in (None, each.purpose)
+            row for row in self.rows.values()
+            if row.state == "queued" and (row.due_at or 0.0) <= now and purpose in (None, row.purpose)
         ]  # fmt: skip
-        begun = sorted(due, key=lambda each: each.due_at or 0.0)[:limit]
-        for each in begun:
-            self.leases[each.id] = (self._runner, now + lease_s)
-            self._put(each, state="running", due_at=None, rounds=each.rounds + 1)
-        return [self.rows[each.id] for each in begun]
+        begun = sorted(due, key=lambda call: call.due_at or 0.0)[:limit]
+        for call in begun:
+            self.leases[call.id] = (self._runner, now + lease_s)
+            self._put(call, state="running", due_at=None, rounds=call.rounds + 1)
+        return [self.rows[call.id] for call in begun]
 
     def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
         self._note("extend")
@@ -105,14 +105,14 @@ class KeptInMemory:
 
     def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
         self._note("requeue")
-        dead = [each for each in self.rows.values() if each.state == "dead" and _is_wanted(each, wanted)]
-        for place, each in enumerate(dead):
-            self._put(each, state="queued", due_at=now + pace_s * place, deadline_at=None)
-        return [each.id for each in dead]
+        dead = [row for row in self.rows.values() if row.state == "dead" and _is_wanted(row, wanted)]
+        for place, call in enumerate(dead):
+            self._put(call, state="queued", due_at=now + pace_s * place, deadline_at=None)
+        return [call.id for call in dead]
 
     def delete(self, wanted: CallFilter) -> int:
         self._note("delete")
-        gone = [each.id for each in self.rows.values() if each.state != "running" and _is_wanted(each, wanted)]
+        gone = [row.id for row in self.rows.values() if row.state != "running" and _is_wanted(row, wanted)]
         for each in gone:
             del self.rows[each]
         return len(gone)
@@ -123,21 +123,21 @@ class KeptInMemory:
 
     def unnotified(self, webhook: str, limit: int) -> list[StoredCall]:
         self._note("unnotified")
-        over = [each for each in self.rows.values() if each.state in ("answered", "dead") and each.state != each.told]
-        return [each for each in over if each.webhook == webhook][:limit]
+        over = [row for row in self.rows.values() if row.state in ("answered", "dead") and row.state != row.told]
+        return [call for call in over if call.webhook == webhook][:limit]
 
     def recover(self, now: float) -> int:
         self._note("recover")
-        lost = [each for each in self.rows.values() if each.state == "running" and self.leases[each.id][1] <= now]
-        for each in lost:
-            self._put(each, state="queued", due_at=now)
+        lost = [row for row in self.rows.values() if row.state == "running" and self.leases[row.id][1] <= now]
+        for call in lost:
+            self._put(call, state="queued", due_at=now)
         return len(lost)
 
     def sweep(self, now: float, answered_for_s: float, max_age_s: float, max_bytes: int) -> int:
         self._note("sweep")
-        gone = [each for each in self.rows.values() if each.answered_at and each.answered_at <= now - answered_for_s]
-        for each in gone:
-            del self.rows[each.id]
+        gone = [row for row in self.rows.values() if row.answered_at and row.answered_at <= now - answered_for_s]
+        for call in gone:
+            del self.rows[call.id]
         return len(gone)
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class ObjectProvider:
         path, _, query = target.partition("?")
         if path == "/v1/models":
             return json_of({"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]})
-        collection = next((each for each in sorted(PREFIXES, key=len, reverse=True) if path.startswith(each)), "")
+        collection = next((prefix for prefix in sorted(PREFIXES, key=len, reverse=True) if path.startswith(prefix)), "")
         is_model_call = path in ("/v1/responses/input_tokens", "/v1/messages/count_tokens")
         if not collection or is_model_call:
             return json_of({"id": "chatcmpl-1", "input_tokens": 1, **_CHAT, "target": target})

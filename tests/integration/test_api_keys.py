@@ -133,7 +133,7 @@ async def test_keys_are_shown_by_name_and_never_themselves() -> None:
     async with pooled({"sk-pool-key-a": REFUSED}) as (stand, _):
         await asked(stand, 2)
         lines = await stand.calls()
-        assert [each["key"] for each in lines[0]["attempts"]] == ["1", "2"]
+        assert [line["key"] for line in lines[0]["attempts"]] == ["1", "2"]
         assert lines[1]["attempts"][0]["key"] == "third"
         assert "sk-pool-key-" not in json.dumps(stand.log, default=str)
 

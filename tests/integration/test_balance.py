@@ -104,7 +104,7 @@ async def test_least_loaded_is_the_deployment_with_fewest_calls_in_flight() -> N
                 exchange.answer(*CHAT.ok)
         assert {reply.status for reply in await asyncio.gather(*calls)} == {200}
         await this.stand.idle()
-        assert [each.gates.in_flight for each in this.stand.app.gateway.deployments()] == [0] * len(
+        assert [deployment.gates.in_flight for deployment in this.stand.app.gateway.deployments()] == [0] * len(
             this.stand.app.gateway.deployments()
         )
 

@@ -30,7 +30,7 @@ async def states(url: str, deployment: str = "one/gpt") -> set[str]:
     """Returns the breaker states that /metrics shows as set."""
     text = (await fetch(f"{url}/metrics")).text
     names = ("closed", "open", "half_open", "forced_open", "forced_closed", "metrics_only", "disabled")
-    return {each for each in names if total(text, "llm_guard_breaker_state", deployment=deployment, state=each)}
+    return {name for name in names if total(text, "llm_guard_breaker_state", deployment=deployment, state=name)}
 
 
 # states set in the config

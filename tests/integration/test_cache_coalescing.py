@@ -315,7 +315,7 @@ async def test_call_of_high_priority_waits_for_no_call_of_a_low_one() -> None:
         await begun(stand, 4)
         for each in go_on:
             each.set()
-        assert {(await each).status for each in calls} == {200}
+        assert {(await call).status for call in calls} == {200}
         asked = [request.rpartition(b'"user": "')[2] for request in provider.requests]
         assert asked == [b'first"}', b'shared"}', b'other"}', b'shared"}']
 

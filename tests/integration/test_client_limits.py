@@ -41,7 +41,7 @@ async def send(stand: Stand, form: Form = CHAT, key: str = "k-app", *, stream: b
 def left(stand: Stand, limit: str) -> float:
     app = stand.app
     found = app.gateway.quotas.by_name["app"].left(app._clock.now(), app._clock.wall())
-    return next(each.left for each in found if each.limit == limit)
+    return next(limit_left.left for limit_left in found if limit_left.limit == limit)
 
 
 @pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=str)

@@ -66,7 +66,7 @@ async def test_dead_letter_is_acknowledged_and_on_the_disk(tmp_path: Path) -> No
         (line,) = await stand.calls()
         assert line["dead_letter_id"] == kept_id
         assert await stand.metric("llm_guard_dead_letters_total", model="gpt") == 1
-        assert [each.facts["event"] for each in stand.app.ops.journal.since(0)[0] if each.kind == "dead_letter"] == [
+        assert [event.facts["event"] for event in stand.app.ops.journal.since(0)[0] if event.kind == "dead_letter"] == [
             "stored"
         ]
 
@@ -188,7 +188,7 @@ async def test_two_operators_who_requeue_at_once_get_each_dead_letter_once(tmp_p
         assert sum(each["now"]["count"] for each in pressed) == 20
         await settled(stand, 20, "answered")
         assert len(provider.requests) == 40
-        keys = [each.split(b"idempotency-key: ")[1][:32] for each in provider.requests[20:]]
+        keys = [request.split(b"idempotency-key: ")[1][:32] for request in provider.requests[20:]]
         assert len(set(keys)) == 20
 
 

@@ -60,7 +60,7 @@ async def test_failed_call_is_deferred_where_its_route_allows_it(tmp_path: Path)
         assert (waiting["status"], waiting["last_failure"]["kind"]) == ("queued", "overloaded")
         reply = await outcome(stand, kept_id)
         assert (reply.status, len(provider.requests), reply.headers["x-llm-guard-attempts"]) == (200, 2, "2")
-        (line,) = [each for each in await stand.calls() if each.get("deferred_id") and "background_purpose" not in each]
+        (line,) = [call for call in await stand.calls() if call.get("deferred_id") and "background_purpose" not in call]
         assert (line["status"], line["outcome"], line["deferred_id"]) == (202, "overloaded", kept_id)
 
 
@@ -119,7 +119,7 @@ async def test_callers_key_is_used_and_never_on_the_disk(tmp_path: Path) -> None
     async with keeping(folder, BUSY, CHAT.ok, one={}) as (stand, provider):
         kept_id = await defer(stand, headers=headers)
         await outcome(stand, kept_id, KEY)
-        assert [CANARY.encode() in each for each in provider.requests] == [True, True]
+        assert [CANARY.encode() in request for request in provider.requests] == [True, True]
         assert b"session=" not in provider.requests[1]
         assert CANARY.encode() not in on_disk(folder)
         assert CANARY not in json.dumps(stand.log, default=str)
@@ -234,8 +234,8 @@ async def test_events_of_deferred_calls_are_counted_and_published(tmp_path: Path
         assert await stand.metric("llm_guard_calls_total") == 1
         await stand.app.deferred._upkeep._look()  # normally runs every few seconds
         assert await stand.metric("llm_guard_stored_calls", purpose="deferred", state="answered") == 1
-        events = [each.facts for each in stand.app.ops.journal.since(0)[0] if each.kind == "deferred"]
-        assert [each["event"] for each in events] == ["accepted", "answered"]
+        events = [event.facts for event in stand.app.ops.journal.since(0)[0] if event.kind == "deferred"]
+        assert [event["event"] for event in events] == ["accepted", "answered"]
         purposes = [line["background_purpose"] for line in stand.log if "background_purpose" in line]
         assert purposes.count("deferred") == 2
 

@@ -178,7 +178,7 @@ async def test_engine_that_cannot_start_is_given_up_with_audit_and_alert(tmp_pat
 
 
 def firing(stand: Stand) -> set[str]:
-    return {each.alert for each in stand.app.ops._alerts.told()}
+    return {notice.alert for notice in stand.app.ops._alerts.told()}
 
 
 # operators

@@ -76,7 +76,7 @@ async def test_non_idempotent_call_is_sent_once_on_a_kept_alive_connection_too(
         assert (await ask(stand.url, "/v1/models", headers=get, method="GET")).status == 200
         assert (await ask(stand.url, path, body, headers)).status == 502
         assert len(provider.requests) == 2
-        assert [len(each.requests) for each in provider.connections] == [1, 1]
+        assert [len(connection.requests) for connection in provider.connections] == [1, 1]
 
 
 @once

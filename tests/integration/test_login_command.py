@@ -50,11 +50,11 @@ async def test_link_is_made_while_the_gateway_is_down_and_opens_it_when_it_is_up
     async with facing(ops=ops):
         pass
     links = [await command("login", "-c", file) for _ in range(2)]
-    assert [each.exit_code for each in links] == [0, 0]
-    assert all(each.stdout.startswith("http://127.0.0.1:18080/dashboard#login=") for each in links)
+    assert [link.exit_code for link in links] == [0, 0]
+    assert all(link.stdout.startswith("http://127.0.0.1:18080/dashboard#login=") for link in links)
     assert (tmp_path / "s" / "ops-token").read_text().strip() not in links[0].output
     async with facing(ops=ops) as (stand, _):
-        assert [(await log_in(stand, each.stdout)).status for each in links] == [200, 200]
+        assert [(await log_in(stand, link.stdout)).status for link in links] == [200, 200]
 
 
 async def test_link_is_of_the_configs_token_or_of_the_one_that_is_named(tmp_path: Path) -> None:

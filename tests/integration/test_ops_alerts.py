@@ -98,10 +98,13 @@ async def test_page_shows_the_rules_and_how_webhooks_do_but_no_secret() -> None:
             seen = await alerts(stand)
             written = json.dumps(stand.log, default=str)
             assert not any(secret in reply.text + written for secret in ("T0KEN", "s3cret"))
-            assert [each.name for each in seen.webhooks] == [receiver.url.removeprefix("http://"), "x.example"]
-            off = [each.alert for each in seen.rules if each.settings is None]
+            assert [webhook_view.name for webhook_view in seen.webhooks] == [
+                receiver.url.removeprefix("http://"),
+                "x.example",
+            ]
+            off = [rule.alert for rule in seen.rules if rule.settings is None]
             assert off == ["breaker_open", "failure_spike", "loop_lag"]
-            (success,) = (each for each in seen.rules if each.alert == "success_rate")
+            (success,) = (rule for rule in seen.rules if rule.alert == "success_rate")
             assert success.settings is not None
             assert (success.settings["below"], success.settings["min_calls"], success.fired) == (0.95, 3, 0)
 

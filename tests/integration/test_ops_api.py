@@ -107,7 +107,9 @@ async def test_every_endpoint_that_changes_anything_requires_a_reason_and_is_aud
             reply = await ask(stand.url, target, said, HERE, method)
             assert (reply.status, reply.json["audited"]) == (200, True), reply.text
             entries = [each for each in await get(stand.url, "audit") if each["reason"] == f"to test {name}"]
-            assert [(each["actor"], bool(each["action"])) for each in entries] == [("ann from 127.0.0.1", True)], name
+            assert [(entry["actor"], bool(entry["action"])) for entry in entries] == [("ann from 127.0.0.1", True)], (
+                name
+            )
             assert len(await get(stand.url, "audit")) > before
             operators = [each["reason"] for each in await changed(stand) if each["actor"] != "engines"]
             assert operators[-1] == f"to test {name}"
@@ -129,11 +131,13 @@ async def fingerprint(stand: Stand) -> dict[str, Any]:
     now = stand.app._clock.now()
     return {
         "events": stand.app.ops.journal.last_id,
-        "breakers": [each.breaker.snapshot(now) for each in stand.app.gateway.deployments()],
-        "hosts": [each.host.snapshot(now) for each in stand.app.gateway.deployments()],
-        "holds": [each.hold for each in stand.app.gateway.deployments()],
-        "limits": [(each.budget.settings, each.gates.settings) for each in stand.app.gateway.deployments()],
-        "config": [each.how for each in stand.app.reloads.history],
+        "breakers": [deployment.breaker.snapshot(now) for deployment in stand.app.gateway.deployments()],
+        "hosts": [deployment.host.snapshot(now) for deployment in stand.app.gateway.deployments()],
+        "holds": [deployment.hold for deployment in stand.app.gateway.deployments()],
+        "limits": [
+            (deployment.budget.settings, deployment.gates.settings) for deployment in stand.app.gateway.deployments()
+        ],
+        "config": [adopted.how for adopted in stand.app.reloads.history],
         **{name: await get(stand.url, name) for name in ("audit", "alerts", "log-levels")},
     }
 

@@ -268,7 +268,7 @@ async def test_explanation_does_not_create_a_name_under_a_pattern() -> None:
         assert (said["route"]["route"], said["route"]["matched"]) == ("x-*", "pattern")
         assert said["deployments"][0]["model"] == "x-new"
         assert stand.app.gateway.table.names() == before
-        assert not [each for each in stand.app.gateway.deployments() if each.model == "x-new"]
+        assert not [deployment for deployment in stand.app.gateway.deployments() if deployment.model == "x-new"]
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def running_by(stand: Stand) -> list[object]:
     """Returns everything that a reload would change."""
     app = stand.app
     (_, listener) = app._listeners[0]
-    settings = [(each.breaker.settings, each.gates.settings) for each in app.gateway.deployments()]
+    settings = [(deployment.breaker.settings, deployment.gates.settings) for deployment in app.gateway.deployments()]
     parts = [app.config, app.gateway.table, app.gateway._body_limits, app.gateway._clients._known, app.ops._site.guard]
     ops = [app.ops._traces._settings, app.ops._limits._wanted, app.gateway.tracer, app.ops.overview._models]
     return [*parts, *ops, settings, listener.settings]

@@ -76,7 +76,7 @@ async def test_last_one_of_a_model_may_be_drained_and_the_answer_warns() -> None
         assert "an operator" in CHAT.error_of(reply)["message"]
         (model, *_) = (await get(stand.url, "metrics"))["models"]
         assert (model["model"], model["traffic"]["success_rate"]) == ("gpt", 0.0)
-        assert [each["outcome"] for each in await stand.calls()] == ["refused"]
+        assert [call["outcome"] for call in await stand.calls()] == ["refused"]
 
 
 async def test_cordoned_deployment_returns_by_itself_and_that_is_audited() -> None:

@@ -124,7 +124,7 @@ async def test_reload_changes_configured_levels_and_leaves_the_override() -> Non
 async def test_change_that_makes_no_sense_changes_nothing(said: dict[str, str]) -> None:
     async with facing() as (stand, _):
         assert (await change(stand.url, **said)).status == 422
-        assert [each["logger"] for each in await levels(stand.url)] == [""]
+        assert [level["logger"] for level in await levels(stand.url)] == [""]
 
 
 @pytest.mark.parametrize("name", ["asyncio", "llm_guard.nothing"])
@@ -132,7 +132,7 @@ async def test_logger_that_there_is_not_is_named(name: str) -> None:
     async with facing() as (stand, _):
         reply = await change(stand.url, logger=name, level="debug")
         assert (reply.status, repr(name) in reply.json["error"]["message"]) == (404, True)
-        assert [each["logger"] for each in await levels(stand.url)] == [""]
+        assert [level["logger"] for level in await levels(stand.url)] == [""]
 
 
 def look(stand: Stand, after_s: float) -> None:

@@ -59,7 +59,7 @@ async def test_outcomes_of_calls_are_on_the_page() -> None:
     assert found("retries_total", deployment="one/gpt", kind="overloaded") == 1
     assert found("tokens_total", model="gpt", direction="input") == 14
     assert found("connection_attempts_total", upstream="one") == 1
-    assert "of-a-callers-choice" not in {value for each in found.samples for value in each.labels.values()}
+    assert "of-a-callers-choice" not in {value for sample in found.samples for value in sample.labels.values()}
 
 
 async def test_openmetrics_page_leads_to_the_calls() -> None:
@@ -70,9 +70,9 @@ async def test_openmetrics_page_leads_to_the_calls() -> None:
         assert (await page(stand.url)).headers["content-type"] == CONTENT_TYPES["text"]
     assert reply.headers["content-type"] == CONTENT_TYPES["openmetrics"]
     found = Scraped(reply.text, "openmetrics")
-    examples = [each for each in found.samples if each.exemplar is not None]
-    assert {each.name for each in examples} == {"llm_guard_call_duration_seconds_bucket"}
-    assert [each.exemplar.labels for each in examples if each.exemplar] == [{"request_id": line["request_id"]}]
+    examples = [sample for sample in found.samples if sample.exemplar is not None]
+    assert {example.name for example in examples} == {"llm_guard_call_duration_seconds_bucket"}
+    assert [example.exemplar.labels for example in examples if example.exemplar] == [{"request_id": line["request_id"]}]
 
 
 async def test_breaker_that_opens_is_seen_at_the_next_scrape() -> None:
@@ -89,10 +89,10 @@ async def test_breaker_that_opens_is_seen_at_the_next_scrape() -> None:
 async def test_health_is_shown_for_every_deployment() -> None:
     async with facing() as (stand, _):
         found = await scraped(stand)
-    states = [each for each in found.samples if each.name == "llm_guard_health_state"]
-    labels = {each.labels["deployment"] for each in states}
+    states = [sample for sample in found.samples if sample.name == "llm_guard_health_state"]
+    labels = {state.labels["deployment"] for state in states}
     assert {"one/gpt", "two/claude"} <= labels
-    assert sum(each.value for each in states) == len(labels)
+    assert sum(state.value for state in states) == len(labels)
 
 
 async def test_call_that_waits_for_its_turn_is_in_the_queue() -> None:

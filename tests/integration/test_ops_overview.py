@@ -34,7 +34,7 @@ async def snapshot(stand: Stand) -> Snapshot:
 
 
 def of(seen: Snapshot, label: str) -> DeploymentView:
-    return next(each for each in seen.deployments if each.deployment == label)
+    return next(deployment for deployment in seen.deployments if deployment.deployment == label)
 
 
 async def test_calls_are_counted_by_model_and_in_sum() -> None:
@@ -42,7 +42,7 @@ async def test_calls_are_counted_by_model_and_in_sum() -> None:
         for _ in range(3):
             assert (await CHAT.ask(stand.url)).status == 200
         seen = await snapshot(stand)
-        model = next(each for each in seen.models if each.model == "gpt")
+        model = next(model_view for model_view in seen.models if model_view.model == "gpt")
         assert model.outcomes == {"ok": 3}
         assert (model.traffic.calls, model.traffic.success_rate, model.traffic.in_flight) == (3, 1.0, 0)
         assert model.traffic.attempts_per_call == pytest.approx(4 / 3, abs=1e-3)
@@ -60,7 +60,7 @@ async def test_calls_are_counted_by_model_and_in_sum() -> None:
 async def test_models_without_calls_are_shown_too() -> None:
     async with facing(GOOD) as (stand, _):
         seen = await snapshot(stand)
-        assert [each.model for each in seen.models] == ["gpt", "claude"]
+        assert [model.model for model in seen.models] == ["gpt", "claude"]
         assert seen.total.calls == 0
         assert seen.total.success_rate is seen.total.retries_per_call is None
         assert (seen.health, seen.reasons, seen.is_draining) == ("healthy", [], False)
@@ -129,13 +129,13 @@ async def test_deployments_and_breakers_can_be_requested_alone() -> None:
         for _ in range(3):
             await CHAT.ask(stand.url)
         deployments = await view(stand.url, "/admin/deployments", list[DeploymentView])
-        assert [each.deployment for each in deployments] == ["one/gpt", "two/claude", "one", "two"]
+        assert [deployment.deployment for deployment in deployments] == ["one/gpt", "two/claude", "one", "two"]
         breakers = await view(stand.url, "/admin/breakers", list[LabelledBreaker])
-        one = next(each for each in breakers if each.deployment == "one/gpt")
+        one = next(breaker for breaker in breakers if breaker.deployment == "one/gpt")
         assert (one.state, one.is_forced, one.calls, one.failure_share) == ("open", False, 3, 1.0)
         assert one.next_probe_s is not None
         assert 29 < one.next_probe_s <= 30
-        assert next(each for each in breakers if each.deployment == "one").next_probe_s is None
+        assert next(breaker for breaker in breakers if breaker.deployment == "one").next_probe_s is None
 
 
 async def test_names_under_a_pattern_share_a_label_and_the_worst_is_shown() -> None:
@@ -157,7 +157,7 @@ async def test_healthy_gateway_is_reported_as_healthy() -> None:
         await CHAT.ask(stand.url)
         summary = await view(stand.url, "/admin/health", HealthSummary)
         assert (summary.health, summary.reasons, summary.unhealthy, summary.degraded) == ("healthy", [], [], [])
-        assert {state: each.count for state, each in summary.deployments.items()} == {
+        assert {state: counted.count for state, counted in summary.deployments.items()} == {
             "healthy": 4, "degraded": 0, "unhealthy": 0, "failed": 0,
         }  # fmt: skip
         assert (await look(stand.url, "/readyz")).text == "ready\nhealth: healthy\n"
@@ -237,7 +237,10 @@ async def test_deployment_whose_own_credential_is_in_cooldown_is_degraded() -> N
                 stand.app.gateway.cooldowns.note_refusal(key, "m", Failure(FailureKind.AUTH, "no"), SystemClock().now())
         seen = await snapshot(stand)
         assert seen.credentials_in_cooldown == 2
-        assert [each.deployment for each in seen.deployments if each.health == "degraded"] == ["paid/ours", "paid"]
+        assert [deployment.deployment for deployment in seen.deployments if deployment.health == "degraded"] == [
+            "paid/ours",
+            "paid",
+        ]
         assert of(seen, "paid/ours").reasons[0].startswith("its credential is in cooldown for another ")
 
 
@@ -289,8 +292,8 @@ async def test_overview_of_many_deployments_pauses_after_a_few(path: str, monkey
 async def test_reasons_of_readiness_are_bounded() -> None:
     models = {f"m{number}": {"deployments": [{"upstream": "one"}]} for number in range(50)}
     async with facing(GOOD, models=models) as (stand, _):
-        for each in stand.app.gateway.deployments():
-            each.breaker.force("forced_open", 0.0)
+        for deployment in stand.app.gateway.deployments():
+            deployment.breaker.force("forced_open", 0.0)
         lines = (await look(stand.url, "/readyz")).text.splitlines()
         assert len(lines) == 2 + 20 + 1
         assert lines[-1] == "and 34 more"

@@ -114,7 +114,7 @@ def test_every_alert_that_alertmanager_inhibits_by_is_prometheus_or_the_gateways
     own = {f"llm_guard_{name}" for name in RULES_OF_THE_GATEWAY}
     matchers = [each for rule in config["inhibit_rules"] for key in ("source_matchers", "target_matchers")
                 for each in rule[key]]  # fmt: skip
-    named = {name for each in matchers for name in re.findall(r'[A-Za-z_]+(?=["|])', each)}
+    named = {name for matcher in matchers for name in re.findall(r'[A-Za-z_]+(?=["|])', matcher)}
     assert named <= {rule["alert"] for rule in alerts()} | own
     assert named & own
 

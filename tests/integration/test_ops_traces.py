@@ -61,7 +61,7 @@ class Traced:
 
 
 def facts(attributes: Any) -> dict[str, Any]:
-    return {each.key: value(each.value) for each in attributes}
+    return {attribute.key: value(attribute.value) for attribute in attributes}
 
 
 def value(said: Any) -> Any:

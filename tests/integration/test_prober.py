@@ -48,7 +48,7 @@ async def answered_by(stand: Stand) -> str:
 
 async def probes(stand: Stand) -> dict[str, ProbedView]:
     found = await view(stand.url, "/admin/probes", list[ProbedView])
-    return {each.deployment or each.upstream: each for each in found}
+    return {probed_view.deployment or probed_view.upstream: probed_view for probed_view in found}
 
 
 def state(stand: Stand, name: str) -> str:
@@ -84,7 +84,7 @@ async def test_upstream_that_is_down_is_tried_last_until_it_is_back(
         a.switch("/health", "")
         await eventually(lambda: state(stand, "a") == "up")
         assert await answered_by(stand) == "a/m"
-        assert [(each["upstream"], each["deployment"], each["state"]) for each in events(stand)][:2] == [
+        assert [(event["upstream"], event["deployment"], event["state"]) for event in events(stand)][:2] == [
             ("a", None, "down"),
             ("a", None, "up"),
         ]
@@ -188,8 +188,8 @@ async def test_deployment_is_called_for_one_token(pair: tuple[MockProvider, Mock
     ]
     text = config_text(a.url, upstreams=upstreams(a.url, b.url), models={"m": {"deployments": deployments}})
     async with standing(parse_config(text, "test.yaml", {})) as stand:
-        await eventually(lambda: any(each.model == "m" for each in a.seen))
-        seen = next(each for each in a.seen if each.model == "m")
+        await eventually(lambda: any(request.model == "m" for request in a.seen))
+        seen = next(request for request in a.seen if request.model == "m")
         assert json.loads(seen.body)["max_tokens"] == 1
         assert seen.header("authorization") == f"Bearer {SECRET}"
         a.switch("m", "status:503")

@@ -121,7 +121,7 @@ async def test_stream_that_breaks_between_two_prompts_is_cut(fields: Section, de
 @two_prompts
 async def test_prompts_that_are_answered_one_after_the_other_all_reach_the_client(fields: Section) -> None:
     events = [text_of(0), text_of(0, "stop"), text_of(1), text_of(1, "stop"), DONE]
-    script: list[Step] = [stream_head(), *(step for each in events for step in (chunk(each), Pause(0.02))), END]
+    script: list[Step] = [stream_head(), *(step for event in events for step in (chunk(event), Pause(0.02))), END]
     async with facing(script) as (stand, _):
         reply = await ask(stand.url, "/v1/completions", CHAT.body(stream=True, **fields))
         assert reply.is_whole

@@ -50,8 +50,8 @@ def finish(*texts: str) -> OnRequest:
 
 
 def text_of(reply: Reply) -> str:
-    chunks = [json.loads(each.removeprefix(b"data: ")) for each in reply.events if each.startswith(b"data: {")]
-    choices = [choice for each in chunks for choice in each.get("choices", [])]
+    chunks = [json.loads(event.removeprefix(b"data: ")) for event in reply.events if event.startswith(b"data: {")]
+    choices = [choice for chunk in chunks for choice in chunk.get("choices", [])]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 

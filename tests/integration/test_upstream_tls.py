@@ -37,7 +37,11 @@ async def trusting(provider: KeyedProvider, **tls: str) -> AsyncIterator[Stand]:
 
 def names_in(provider: KeyedProvider) -> list[str]:
     """Returns the common names of the certificates that the gateway has presented, by connection."""
-    return [dict(pair for (pair,) in each["subject"])["commonName"] for each in provider.certificates if each]
+    return [
+        dict(pair for (pair,) in certificate["subject"])["commonName"]
+        for certificate in provider.certificates
+        if certificate
+    ]
 
 
 def used(stand: Stand) -> list[object]:

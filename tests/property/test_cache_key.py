@@ -39,11 +39,11 @@ def test_two_questions_have_one_key_only_if_they_are_one(one: CacheKeyFields, ot
 
 @given(questions, st.data())
 def test_no_byte_of_a_field_can_pass_for_a_part_of_its_neighbour(one: CacheKeyFields, data: st.DataObject) -> None:
-    names = [each.name for each in fields(CacheKeyFields) if each.type == "str"]
+    names = [field.name for field in fields(CacheKeyFields) if field.type == "str"]
     at = data.draw(st.integers(0, len(names) - 2))
     joined = getattr(one, names[at]) + getattr(one, names[at + 1])
     cut = data.draw(st.integers(0, len(joined)))
-    values = {each.name: getattr(one, each.name) for each in fields(CacheKeyFields)}
+    values = {field.name: getattr(one, field.name) for field in fields(CacheKeyFields)}
     other = CacheKeyFields(**{**values, names[at]: joined[:cut], names[at + 1]: joined[cut:]})
     assert (key_of(one) == key_of(other)) == (one == other)
 

@@ -201,7 +201,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
     @rule(gateway=gateways)
     def leases_are_extended(self, gateway: int) -> None:
         mine = [model for model in self.in_state("running") if model.runner == self.runners[gateway]]
-        others = [each for each in self.calls if each not in {model.id for model in mine}]
+        others = [call for call in self.calls if call not in {model.id for model in mine}]
         assert self.stores[gateway].extend(list(self.calls), self.now, LEASE_S) == others
         for model in mine:
             model.leased_until = self.now + LEASE_S

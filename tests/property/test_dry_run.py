@@ -141,14 +141,14 @@ class World:
         return (
             [
                 (
-                    each.deployment.breaker.snapshot(now),
-                    each.deployment.host.snapshot(now),
-                    each.deployment.budget.snapshot(now),
-                    each.deployment.gates.in_flight,
-                    [(gate, gate.snapshot(now)) for gate in each.deployment.gates.all()],
-                    each.deployment.latency.snapshot(now),
+                    target.deployment.breaker.snapshot(now),
+                    target.deployment.host.snapshot(now),
+                    target.deployment.budget.snapshot(now),
+                    target.deployment.gates.in_flight,
+                    [(gate, gate.snapshot(now)) for gate in target.deployment.gates.all()],
+                    target.deployment.latency.snapshot(now),
                 )
-                for each in self.targets
+                for target in self.targets
             ],
             self.cooldowns.snapshot(now),
             list(self.cooldowns._entries),
@@ -217,10 +217,10 @@ def test_call_goes_where_the_dry_run_predicted(world: World) -> None:
     except asyncio.CancelledError:
         entered = None
     asked = [selector.target(entered[0])] if entered is not None else []
-    assert [each.target for each in foreseen if each.decision == "selected"] == asked
-    assert [each.target for each in foreseen if each.decision == "queued"] == waited_for
-    gone = [each.target.deployment.label for each in foreseen if each.decision == "skipped"]
-    said = [each.deployment for each in world.call.skipped if each.why != "no room now"]
+    assert [candidate.target for candidate in foreseen if candidate.decision == "selected"] == asked
+    assert [candidate.target for candidate in foreseen if candidate.decision == "queued"] == waited_for
+    gone = [candidate.target.deployment.label for candidate in foreseen if candidate.decision == "skipped"]
+    said = [skipped.deployment for skipped in world.call.skipped if skipped.why != "no room now"]
     assert gone[: len(said)] == said
 
 
@@ -232,9 +232,9 @@ def test_states_reach_every_answer() -> None:
     @settings(max_examples=300, database=None, derandomize=True)
     @given(WORLDS)
     def look(world: World) -> None:
-        for each in world.look(lambda: 0.3):
-            seen.add((each.decision, getattr(each.obstacle, "why", "")))
-            for gate in each.target.deployment.gates.all():
+        for candidate in world.look(lambda: 0.3):
+            seen.add((candidate.decision, getattr(candidate.obstacle, "why", "")))
+            for gate in candidate.target.deployment.gates.all():
                 pace = gate._paces.free._pacer.snapshot(world.clock.now())
                 paced.add((pace.rate is not None, pace.next_at > world.clock.now()))
 

@@ -35,15 +35,16 @@ def test_every_candidate_occurs_once_and_groups_are_in_order(
 @given(candidate_lists, st.integers(0, 99))
 @settings(derandomize=True, deadline=None, max_examples=300)
 def test_least_loaded_is_sorted_and_latency_is_sorted_but_for_the_first(found: list[LoadCandidate], seed: int) -> None:
-    for group in {each.group for each in found}:
-        members = [each for each in found if each.group == group]
+    for group in {candidate.group for candidate in found}:
+        members = [candidate for candidate in found if candidate.group == group]
         order = [members[index] for index in arranged(members, "least_loaded", random.Random(seed).random)]
-        loads = [each.in_flight / each.weight for each in order]
+        loads = [candidate.in_flight / candidate.weight for candidate in order]
         assert loads == sorted(loads)
-        best_s = min((each.cost_s for each in members if each.cost_s is not None), default=1.0)
+        best_s = min((member.cost_s for member in members if member.cost_s is not None), default=1.0)
         order = [members[index] for index in arranged(members, "latency", random.Random(seed).random)]
         loads = [
-            (best_s if each.cost_s is None else each.cost_s) * (each.in_flight + 1) / each.weight for each in order
+            (best_s if candidate.cost_s is None else candidate.cost_s) * (candidate.in_flight + 1) / candidate.weight
+            for candidate in order
         ]
         assert loads[1:] == sorted(loads[1:])
         # The better of two random candidates is not the worst, unless several are equally bad.

@@ -110,10 +110,10 @@ class BudgetWalk(RuleBasedStateMachine):
         while route_is_empty and self.route.try_spend(self.now):
             pass
         both = (self.budget, self.route)
-        before = [each.snapshot(self.now) for each in both]
-        is_payable = [each.can_spend(self.now) for each in both]
+        before = [budget.snapshot(self.now) for budget in both]
+        is_payable = [budget.can_spend(self.now) for budget in both]
         is_granted = try_spend_all(both[::-1] if is_route_first else both, self.now)
-        after = [each.snapshot(self.now) for each in both]
+        after = [budget.snapshot(self.now) for budget in both]
         assert is_granted == all(is_payable)
         assert [a.spent - b.spent for a, b in zip(after, before, strict=True)] == [is_granted, is_granted]
         assert is_granted or after == before

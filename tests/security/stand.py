@@ -119,7 +119,7 @@ class Heard:
 
     @property
     def statuses(self) -> list[int]:
-        return [each.status for each in self.answers]
+        return [answer.status for answer in self.answers]
 
 
 async def hear(url: str, *pieces: bytes, patience_s: float = _PATIENCE_S, has_body: bool = True) -> Heard:
@@ -192,7 +192,7 @@ class Front:
         assert (await ask(self.url, CHAT.path, mark)).status == 200
         await self.stand.idle()
         self.provider.check()
-        assert [each.body for each in self.provider.requests] == [*expected, mark]
+        assert [request.body for request in self.provider.requests] == [*expected, mark]
         self.provider.requests.clear()
 
 

@@ -43,7 +43,7 @@ FORWARDED: tuple[Mapping[str, str], ...] = (
 
 
 def get_pages(stand: Stand) -> list[str]:
-    found = {each.path for each in stand.app.ops._site.pages if each.path.startswith("/admin") and each.method == "GET"}
+    found = {page.path for page in stand.app.ops._site.pages if page.path.startswith("/admin") and page.method == "GET"}
     return sorted(re.sub(r"\{\w+\}", "x", path) for path in found)
 
 
@@ -127,10 +127,10 @@ async def test_wrong_token_costs_its_own_request_a_second_and_a_right_one_nothin
         none = await ask(stand.url, "/admin", headers=HOST, method="GET")
         assert (none.status, none.took_s < 0.5) == (401, True)
         replies = await asyncio.gather(*guesses)
-        assert {each.status for each in replies} == {401}
-        slow = [each for each in replies if each.took_s >= penalty.WRONG_TOKEN_S * 0.99]
+        assert {reply.status for reply in replies} == {401}
+        slow = [reply for reply in replies if reply.took_s >= penalty.WRONG_TOKEN_S * 0.99]
         assert len(slow) == penalty.MOST_WAITING == 20
-        at_once = [each for each in replies if each not in slow]
+        at_once = [reply for reply in replies if reply not in slow]
         assert all(each.headers["connection"] == "close" for each in at_once)
     assert stand.app.ops._site._penalty._waiting == 0
 
@@ -141,9 +141,9 @@ async def test_wrong_code_and_wrong_token_at_the_login_cost_as_much() -> None:
             log_in(stand, token="a-wrong-token"), log_in(stand, code="1.2.3"),
             ask(stand.url, "/readyz", headers={**HOST, **bearer("a-wrong-token")}, method="GET"),
         )  # fmt: skip
-        assert [each.status for each in replies] == [401, 401, 200]
-        assert all(each.took_s >= penalty.WRONG_TOKEN_S * 0.99 for each in replies)
-        assert not any("set-cookie" in each.headers for each in replies)
+        assert [reply.status for reply in replies] == [401, 401, 200]
+        assert all(reply.took_s >= penalty.WRONG_TOKEN_S * 0.99 for reply in replies)
+        assert not any("set-cookie" in reply.headers for reply in replies)
 
 
 async def test_guess_whose_client_disconnects_is_delayed_no_longer() -> None:
@@ -184,7 +184,7 @@ async def test_code_that_was_sent_twice_at_once_is_good_for_one(tmp_path: Path) 
         for _ in range(5):
             code = shared().new_code(time.time())
             replies = await asyncio.gather(*(log_in(each, code=code) for each in (one, other, one, other)))
-            assert sorted(each.status for each in replies) == [200, 401, 401, 401]
+            assert sorted(reply.status for reply in replies) == [200, 401, 401, 401]
 
 
 @pytest.mark.usefixtures("_quick_penalty")

@@ -46,8 +46,8 @@ def attacks_in(text: str) -> set[str]:
 
 
 def test_list_of_attacks_is_whole() -> None:
-    assert [each["id"] for each in ATTACKS] == [f"C{number:02}" for number in range(1, 100)]
-    assert all(each["title"] for each in ATTACKS)
+    assert [attack["id"] for attack in ATTACKS] == [f"C{number:02}" for number in range(1, 100)]
+    assert all(attack["title"] for attack in ATTACKS)
 
 
 def test_every_attack_is_in_exactly_one_group() -> None:

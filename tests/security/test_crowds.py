@@ -80,8 +80,8 @@ async def test_connection_above_the_limit_replaces_the_longest_idle_one() -> Non
     """C29: the connection that has been idle longest is closed."""
     async with fronting(server={"max_connections": 8}) as front, AsyncExitStack() as stack:
         first, *others = await crowd(stack, front.url, 8)
-        for each in (*others, first):
-            assert (await each.ask(head(GET, HOST))).status == 200
+        for other in (*others, first):
+            assert (await other.ask(head(GET, HOST))).status == 200
         assert (await CHAT.ask(front.url)).status == 200
         assert await others[0].is_closed()
         for each in (first, *others[1:]):
@@ -105,7 +105,7 @@ async def test_connection_above_the_limit_is_refused_when_all_are_in_use() -> No
             assert reply.headers["connection"] == "close"
             assert await late.is_closed()
         go_on.set()
-        assert [(await each).status for each in answers] == [200] * 8
+        assert [(await answer).status for answer in answers] == [200] * 8
         assert (await CHAT.ask(stand.url)).status == 200
 
 
@@ -156,12 +156,12 @@ async def test_calls_to_a_hanging_provider_are_refused_above_the_queue_limit() -
     models = {"gpt": {"deployments": [{"upstream": "one"}], "capacity": {"concurrency": 4, "max_queue": 8}}}
     async with facing([Hold()], models=models) as (stand, provider), AsyncExitStack() as stack:
         clients = await crowd(stack, stand.url, 120)
-        answers = [asyncio.create_task(each.ask(CHAT.request())) for each in clients]
-        await eventually(lambda: sum(each.done() for each in answers) == 108 and len(provider.requests) == 4)
-        refused = [each.result() for each in answers if each.done()]
+        answers = [asyncio.create_task(client.ask(CHAT.request())) for client in clients]
+        await eventually(lambda: sum(answer.done() for answer in answers) == 108 and len(provider.requests) == 4)
+        refused = [answer.result() for answer in answers if answer.done()]
         assert {each.status for each in refused} <= {429, 503}
         assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
         assert stand.app.gateway.running == 12
-        for each in clients:
-            each.leave("reset")
+        for client in clients:
+            client.leave("reset")
         await asyncio.gather(*answers, return_exceptions=True)

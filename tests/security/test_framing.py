@@ -80,7 +80,7 @@ async def _check_read_strictly(front: Front, pieces: list[bytes]) -> None:
     await front.stand.idle()
     front.provider.check()
     front.provider.connections.clear()
-    reached = [(each.method, each.target, each.body) for each in front.provider.requests]
+    reached = [(request.method, request.target, request.body) for request in front.provider.requests]
     front.provider.requests.clear()
     sent = [(each.method, each.target, each.body) for each in requests_in(b"".join(pieces) + last)]
     assert _is_within(reached, sent), (reached, sent)

@@ -44,7 +44,7 @@ async def test_texts_of_callers_and_providers_forge_no_log_line(tmp_path: Path) 
         {"error": {"message": words[0], "type": words[4], "code": words[5]}}, ensure_ascii=False
     ).encode()
     answers = [whole(400, spoken), whole(200, spoken), Respond(b"HTTP/1.1 500 \x1b[2J\r\nContent-Length: 0\r\n\r\n")]
-    async with ScriptedProvider(*([each] for each in answers)) as provider:
+    async with ScriptedProvider(*([answer] for answer in answers)) as provider:
         path = write(tmp_path / "config.yaml", config_text(provider.url, models={"a*": PATTERN["gpt-*"]}))
         process = await start(path)
         assert process.stderr is not None
@@ -135,7 +135,7 @@ def test_hundred_thousand_names_leave_a_bounded_number() -> None:
     for number in range(3_000):
         assert table.find(f"gpt-{number}") is not None
     assert len(table.deployments()) <= before + 256
-    assert len({each.label for each in table.deployments()}) <= before + 1
+    assert len({deployment.label for deployment in table.deployments()}) <= before + 1
 
 
 async def test_accounts_of_strangers_are_forgotten_in_time() -> None:

@@ -106,7 +106,10 @@ def cookie_of(stand: Stand) -> str:
 def traces(stand: Stand) -> Any:
     """Returns the state that a change would alter."""
     gateway, ops = stand.app.gateway, stand.app.ops
-    states = [(each.label, each.breaker.snapshot(0.0).generation, each.hold) for each in gateway.deployments()]
+    states = [
+        (deployment.label, deployment.breaker.snapshot(0.0).generation, deployment.hold)
+        for deployment in gateway.deployments()
+    ]
     return ops.journal.last_id, stand.app.config, gateway.table, states, ops._events.count
 
 

@@ -234,10 +234,10 @@ async def test_ten_thousand_requests_at_once_are_answered_in_order() -> None:
         heard = await front.hear(flood + head(b"GET /v1/last HTTP/1.1", HOST, CLOSE), patience_s=60)
         assert len(heard.answers) == 10_001
         assert set(heard.statuses) == {200}
-        bodies = [each.json.get("target", "") if each.body != b"ok\n" else "" for each in heard.answers]
+        bodies = [answer.json.get("target", "") if answer.body != b"ok\n" else "" for answer in heard.answers]
         expected = [part for target in wanted for part in (target.decode(), *[""] * 9)]
         assert bodies == [*expected, "/v1/last"]
-        assert [each.target for each in front.provider.requests] == [*wanted, b"/v1/last"]
+        assert [request.target for request in front.provider.requests] == [*wanted, b"/v1/last"]
 
 
 async def test_requests_after_an_unanswered_one_are_not_executed() -> None:
@@ -325,7 +325,7 @@ async def test_json_by_another_name_is_read_as_json_and_sent_on_as_it_was(kind: 
         for sent, status in ((body, 200), (body.replace(b"gpt", b"nobody"), 404)):
             fields = (HOST, CLOSE, b"Content-Type: " + kind, b"Content-Length: %d" % len(sent))
             assert (await front.hear(head(POST, *fields) + sent)).statuses == [status]
-        assert [value for each in front.provider.requests for value in each.values(b"content-type")] == [kind]
+        assert [value for request in front.provider.requests for value in request.values(b"content-type")] == [kind]
         await front.check_reached(body)
 
 

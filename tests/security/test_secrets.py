@@ -35,7 +35,11 @@ SECRETS = (UPSTREAM_KEY, CLIENT_KEY, OPS_TOKEN, STRANGERS_KEY)
 
 def found(text: str, *more: str) -> list[str]:
     """Returns the secrets, or halves of them, in a text: a truncated key still reveals half of it."""
-    parts = [part for each in (*SECRETS, *more) for part in (each[: len(each) // 2 + 2], each[len(each) // 2 - 2 :])]
+    parts = [
+        part
+        for secret in (*SECRETS, *more)
+        for part in (secret[: len(secret) // 2 + 2], secret[len(secret) // 2 - 2 :])
+    ]
     return [part for part in parts if part in text]
 
 
@@ -149,7 +153,7 @@ async def test_malformed_request_is_answered_without_quoting_it(data: bytes) -> 
         heard = await front.hear(data)
         assert heard.statuses
         assert all(status >= 400 for status in heard.statuses)
-        assert not found(everything(f"{each.headers} {each.text}" for each in heard.answers))
+        assert not found(everything(f"{answer.headers} {answer.text}" for answer in heard.answers))
         assert not found(everything(front.stand.log))
 
 

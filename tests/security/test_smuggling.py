@@ -176,7 +176,11 @@ async def test_trailer_is_no_header_of_the_next_request_either() -> None:
         with_trailer = post(TE, body=chunked(BODY, trailer=b"X-Evil: yes\r\nAuthorization: Bearer sk-evil\r\n"))
         heard = await front.hear(with_trailer + post(LENGTH, body=BODY) + post(LENGTH, CLOSE, body=BODY))
         assert heard.statuses == [200, 200, 200]
-        assert not [each for each in front.provider.requests if each.values(b"x-evil") or each.values(b"authorization")]
+        assert not [
+            request
+            for request in front.provider.requests
+            if request.values(b"x-evil") or request.values(b"authorization")
+        ]
         await front.check_reached(BODY, BODY, BODY)
 
 
@@ -318,7 +322,7 @@ async def test_gateway_is_as_strict_where_aiohttp_parses_in_python(tmp_path: Pat
             ):
                 heard = await hear(gateway.url, attack + SMUGGLED)
                 assert heard.is_closed
-                assert [each.status in (400, 405) for each in heard.answers] == [True]
+                assert [answer.status in (400, 405) for answer in heard.answers] == [True]
             assert (await fetch(f"{gateway.url}/healthz")).status == 200
         assert provider.connections == []
 

@@ -83,7 +83,7 @@ async def test_odd_but_plain_path_reaches_the_provider_as_it_was_written(target:
         heard = await front.hear(head(f"GET {target} HTTP/1.1".encode(), HOST, CLOSE))
         assert heard.statuses == [200]
         # An empty query is dropped.
-        assert [each.target.decode() for each in front.provider.requests] == [target.removesuffix("?")]
+        assert [request.target.decode() for request in front.provider.requests] == [target.removesuffix("?")]
 
 
 @pytest.mark.parametrize("target", DEBATABLE, ids=id_of)
@@ -91,7 +91,7 @@ async def test_path_that_only_some_servers_misread_is_refused_or_left_as_it_was(
     async with fronting() as front:
         heard = await front.hear(head(f"GET {target} HTTP/1.1".encode(), HOST, CLOSE))
         assert heard.statuses in ([200], [400], [404])
-        assert [each.target.decode() for each in front.provider.requests] == [target] * (heard.statuses == [200])
+        assert [request.target.decode() for request in front.provider.requests] == [target] * (heard.statuses == [200])
 
 
 async def test_upstream_is_the_configured_one_for_any_requested_host() -> None:
@@ -117,7 +117,7 @@ async def test_method_of_the_api_reaches_the_provider(method: str) -> None:
     async with fronting() as front:
         heard = await front.hear(head(f"{method} /v1/files HTTP/1.1".encode(), HOST, CLOSE), has_body=method != "HEAD")
         assert heard.statuses == [200]
-        assert [each.method.decode() for each in front.provider.requests] == [method]
+        assert [request.method.decode() for request in front.provider.requests] == [method]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r
 
 def answer(*fields: bytes, head: bytes = OK, body: bytes = CHAT.answer) -> list[Step]:
     """Builds a response with these additional fields; the connection stays open."""
-    return [Respond(head + b"".join(each + b"\r\n" for each in fields) + b"\r\n" + body)]
+    return [Respond(head + b"".join(field + b"\r\n" for field in fields) + b"\r\n" + body)]
 
 
 def line(status: bytes, *fields: bytes, body: bytes = b"") -> list[Step]:
@@ -47,7 +47,7 @@ def line(status: bytes, *fields: bytes, body: bytes = b"") -> list[Step]:
 def faults(stand: Stand) -> int:
     """Counts failures in the breakers; broken connections count against the host's."""
     deployment = stand.deployment(CHAT.deployment)
-    return sum(each.snapshot(time.monotonic()).failures for each in (deployment.breaker, deployment.host))
+    return sum(breaker.snapshot(time.monotonic()).failures for breaker in (deployment.breaker, deployment.host))
 
 
 # where calls go

@@ -62,7 +62,9 @@ async def test_reload_reports_its_changes(world: World) -> None:
     adopted = await world.reload(2)
     assert world.adopted == [adopted]
     assert (adopted.how, adopted.by, adopted.at) == ("reload", "ann", 1_800_000_000.0)
-    assert ("defaults.timeout.idle", 1.0, 2.0) in [(each.key, each.before, each.after) for each in adopted.changes]
+    assert ("defaults.timeout.idle", 1.0, 2.0) in [
+        (change.key, change.before, change.after) for change in adopted.changes
+    ]
     assert adopted.config.server.port == 9999
 
 
@@ -108,11 +110,11 @@ async def test_each_rollback_goes_one_config_further_back(world: World) -> None:
     seen = []
     for _ in range(2):
         rolled = await world.reloads.rollback("ann")
-        seen.append((rolled.how, world.idle_s, [each.after for each in rolled.changes if "idle" in each.key]))
+        seen.append((rolled.how, world.idle_s, [change.after for change in rolled.changes if "idle" in change.key]))
     assert seen == [("rollback", 2.0, [2.0]), ("rollback", 1.0, [1.0])]
     with pytest.raises(NothingToDo, match="no earlier config"):
         await world.reloads.rollback("ann")
-    assert [each.how for each in world.reloads.history] == ["start", "reload", "reload", "rollback", "rollback"]
+    assert [adopted.how for adopted in world.reloads.history] == ["start", "reload", "reload", "rollback", "rollback"]
 
 
 async def test_after_a_rollback_the_next_reload_can_be_rolled_back_as_well(world: World) -> None:
@@ -154,7 +156,7 @@ async def test_config_that_cannot_be_adopted_is_not_the_running_one(world: World
 async def test_two_at_once_follow_each_other(world: World) -> None:
     world.path.write_text(text(2))
     await asyncio.gather(*(world.reloads.reload(by) for by in ("ann", "bob")))
-    assert [(each.by, bool(each.changes)) for each in world.adopted] == [("ann", True), ("bob", False)]
+    assert [(adopted.by, bool(adopted.changes)) for adopted in world.adopted] == [("ann", True), ("bob", False)]
 
 
 # file watching

@@ -139,7 +139,7 @@ class Alerts:
 
     def firing(self) -> list[RaisedAlert]:
         """Returns the firing alerts, in the order in which they were first bad."""
-        return [each.raised for each in self._watched.values() if each.raised is not None]
+        return [watched.raised for watched in self._watched.values() if watched.raised is not None]
 
     def resolved(self) -> list[RaisedAlert]:
         """Returns the last hundred resolved alerts, newest first."""
@@ -156,31 +156,31 @@ class Alerts:
         """Returns notices of firing alerts that were sent and are not silenced, for a webhook added by a reload."""
         now, wall = self._clock.now(), self._clock.wall()
         return [
-            _notice(each, wall)
-            for each in self.firing()
-            if each.is_told and not self._silences.covers(each.alert, each.subject, now)
+            _notice(alert, wall)
+            for alert in self.firing()
+            if alert.is_told and not self._silences.covers(alert.alert, alert.subject, now)
         ]
 
     def kept(self) -> list[SavedAlert]:
         """Returns the firing alerts, and resolved ones with a notice that is still undelivered. An undelivered notice
         counts as not sent, so that the next process sends it."""
         undelivered = self._told.undelivered()
-        resolved = [each for each in self._resolved if each.is_told and each.id in undelivered]
-        firing = ((each, each.is_told and each.id not in undelivered) for each in self.firing())
-        return [*(_kept(each, True) for each in resolved), *(_kept(each, is_told) for each, is_told in firing)]
+        resolved = [alert for alert in self._resolved if alert.is_told and alert.id in undelivered]
+        firing = ((alert, alert.is_told and alert.id not in undelivered) for alert in self.firing())
+        return [*(_kept(alert, True) for alert in resolved), *(_kept(alert, is_told) for alert, is_told in firing)]
 
     def recall(self, kept: Iterable[SavedAlert]) -> None:
         """Restores alerts of an earlier process. They fire until they are well for as long as their rule requires, and
         are not sent again."""
         now = self._clock.now()
         names: dict[str, RuleName] = {name: name for name in RULES}
-        for each in kept:
-            if (rule := names.get(each.alert)) is not None:
-                finding = RuleFinding("bad", each.value, each.threshold, each.summary)
+        for alert in kept:
+            if (rule := names.get(alert.alert)) is not None:
+                finding = RuleFinding("bad", alert.value, alert.threshold, alert.summary)
                 raised = RaisedAlert(
-                    each.id, rule, each.subject, each.severity, each.since, finding, is_told=each.is_told
+                    alert.id, rule, alert.subject, alert.severity, alert.since, finding, is_told=alert.is_told
                 )
-                watched = self._watched[rule, each.subject] = _Watched(raised=raised)
+                watched = self._watched[rule, alert.subject] = _Watched(raised=raised)
                 watched.alert.resume(finding, now)
         self._tell(now)
         self.adopt(self._rules)

@@ -140,8 +140,8 @@ class AlertSignals:
         if self.rules.breaker_open is None:
             self._changes = {}
             return
-        subjects = {label: [each.breaker for each in group] for label, group in by_label.items()}
-        hosts = {each.upstream.name: each.host for group in by_label.values() for each in group}
+        subjects = {label: [deployment.breaker for deployment in group] for label, group in by_label.items()}
+        hosts = {deployment.upstream.name: deployment.host for group in by_label.values() for deployment in group}
         subjects.update({f"{name} (host)": [host] for name, host in hosts.items()})
         changes: dict[Breaker, int] = {}
         for subject, breakers in subjects.items():
@@ -156,22 +156,26 @@ class AlertSignals:
     def _budgets(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[SubjectFinding]:
         if self.rules.budget_exhausted is None:
             return
-        budgets = {label: [each.budget for each in group] for label, group in by_label.items()}
+        budgets = {label: [deployment.budget for deployment in group] for label, group in by_label.items()}
         for alias, budget in self._gateway.table.pool.budgets.items():
             budgets[f"{alias} (model)"] = [budget]
         for subject, group in budgets.items():
-            wanted = [each for each in group if each.settings.ratio or each.settings.min_per_second]
+            wanted = [budget for budget in group if budget.settings.ratio or budget.settings.min_per_second]
             if wanted:  # else retries are off
-                tokens, share = min((_state(each, now) for each in wanted), key=_distress)
+                tokens, share = min((_state(budget, now) for budget in wanted), key=_distress)
                 yield "budget_exhausted", subject, evaluate_budget(subject, tokens, share)
 
     def _credentials(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[SubjectFinding]:
         """Yields findings of upstreams that have keys of their own. Callers' keys are the callers' responsibility."""
         if self.rules.credential_cooldown is None:
             return
-        upstreams = {each.upstream.name: each.upstream for group in by_label.values() for each in group}
+        upstreams = {
+            deployment.upstream.name: deployment.upstream for group in by_label.values() for deployment in group
+        }
         ours = {
-            key[1:4]: (name, whose) for name, each in upstreams.items() for key, whose in each.own_credentials().items()
+            key[1:4]: (name, whose)
+            for name, upstream in upstreams.items()
+            for key, whose in upstream.own_credentials().items()
         }
         rests: dict[str, tuple[float, str, str]] = {name: (0.0, "", "") for name, _ in ours.values()}
         cooldowns = self._gateway.cooldowns
@@ -265,7 +269,7 @@ def _failures(counts: DeploymentCounts) -> int:
 
 
 def _has_opened(breaker: Breaker, changes: int) -> bool:
-    return changes > 0 and any(each.after == "open" for each in breaker.history.latest()[-changes:])
+    return changes > 0 and any(transition.after == "open" for transition in breaker.history.latest()[-changes:])
 
 
 def _state(budget: RetryBudget, now: float) -> tuple[float, float]:

@@ -126,19 +126,22 @@ class AdmissionApi:
         route = gateway.table.preview(model)
         if route is None:
             return _refused(model, "unknown_model", unknown_model(gateway.table, model).message)
-        seen = {upstream: each for each in self._engines.seen() for upstream in each.config.upstreams}
-        steps = [_Step(each, seen.get(each.target.deployment.upstream.name)) for each in self._foresee(model, route)]
-        able = [each for each in steps if each.reason is None]
-        chosen = min(able, key=lambda each: each.foreseen.decision == "backup", default=None)
-        own = [each for each in steps if each.foreseen.target.alias == route.alias]
+        seen = {upstream: report for report in self._engines.seen() for upstream in report.config.upstreams}
+        steps = [
+            _Step(candidate, seen.get(candidate.target.deployment.upstream.name))
+            for candidate in self._foresee(model, route)
+        ]
+        able = [step for step in steps if step.reason is None]
+        chosen = min(able, key=lambda step: step.foreseen.decision == "backup", default=None)
+        own = [step for step in steps if step.foreseen.target.alias == route.alias]
         return Admission(
             model=model,
             admitted=chosen is not None,
             reason=None if chosen is not None else steps[0].reason,
-            message="; ".join(each.message for each in steps),
+            message="; ".join(step.message for step in steps),
             deployment=None if chosen is None else chosen.label,
-            engines=[each.outlook for each in steps if each.outlook is not None],
-            standby=_standby(own) if all(each.reason is not None for each in own) else None,
+            engines=[step.outlook for step in steps if step.outlook is not None],
+            standby=_standby(own) if all(step.reason is not None for step in own) else None,
             provisioned=None,
         )
 
@@ -201,8 +204,8 @@ def _reason(obstacle: Unavailable | AtCapacity) -> NotAdmittedReason:
 
 
 def _standby(steps: list[_Step]) -> str | None:
-    for each in steps:
-        engine = each.engine
+    for step in steps:
+        engine = step.engine
         if engine is not None and engine.config.provision != "never" and engine.now.state == "stopped":
             return engine.name
     return None

@@ -126,8 +126,8 @@ class AlertApi:
         for (alert, _), count in alerts.counts().items():
             fired[alert] = fired.get(alert, 0) + count
         view = AlertsView(
-            [_view(each, is_silenced=alerts.is_silenced(each)) for each in alerts.firing()],
-            [_view(each, is_silenced=False) for each in alerts.resolved()],
+            [_view(raised, is_silenced=alerts.is_silenced(raised)) for raised in alerts.firing()],
+            [_view(raised, is_silenced=False) for raised in alerts.resolved()],
             [*self._silences()],
             [
                 RuleView(name, None if settings is None else asdict(settings), fired.get(name, 0))
@@ -147,7 +147,7 @@ class AlertApi:
                 raise Refused(
                     409, "too_many_silences", f"there are already {MOST} silences: remove some, or silence whole rules"
                 )
-            is_of_use = any(self._alerts.is_silenced(each) for each in self._alerts.firing())
+            is_of_use = any(self._alerts.is_silenced(alert) for alert in self._alerts.firing())
             return ChangeResult(
                 [*self._silences()], {"for": body.for_}, [] if is_of_use else ["no firing alert matches this silence"]
             )
@@ -169,7 +169,7 @@ class AlertApi:
         name: str = asked.body.webhook
         webhook = self._webhooks.find(name)
         if webhook is None:
-            known = ", ".join(each.name for each in self._webhooks.views()) or "none"
+            known = ", ".join(view.name for view in self._webhooks.views()) or "none"
             raise Refused(404, "unknown_webhook", f"there is no webhook {name!r}; known: {known}")
 
         async def do() -> ChangeResult:
@@ -184,8 +184,8 @@ class AlertApi:
 
     def _silences(self) -> Iterator[SilenceView]:
         past = self._clock.wall() - self._clock.now()
-        for each in self._alerts.silences():
-            yield SilenceView(each.alert, each.subject, iso(past + each.until), each.reason, each.who)
+        for silence in self._alerts.silences():
+            yield SilenceView(silence.alert, silence.subject, iso(past + silence.until), silence.reason, silence.who)
 
 
 def _view(raised: RaisedAlert, *, is_silenced: bool) -> AlertView:

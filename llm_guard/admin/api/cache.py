@@ -75,8 +75,8 @@ class CacheApi:
         routes = [self._route(route, now.routes.get(route, _NOTHING)) for route in shown]
         return CacheView(
             now.kind,
-            sum(each.entries for each in routes),
-            sum(each.bytes for each in routes),
+            sum(cache.entries for cache in routes),
+            sum(cache.bytes for cache in routes),
             now.max_bytes,
             now.evictions,
             dict(now.failures),
@@ -94,7 +94,7 @@ class CacheApi:
 
     def _route(self, route: str, held: RouteCacheSize) -> RouteCache:
         counts = self._counts.get(route) or ModelCounts()
-        got = (counts.cache.get(each, 0) for each in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
+        got = (counts.cache.get(outcome, 0) for outcome in ("hit", "stale", "stale_if_error", "miss", "coalesced"))
         return RouteCache(route, self._is_on.get(route, False), held.entries, held.bytes, *got)
 
     async def _purge(self, asked: AdminRequest) -> AdminResponse:

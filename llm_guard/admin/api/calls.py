@@ -113,7 +113,7 @@ class CallApi:
 def _matching(lines: Iterable[bytes], model: str | None, deployment: str | None) -> Iterator[bytes]:
     models = (_key("model", model), _key("route", model)) if model is not None else ()
     asked = _key("deployment", deployment) if deployment is not None else b""
-    return (line for line in lines if asked in line and (not models or any(each in line for each in models)))
+    return (line for line in lines if asked in line and (not models or any(key in line for key in models)))
 
 
 def _key(name: str, value: str) -> bytes:

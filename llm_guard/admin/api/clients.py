@@ -94,9 +94,9 @@ class ClientApi:
         def left() -> list[Row]:
             now, wall = self._clock.now(), self._clock.wall()
             return [
-                ((name, each.limit), each.left)
+                ((name, limit.limit), limit.left)
                 for name, limits in self._quotas.by_name.items()
-                for each in limits.left(now, wall)
+                for limit in limits.left(now, wall)
             ]
 
         labels = ("client", "limit")
@@ -119,7 +119,7 @@ class ClientApi:
             if limits is None:
                 return ChangeResult(self._view(name), {}, [f"{name} has no limits"])
             now, wall = self._clock.now(), self._clock.wall()
-            used = {each.limit: each.allowed - each.left for each in limits.left(now, wall)}
+            used = {limit.limit: limit.allowed - limit.left for limit in limits.left(now, wall)}
             limits.reset(now, wall)
             return ChangeResult(self._view(name), {"used": used})
 
@@ -136,15 +136,15 @@ class ClientApi:
         if limits is None:
             return []
         now, wall = self._clock.now(), self._clock.wall()
-        refusing = {each.limit for each in limits.refusing(now)}
+        refusing = {limit.limit for limit in limits.refusing(now)}
         return [
             ClientLimitView(
-                each.limit,
-                each.allowed,
-                round(each.left, 3),
-                round(each.reset_s, 3),
-                self._quotas.refusals.get((name, each.limit), 0),
-                each.limit in refusing,
+                limit.limit,
+                limit.allowed,
+                round(limit.left, 3),
+                round(limit.reset_s, 3),
+                self._quotas.refusals.get((name, limit.limit), 0),
+                limit.limit in refusing,
             )
-            for each in limits.left(now, wall)
+            for limit in limits.left(now, wall)
         ]

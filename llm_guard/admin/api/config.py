@@ -136,12 +136,12 @@ class ConfigApi:
 
     async def _history(self, _asked: AdminRequest) -> AdminResponse:
         before = self._reloads.rollback_target
-        lines = [_line(each) for each in reversed(self._reloads.history)]
+        lines = [_line(adopted) for adopted in reversed(self._reloads.history)]
         return answer(ConfigHistory(lines, _line(before) if before is not None else None))
 
     async def _validate(self, asked: AdminRequest) -> AdminResponse:
         tried = await self._reloads.check(asked.body.text)
-        problems = [TextProblem(each.line, each.key, each.reason) for each in tried.problems]
+        problems = [TextProblem(problem.line, problem.key, problem.reason) for problem in tried.problems]
         return answer(ConfigCheck(not problems, problems, list(tried.unchecked)))
 
     async def _reload(self, asked: AdminRequest) -> AdminResponse:

@@ -114,7 +114,7 @@ class DeadLetterApi:
         self._pace_s = 1 / config.store.dead_letters.requeue_rate
         rules = (config.defaults, *config.models.values())
         self._keeps_by_itself = any(
-            each.dead_letter == "always" or each.deferred.mode in ("always", "on_failure") for each in rules
+            rule.dead_letter == "always" or rule.deferred.mode in ("always", "on_failure") for rule in rules
         )
 
     def pages(self) -> list[Endpoint]:
@@ -162,7 +162,7 @@ class DeadLetterApi:
         if before is not None and not found and await self._ask(lambda store: store.get(before)) is None:
             raise _unknown()
         oldest = None if stats.oldest_at is None else iso(stats.oldest_at)
-        return answer(DeadLettersView([dead_letter_view(each) for each in found], stats.count, stats.size, oldest))
+        return answer(DeadLettersView([dead_letter_view(call) for call in found], stats.count, stats.size, oldest))
 
     async def _one(self, asked: AdminRequest) -> AdminResponse:
         kept = await self._ask(lambda store: store.get(asked.params["id"]))
@@ -222,7 +222,7 @@ class DeadLetterApi:
 
 def _chosen(body: SelectDeadLetters, state: State | None) -> tuple[CallFilter, str]:
     """Returns the filter of the chosen calls, and their description for the audit trail. Raises Refused."""
-    if sum(each is not UNSET for each in (body.ids, body.filter, body.all)) != 1:
+    if sum(choice is not UNSET for choice in (body.ids, body.filter, body.all)) != 1:
         raise Refused(422, "invalid_body", "send exactly one of `ids`, `filter` and `all`: true")
     if body.ids is not UNSET:
         return CallFilter(state=state, ids=tuple(body.ids)), body.ids[0] if len(

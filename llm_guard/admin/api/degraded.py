@@ -93,7 +93,7 @@ class DegradedApi:
     def adopt(self, config: Config) -> None:
         """Applies a new config. Must be called before the gateway adopts it."""
         self._config = config
-        for model in [each for each in self._overrides if each is not None and each not in rules_of(config)]:
+        for model in [name for name in self._overrides if name is not None and name not in rules_of(config)]:
             self._end(model, "reload", "the new config has no `degraded` rules for it")
 
     def overrides(self) -> list[tuple[str | None, ModeOverride]]:

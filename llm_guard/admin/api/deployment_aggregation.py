@@ -14,9 +14,9 @@ _GATES = 64
 def breaker_view(group: Group, forced: BreakerOverrideView | None, now: float) -> BreakerView:
     """Returns the worst breaker's state, with sums over all. `forced`: an operator's override."""
     snapshots = [deployment.breaker.snapshot(now) for deployment in group]
-    worst = min(snapshots, key=lambda each: WORST_FIRST.index(each.state))
-    calls = sum(each.calls for each in snapshots)
-    failures = sum(each.failures for each in snapshots)
+    worst = min(snapshots, key=lambda snapshot: WORST_FIRST.index(snapshot.state))
+    calls = sum(snapshot.calls for snapshot in snapshots)
+    failures = sum(snapshot.failures for snapshot in snapshots)
     probe_at = worst.probe_at if worst.state == "open" else None
     override = forced if worst.is_forced else None
     return BreakerView(
@@ -37,23 +37,25 @@ def gate_view(group: Group, now: float) -> GateView:
     """Returns the sums of slots and calls, and the lowest rate."""
     gates = [gate for deployment in group for gate in deployment.gates.all()]
     seen = [gate.snapshot(now) for gate in islice(gates, _GATES)]
-    limits = [each.limit for each in seen if each.limit is not None]
+    limits = [gate.limit for gate in seen if gate.limit is not None]
     return GateView(
         sum(deployment.gates.in_flight for deployment in group),
         sum(limits) if limits else None,
         sum(gate.waiting for gate in gates),
-        min((each.rate for each in seen if each.rate is not None), default=None),
+        min((gate.rate for gate in seen if gate.rate is not None), default=None),
     )
 
 
 def budget_view(group: Group, now: float) -> BudgetView:
     """Returns the sum of tokens, and the lowest ratio."""
     snapshots = [deployment.budget.snapshot(now) for deployment in group]
-    return BudgetView(round(sum(each.tokens for each in snapshots), 3), min(each.ratio for each in snapshots))
+    return BudgetView(
+        round(sum(snapshot.tokens for snapshot in snapshots), 3), min(snapshot.ratio for snapshot in snapshots)
+    )
 
 
 def first_tokens(group: Group, now: float) -> Quantiles:
     """Returns the quantiles of the deployment with the most attempts."""
     snapshots = [deployment.first_tokens.snapshot(now) for deployment in group]
-    busiest = max(snapshots, key=lambda each: each.count)
+    busiest = max(snapshots, key=lambda snapshot: snapshot.count)
     return Quantiles(busiest.p50_s, busiest.p95_s, busiest.p99_s)

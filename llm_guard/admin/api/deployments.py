@@ -184,7 +184,7 @@ class DeploymentApi:
 
         def do() -> ChangeResult:
             ended = self.forces.reset(aim)
-            return ChangeResult(self._now(aim), {"was": [f"{each.aim}: {each.state}" for each in ended]})
+            return ChangeResult(self._now(aim), {"was": [f"{override.aim}: {override.state}" for override in ended]})
 
         return await self._changes.make(asked, "breakers.reset", str(aim), do)
 
@@ -200,7 +200,9 @@ class DeploymentApi:
             check_known(str(body.deployment), self._labels.keys(), "deployment")
         aim = BreakerSelector(body.deployment, body.model, body.upstream)
         if body.model is not None:
-            live = {each.model for each in self._gateway.deployments() if each.label == body.deployment}
+            live = {
+                deployment.model for deployment in self._gateway.deployments() if deployment.label == body.deployment
+            }
             check_known(body.model, {name for name in live if name is not None}, "model")
         return aim
 

@@ -53,7 +53,7 @@ class EngineApi:
 
     def views(self) -> list[EngineView]:
         """Returns the current state of all engines."""
-        return [self._view(each) for each in self._engines.seen()]
+        return [self._view(report) for report in self._engines.seen()]
 
     async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.views())

@@ -154,7 +154,7 @@ class ExplainApi:
         if (refusal := wrong_dialect(call)) is not None:
             return _refused(refusal, route)
         foreseen = predict(call, call.route, gateway.cooldowns, self._clock, self._draw)
-        outlooks = [_outlook(each, call, call.route, now) for each in foreseen]
+        outlooks = [_outlook(candidate, call, call.route, now) for candidate in foreseen]
         return Explanation(_summary(request.model, call.route, outlooks), None, route, outlooks)
 
 
@@ -224,15 +224,17 @@ def _reason(foreseen: PredictedCandidate) -> str | None:
 
 def _summary(model: str, route: Route, outlooks: list[DeploymentOutlook]) -> str:
     start = f"{model!r} matches the route {route.alias!r}"
-    by_decision = {name: [each for each in outlooks if each.decision == name] for name in get_args(PredictedUse)}
-    names = [f"{each.deployment} ({each.reason})" for each in by_decision["skipped"]]
+    by_decision = {
+        name: [outlook for outlook in outlooks if outlook.decision == name] for name in get_args(PredictedUse)
+    }
+    names = [f"{outlook.deployment} ({outlook.reason})" for outlook in by_decision["skipped"]]
     skipped = f"; skipped: {', '.join(names)}" if names else ""
-    backups = ", ".join(each.deployment for each in by_decision["backup"])
+    backups = ", ".join(outlook.deployment for outlook in by_decision["backup"])
     then = f", and {backups} if that fails" if backups else ""
     for first in by_decision["selected"]:
         return f"{start}: {first.deployment} would be tried at once{then}{skipped}."
     for first in by_decision["queued"]:
         return f"{start}: the call would wait about {took(first.queue_wait_s)} for {first.deployment}{then}{skipped}."
-    soonest = min(outlooks, key=lambda each: each.retry_after_s or 0.0)
+    soonest = min(outlooks, key=lambda outlook: outlook.retry_after_s or 0.0)
     wait = took(soonest.retry_after_s or 0.0)
     return f"{start}: no deployment is available; {soonest.deployment} will be in {wait}{skipped}."

@@ -173,18 +173,20 @@ class HealthApi:
         lately, hold = self._history.deployment(label).tally, self.hold(label)
         budget = self._settings
         return HealthSignals(
-            worst(each.breaker.state for each in group),
-            worst(each.host.state for each in group),
+            worst(deployment.breaker.state for deployment in group),
+            worst(deployment.host.state for deployment in group),
             lately.judged,
             lately.judged - lately.ok,
-            _slowest(each.latency.quantile(0.95, now) for each in group) if budget.p95 else None,
-            _slowest(each.first_tokens.quantile(0.95, now) for each in group) if budget.first_token_p95 else None,
-            max(_held_s(each, now) for each in group),
+            _slowest(deployment.latency.quantile(0.95, now) for deployment in group) if budget.p95 else None,
+            _slowest(deployment.first_tokens.quantile(0.95, now) for deployment in group)
+            if budget.first_token_p95
+            else None,
+            max(_held_s(deployment, now) for deployment in group),
             _longest(_of_credential, group, rests),
             _longest(_of_quota, group, rests),
             _longest(_of_itself, group, rests),
             None if hold is None else f"{hold.kind} by an operator",
-            next((why for each in group if (why := self._prober.why_down(each)) is not None), None),
+            next((why for deployment in group if (why := self._prober.why_down(deployment)) is not None), None),
             self._prober.why_failed(group[0].upstream.name),
             lately.calls,
             lately.refused_by,
@@ -201,7 +203,7 @@ def _with(verdicts: Mapping[str, HealthVerdict], health: HealthState) -> list[st
 
 
 def _slowest(quantiles_s: Iterable[float | None]) -> float | None:
-    return max((each for each in quantiles_s if each is not None), default=None)
+    return max((quantile_s for quantile_s in quantiles_s if quantile_s is not None), default=None)
 
 
 def _held_s(deployment: Deployment, now: float) -> float:
@@ -223,8 +225,8 @@ def _longest(
     left out. An upstream with several keys is out only as long as all of them are."""
     if not rests:
         return 0.0
-    own = ((each, each.upstream.own_credentials()) for each in group)
-    rests_s = (min(rests.get(key_of(each, key), 0.0) for key in keys) for each, keys in own if keys)
+    own = ((deployment, deployment.upstream.own_credentials()) for deployment in group)
+    rests_s = (min(rests.get(key_of(deployment, key), 0.0) for key in keys) for deployment, keys in own if keys)
     return max(rests_s, default=0.0)
 
 

@@ -129,10 +129,10 @@ class HistoryApi:
         models, deployments = self._counters.models, self._counters.deployments
         return _Counted(
             now,
-            {name: tally.of_model(each, before.models.get(name, NOTHING)) for name, each in models.items()},
+            {name: tally.of_model(counts, before.models.get(name, NOTHING)) for name, counts in models.items()},
             {
-                name: tally.of_deployment(each, before.deployments.get(name, NOTHING))
-                for name, each in deployments.items()
+                name: tally.of_deployment(counts, before.deployments.get(name, NOTHING))
+                for name, counts in deployments.items()
             },
         )
 
@@ -148,7 +148,7 @@ class HistoryApi:
         self._make_room(news)
         for name, line in self._lines.items():
             line.add(news.get(name, NOTHING), seconds)
-        others = [each for name, each in news.items() if name not in self._lines]
+        others = [counts for name, counts in news.items() if name not in self._lines]
         if others and self._others is None:
             self._others = _Line()
         if self._others is not None:
@@ -160,7 +160,7 @@ class HistoryApi:
         def weight(name: str) -> float:
             return self._lines[name].weight + news.get(name, NOTHING).calls
 
-        for name in sorted(news.keys() - self._lines.keys(), key=lambda each: (-news[each].calls, each)):
+        for name in sorted(news.keys() - self._lines.keys(), key=lambda new_name: (-news[new_name].calls, new_name)):
             if len(self._lines) >= MODELS:
                 idlest = min(self._lines, key=weight)
                 if weight(idlest) >= news[name].calls:
@@ -186,7 +186,7 @@ class _Line:
     def series(self, length: int) -> Series:
         """Returns the series, with null for the steps before the line's first."""
         points = [*[_UNKNOWN] * (length - len(self._points)), *self._points]
-        return Series(*(list(each) for each in zip(*points, strict=True))) if points else _EMPTY
+        return Series(*(list(values) for values in zip(*points, strict=True))) if points else _EMPTY
 
 
 _EMPTY = Series([], [], [], [], [], [])

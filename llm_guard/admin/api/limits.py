@@ -121,9 +121,9 @@ class LimitApi:
     def put(self, label: str, said: Mapping[str, Any]) -> None:
         """Sets limits of a label, on top of those set before."""
         self._wanted[label] = {**self._wanted.get(label, {}), **said}
-        for each in self._gateway.deployments():
-            if each.label == label:
-                self._apply(each, self._wanted[label])
+        for deployment in self._gateway.deployments():
+            if deployment.label == label:
+                self._apply(deployment, self._wanted[label])
         self._gateway.wake_waiters()
 
     def overrides(self) -> Mapping[str, _Said]:
@@ -134,7 +134,7 @@ class LimitApi:
         """Forgets deployments of names that a pattern has dropped."""
         if self._before:
             live = set(self._gateway.deployments())
-            self._before = {each: settings for each, settings in self._before.items() if each in live}
+            self._before = {deployment: settings for deployment, settings in self._before.items() if deployment in live}
 
     def apply_overrides(self, deployment: Deployment) -> None:
         """Applies changed limits to a new deployment."""
@@ -183,10 +183,10 @@ class LimitApi:
     def _end(self, label: str) -> _Said:
         """Ends the changes of a label, and returns them."""
         said = self._wanted.pop(label, {})
-        for each in [each for each in self._before if each.label == label]:
-            budget, capacity = self._before.pop(each)
-            each.budget.settings = budget
-            each.gates.adopt(capacity)
+        for deployment in [deployment for deployment in self._before if deployment.label == label]:
+            budget, capacity = self._before.pop(deployment)
+            deployment.budget.settings = budget
+            deployment.gates.adopt(capacity)
         self._gateway.wake_waiters()
         return said
 
@@ -194,9 +194,9 @@ class LimitApi:
         """Returns the current limits. Where several deployments share a label, the settings of the first and the sums
         of all."""
         groups: dict[str, list[Deployment]] = {}
-        for each in self._gateway.deployments():
-            if label in (None, each.label):
-                groups.setdefault(each.label, []).append(each)
+        for deployment in self._gateway.deployments():
+            if label in (None, deployment.label):
+                groups.setdefault(deployment.label, []).append(deployment)
         return [self._limits(name, group) for name, group in groups.items()]
 
     def _limits(self, label: str, group: list[Deployment]) -> LimitsView:
@@ -207,11 +207,11 @@ class LimitApi:
             budget.min_per_second,
             budget.max_ratio,
             budget.adaptive,
-            round(sum(each.budget.snapshot(now).tokens for each in group), 3),
+            round(sum(deployment.budget.snapshot(now).tokens for deployment in group), 3),
             capacity.concurrency,
             capacity.max_queue,
-            sum(each.gates.in_flight for each in group),
-            sum(gate.waiting for each in group for gate in each.gates.all()),
+            sum(deployment.gates.in_flight for deployment in group),
+            sum(gate.waiting for deployment in group for gate in deployment.gates.all()),
             label in self._wanted,
         )
 

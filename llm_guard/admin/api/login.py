@@ -123,8 +123,8 @@ class LoginApi:
         """Expires only the cookies that the request has: the cookie name of another token would allow to guess a weak
         one offline."""
         shown = cookies_in(asked.headers)
-        known = [each for each in self._guard().credentials if each.cookie_name in shown]
-        return _with_cookies(answer({}), [_cookie(each, "", 0, asked.headers) for each in known])
+        known = [credential for credential in self._guard().credentials if credential.cookie_name in shown]
+        return _with_cookies(answer({}), [_cookie(credential, "", 0, asked.headers) for credential in known])
 
     async def _show(self, asked: AdminRequest) -> AdminResponse:
         caller = asked.caller

@@ -203,7 +203,7 @@ class Overview:
         views = []
         for label, group in groups.items():
             views.append(self._view(label, group, verdicts[label]))
-            gates = sum(len(each.gates.all()) for each in group)
+            gates = sum(len(deployment.gates.all()) for deployment in group)
             await pauses.after(_LOOKS_OF_A_LABEL + len(group) + gates // _GATES_A_LOOK)
         return views
 
@@ -211,13 +211,13 @@ class Overview:
         now, first, upstream = self._running.clock.now(), group[0], group[0].upstream
         lately = self._history.deployment(label).tally
         counts = self._counters.deployments.get(label) or DeploymentCounts()
-        last_success = max((each.last_success_wall or 0.0 for each in group), default=0.0)
-        last_ok = max((self._running.prober.last_ok_wall(each) or 0.0 for each in group), default=0.0)
+        last_success = max((deployment.last_success_wall or 0.0 for deployment in group), default=0.0)
+        last_ok = max((self._running.prober.last_ok_wall(deployment) or 0.0 for deployment in group), default=0.0)
         return DeploymentView(
             label,
             upstream.name,
             upstream.dialect,
-            first.model if len({each.model for each in group}) == 1 else None,
+            first.model if len({deployment.model for deployment in group}) == 1 else None,
             verdict.health,
             list(verdict.why),
             sum(counts.attempts.values()),
@@ -230,7 +230,7 @@ class Overview:
             self._timestamps.of(last_success) if last_success else None,
             self._running.dials(upstream.link),
             deployment_aggregation.breaker_view(group, self._forced(label), now),
-            worst(each.host.state for each in group),
+            worst(deployment.host.state for deployment in group),
             deployment_aggregation.gate_view(group, now),
             deployment_aggregation.budget_view(group, now),
             self._health.hold(label),

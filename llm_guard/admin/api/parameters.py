@@ -41,7 +41,9 @@ def labels_of(config: Config) -> dict[str, str]:
     """Returns the upstream of each label, including those of unused patterns and of pass-through calls."""
     found = {name: name for name in config.upstreams}
     for key, model in config.models.items():
-        found.update({f"{each.upstream}/{each.model or key}": each.upstream for each in model.deployments})
+        found |= {
+            f"{deployment.upstream}/{deployment.model or key}": deployment.upstream for deployment in model.deployments
+        }
     return found
 
 
@@ -69,5 +71,7 @@ def _steps(config: Config, key: str) -> Iterator[str]:
             continue
         seen.add(key)
         model = config.models[key]
-        yield from (f"{each.upstream}/{each.model or key}" for each in model.deployments)
-        waiting += [found for each in model.fallbacks if (found := matching_key(config.models, each)) is not None]
+        yield from (f"{deployment.upstream}/{deployment.model or key}" for deployment in model.deployments)
+        waiting += [
+            found for fallback in model.fallbacks if (found := matching_key(config.models, fallback)) is not None
+        ]

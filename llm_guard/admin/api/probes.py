@@ -54,7 +54,7 @@ class ProbeApi:
     async def _probe_now(self, asked: AdminRequest) -> AdminResponse:
         wanted: str | None = asked.body.upstream
         if wanted is not None:
-            check_known(wanted, {each.upstream.name for each in self._prober.subjects()}, "probe")
+            check_known(wanted, {subject.upstream.name for subject in self._prober.subjects()}, "probe")
 
         async def do() -> ChangeResult:
             await self._prober.probe_and_wait(wanted)

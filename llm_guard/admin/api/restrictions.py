@@ -70,14 +70,18 @@ class RestrictionApi:
             left = self._restrictions.of(aim)
             if not lifted:
                 warnings.append(f"{aim}: no such restriction was in force")
-            warnings += [f"still restricted by {each.kind}: {each.cause}" for each in left if each.kind not in kinds]
+            warnings += [
+                f"still restricted by {restriction.kind}: {restriction.cause}"
+                for restriction in left
+                if restriction.kind not in kinds
+            ]
             return ChangeResult(left, {"kinds": list(kinds), "lifted": lifted}, warnings)
 
         return await self._changes.make(asked, "deployments.reset", str(aim), do)
 
     def _lift(self, aim: BreakerSelector, kinds: Iterable[Resettable]) -> tuple[list[str], list[str]]:
         """Returns what was lifted, and warnings about effects on other deployments."""
-        meant = [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
+        meant = [deployment for deployment in self._gateway.deployments() if aim.breaker(deployment) is not None]
         lifts: dict[Resettable, Callable[[list[Deployment]], list[str]]] = {
             "slow_start": self._end_slow_starts,  # before "breaker", the reset of which begins a slow start
             "breaker": self._close_breakers,
@@ -96,33 +100,37 @@ class RestrictionApi:
         if aim.upstream is None:
             hosts = lifted.get("host_breaker", ())
             warnings += [f"the host of {name} is used again by all its deployments" for name in hosts]
-        return [f"{name}: {each}" for name, found in lifted.items() for each in found], warnings
+        return [f"{name}: {label}" for name, found in lifted.items() for label in found], warnings
 
     def _end_slow_starts(self, meant: list[Deployment]) -> list[str]:
         now = self._clock.now()
-        ended = [each for each in meant if any(is_ramping(each, gate.snapshot(now).limit) for gate in each.gates.all())]
-        for each in ended:
-            each.gates.end_ramp(now)
+        ended = [
+            deployment
+            for deployment in meant
+            if any(is_ramping(deployment, gate.snapshot(now).limit) for gate in deployment.gates.all())
+        ]
+        for deployment in ended:
+            deployment.gates.end_ramp(now)
         return _names(ended)
 
     def _close_breakers(self, meant: list[Deployment]) -> list[str]:
-        closed = [each for each in meant if self._is_reset(each.breaker)]
-        for each in closed:
-            each.gates.ramp(self._clock.now(), each.breaker.settings.slow_start)
-        judged = [each for each in meant if any(each.callers.suspects())]
-        for each in judged:
-            each.callers.reset()
+        closed = [deployment for deployment in meant if self._is_reset(deployment.breaker)]
+        for deployment in closed:
+            deployment.gates.ramp(self._clock.now(), deployment.breaker.settings.slow_start)
+        judged = [deployment for deployment in meant if any(deployment.callers.suspects())]
+        for deployment in judged:
+            deployment.callers.reset()
         return _names(dict.fromkeys([*closed, *judged]))
 
     def _close_hosts(self, meant: list[Deployment]) -> list[str]:
-        names = {each.host: each.upstream.name for each in meant}
+        names = {deployment.host: deployment.upstream.name for deployment in meant}
         return [name for host, name in names.items() if self._is_reset(host)]
 
     def _end_cooldowns(self, meant: list[Deployment]) -> list[str]:
         concerned = self._cooldowns(meant)
         keys = [key for key in concerned if key[0] != "credential"]
         lifted = self._gateway.cooldowns.lift(keys, self._clock.now())
-        return _names(each for key in lifted for each in concerned[key])
+        return _names(deployment for key in lifted for deployment in concerned[key])
 
     def _end_credential_cooldowns(self, meant: list[Deployment]) -> list[str]:
         concerned = self._cooldowns(meant)
@@ -138,7 +146,7 @@ class RestrictionApi:
         for deployment in meant:
             gates = deployment.gates.all()
             seen = [gate.snapshot(now) for gate in gates]
-            if any(each.rate is not None or each.held_until is not None for each in seen):
+            if any(gate.rate is not None or gate.held_until is not None for gate in seen):
                 forgotten.append(deployment)
             for gate in gates:
                 gate.reset_pace(now)
@@ -165,11 +173,11 @@ class RestrictionApi:
 def _wanted(body: ResetDeployment) -> tuple[Resettable, ...]:
     """Returns the kinds to reset. Raises Refused where an upstream has no such kind."""
     known = _ALL if body.upstream is None else _OF_AN_UPSTREAM
-    if strange := [each for each in body.kinds or () if each not in known]:
+    if strange := [kind for kind in body.kinds or () if kind not in known]:
         raise Refused(422, "invalid_body", f"`kinds`: an upstream as a whole has no {', '.join(strange)}")
     return tuple(body.kinds or known)
 
 
 def _names(deployments: Iterable[Deployment]) -> list[str]:
     """Returns each label once, with the name under a pattern."""
-    return list(dict.fromkeys(" ".join(each.breaker_of().values()) for each in deployments))
+    return list(dict.fromkeys(" ".join(deployment.breaker_of().values()) for deployment in deployments))

@@ -62,7 +62,7 @@ def _answer(path: Path) -> AdminResponse:
 def _unless_known(answer: AdminResponse, asked: AdminRequest) -> AdminResponse:
     """Returns 304 if the browser has the current version (RFC 9110, section 13.1.2)."""
     tag = dict(answer.headers)["ETag"]
-    known = {each.strip().removeprefix("W/") for each in asked.headers.get("if-none-match", "").split(",")}
+    known = {text.strip().removeprefix("W/") for text in asked.headers.get("if-none-match", "").split(",")}
     if tag in known or "*" in known:
         return AdminResponse(b"", answer.content_type, 304, answer.headers)
     return answer

@@ -48,8 +48,8 @@ def _news(history: BreakerHistory, told: int, whose: _Facts) -> Iterator[tuple[f
     latest = history.latest()[-changes:]
     if changes > len(latest):
         yield latest[0].at, whose | {"missing": changes - len(latest)}
-    for each in latest:
-        yield each.at, whose | {"before": each.before, "after": each.after, "reason": each.why}
+    for transition in latest:
+        yield transition.at, whose | {"before": transition.before, "after": transition.after, "reason": transition.why}
 
 
 def _whose(deployment: Deployment, breaker: Breaker) -> _Facts:

@@ -128,7 +128,7 @@ class EventStream:
         messages = self._missed(asked)
         headers = [("Upgrade", "websocket"), ("Connection", "Upgrade")]
         headers.append(("Sec-WebSocket-Accept", websocket.accept(request)))
-        offered = [each.strip() for each in request.names.get("sec-websocket-protocol", "").split(",")]
+        offered = [protocol.strip() for protocol in request.names.get("sec-websocket-protocol", "").split(",")]
         if PROTOCOL in offered:
             headers.append(("Sec-WebSocket-Protocol", PROTOCOL))
         socket = EventSocket(self._texts, reply.connection)

@@ -72,14 +72,16 @@ class Authenticator:
             found = of_token(self.credentials, token)
             return None if found is None else Operator(found.name, found.role, found.is_shared)
         cookies = cookies_in(headers)
-        for each in self.credentials:
-            if each.cookie_name in cookies and each.is_cookie(cookies[each.cookie_name], wall):
-                return Operator(each.name, each.role, each.is_shared, has_cookie=True)
+        for credential in self.credentials:
+            if credential.cookie_name in cookies and credential.is_cookie(cookies[credential.cookie_name], wall):
+                return Operator(credential.name, credential.role, credential.is_shared, has_cookie=True)
         return None
 
     def _shows_anything(self, headers: Mapping[str, str]) -> bool:
         cookies = cookies_in(headers)
-        return _token_in(headers) is not None or any(each.cookie_name in cookies for each in self.credentials)
+        return _token_in(headers) is not None or any(
+            credential.cookie_name in cookies for credential in self.credentials
+        )
 
     def _check_host(self, host: str) -> None:
         name = host_name(host)
@@ -105,7 +107,7 @@ def check_json(headers: Mapping[str, str]) -> None:
 def cookies_in(headers: Mapping[str, str]) -> dict[str, str]:
     """Parses the cookies by name. `http.cookies` drops all of them if another program's cookie on this host is
     malformed."""
-    pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
+    pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
     return {name: value for name, _, value in pairs}
 
 

@@ -83,19 +83,19 @@ def credentials_of(rules: Ops, generated: str | None) -> tuple[Credential, ...]:
     """Returns all credentials of the admin API. `generated`: the token used in place of `ops.token`."""
     shared = rules.token if rules.token is not None else generated if needs_generated(rules) else None
     first = [Credential.of(OPERATOR, "operator", shared, is_shared=True)] if shared is not None else []
-    return (*first, *(Credential.of(each.name, each.role, each.token) for each in rules.tokens))
+    return (*first, *(Credential.of(token.name, token.role, token.token) for token in rules.tokens))
 
 
 def needs_generated(rules: Ops) -> bool:
     """Returns whether the config has no token that allows changes."""
-    return rules.token is None and not any(each.role == "operator" for each in rules.tokens)
+    return rules.token is None and not any(token.role == "operator" for token in rules.tokens)
 
 
 def of_token(credentials: Iterable[Credential], token: bytes) -> Credential | None:
     """Compares with every credential, also after a match, so that the time reveals nothing."""
     digest, found = _digest(token), None
-    for each in credentials:
-        found = each if each.is_token(digest) else found
+    for credential in credentials:
+        found = credential if credential.is_token(digest) else found
     return found
 
 

@@ -63,7 +63,9 @@ def with_description(pages: Iterable[Endpoint]) -> list[Endpoint]:
     """Adds the two endpoints that describe all of them."""
 
     async def give_list(_asked: AdminRequest) -> AdminResponse:
-        return answer(EndpointList([EndpointSummary(each.method, each.path, each.summary) for each in every]))
+        return answer(
+            EndpointList([EndpointSummary(endpoint.method, endpoint.path, endpoint.summary) for endpoint in every])
+        )
 
     async def give_description(_asked: AdminRequest) -> AdminResponse:
         return answer(await asyncio.to_thread(described, every))  # reads source files
@@ -116,9 +118,9 @@ def described(pages: Iterable[Endpoint]) -> dict[str, Any]:
 def _plainly_named(tree: Any) -> Any:
     """Strips module paths from the names of generic types, so that moving a class changes no generated client."""
     if isinstance(tree, dict):
-        return {_plain(key): _plain(each) if key == "$ref" else _plainly_named(each) for key, each in tree.items()}
+        return {_plain(key): _plain(value) if key == "$ref" else _plainly_named(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_plainly_named(each) for each in tree]
+        return [_plainly_named(item) for item in tree]
     return tree
 
 
@@ -191,7 +193,7 @@ def _parameters(kind: type[Struct] | None, place: str) -> Iterator[dict[str, Any
 
 def _of_a_request(schema: dict[str, Any]) -> dict[str, Any]:
     """Drops the null alternative: an absent parameter is null, and no client sends one."""
-    kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     return {**kinds[0], "description": schema.get("description", "")} if len(kinds) == 1 else schema
 
 
@@ -201,7 +203,7 @@ def _fill_in(schema: dict[str, Any], kind: type) -> None:
     written = dict(zip(names, getattr(kind, "__struct_fields__", ()), strict=True))
     for name, its_schema in schema.get("properties", {}).items():
         texts = (said.get(written.get(name, name), ""), type_text(its_schema))
-        if text := " ".join(each for each in texts if each):
+        if text := " ".join(part for part in texts if part):
             its_schema["description"] = text
     schema.update(getattr(kind, "between_fields", {}))
 
@@ -215,10 +217,10 @@ def _structs(kinds: Iterable[Any]) -> dict[str, type]:
             case StructType(cls=cls, fields=fields) | DataclassType(cls=cls, fields=fields):
                 plain = get_origin(cls) or cls  # the generic type itself, without its arguments
                 if plain.__name__ not in found or plain is not cls:
-                    left += [each.type for each in fields]
+                    left += [field.type for field in fields]
                 found[plain.__name__] = plain
-            case ListType(item_type=each) | DictType(value_type=each) | Metadata(type=each):
-                left.append(each)
+            case ListType(item_type=inner) | DictType(value_type=inner) | Metadata(type=inner):
+                left.append(inner)
             case UnionType(types=types):
                 left += types
             case _:  # a type without parts

@@ -17,15 +17,15 @@ from typing import Any
 def field_texts(kind: type) -> dict[str, str]:
     """Returns descriptions by field name, those of base classes included. Fields without one are left out."""
     found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        found |= _of_module(each.__module__).get(each.__name__, {})
+    for base in reversed(kind.__mro__):
+        found |= _of_module(base.__module__).get(base.__name__, {})
     return found
 
 
 def type_text(schema: Mapping[str, Any]) -> str:
     """Returns the description of a field's type, from the field's JSON Schema; "" if there is none."""
-    found = (each.get("description") for each in (schema, *schema.get("anyOf", ())))
-    return next((each for each in found if each), "")
+    found = (part.get("description") for part in (schema, *schema.get("anyOf", ())))
+    return next((text for text in found if text), "")
 
 
 @cache
@@ -35,7 +35,7 @@ def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
         source = inspect.getsource(sys.modules[name])
     except (KeyError, OSError, TypeError):
         return {}
-    return {each.name: _of_class(each) for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
+    return {node.name: _of_class(node) for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
 
 
 def _of_class(node: ast.ClassDef) -> dict[str, str]:

@@ -99,5 +99,5 @@ def _family(metric: Metric) -> Family:
         "counter" if metric.type == "counter" else "gauge",
         metric.documentation,
         (),
-        lambda: [((), each.value) for each in metric.samples],
+        lambda: [((), sample.value) for sample in metric.samples],
     )

@@ -71,7 +71,8 @@ class Histogram:
     def samples(self, form: Format) -> Iterator[tuple[int, str]]:
         """Yields numbers of samples, and their lines. Empty distributions are left out."""
         seen = [
-            (value, each.bounds, each.counts.copy(), each.sum, _exemplars(each, form)) for value, each in self.read()
+            (value, distribution.bounds, distribution.counts.copy(), distribution.sum, _exemplars(distribution, form))
+            for value, distribution in self.read()
         ]
         for value, bounds, counts, total, exemplars in seen:
             upto = tuple(accumulate(counts))
@@ -104,8 +105,8 @@ def wanted(accept: str) -> Format:
     """Returns the format that an Accept header prefers (RFC 9110, section 12.5.1); the text format if both are
     equal."""
     weights: dict[str, float] = {}
-    for each in accept.lower().split(","):
-        media, *texts = each.split(";")
+    for part in accept.lower().split(","):
+        media, *texts = part.split(";")
         parameters = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in texts)}
         form = _MEDIA_TYPES.get(media.strip())
         if form == "openmetrics" and parameters.get("version", "").strip('"') not in _OPENMETRICS_VERSIONS:

@@ -67,8 +67,8 @@ class StateMetrics:
                 yield
                 looks = 0
         health = []
-        for each in self._health():
-            health.append(each)
+        for verdict in self._health():
+            health.append(verdict)
             looks += _LOOKS_TO_JUDGE
             if looks >= _LOOKS:
                 yield
@@ -139,7 +139,7 @@ class StateMetrics:
 
     def _connections(self) -> list[Row]:
         names = ("calls", "ops")
-        return [((name,), each.count) for name, each in zip(names, self._running.listeners(), strict=False)]
+        return [((name,), listener.count) for name, listener in zip(names, self._running.listeners(), strict=False)]
 
     def _dials(self) -> list[Row]:
         upstreams = self._gateway.table.upstreams

@@ -112,15 +112,17 @@ def engine_metrics(engines: Engines) -> tuple[Family, ...]:
     return (
         Family(
             "llm_guard_engine_state", "gauge", "1 for the state an engine is in.", ("engine", "state"),
-            lambda: (((each.name, name), int(name == each.now.state)) for each in engines.seen() for name in _STATES),
+            lambda: [
+                ((report.name, name), int(name == report.now.state)) for report in engines.seen() for name in _STATES
+            ],
         ),
         Family(
             "llm_guard_engine_restarts", "counter", "Finished restarts of an engine.",
             ("engine", "outcome"),
             lambda: [
-                ((each.name, outcome), count)
-                for each in engines.seen()
-                for outcome, count in (("ok", each.now.restarts_ok), ("failed", each.now.restarts_failed))
+                ((report.name, outcome), count)
+                for report in engines.seen()
+                for outcome, count in (("ok", report.now.restarts_ok), ("failed", report.now.restarts_failed))
             ],
         ),
     )  # fmt: skip

@@ -81,9 +81,9 @@ class BreakerOverrides:
     def reset(self, aim: BreakerSelector) -> list[BreakerOverride]:
         """Ends the overrides of an aim, including those on single names under a label, and returns them. The breakers
         start closed with no failures, or in the state that the config sets."""
-        ended = [each for each in self._forces.values() if each.aim == aim or _covers(aim, each.aim)]
-        for each in ended:
-            del self._forces[each.aim]
+        ended = [force for force in self._forces.values() if force.aim == aim or _covers(aim, force.aim)]
+        for force in ended:
+            del self._forces[force.aim]
         self._release(self._meant(aim), "reset by an operator")
         return ended
 
@@ -97,25 +97,25 @@ class BreakerOverrides:
     def covering(self, aim: BreakerSelector) -> BreakerOverride | None:
         """Returns the override of a whole label that would force a single name's breaker again after a reset of that
         name."""
-        return next((each for each in self._forces.values() if _covers(each.aim, aim)), None)
+        return next((force for force in self._forces.values() if _covers(force.aim, aim)), None)
 
     def closed_labels(self) -> AbstractSet[str]:
         """Returns labels that are forced open as a whole."""
         return {
-            each.aim.deployment
-            for each in self._forces.values()
-            if each.state == "forced_open" and each.aim.deployment is not None and each.aim.model is None
+            force.aim.deployment
+            for force in self._forces.values()
+            if force.state == "forced_open" and force.aim.deployment is not None and force.aim.model is None
         }
 
     def closed_upstreams(self) -> AbstractSet[str]:
         """Returns upstreams with a host that is forced open."""
-        forced = (each.aim.upstream for each in self._forces.values() if each.state == "forced_open")
+        forced = (force.aim.upstream for force in self._forces.values() if force.state == "forced_open")
         return {name for name in forced if name is not None}
 
     def forced(self, label: str) -> BreakerOverrideView | None:
         """Returns the override of a label, or else of a name under it."""
-        meant = [each for each in self._forces.values() if each.aim.deployment == label]
-        force = min(meant, key=lambda each: each.aim.model is not None, default=None)
+        meant = [force for force in self._forces.values() if force.aim.deployment == label]
+        force = min(meant, key=lambda force: force.aim.model is not None, default=None)
         if force is None:
             return None
         until = None if force.until is None else iso(self._clock.wall() + force.until - self._clock.now())
@@ -125,7 +125,7 @@ class BreakerOverrides:
         """Ends overrides that have expired, or that a reload has overruled."""
         if not self._forces:
             return
-        for force in [each for each in self._forces.values() if each.until is not None and now >= each.until]:
+        for force in [force for force in self._forces.values() if force.until is not None and now >= force.until]:
             self._end(force, "expiry", "the override expired")
         for force in {force for breaker, force in self._taken.items() if breaker.state != force.state}:
             self._end(force, "reload", "the new config sets another state")
@@ -133,7 +133,7 @@ class BreakerOverrides:
 
     def apply_overrides(self, deployment: Deployment) -> None:
         """Applies overrides to a deployment that is new or has just been released: others may cover it too."""
-        for force in sorted(self._forces.values(), key=lambda each: each.aim.model is None):
+        for force in sorted(self._forces.values(), key=lambda force: force.aim.model is None):
             breaker = force.aim.breaker(deployment)
             if breaker is not None and breaker not in self._taken:
                 self._take(breaker, force)
@@ -146,8 +146,8 @@ class BreakerOverrides:
 
     def _meant(self, aim: BreakerSelector) -> list[tuple[Deployment, Breaker]]:
         """Returns the selected deployments and breakers; deployments of one upstream share its breaker."""
-        found = ((each, aim.breaker(each)) for each in self._gateway.deployments())
-        return [(each, breaker) for each, breaker in found if breaker is not None]
+        found = ((deployment, aim.breaker(deployment)) for deployment in self._gateway.deployments())
+        return [(deployment, breaker) for deployment, breaker in found if breaker is not None]
 
     def _take(self, breaker: Breaker, force: BreakerOverride) -> None:
         breaker.force(force.state, self._clock.now())
@@ -179,7 +179,7 @@ class BreakerOverrides:
     def _forget_lost(self) -> None:
         """Forgets breakers that no longer exist: patterns drop names, reloads drop deployments."""
         deployments = self._gateway.deployments()
-        live = {breaker for each in deployments for breaker in (each.breaker, each.host)}
+        live = {breaker for deployment in deployments for breaker in (deployment.breaker, deployment.host)}
         self._taken = {breaker: force for breaker, force in self._taken.items() if breaker in live}
 
 

@@ -27,18 +27,18 @@ class MaintenanceHolds:
     def put(self, label: str, hold: MaintenanceHold) -> None:
         """Adds a hold, in place of the previous one."""
         self._holds[label] = hold
-        for each in self._gateway.deployments():
-            if each.label == label:
-                each.hold = hold
+        for deployment in self._gateway.deployments():
+            if deployment.label == label:
+                deployment.hold = hold
 
     def end(self, label: str) -> MaintenanceHold | None:
         """Ends a hold and returns it, None if there was none. Calls return gradually (slow start)."""
         hold = self._holds.pop(label, None)
         now = self._clock.now()
-        for each in self._gateway.deployments():
-            if each.label == label and each.hold is not None:
-                each.hold = None
-                each.gates.ramp(now, each.breaker.settings.slow_start)
+        for deployment in self._gateway.deployments():
+            if deployment.label == label and deployment.hold is not None:
+                deployment.hold = None
+                deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
         self._gateway.wake_waiters()
         return hold
 

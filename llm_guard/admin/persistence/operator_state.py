@@ -139,13 +139,13 @@ class OperatorState:
         return SavedState(
             alerts=self._alerts.kept(),
             silences=[
-                SavedSilence(each.alert, each.subject, offset_s + each.until, each.reason, each.who)
-                for each in self._alerts.silences()
+                SavedSilence(silence.alert, silence.subject, offset_s + silence.until, silence.reason, silence.who)
+                for silence in self._alerts.silences()
             ],
-            forces=[_kept_force(each, offset_s) for each in self._controls.forces.all()],
-            holds=[_kept_hold(label, each, offset_s) for label, each in self._controls.holds.all()],
+            forces=[_kept_force(force, offset_s) for force in self._controls.forces.all()],
+            holds=[_kept_hold(label, hold, offset_s) for label, hold in self._controls.holds.all()],
             limits=[SavedLimits(label, said) for label, said in limits.items()],
-            modes=[_kept_mode(model, each, offset_s) for model, each in self._degraded.overrides()],
+            modes=[_kept_mode(model, override, offset_s) for model, override in self._degraded.overrides()],
             stopped=self._engines.stopped(),
             log_levels=sorted(LEVELS.overrides()),
             config=current.digest if limits or is_rolled_back else None,
@@ -157,17 +157,17 @@ class OperatorState:
         """Restores a snapshot, before the first call. Overrides that have ended meanwhile are noted in the audit
         trail."""
         offset_s = self._offset()
-        for each in kept.silences:
+        for silence in kept.silences:
             self._alerts.try_silence(
-                Silence(each.alert, each.subject, each.until - offset_s, each.reason, each.who)
+                Silence(silence.alert, silence.subject, silence.until - offset_s, silence.reason, silence.who)
             )  # fmt: skip
         self._alerts.recall(kept.alerts)
         self._controls.recall(
-            [_force(each, offset_s) for each in kept.forces], [_hold(each, offset_s) for each in kept.holds]
+            [_force(force, offset_s) for force in kept.forces], [_hold(hold, offset_s) for hold in kept.holds]
         )
-        self._degraded.recall([_mode(each, offset_s) for each in kept.modes])
+        self._degraded.recall([_mode(mode, offset_s) for mode in kept.modes])
         self._engines.recall(kept.stopped)
-        self._gateway.quotas.restore_days((each.name, each.day, each.tokens) for each in kept.clients)
+        self._gateway.quotas.restore_days((client.name, client.day, client.tokens) for client in kept.clients)
         self._recall_config(kept)
         for name in kept.log_levels:
             self._changes.note("start", "log-levels.reset", name or "all", "the gateway was restarted", {})
@@ -179,7 +179,7 @@ class OperatorState:
         now = self._clock.now()
         if now - self._clients_at >= _CLIENTS_EVERY_S or self._gateway.is_closed:
             self._clients_at = now
-            self._clients = [SavedClient(*each) for each in self._gateway.quotas.days()]
+            self._clients = [SavedClient(*day) for day in self._gateway.quotas.days()]
         return self._clients
 
     def _recall_config(self, kept: SavedState) -> None:
@@ -190,16 +190,16 @@ class OperatorState:
         if kept.is_rolled_back and not is_same:
             why, detail = "the gateway was restarted with the config file", {"was": kept.config, "digest": digest}
             self._changes.note("start", "config.reload", str(self._reloads.path), why, detail)
-        for each in kept.limits:
+        for limit in kept.limits:
             if is_same:
-                self._limits.put(each.label, each.said)
+                self._limits.put(limit.label, limit.said)
             else:
                 self._changes.note(
                     "start",
                     "limits.reset",
-                    each.label,
+                    limit.label,
                     "the gateway was restarted with another config",
-                    {"was": each.said},
+                    {"was": limit.said},
                 )
 
     def _offset(self) -> float:

@@ -66,16 +66,16 @@ def of_gates(
     latest attempt began, which took the last slot if it is full. `is_limit_changed`: an operator has changed the
     limit."""
     seen = [gate.snapshot(moment.now) for gate in deployment.gates.all()]
-    paced = [each for each in seen if each.rate is not None]
-    held = [each for each in seen if each.held_until is not None]
-    full = [each for each in seen if each.limit is not None and (each.in_flight >= each.limit or each.waiting)]
+    paced = [gate for gate in seen if gate.rate is not None]
+    held = [gate for gate in seen if gate.held_until is not None]
+    full = [gate for gate in seen if gate.limit is not None and (gate.in_flight >= gate.limit or gate.waiting)]
     if paced:
         yield _paced(deployment, paced, len(seen), moment)
-    if throttled := [each for each in seen if each.throttle.rate is not None]:
+    if throttled := [gate for gate in seen if gate.throttle.rate is not None]:
         yield _throttled(deployment, throttled, len(seen), moment)
     if held:
         yield _held(deployment, held, len(seen), moment)
-    if full and all(is_ramping(deployment, each.limit) for each in full):
+    if full and all(is_ramping(deployment, gate.limit) for gate in full):
         yield _ramping(deployment, full, moment)
     elif full:
         yield _full(deployment, full, moment.iso(full_since), is_limit_changed=is_limit_changed)
@@ -92,7 +92,7 @@ def of_cooldowns(
     for key, found in concerned.items():
         upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
         groups.setdefault((upstream, model, _own_name(key, found[0])), []).append(cooldowns[key])
-        labels[upstream, model] = {each.label: each for each in found}
+        labels[upstream, model] = {deployment.label: deployment for deployment in found}
     for (upstream, model, own), group in groups.items():
         if model is None:
             yield _cooling_credential(upstream, group, own, moment)
@@ -145,7 +145,7 @@ def _own_name(key: CooldownKey, deployment: Deployment) -> str | None:
 def _shut(
     seen: BreakerSnapshot, kind: RestrictionKind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
 ) -> Restriction:
-    opened = next((each for each in reversed(seen.latest) if each.after == "open"), None)
+    opened = next((transition for transition in reversed(seen.latest) if transition.after == "open"), None)
     is_host = kind == "host_breaker"
     is_open = seen.state == "open"
     return Restriction(
@@ -167,14 +167,14 @@ def _shut(
 
 
 def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
-    slowest = min(paced, key=lambda each: each.rate or inf)
+    slowest = min(paced, key=lambda gate: gate.rate or inf)
     cause = (
         "its rate limit is nearly used up, by the headers of its responses"
         if slowest.rate_cause == "headers"
         else "its provider responded 429 to a higher rate"
     )
     probing = "; one call tests a higher rate now" if slowest.is_probing else ""
-    since = min((each.rate_since for each in paced if each.rate_since is not None), default=None)
+    since = min((gate.rate_since for gate in paced if gate.rate_since is not None), default=None)
     return Restriction(
         "pace",
         deployment.label,
@@ -193,14 +193,14 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
 
 
 def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
-    slowest = min((each.throttle for each in throttled), key=lambda each: each.rate or inf)
+    slowest = min((gate.throttle for gate in throttled), key=lambda throttle: throttle.rate or inf)
     return Restriction(
         "throttle",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
         f"limited to {slowest.rate:.3g} calls per second{_on_some(len(throttled), of)}: {_WHY[slowest.phase]}",
-        moment.iso(min((each.throttle.since for each in throttled if each.throttle.since is not None), default=None)),
+        moment.iso(min((gate.throttle.since for gate in throttled if gate.throttle.since is not None), default=None)),
         None,
         "The limit rises while calls wait and do not fail, and ends if a lower rate does not reduce failures.",
         _waiting(throttled),
@@ -211,9 +211,9 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
 
 
 def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment: Moment) -> Restriction:
-    since = min((each.held_since for each in held if each.held_since is not None), default=None)
-    until = max(each.held_until or 0.0 for each in held)
-    probing = "; one call tests now whether it has ended" if any(each.is_probing for each in held) else ""
+    since = min((gate.held_since for gate in held if gate.held_since is not None), default=None)
+    until = max(gate.held_until or 0.0 for gate in held)
+    probing = "; one call tests now whether it has ended" if any(gate.is_probing for gate in held) else ""
     return Restriction(
         "provider_pause",
         deployment.label,
@@ -253,7 +253,7 @@ def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Momen
 def _full(
     deployment: Deployment, full: Sequence[GateSnapshot], since: str | None, *, is_limit_changed: bool
 ) -> Restriction:
-    in_flight, limit = sum(each.in_flight for each in full), sum(each.limit or 0 for each in full)
+    in_flight, limit = sum(gate.in_flight for gate in full), sum(gate.limit or 0 for gate in full)
     settings = deployment.gates.settings
     body: LiftBody = {"deployment": deployment.label}
     if is_limit_changed:
@@ -278,14 +278,14 @@ def _full(
 
 
 def _cooling(deployment: Deployment, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
-    last = max(cooldowns, key=lambda each: each.until)
+    last = max(cooldowns, key=lambda cooldown: cooldown.until)
     return Restriction(
         "cooldown",
         deployment.label,
         _model(deployment),
         deployment.upstream.name,
         f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
-        moment.iso(min(each.since for each in cooldowns)),
+        moment.iso(min(cooldown.since for cooldown in cooldowns)),
         moment.iso(last.until),
         "Calls are sent again at that time.",
         0,
@@ -296,7 +296,7 @@ def _cooling(deployment: Deployment, cooldowns: Sequence[Cooldown], own: str | N
 
 
 def _cooling_credential(upstream: str, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
-    last = max(cooldowns, key=lambda each: each.until)
+    last = max(cooldowns, key=lambda cooldown: cooldown.until)
     whose = f"the credential of {upstream} is in cooldown: " if own is not None else ""
     return Restriction(
         "credential_cooldown",
@@ -304,7 +304,7 @@ def _cooling_credential(upstream: str, cooldowns: Sequence[Cooldown], own: str |
         None,
         upstream,
         f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
-        moment.iso(min(each.since for each in cooldowns)),
+        moment.iso(min(cooldown.since for cooldown in cooldowns)),
         moment.iso(last.until),
         "Calls are sent again at that time.",
         0,
@@ -326,7 +326,7 @@ def _model(deployment: Deployment) -> str | None:
 
 
 def _waiting(gates: Iterable[GateSnapshot]) -> int:
-    return sum(sum(each.waiting.values()) for each in gates)
+    return sum(sum(gate.waiting.values()) for gate in gates)
 
 
 def _on_some(count: int, of: int) -> str:

@@ -89,9 +89,9 @@ def of_modes(view: DegradedView) -> Iterator[Restriction]:
     """Yields the degraded modes, in which calls wait less and fallback responses are sent early."""
     if view.gateway.is_degraded:
         yield _mode(view.gateway, None)
-    for each in view.models:
-        if each.is_degraded and each.by != "gateway":
-            yield _mode(each, each.model)
+    for mode in view.models:
+        if mode.is_degraded and mode.by != "gateway":
+            yield _mode(mode, mode.model)
 
 
 def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Moment) -> Restriction:

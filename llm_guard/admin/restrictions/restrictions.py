@@ -98,8 +98,8 @@ class Restrictions:
             found += self._own(deployment, latest, moment)
             gates = len(deployment.gates.all())
             await pauses.after(_LOOKS_OF_A_DEPLOYMENT + gates // _GATES_A_LOOK)
-        for each in self._shared(deployments, moment):
-            found.append(each)
+        for restriction in self._shared(deployments, moment):
+            found.append(restriction)
             await pauses.after(_LOOKS_OF_A_DEPLOYMENT)
         return found
 
@@ -110,16 +110,17 @@ class Restrictions:
         found = [*self._said(moment), *self._shared(deployments, moment)]
         for deployment in deployments if aim.upstream is None else ():
             found += self._own(deployment, latest, moment)
-        labels, upstreams = {each.label for each in deployments}, {each.upstream.name for each in deployments}
+        labels = {deployment.label for deployment in deployments}
+        upstreams = {deployment.upstream.name for deployment in deployments}
         return [
-            each
-            for each in found
-            if (each.deployment in labels and aim.model in (None, each.model) and aim.upstream is None)
-            or (each.deployment is None and each.upstream in upstreams)
+            restriction
+            for restriction in found
+            if (restriction.deployment in labels and aim.model in (None, restriction.model) and aim.upstream is None)
+            or (restriction.deployment is None and restriction.upstream in upstreams)
         ]
 
     def _meant(self, aim: BreakerSelector) -> list[Deployment]:
-        return [each for each in self._gateway.deployments() if aim.breaker(each) is not None]
+        return [deployment for deployment in self._gateway.deployments() if aim.breaker(deployment) is not None]
 
     def _moment(self) -> Moment:
         return Moment(self._clock.now(), self._clock.wall())
@@ -149,7 +150,7 @@ class Restrictions:
 
     def _of_clients(self, moment: Moment) -> Iterator[Restriction]:
         for name, limits in self._gateway.quotas.by_name.items():
-            left = {each.limit: each for each in limits.left(moment.now, moment.wall)}
+            left = {limit.limit: limit for limit in limits.left(moment.now, moment.wall)}
             for refusing in limits.refusing(moment.now):
                 if refusing.limit in left:
                     yield of_operators.of_client_limit(name, left[refusing.limit], refusing, moment)
@@ -185,7 +186,7 @@ class Restrictions:
 
     def _shared(self, deployments: tuple[Deployment, ...] | list[Deployment], moment: Moment) -> Iterator[Restriction]:
         """Yields the restrictions that several deployments share: those of hosts and credentials."""
-        for deployment in {each.host: each for each in deployments}.values():
+        for deployment in {deployment.host: deployment for deployment in deployments}.values():
             yield from of_deployments.of_host(deployment, moment)
         cooldowns = self._gateway.cooldowns
         if moment.now < cooldowns.quiet_from:

@@ -105,7 +105,7 @@ def _call_facts(call: Call) -> dict[str, Value]:
         "llm_guard.outcome": call.outcome,
         "llm_guard.attempts": len(call.attempts),
         "llm_guard.client": call.client_key,
-        "llm_guard.skipped": [f"{each.deployment}: {each.why}" for each in call.skipped] or None,
+        "llm_guard.skipped": [f"{skipped.deployment}: {skipped.why}" for skipped in call.skipped] or None,
         "llm_guard.gave_up": call.gave_up,
     }
     if call.route is not None:
@@ -172,7 +172,7 @@ def _status(attempt: Attempt) -> int | None:
 
 
 def _who_answered(call: Call) -> Attempt | None:
-    return next((each for each in reversed(call.attempts) if each.answered_at is not None), None)
+    return next((attempt for attempt in reversed(call.attempts) if attempt.answered_at is not None), None)
 
 
 @lru_cache(maxsize=256)

@@ -78,7 +78,7 @@ class AttemptLoop:
 
     async def _resume(self, selector: CandidateSelector, target: Target, failure: Failure) -> Delivered | Exhausted:
         """Continues a call like `run` after the answer of `target` has died with this failure."""
-        candidate = next(each for each in selector.candidates.all() if selector.target(each) is target)
+        candidate = next(candidate for candidate in selector.candidates.all() if selector.target(candidate) is target)
         selector.tried_since = self._clock.now()  # the time before a fallback to another model begins again
         step = self._decide(selector, candidate, failure)
         if isinstance(step, GiveUp):
@@ -130,7 +130,7 @@ class AttemptLoop:
         attempt = Attempt(target, now, call.id, budgets, call.is_stream, lease.breaker, first_s, ends_by)
         attempt.key = lease.key
         if call.attempts or call.skipped:
-            attempt.is_retry = any(each.target is target for each in call.attempts)
+            attempt.is_retry = any(earlier.target is target for earlier in call.attempts)
             attempt.is_fallback = not attempt.is_retry
         if call.recovery is not None:
             attempt.resume_mode = call.recovery.resume_mode(target)
@@ -279,8 +279,8 @@ def _has_timed_out_again(call: Call, failure: Failure) -> bool:
     paid for each time and never arrive. A configured limit is different: it says when a deployment hangs."""
     if failure.limit not in ("attempt", "first_token"):
         return False
-    ended = [each for each in call.attempts if each.failure is not None and each.failure.limit == failure.limit]
-    return len(ended) > 1 and not any(each.target.timeouts.is_configured(failure.limit) for each in ended)
+    ended = [past for past in call.attempts if past.failure is not None and past.failure.limit == failure.limit]
+    return len(ended) > 1 and not any(past.target.timeouts.is_configured(failure.limit) for past in ended)
 
 
 def _other_mode(call: Call, failure: Failure) -> Retry | None:
@@ -292,7 +292,7 @@ def _other_mode(call: Call, failure: Failure) -> Retry | None:
 
 
 def _attempt_of(call: Call, failure: Failure) -> Attempt | None:
-    return next((each for each in call.attempts if each.failure is failure), None)
+    return next((attempt for attempt in call.attempts if attempt.failure is failure), None)
 
 
 def _after_others(step: Retry | ChangeKey | FallBack) -> FallBack:
@@ -328,10 +328,10 @@ def _because(why: str, call: Call) -> str:
 
 def _nobody_asked(selector: CandidateSelector) -> Exhausted:
     """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
-    soonest = min(selector.rejected, key=lambda each: each.wait_s)
+    soonest = min(selector.rejected, key=lambda rejection: rejection.wait_s)
     if isinstance(soonest, Unavailable) and soonest.rest is not None:
         return Exhausted(soonest.rest, None, "in cooldown", is_cooldown=True)
-    names = ", ".join(each.deployment for each in selector.call.skipped)
+    names = ", ".join(skipped.deployment for skipped in selector.call.skipped)
     if isinstance(soonest, AtCapacity):
         message = f"{names}: at capacity, too many calls are waiting; retry in {_for_people(soonest.wait_s)}"
         refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)

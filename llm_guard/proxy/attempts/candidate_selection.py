@@ -87,7 +87,7 @@ class CandidateSelector:
             if any(wait.is_for_turn for wait in waits) and self.candidates.release():
                 continue  # another deployment may have room: try those before queueing here
             if waits:
-                wait = min(waits, key=lambda each: each.seconds)
+                wait = min(waits, key=lambda wait: wait.seconds)
                 lease = await self._pass_timed(wait)
                 if lease is not None:
                     return wait.candidate, lease

@@ -147,11 +147,16 @@ class AttemptRunner:
     def _note_refused_keys(self, call: Call, served: Attempt, now: float) -> None:
         """Counts earlier refusals of other keys against those keys: this call was served, so it was not at fault."""
         upstream = served.target.deployment.upstream
-        for each in call.attempts:
-            theirs = each.target.deployment.upstream
-            if each.gave_way and each.failure is not None and each.target.model is not None and theirs is upstream:
-                credential = credential_of(call, each.target, each.key)
-                self._cooldowns.note_refused_alone(credential, each.target.model, each.failure, now)
+        for attempt in call.attempts:
+            theirs = attempt.target.deployment.upstream
+            if (
+                attempt.gave_way
+                and attempt.failure is not None
+                and attempt.target.model is not None
+                and theirs is upstream
+            ):
+                credential = credential_of(call, attempt.target, attempt.key)
+                self._cooldowns.note_refused_alone(credential, attempt.target.model, attempt.failure, now)
 
 
 class _Hedge:

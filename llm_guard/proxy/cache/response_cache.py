@@ -176,8 +176,8 @@ def _key(call: Call, rules: CacheSettings) -> bytes | None:
 
 
 def _targets(route: Route) -> tuple[str, ...]:
-    own = (each for each in route.targets if each.alias == route.alias)
-    return tuple(f"{each.deployment.upstream.base_url} {each.model or ''}" for each in own)
+    own = (target for target in route.targets if target.alias == route.alias)
+    return tuple(f"{target.deployment.upstream.base_url} {target.model or ''}" for target in own)
 
 
 def _caller(call: Call) -> tuple[str, ...]:

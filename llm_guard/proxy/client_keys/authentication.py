@@ -28,8 +28,8 @@ class Clients:
 
     def __init__(self, config: Config) -> None:
         keys = config.server.client_keys
-        self._known = {digest(each.key): each for each in keys}
-        self._scopes = {each.name: KeyScope(each.allow.models, each.allow.paths) for each in keys}
+        self._known = {digest(key.key): key for key in keys}
+        self._scopes = {key.name: KeyScope(key.allow.models, key.allow.paths) for key in keys}
 
     def admit(self, call: Call, fields: RequestFields) -> Refusal | None:
         """Sets the call's client key and priority. Refuses an unknown key, and a path that the key does not allow.
@@ -104,7 +104,7 @@ def _sent_to(table: RouteTable, model: str, upstream: str | None) -> ModelLocati
         return "nowhere"
     if upstream is None:
         return "here"
-    is_here = any(each.deployment.upstream.name == upstream and each.model == model for each in route.targets)
+    is_here = any(target.deployment.upstream.name == upstream and target.model == model for target in route.targets)
     return "here" if is_here else "elsewhere"
 
 

@@ -27,7 +27,7 @@ def filter_models(call: Call, served: Delivered, table: RouteTable, clock: Clock
     entries = answer.get("data") if answer is not None else None
     if answer is None or not isinstance(entries, list):
         return unreadable(served, clock)
-    kept = [each for each in entries if _may_see(call, table, each)]
+    kept = [entry for entry in entries if _may_see(call, table, entry)]
     return with_object(served, filtered(answer, kept))
 
 

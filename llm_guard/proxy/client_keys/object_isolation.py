@@ -138,9 +138,9 @@ class ObjectIsolation:
         return False
 
     def _check_all(self, call: Call, ids: Iterable[str]) -> Refusal | None:
-        for each in ids:
-            if not self._is_own(call, each):
-                return _missing(f"no such object: {each!r}")
+        for object_id in ids:
+            if not self._is_own(call, object_id):
+                return _missing(f"no such object: {object_id!r}")
         return None
 
     def _is_own(self, call: Call, object_id: str) -> bool:
@@ -184,7 +184,7 @@ class ObjectIsolation:
             if answer is None or not isinstance(entries, list):
                 return unreadable(served, self._clock)
             pages, size = pages + 1, len(entries) if size is None else size
-            kept = [each for each in entries if self._may_see(call, each)]
+            kept = [entry for entry in entries if self._may_see(call, entry)]
             query = _next_query(call, asked, entries) if answer.get("has_more") is True else None
             if not kept and query is not None and pages == _MOST_PAGES:
                 if self._objects.owners.has_objects(call.client_key or ""):
@@ -203,8 +203,8 @@ class ObjectIsolation:
     ) -> Delivered:
         """Returns a page of the caller's own entries, no longer than the provider's first page."""
         upstream = served.attempt.target.deployment.upstream.name
-        for each in kept[:size]:
-            self._note(call, upstream, known_by(ObjectPath("", "use"), each))
+        for entry in kept[:size]:
+            self._note(call, upstream, known_by(ObjectPath("", "use"), entry))
         if "has_more" in answer:
             answer["has_more"] = len(kept) > size or (answer["has_more"] is True and bool(kept))
         return with_object(served, filtered(answer, kept[:size]))

@@ -131,11 +131,11 @@ def _prompt_tokens(call: Call) -> int:
 def _refusal(call: Call, name: str, exceeded: Exceeded, left: Iterable[LimitLeft], wall: float) -> Refusal:
     dialect = DIALECTS[call.dialect]
     headers: list[tuple[str, str]] = []
-    for each in left:
+    for limit in left:
         headers += dialect.limit_headers(
-            _HEADER_NAMES[each.limit], f"{each.allowed:g}", str(int(each.left)), each.reset_s, wall
+            _HEADER_NAMES[limit.limit], f"{limit.allowed:g}", str(int(limit.left)), limit.reset_s, wall
         )
-    said = ", ".join(f"{int(each.left)} of {each.allowed:g} {_NAMES_IN_TEXT[each.limit]} left" for each in left)
+    said = ", ".join(f"{int(limit.left)} of {limit.allowed:g} {_NAMES_IN_TEXT[limit.limit]} left" for limit in left)
     wait_s = exceeded.retry_after_s
     if wait_s is None:
         then = f"this call needs about {estimated_tokens(call)} tokens, which is more than a whole day's"

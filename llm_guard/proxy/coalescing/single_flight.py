@@ -68,14 +68,14 @@ class SingleFlight:
     def is_fit_for(self, call: Call) -> bool:
         """Returns whether this call would make the same request: by the same route (a reload may have replaced it), and
         not queued at a lower priority than the call's own."""
-        is_waiting = not self.tape.status and all(each.ended_at is not None for each in self.call.attempts)
+        is_waiting = not self.tape.status and all(attempt.ended_at is not None for attempt in self.call.attempts)
         return self.call.route is call.route and not (is_waiting and call.priority < self.call.priority)
 
     @property
     def has_said_all(self) -> bool:
         """True once the stream's terminal event has arrived, though perhaps not the end of the body: SDKs leave at that
         event."""
-        watches = (each.watch for each in self.call.attempts if each.watch is not None)
+        watches = (attempt.watch for attempt in self.call.attempts if attempt.watch is not None)
         return any(watch.has_ended and watch.error is None for watch in watches)
 
     def follow(self, call: Call, *, is_own: bool) -> Waiter:

@@ -63,7 +63,7 @@ class ConnectionPool:
     @property
     def count(self) -> int:
         """Number of connections in use or kept alive."""
-        return len(self._living) + sum(each.count for each in (*self._proxied.values(), *self._retired))
+        return len(self._living) + sum(origin.count for origin in (*self._proxied.values(), *self._retired))
 
     def trust(self, upstream: str, tls: ssl.SSLContext) -> None:
         """Replaces the certificates of an upstream: new connections use these, and old connections take no further

@@ -142,7 +142,7 @@ class Origin:
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        for connection in [each for each in self._idle if each.expires_at <= now]:
+        for connection in [connection for connection in self._idle if connection.expires_at <= now]:
             del self._idle[connection]
             connection.abort()
         self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
@@ -187,8 +187,8 @@ class Origin:
         families: dict[int, list[AddrInfoType]] = {}
         for address in self._addresses:
             families.setdefault(address[0], []).append(address)
-        starts = [(each, self._turn % len(each)) for each in families.values()]
-        return [address for each, start in starts for address in (*each[start:], *each[:start])]
+        starts = [(family, self._turn % len(family)) for family in families.values()]
+        return [address for family, start in starts for address in (*family[start:], *family[:start])]
 
     async def _look_up(self) -> None:
         try:

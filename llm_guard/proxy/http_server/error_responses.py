@@ -59,7 +59,7 @@ async def pass_on(
     is_wait_ours = failure.retry_after_s is not None or answer.status >= 500
     replaced = _ON_RETRYING if is_wait_ours else _OURS_ALWAYS
     kept = [pair for pair in header_rules.to_client(answer.headers) if pair[0].lower() not in replaced]
-    said_by = (each.target.deployment.label for each in call.attempts if each.failure is failure)
+    said_by = (attempt.target.deployment.label for attempt in call.attempts if attempt.failure is failure)
     kept += [*header_rules.ours(call, next(said_by, None)), ("x-should-retry", "false")]
     if call.refused_by is not None:
         kept.append(("x-llm-guard-refused-by", call.refused_by))

@@ -99,7 +99,7 @@ class Listener:
         if self._sweeper is None:
             self._sweep()
         if len(self._connections) >= self.settings.max_connections:
-            longest = next((each for each in self.idle if not each.unsent_bytes), None)
+            longest = next((idle for idle in self.idle if not idle.unsent_bytes), None)
             if longest is None:
                 self.refused += 1
                 return False
@@ -132,5 +132,5 @@ class Listener:
         swept_at, self._swept_at = self._swept_at, self._clock.now()
         self.now += min(self._swept_at - swept_at, 2 * self._sweep_s)
         self._sweeper = self._clock.call_at(self._swept_at + self._sweep_s, self._sweep)  # first: it must never end
-        for connection in [each for each in self._connections if each.due_at <= self.now]:
+        for connection in [connection for connection in self._connections if connection.due_at <= self.now]:
             connection.expire()

@@ -98,7 +98,7 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
     if call.first_token_at is not None:
         line.ttft_s = _rounded(call.first_token_at - call.started_at)
     if call.skipped:
-        line.skipped = [SkippedLine(each.deployment, each.why) for each in call.skipped]
+        line.skipped = [SkippedLine(skipped.deployment, skipped.why) for skipped in call.skipped]
     if call.client_key is not None:
         line.client = call.client_key
         line.tokens = tokens or UNSET

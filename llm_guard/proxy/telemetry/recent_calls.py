@@ -89,7 +89,7 @@ class _Ring:
 
 
 def _newest(rings: Iterable[_Ring]) -> Iterator[bytes]:
-    every = sorted((each for ring in rings for each in ring.lines), key=_ended_at, reverse=True)
+    every = sorted((kept for ring in rings for kept in ring.lines), key=_ended_at, reverse=True)
     return (line for _, line in every)
 
 

@@ -130,7 +130,7 @@ class Recorder:
         if refused_by not in GATEWAYS_DOING:
             return
         attempted = {attempt.target.deployment.label for attempt in call.attempts}
-        skipped = {each.deployment for each in call.skipped}
+        skipped = {skip.deployment for skip in call.skipped}
         for label in attempted | skipped:
             deployment = self._deployments[label]
             deployment.refusals[refused_by] += 1
@@ -241,7 +241,7 @@ def _is_callers_key(call: Call) -> bool:
     if call.attempts:
         return not call.attempts[-1].target.deployment.upstream.has_own_key
     targets = call.route.targets if call.route is not None else ()
-    return bool(targets) and not any(each.deployment.upstream.has_own_key for each in targets)
+    return bool(targets) and not any(target.deployment.upstream.has_own_key for target in targets)
 
 
 def _fate(call: Call) -> CallFate:
@@ -254,4 +254,4 @@ def _fate(call: Call) -> CallFate:
 def _reason(call: Call, retry: Attempt) -> str:
     """Returns the outcome of the previous attempt on the same deployment."""
     before = call.attempts[: call.attempts.index(retry)]
-    return next(each.outcome for each in reversed(before) if each.target is retry.target)
+    return next(attempt.outcome for attempt in reversed(before) if attempt.target is retry.target)

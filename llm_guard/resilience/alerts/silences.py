@@ -49,12 +49,12 @@ class Silences:
     def covers(self, alert: str, subject: str, now: float) -> bool:
         """Returns whether notifications of this alert are silenced."""
         keys = ((alert, subject), (alert, None), (EVERY, subject), (EVERY, None))
-        return any((each := self._silences.get(key)) is not None and each.until > now for key in keys)
+        return any((silence := self._silences.get(key)) is not None and silence.until > now for key in keys)
 
     def snapshot(self, now: float) -> Sequence[Silence]:
         """Silences in effect, the first to end first."""
         self._expire(now)
-        return tuple(sorted(self._silences.values(), key=lambda each: each.until))
+        return tuple(sorted(self._silences.values(), key=lambda silence: silence.until))
 
     def _expire(self, now: float) -> None:
-        self._silences = {key: each for key, each in self._silences.items() if each.until > now}
+        self._silences = {key: silence for key, silence in self._silences.items() if silence.until > now}

@@ -55,7 +55,7 @@ def is_filtered(body: bytes) -> bool:
 def forbids_keeping(cache_control: str) -> bool:
     """Returns whether a provider sends `no-store`. `private`, `no-cache` and `max-age=0`, which servers send with every
     response to a POST, address shared caches: this one keeps it for its caller, as long as the operator allows."""
-    return any(each.strip().lower() == "no-store" for each in cache_control.split(","))
+    return any(directive.strip().lower() == "no-store" for directive in cache_control.split(","))
 
 
 def _is_deterministic(fields: Mapping[str, Any]) -> bool:

@@ -54,8 +54,8 @@ def parse_cache_control(cache_control: str) -> CacheControl:
     """Parses Cache-Control. `max-stale` is ignored: how stale a response may be is set by the route. A duration that
     cannot be parsed requests a new response."""
     said = {}
-    for each in cache_control.lower().split(","):
-        name, _, value = each.strip().partition("=")
+    for directive in cache_control.lower().split(","):
+        name, _, value = directive.strip().partition("=")
         said[name] = value.strip('"')
     max_age = _seconds(said["max-age"], 0.0) if "max-age" in said else None
     return CacheControl(

@@ -160,7 +160,7 @@ class FairQueue:
         turn = firsts[0]
         if slots is not None and len(firsts) > 1:
             per_weight = slots / self._weight
-            below = [each for each in firsts if held.get(each[2].caller.name, 0) < per_weight * each[2].caller.weight]
+            below = [turn for turn in firsts if held.get(turn[2].caller.name, 0) < per_weight * turn[2].caller.weight]
             turn = below[0] if below else turn
         return self._take_at(bisect_left(self._turns, turn), newest_first=newest_first)
 

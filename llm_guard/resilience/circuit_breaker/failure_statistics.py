@@ -87,7 +87,7 @@ class SlidingWindow:
         """Turns a success into a failure. If the call is no longer counted, it is added as a failure."""
         self.expire(now, window_s)
         # The call's slot is not known: the failure goes into the newest slot that has a success.
-        slot = next((each for each in reversed(self._slots) if each.failures < each.calls), None)
+        slot = next((slot for slot in reversed(self._slots) if slot.failures < slot.calls), None)
         if slot is None or added_at + window_s <= now:
             self.add(True, False, now, window_s, most_calls)
             return

@@ -128,7 +128,7 @@ class ClientLimits:
         self._flow_back(now)
         exceeded = self._exceeded(tokens, now, wall)
         if is_deferred:
-            exceeded = [each for each in exceeded if each.limit != "rate"]
+            exceeded = [excess for excess in exceeded if excess.limit != "rate"]
         if exceeded:
             self._note_refused(exceeded, now)
             return max(exceeded, key=_wait_s)
@@ -182,13 +182,13 @@ class ClientLimits:
 
     def refusing(self, now: float) -> tuple[Refusing, ...]:
         """Returns the limits that refuse calls now."""
-        return tuple(each for each in self._refusing.values() if each.until > now)
+        return tuple(refusing for refusing in self._refusing.values() if refusing.until > now)
 
     def _note_refused(self, exceeded: list[Exceeded], now: float) -> None:
-        before = {each.limit: each for each in self.refusing(now)}
-        for each in exceeded:
-            since = before[each.limit].since if each.limit in before else now
-            self._refusing[each.limit] = Refusing(each.limit, since, now + _wait_s(each))
+        before = {refusing.limit: refusing for refusing in self.refusing(now)}
+        for excess in exceeded:
+            since = before[excess.limit].since if excess.limit in before else now
+            self._refusing[excess.limit] = Refusing(excess.limit, since, now + _wait_s(excess))
 
     def _exceeded(self, tokens: int, now: float, wall: float) -> list[Exceeded]:
         settings, found = self.settings, list[Exceeded]()

@@ -121,7 +121,7 @@ def _may_refer_in_form(block: bytes) -> bool:
 
 def place_of(method: str, path: str) -> ObjectPath | None:
     """Returns the object or collection that a path refers to; None: no kind of object that is known here."""
-    collection = next((each for each in _COLLECTIONS if path == each or path.startswith(f"{each}/")), None)
+    collection = next((name for name in _COLLECTIONS if path == name or path.startswith(f"{name}/")), None)
     if collection is None or method not in _METHODS:
         return None
     if path == collection:
@@ -131,7 +131,7 @@ def place_of(method: str, path: str) -> ObjectPath | None:
     object_id, *rest = path[len(collection) + 1 :].split("/")
     if collection == _THREADS and object_id == "runs":
         return ObjectPath(collection, "create") if method == "POST" and not rest else None
-    if not all(_ID.fullmatch(each) for each in (object_id, *rest)):
+    if not all(_ID.fullmatch(part) for part in (object_id, *rest)):
         return None
     if method == "POST" and rest == [_COPIES.get(collection)]:
         return ObjectPath(collection, "copy", object_id)
@@ -157,7 +157,7 @@ def references(body: Any) -> Iterator[str]:
             opaque = _opaque_in(value) if name else _OPAQUE
             waiting += [pair for pair in value.pairs if pair[0] not in opaque]
         elif isinstance(value, list):
-            waiting += [(name, each) for each in value]
+            waiting += [(name, item) for item in value]
         elif _REFERENCE.fullmatch(name) and isinstance(value, str | int) and value != "" and value is not False:
             yield str(value)
 
@@ -165,11 +165,11 @@ def references(body: Any) -> Iterator[str]:
 def _own_reference(name: str, value: Pairs) -> Iterator[str]:
     """Yields the ids of objects that stand for another by their `id`: a conversation, a container, an item of an
     earlier response."""
-    ids = [each for key, each in value.pairs if key == "id" and isinstance(each, str)]
+    ids = [member for key, member in value.pairs if key == "id" and isinstance(member, str)]
     if not ids:
         return
-    fields = {key for key, each in value.pairs if each}
-    kinds = {each for key, each in value.pairs if key == "type"} or {None}
+    fields = {key for key, member in value.pairs if member}
+    kinds = {member for key, member in value.pairs if key == "type"} or {None}
     is_item = name in _ITEMS
     if name in ("conversation", "container") or (is_item and any(_stands_for(kind, fields) for kind in kinds)):
         yield from ids
@@ -188,7 +188,7 @@ def _opaque_in(value: Pairs) -> frozenset[str]:
     """Returns the names of fields that refer to no object. They include the `input` that a model has written for a
     client's own tool, and the `skill_id` of a skill that Anthropic provides to all. Not meant for the whole body, whose
     `type` no provider reads."""
-    kinds = [each for key, each in value.pairs if key == "type"]
+    kinds = [member for key, member in value.pairs if key == "type"]
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         return _OPAQUE
     if all(kind.endswith("tool_use") for kind in kinds):
@@ -209,11 +209,11 @@ def known_by(place: ObjectPath, answer: Mapping[str, Any]) -> Iterator[tuple[str
     for name in _LEARNED:
         if name == "conversation" and place.collection != RESPONSES:
             continue
-        for each in _texts(answer.get(name)):
-            yield each, False
+        for text in _texts(answer.get(name)):
+            yield text, False
     if place.collection == "/v1/uploads":
-        for each in _texts(answer.get("file")):
-            yield each, False
+        for text in _texts(answer.get("file")):
+            yield text, False
     if place.is_answer:
         output = answer.get("output")
         for item in output if isinstance(output, list) else ():
@@ -239,7 +239,7 @@ def known_by_item(item: object) -> Iterator[tuple[str, bool]]:
 
 def filtered(answer: Mapping[str, Any], kept: Sequence[Any]) -> dict[str, Any]:
     """Returns a provider's list with only these entries, as if there were no others."""
-    ids = [each["id"] for each in kept]
+    ids = [entry["id"] for entry in kept]
     ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
     known = {name: value for name, value in answer.items() if name in _FIELDS_OF_LISTS}
     return {**known, "data": list(kept), **{name: value for name, value in ends.items() if name in known}}
@@ -256,4 +256,4 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, dict) and isinstance(value.get("id"), str):
         yield value["id"]
     elif isinstance(value, list):
-        yield from (each for each in value if isinstance(each, str))
+        yield from (item for item in value if isinstance(item, str))

@@ -103,4 +103,4 @@ def matches(patterns: Collection[str], text: str) -> bool:
     """Returns whether `text` equals a pattern, or begins with one that ends in `*`."""
     if text in patterns:
         return True
-    return any(each.endswith("*") and text.startswith(each[:-1]) for each in patterns)
+    return any(pattern.endswith("*") and text.startswith(pattern[:-1]) for pattern in patterns)

@@ -53,13 +53,13 @@ class Candidates:
 
     def others(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """Returns all candidates except this one."""
-        return tuple([each for each in self._stops if each is not candidate])
+        return tuple([stop for stop in self._stops if stop is not candidate])
 
     def first_other(self, candidate: Candidate) -> Candidate | None:
         """Returns the candidate that would be tried after this one."""
-        for each in self._stops:
-            if each is not candidate:
-                return each
+        for stop in self._stops:
+            if stop is not candidate:
+                return stop
         return None
 
     def peers(self, candidate: Candidate) -> tuple[Candidate, ...]:

@@ -83,7 +83,7 @@ class CacheFile:
         together."""
         size = cost_of(answer)
         with self._database.writing() as connection:
-            connection.executemany(_TOUCH, [(used_at, each) for each, used_at in touches.items()])
+            connection.executemany(_TOUCH, [(used_at, touched) for touched, used_at in touches.items()])
             gone = _delete(connection, "ends_at <= ?", now)
             _delete(connection, "key = ?", key)
             evicted = _make_room(connection, most - size) if size <= most else 0
@@ -120,7 +120,7 @@ def _delete(connection: sqlite3.Connection, which: str, *values: object) -> int:
 
 def _make_room(connection: sqlite3.Connection, most: int) -> int:
     """Evicts the least recently used entries and returns their number."""
-    held = sum(each.bytes for each in _routes(connection).values())
+    held = sum(route.bytes for route in _routes(connection).values())
     evicted = 0
     while held > most and (oldest := connection.execute(_LEAST_USED, (_SOME,)).fetchall()):
         going = list(_until_fits(oldest, held - most))

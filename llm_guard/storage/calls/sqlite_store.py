@@ -153,7 +153,9 @@ class SqliteCallStore:
             return list(ids)
         with self._database.writing() as connection:
             until = now + lease_s
-            return [each for each in ids if not connection.execute(_EXTEND, (until, each, self._runner)).rowcount]
+            return [
+                call_id for call_id in ids if not connection.execute(_EXTEND, (until, call_id, self._runner)).rowcount
+            ]
 
     def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
         if times and self._database.is_there():

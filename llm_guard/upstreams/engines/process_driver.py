@@ -217,7 +217,7 @@ class Tail:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lines: deque[str] = deque(maxlen=LINES)
         self._begun = b""
-        self._secrets = sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=len, reverse=True)
+        self._secrets = sorted((secret for secret in secrets if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True)
 
     def feed(self, data: bytes) -> None:
         # Splits only the last lines of a flood: the first piece may then hold many lines, and is dropped.

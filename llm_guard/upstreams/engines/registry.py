@@ -69,13 +69,13 @@ class Engines:
         """Engines that an operator has stopped; after `stop`, those stopped at that moment."""
         if not self._supervisors:
             return self._stopped
-        return [name for name, each in self._supervisors.items() if each.is_stopped]
+        return [name for name, supervisor in self._supervisors.items() if supervisor.is_stopped]
 
     async def stop(self, hurry: asyncio.Event) -> None:
         """Ends all supervision and the gateway's own processes; without their stop timeout once `hurry` is set."""
         self._stopped = self.stopped()
-        for each in self._supervisors.values():
-            self._dismiss(each)
+        for supervisor in self._supervisors.values():
+            self._dismiss(supervisor)
         self._supervisors = {}
         if not self._ending:
             return
@@ -83,13 +83,13 @@ class Engines:
         ended = asyncio.ensure_future(asyncio.wait(self._ending))
         await asyncio.wait((hurried, ended), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            await asyncio.gather(*(each.end() for each in self._ending.values()))
+            await asyncio.gather(*(supervisor.end() for supervisor in self._ending.values()))
         hurried.cancel()
         await ended
 
     def seen(self) -> list[EngineReport]:
         """All engines, in the order of the config."""
-        return [each.seen() for each in self._supervisors.values()]
+        return [supervisor.seen() for supervisor in self._supervisors.values()]
 
     def find(self, name: str) -> Supervisor | None:
         """Supervisor of an engine; None: no such engine."""

@@ -253,8 +253,8 @@ class Supervisor:
         is_good = view.state == "up" and view.last in _GOOD
         self._good_at[upstream] = now - (view.took_s or 0.0) if is_good else None
         looks = self._good_at.values()
-        if all(each is not None for each in looks):
-            self._note(self._machine.note_up(min(each for each in looks if each is not None), now))
+        if all(look is not None for look in looks):
+            self._note(self._machine.note_up(min(look for look in looks if look is not None), now))
 
     def _listen(self) -> None:
         self._good_at = dict.fromkeys(self.config.upstreams)

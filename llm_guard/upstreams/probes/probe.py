@@ -93,7 +93,9 @@ class _ModelsLook:
     async def look(self) -> ProbeResult:
         heard = await self._asker.ask("GET", self._asker.target("/models"), most=_MOST_LIST_BYTES)
         found = _decoded(heard.body, _Listed)
-        return evaluate_models(heard.status, None if found is None else {each.id for each in found.data}, self._wanted)
+        return evaluate_models(
+            heard.status, None if found is None else {model.id for model in found.data}, self._wanted
+        )
 
 
 class _CompletionLook:

@@ -115,11 +115,11 @@ class Prober:
 
     def views(self) -> list[ProbeView]:
         """All probed subjects in the config's order, upstreams first."""
-        return [self._view(each) for each in self._watched.values()]
+        return [self._view(watched) for watched in self._watched.values()]
 
     def subjects(self) -> list[ProbeTarget]:
         """All probed subjects, as configured, in the same order."""
-        return [each.subject for each in self._watched.values()]
+        return [watched.subject for watched in self._watched.values()]
 
     def view(self, upstream: str, model: str | None = None) -> ProbeView | None:
         """State of an upstream as a whole, or of one deployment; None: it is not probed."""
@@ -140,7 +140,7 @@ class Prober:
     def last_ok_wall(self, deployment: Deployment) -> float | None:
         """Time of the last `ok` probe of this deployment or its upstream, in seconds since the epoch."""
         found = (self._watched.get(key) for key in _keys(deployment))
-        return max((each.last_ok_wall or 0.0 for each in found if each is not None), default=0.0) or None
+        return max((watched.last_ok_wall or 0.0 for watched in found if watched is not None), default=0.0) or None
 
     def why_failed(self, upstream: str) -> str | None:
         """Reason why the upstream's engine was given up; None: it was not."""
@@ -168,14 +168,14 @@ class Prober:
 
     async def probe_and_wait(self, upstream: str | None) -> list[ProbeView]:
         """Probes this upstream and its deployments (None: all subjects) and returns the results."""
-        asked = {key: each for key, each in self._watched.items() if upstream in (None, key[0])}
+        asked = {key: watched for key, watched in self._watched.items() if upstream in (None, key[0])}
         waiters = {key: asyncio.get_running_loop().create_future() for key in asked}
         for key, watched in asked.items():
             watched.waiters.append(waiters[key])
             watched.wake.set()
         if waiters:
             await asyncio.wait(list(waiters.values()))
-        return [self._view(each) for key, each in self._watched.items() if key in asked]
+        return [self._view(watched) for key, watched in self._watched.items() if key in asked]
 
     def set_failed(self, upstream: str, why: str | None) -> None:
         """Marks the upstream as failed because its engine was given up: its deployments are tried last. None clears the
@@ -270,7 +270,9 @@ class Prober:
             hear(view)
 
     def _tell_calls(self) -> None:
-        down = {key for key, each in self._watched.items() if each.history.snapshot(self._clock.now()).state == "down"}
+        down = {
+            key for key, watched in self._watched.items() if watched.history.snapshot(self._clock.now()).state == "down"
+        }
         self._down.keys = frozenset(down | {(name, None) for name in self._failed})
 
     def _tell_breakers(self, subject: ProbeTarget, result: ProbeResult, failures_before: int) -> None:
@@ -278,7 +280,9 @@ class Prober:
         deployment's judges responses."""
         if result.finding not in ("ok", "answered"):
             return
-        for host in {each.host for each in self._deployments() if each.upstream.name == subject.upstream.name}:
+        for host in {
+            deployment.host for deployment in self._deployments() if deployment.upstream.name == subject.upstream.name
+        }:
             self._half_open(host, upstream=subject.upstream.name)
         deployments = self._of(subject)
         if result.finding == "ok":
@@ -294,16 +298,16 @@ class Prober:
             _breaker_log.warning("breaker", **whose, **said)
 
     def _successes(self, subject: ProbeTarget) -> float:
-        return max((each.last_success_wall or 0.0 for each in self._of(subject)), default=0.0)
+        return max((deployment.last_success_wall or 0.0 for deployment in self._of(subject)), default=0.0)
 
     def _of(self, subject: ProbeTarget) -> list[Deployment]:
         """The deployments that this subject's probes are evidence for. Excludes those without a model: a reachable list
         of files says nothing about models."""
         name, model = subject.key
         return [
-            each
-            for each in self._deployments()
-            if each.upstream.name == name and each.model is not None and model in (None, each.model)
+            deployment
+            for deployment in self._deployments()
+            if deployment.upstream.name == name and deployment.model is not None and model in (None, deployment.model)
         ]
 
     def _view(self, watched: _Watched) -> ProbeView:
@@ -329,6 +333,6 @@ def _keys(deployment: Deployment) -> tuple[ProbeKey, ...]:
 
 
 def _resolve(waiters: list[asyncio.Future[None]]) -> None:
-    for each in waiters:
-        if not each.done():
-            each.set_result(None)
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

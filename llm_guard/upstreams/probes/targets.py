@@ -59,17 +59,20 @@ def subjects_of(config: Config, upstreams: Mapping[str, Upstream]) -> dict[Probe
     probes."""
     wanted = _wanted(config)
     whole = (
-        ProbeTarget(upstreams[name], each.probe, wanted=tuple(wanted[name]) if each.probe.kind == "models" else ())
-        for name, each in config.upstreams.items()
-        if each.probe is not None
+        ProbeTarget(
+            upstreams[name], upstream.probe, wanted=tuple(wanted[name]) if upstream.probe.kind == "models" else ()
+        )
+        for name, upstream in config.upstreams.items()
+        if upstream.probe is not None
     )
     return {subject.key: subject for subject in (*whole, *_deployments(config, upstreams))}
 
 
 def probe_descriptions(config: Config) -> Iterator[str]:
     """Yields one line for each subject: what is probed, and how long detection of an outage takes at most."""
-    keyless = {name: each.model_copy(update={"api_key_file": None}) for name, each in config.upstreams.items()}
-    upstreams = {name: upstream_of(name, each) for name, each in keyless.items()}  # for display only: reads no key file
+    # For display only: reads no key file.
+    keyless = {name: upstream.model_copy(update={"api_key_file": None}) for name, upstream in config.upstreams.items()}
+    upstreams = {name: upstream_of(name, upstream) for name, upstream in keyless.items()}
     for subject in subjects_of(config, upstreams).values():
         rules = subject.settings
         what = _WORDS[subject.kind].format(path=health_path(subject))
@@ -89,18 +92,20 @@ def health_path(subject: ProbeTarget) -> str:
 def _wanted(config: Config) -> dict[str, dict[str, None]]:
     wanted: dict[str, dict[str, None]] = {name: {} for name in config.upstreams}
     for name, model in config.models.items():
-        for each in model.deployments:
-            if each.model is not None or not is_pattern(name):
-                wanted[each.upstream][each.model or name] = None
+        for deployment in model.deployments:
+            if deployment.model is not None or not is_pattern(name):
+                wanted[deployment.upstream][deployment.model or name] = None
     return wanted
 
 
 def _deployments(config: Config, upstreams: Mapping[str, Upstream]) -> Iterator[ProbeTarget]:
     for name, model in config.models.items():
-        for each in model.deployments:
-            if each.probe is not None:
-                sent = each.model or name
-                yield ProbeTarget(upstreams[each.upstream], each.probe, sent, f"{each.upstream}/{sent}")
+        for deployment in model.deployments:
+            if deployment.probe is not None:
+                sent = deployment.model or name
+                yield ProbeTarget(
+                    upstreams[deployment.upstream], deployment.probe, sent, f"{deployment.upstream}/{sent}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ def test_invalid_webhook_is_reported_by_its_place(text: str, place: str, reason:
 def test_two_webhooks_of_one_host_need_names() -> None:
     text = "webhooks: [{url: 'http://h/a'}, {url: 'http://h/b'%s}]"
     assert problems(text % "") == ["webhooks: the name h is used twice: names must be unique"]
-    assert [each.name for each in parse(text % ", name: b").ops.webhooks] == ["h", "b"]
+    assert [webhook.name for webhook in parse(text % ", name: b").ops.webhooks] == ["h", "b"]
 
 
 def test_problem_with_a_webhook_does_not_show_its_secrets() -> None:

@@ -57,7 +57,7 @@ def test_annotated_file_names_every_key() -> None:
     settings: tuple[Any, ...] = (
         rules.timeout, rules.retry, rules.retry.base_delays, rules.retry.budget, rules.breaker, rules.capacity,
     )  # fmt: skip
-    keys = [field.name for each in settings for field in dataclasses.fields(each)]
+    keys = [field.name for setting in settings for field in dataclasses.fields(setting)]
     missing = {key for key in (*Server.model_fields, *Ops.model_fields, *keys) if f" {key}:" not in text}
     assert not missing
 
@@ -81,7 +81,7 @@ def test_minimal_file_passes_the_callers_key_on() -> None:
 
 def test_auth_follows_the_dialect_unless_it_is_set() -> None:
     config = parse(MODELS.replace("models", "  azure: {dialect: openai, base_url: 'http://a', auth: api-key}\nmodels"))
-    assert [each.auth for each in config.upstreams.values()] == ["bearer", "x-api-key", "api-key"]
+    assert [upstream.auth for upstream in config.upstreams.values()] == ["bearer", "x-api-key", "api-key"]
 
 
 def test_model_inherits_unset_fields_from_defaults() -> None:

@@ -26,7 +26,8 @@ def text(**sections: Any) -> str:
 
 def problems(content: str, env: dict[str, str] | None = None) -> list[tuple[int, str, str]]:
     return [
-        (each.line, each.key, each.reason) for each in try_text(content, "text", ENV if env is None else env).problems
+        (problem.line, problem.key, problem.reason)
+        for problem in try_text(content, "text", ENV if env is None else env).problems
     ]
 
 
@@ -97,7 +98,10 @@ def test_checks_that_depend_on_a_variable_are_skipped_and_others_are_not() -> No
         models={"gpt": {"deployments": [{"upstream": "${KEY}"}, {"upstream": "nobody"}], "fallbacks": ["none"]}}
     )
     tried = try_text(content, "text", ENV)
-    assert [each.key for each in tried.problems] == ["models.gpt.deployments[1].upstream", "models.gpt.fallbacks[0]"]
+    assert [problem.key for problem in tried.problems] == [
+        "models.gpt.deployments[1].upstream",
+        "models.gpt.fallbacks[0]",
+    ]
     assert tried.unchecked == ("upstreams.a.api_key", "models.gpt.deployments[0].upstream")
 
 

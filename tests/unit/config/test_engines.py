@@ -34,7 +34,7 @@ def engine(text: str, **env: str) -> EngineConfig:
 def problems(engines: str, base: str = BASE) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         parse_config(base + engines, "f.yaml", {})
-    return [str(each).partition(": ")[2] for each in caught.value.problems]
+    return [str(problem).partition(": ")[2] for problem in caught.value.problems]
 
 
 def test_engines_are_none_by_default() -> None:

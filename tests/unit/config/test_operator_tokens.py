@@ -25,10 +25,10 @@ def parse(**ops: Any) -> Config:
 
 def test_token_has_a_name_and_a_role_and_is_not_shown() -> None:
     config = parse(tokens=[ANN, VIC])
-    assert [(each.name, each.role) for each in config.ops.tokens] == [("ann", "operator"), ("vic", "viewer")]
+    assert [(token.name, token.role) for token in config.ops.tokens] == [("ann", "operator"), ("vic", "viewer")]
     assert "the-token" not in repr(config) + json.dumps(shown(config))
     changed = key_changes(config, parse(tokens=[{**ANN, "token": "another-token-of-ann"}, VIC]))
-    assert [(each.key, each.before, each.after) for each in changed] == [("ops.tokens[0].token", "***", "***")]
+    assert [(change.key, change.before, change.after) for change in changed] == [("ops.tokens[0].token", "***", "***")]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,10 @@ def config(**changed: Any) -> Config:
 
 
 def found(after: Config, before: Config | None = None) -> dict[str, tuple[str, Any, Any]]:
-    return {each.key: (each.how, each.before, each.after) for each in key_changes(before or config(), after)}
+    return {
+        key_change.key: (key_change.how, key_change.before, key_change.after)
+        for key_change in key_changes(before or config(), after)
+    }
 
 
 def test_config_is_shown_whole_and_without_its_secrets() -> None:
@@ -110,7 +113,7 @@ def test_changed_secret_is_reported_without_its_value() -> None:
     upstreams["a"] = {"dialect": "openai", "base_url": "https://a.example/v1", "api_key": "sk-SHOWN-another"}
     upstreams["b"] = {"dialect": "openai", "base_url": "https://b.example/v1", "api_key": "sk-SHOWN-new"}
     told = key_changes(config(), config(upstreams=upstreams))
-    assert [each for each in told if "api_key" in each.key] == [
+    assert [change for change in told if "api_key" in change.key] == [
         KeyChange("upstreams.a.api_key", "changed", "***", "***"),
         KeyChange("upstreams.b.api_key", "changed", None, "***"),
     ]

@@ -82,7 +82,7 @@ def test_token_in_a_world_readable_file(tmp_path: Path) -> None:
     assert check(tmp_path, text) == []
     assert check(tmp_path, text, mode=0o640) == []
     warnings = check(tmp_path, text, mode=0o644)
-    assert sorted(each.partition(":")[0] for each in warnings) == ["ops.token", "ops.tokens[0].token"]
+    assert sorted(warning.partition(":")[0] for warning in warnings) == ["ops.token", "ops.tokens[0].token"]
     assert "mode 644" in warnings[0]
     assert LONG not in str(warnings)
 

@@ -175,11 +175,11 @@ async def test_too_large_a_body_is_not_deferred_and_counts_as_a_lost_dead_letter
         monkeypatch.setattr(serialization, "MOST_BODY_BYTES", 10)
         body = b'{"model":"gpt"}'
         stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
-        for each in (body, stored):
-            refusal = await it.intake.defer(it.call(body=each), is_at_once=True)
+        for spooled_body in (body, stored):
+            refusal = await it.intake.defer(it.call(body=spooled_body), is_at_once=True)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (413, "too_large_to_keep")
-            assert await it.intake.dead_letter(it.call(failure=BUSY, body=each)) is None
+            assert await it.intake.dead_letter(it.call(failure=BUSY, body=spooled_body)) is None
         assert it.deferred.counts.lost == {"body_too_large": 2}
         assert not it.store.rows
 
@@ -264,7 +264,7 @@ async def test_no_more_are_deferred_than_may_wait() -> None:
         assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_promises", True)
         it.provider.is_silent = False
         await it.pass_s(10)
-        assert {each.state for each in it.store.rows.values()} == {"answered"}
+        assert {row.state for row in it.store.rows.values()} == {"answered"}
         assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 

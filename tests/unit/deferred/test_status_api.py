@@ -72,7 +72,7 @@ async def test_others_calls_are_as_if_they_had_never_been() -> None:
             await it.shown("0" * 32),
             await it.shown(kept.id, method="DELETE", key_digest="other"),
         ]
-        assert {(each.status, bytes(each.body)) for each in answers} == {(404, bytes(answers[0].body))}
+        assert {(answer.status, bytes(answer.body)) for answer in answers} == {(404, bytes(answers[0].body))}
         assert kept.id in it.store.rows
 
 

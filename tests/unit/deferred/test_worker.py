@@ -213,7 +213,7 @@ async def test_concurrency_is_bounded() -> None:
         it.provider.is_silent = False
         await it.pass_s(3)
         assert len(it.provider.asked) == 10
-        assert {each.state for each in it.store.rows.values()} == {"answered"}
+        assert {row.state for row in it.store.rows.values()} == {"answered"}
 
 
 async def test_dead_letters_are_requeued_at_a_bounded_pace() -> None:

@@ -210,7 +210,7 @@ def test_choice_that_begins_late_is_seen_on_the_fast_path() -> None:
     )
     assert not watch(stream_reader("/v1/completions", 1), stream + b"data: [DONE]\n\n").may_end
     late = chunk(choice(0, content="x")), chunk(choice(1, content="y")), chunk(choice(0, "stop"))
-    stream = b"".join(b"data: " + each.data + b"\n\n" for each in late)
+    stream = b"".join(b"data: " + event.data + b"\n\n" for event in late)
     assert not watch(ChatReader(2), stream + b"data: [DONE]\n\n").may_end
     assert not watch(ChatReader(3), stream + b"data: [DONE]\n\n").may_end
 
@@ -231,8 +231,8 @@ def test_done_alone_proves_nothing() -> None:
 def ended(*events: SseEvent, choices: int = 1, is_lenient: bool = True) -> Mark:
     """Returns the mark of `[DONE]` after these events."""
     reader = stream_reader("/v1/chat/completions", choices, is_lenient=is_lenient)
-    for each in events:
-        reader.read(each)
+    for sse_event in events:
+        reader.read(sse_event)
     return reader.read(event(b"[DONE]"))
 
 
@@ -251,8 +251,8 @@ def test_lenience_makes_no_answer_of_nothing_and_no_whole_of_a_choice_that_other
 
 def owed(choices: int, *data: bytes | SseEvent) -> bytes:
     reader = ChatReader(choices)
-    for each in data:
-        reader.read(event(each) if isinstance(each, bytes) else each)
+    for sse_event in data:
+        reader.read(event(sse_event) if isinstance(sse_event, bytes) else sse_event)
     return reader.missing_end()
 
 

@@ -34,7 +34,7 @@ def deployment(routes: RouteTable, model: str) -> Deployment:
 
 
 def way(routes: RouteTable, model: str) -> list[tuple[str, str, str | None]]:
-    return [(each.deployment.label, each.alias, each.model) for each in route(routes, model).targets]
+    return [(target.deployment.label, target.alias, target.model) for target in route(routes, model).targets]
 
 
 def open_breaker(of: Deployment) -> None:
@@ -137,7 +137,7 @@ def test_each_target_has_the_rules_of_its_own_model() -> None:
     """)
     found = route(routes, "a")
     assert (found.timeouts.total, route(routes, "b").timeouts.total) == (60.0, 600.0)
-    assert [(each.timeouts.attempt, each.retry.max_attempts) for each in found.targets] == [(None, 1), (7.0, 2)]
+    assert [(target.timeouts.attempt, target.retry.max_attempts) for target in found.targets] == [(None, 1), (7.0, 2)]
 
 
 def test_key_of_an_upstream_is_hidden_from_its_repr() -> None:
@@ -281,9 +281,9 @@ def test_deployments_are_each_listed_once() -> None:
         b: {deployments: [{upstream: openai}]}
         "g*": {deployments: [{upstream: openai}, {upstream: spare, model: s}], fallbacks: [b]}
     """)
-    assert "spare/s" in {each.label for each in routes.deployments()}
+    assert "spare/s" in {deployment.label for deployment in routes.deployments()}
     route(routes, "g1")
-    assert sorted(each.label for each in routes.deployments()) == [
+    assert sorted(deployment.label for deployment in routes.deployments()) == [
         "anthropic", "openai", "openai/a", "openai/b", "openai/g*", "spare", "spare/s",
     ]  # fmt: skip
 
@@ -349,7 +349,7 @@ def test_reload_starts_from_scratch_for_a_different_deployment() -> None:
     moved = table("a: {deployments: [{upstream: openai, model: m}]}", before, UPSTREAMS.replace("api.openai", "x"))
     remodelled = table("a: {deployments: [{upstream: openai, model: n}]}", before)
     other = table("a: {deployments: [{upstream: spare, model: m}]}", before)
-    assert all(deployment(each, "a").breaker is not breaker for each in (moved, remodelled, other))
+    assert all(deployment(route_table, "a").breaker is not breaker for route_table in (moved, remodelled, other))
 
 
 def test_reload_that_separates_two_models_preserves_the_breaker_where_nothing_changed() -> None:
@@ -388,7 +388,7 @@ def test_reload_preserves_the_order_in_which_names_were_requested() -> None:
     route(before, "gpt-0")
     after = table('"gpt-*": {deployments: [{upstream: openai}]}', before)
     route(after, "gpt-new")
-    models = [each.model for each in after.deployments()]
+    models = [deployment.model for deployment in after.deployments()]
     assert "gpt-0" in models
     assert "gpt-1" not in models
 
@@ -420,8 +420,8 @@ NEW = """
 
 def settings_of(routes: RouteTable) -> list[object]:
     each_has = [
-        (each.host.settings, each.breaker.settings, each.budget.settings, each.gates.settings)
-        for each in routes.deployments()
+        (deployment.host.settings, deployment.breaker.settings, deployment.budget.settings, deployment.gates.settings)
+        for deployment in routes.deployments()
     ]
     hedging = route(routes, "gpt").hedging
     return [*each_has, route(routes, "gpt").budget.settings, hedging.budget.settings if hedging else None]

@@ -43,12 +43,12 @@ def file_in() -> Iterator[FileIn]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for file in made:
+        file.close()
 
 
 def reasons(file: AuditFile, limit: int = 100, before: int | None = None) -> list[str]:
-    return [each.reason for each in file.latest(limit, before)]
+    return [entry.reason for entry in file.latest(limit, before)]
 
 
 def test_written_changes_outlive_the_process(file_in: FileIn, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_full_disk_is_reported_and_the_next_change_tries_again(file_in: FileIn, 
     with pytest.raises(StoreError, match="full"):
         file.append([entry("x" * 100_000)])
     file.append([entry("y" * 100_000)])
-    assert [each[0] for each in reasons(file)] == ["y", "b"]
+    assert [reason[0] for reason in reasons(file)] == ["y", "b"]
 
 
 def test_broken_file_is_moved_aside_and_a_new_one_begun_loudly(file_in: FileIn, tmp_path: Path) -> None:

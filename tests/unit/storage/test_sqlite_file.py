@@ -30,8 +30,8 @@ def opened(tmp_path: Path) -> Iterator[Opening]:
         return made[-1]
 
     yield open_it
-    for each in made:
-        each.close()
+    for file in made:
+        file.close()
 
 
 def write(database: SqliteFile, word: str) -> None:

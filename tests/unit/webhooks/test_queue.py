@@ -95,7 +95,7 @@ async def test_busy_webhook_is_retried_with_backoff_under_the_same_delivery() ->
         assert one.view().state == "idle"
     gaps = [later - earlier for earlier, later in zip(receiver.at, receiver.at[1:], strict=False)]
     assert gaps == [pytest.approx(1), pytest.approx(2), pytest.approx(4)]
-    assert len({each["x-llm-guard-delivery"] for each in receiver.headers}) == 1
+    assert len({header["x-llm-guard-delivery"] for header in receiver.headers}) == 1
     assert one.view().delivered == 1
 
 
@@ -194,7 +194,7 @@ async def test_webhook_gets_only_the_notices_that_it_wants(facts: dict[str, Any]
         one.offer(notice(state="resolved"))
         await let_run()
     alerts = [each for body in receiver.bodies for each in body["alerts"]]
-    assert [each["state"] if each["state"] == "resolved" else each["severity"] for each in alerts] == heard
+    assert [alert["state"] if alert["state"] == "resolved" else alert["severity"] for alert in alerts] == heard
 
 
 async def test_alertmanager_alone_is_reminded_and_of_each_alert_once_at_a_time() -> None:

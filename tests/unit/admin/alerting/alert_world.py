@@ -59,7 +59,7 @@ class Told:
         return self.underway
 
     def said(self) -> list[tuple[str, str, str]]:
-        return [(each.state, each.alert, each.subject) for each in self.notices]
+        return [(notice.state, notice.alert, notice.subject) for notice in self.notices]
 
 
 class World:
@@ -97,7 +97,7 @@ class World:
             self.look()
 
     def firing(self) -> set[tuple[str, str]]:
-        return {(each.alert, each.subject) for each in self.alerts.firing()}
+        return {(alert.alert, alert.subject) for alert in self.alerts.firing()}
 
     def end_calls(self, model: str, good: int = 0, bad: int = 0) -> None:
         counts = self.counters.models[model]

@@ -97,7 +97,7 @@ def test_resolved_alerts_are_stored_newest_first_and_bounded() -> None:
     resolved = world.alerts.resolved()
     assert len(resolved) == 100
     assert resolved[0].since > resolved[1].since
-    assert all(each.resolved_at is not None for each in resolved)
+    assert all(alert.resolved_at is not None for alert in resolved)
 
 
 def test_alert_without_signals_states_that_when_it_resolves() -> None:
@@ -185,7 +185,7 @@ def test_firing_alert_is_repeated_every_minute_unless_it_is_silenced() -> None:
     world = failing(World())
     world.pass_s(3 * RESENT_EVERY_S)
     assert len(world.told.reminders) == 3
-    assert {each.id for each in world.told.reminders} == {world.told.notices[0].id}
+    assert {reminder.id for reminder in world.told.reminders} == {world.told.notices[0].id}
     silence(world, 120)
     world.pass_s(120)
     assert len(world.told.reminders) == 3
@@ -215,7 +215,7 @@ def test_reload_changes_thresholds_and_severities_of_firing_alerts() -> None:
     assert world.firing() == set()
     world.end_calls("gpt", bad=60)
     world.pass_s(1)
-    assert [each.severity for each in world.alerts.firing()] == ["info"]
+    assert [alert.severity for alert in world.alerts.firing()] == ["info"]
     assert world.alerts.counts()["success_rate", "info"] == 1
 
 

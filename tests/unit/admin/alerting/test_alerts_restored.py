@@ -32,8 +32,8 @@ def after(world: World, **alerts: Any) -> World:
 def test_alert_that_is_still_true_is_not_notified_again_and_has_its_old_start() -> None:
     world = broken()
     next_ = after(world)
-    assert [(each.id, each.since) for each in next_.alerts.firing()] == [
-        (each.id, each.since) for each in world.alerts.firing()
+    assert [(alert.id, alert.since) for alert in next_.alerts.firing()] == [
+        (alert.id, alert.since) for alert in world.alerts.firing()
     ]
     next_.break_down("one/gpt")
     next_.pass_s(300)
@@ -73,7 +73,7 @@ def test_alert_whose_rule_is_off_now_is_resolved_at_once() -> None:
 
 def test_alertmanager_gets_continuing_alerts_at_once() -> None:
     next_ = after(broken())
-    assert [(each.state, each.subject) for each in next_.told.reminders] == [("firing", "one/gpt")]
+    assert [(reminder.state, reminder.subject) for reminder in next_.told.reminders] == [("firing", "one/gpt")]
 
 
 def test_undelivered_alert_is_notified_by_the_next_process_and_so_is_its_end() -> None:

@@ -26,7 +26,7 @@ class World(ActedOn):
         self.pages = LimitApi(self.config, self.gateway, Changes(self.trail, EventLog(clock), clock), clock)
 
     async def ask(self, path: str, body: object = None, method: str = "POST") -> Any:
-        page = next(each for each in self.pages.pages() if (each.method, each.path) == (method, path))
+        page = next(endpoint for endpoint in self.pages.pages() if (endpoint.method, endpoint.path) == (method, path))
         assert page.give is not None
         return msgspec.json.decode((await page.give(AdminRequest(method, path, {}, body=body))).body)
 
@@ -48,7 +48,7 @@ async def test_limits_of_a_label_are_those_of_every_name_under_it() -> None:
     world = World()
     gate = world.all[0].gates.of("", 1000.0)
     (now,) = await world.set(retry_ratio=0.0, concurrency=3)
-    assert [settings(each) for each in world.all] == [(0.0, 10.0, 3, 1000)] * 2 + [(0.2, 10.0, None, 1000)]
+    assert [settings(deployment) for deployment in world.all] == [(0.0, 10.0, 3, 1000)] * 2 + [(0.2, 10.0, None, 1000)]
     assert gate.settings.concurrency == 3
     assert (now.deployment, now.retry_ratio, now.concurrency, now.is_changed) == ("a/m-*", 0.0, 3, True)
     assert world.let_in_count == 1

@@ -16,7 +16,7 @@ BOTH = config(
 def test_labels_are_those_of_the_deployments_that_are_made() -> None:
     table = compile_routes(BOTH, 0.0)
     table.find("m-1")
-    made = {each.label: each.upstream.name for each in table.deployments()}
+    made = {deployment.label: deployment.upstream.name for deployment in table.deployments()}
     assert labels_of(BOTH) == made
 
 

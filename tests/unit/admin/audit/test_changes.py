@@ -102,7 +102,7 @@ async def test_change_that_breaks_in_the_middle_is_written_down_as_such() -> Non
 
     with pytest.raises(KeyError):
         await world.make(fail)
-    assert [each.detail for each in world.trail.entries] == [{"failed": "KeyError"}]
+    assert [entry.detail for entry in world.trail.entries] == [{"failed": "KeyError"}]
 
 
 async def test_change_whose_operator_disconnects_is_audited_as_such() -> None:
@@ -117,7 +117,7 @@ async def test_change_whose_operator_disconnects_is_audited_as_such() -> None:
     making.cancel()
     await asyncio.wait((making,))
     assert making.cancelled()
-    assert [each.detail for each in world.trail.entries] == [{"failed": "CancelledError"}]
+    assert [entry.detail for entry in world.trail.entries] == [{"failed": "CancelledError"}]
 
 
 def test_instants_are_shown_in_utc() -> None:

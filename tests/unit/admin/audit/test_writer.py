@@ -34,7 +34,7 @@ class Disk(AuditFile):
         self.goes_on.wait(10)
         if self.problem is not None:
             raise StoreError(self.problem)
-        self.written += [each.reason for each in entries]
+        self.written += [entry.reason for entry in entries]
 
     def latest(self, limit: int, before: int | None) -> list[Entry]:
         self.goes_on.wait(10)
@@ -61,7 +61,7 @@ async def trail_on(disk: Disk, clock: SteppedClock | None = None) -> AsyncIterat
 
 
 async def shown(trail: AuditWriter, limit: int = 100, before: int | None = None) -> list[str]:
-    return [each.reason for each in await trail.latest(limit, before)]
+    return [entry.reason for entry in await trail.latest(limit, before)]
 
 
 async def test_changes_are_written_in_order_and_not_by_the_event_loop() -> None:

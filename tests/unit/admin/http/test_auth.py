@@ -106,8 +106,8 @@ def test_socket_of_a_browser_brings_its_token_as_a_protocol() -> None:
 def test_cookie_is_valid_for_the_token_that_it_was_made_with() -> None:
     guard = guarding()
     callers = [guard.check("GET", {**HOST, **cookie_of(guard, at)}, WALL) for at in range(3)]
-    assert [each.name for each in callers] == ["operator", "ann", "vic"]
-    assert all(each.has_cookie for each in callers)
+    assert [caller.name for caller in callers] == ["operator", "ann", "vic"]
+    assert all(caller.has_cookie for caller in callers)
 
 
 def test_cookie_of_another_gateway_with_the_same_token_is_good() -> None:

@@ -38,7 +38,7 @@ def test_token_is_generated_where_none_is_configured_to_change_anything(
 
 
 def test_generated_token_is_no_credential_in_addition_to_a_configured_one() -> None:
-    assert [each.name for each in credentials_of(Ops(), "generated")] == ["operator"]
+    assert [credential.name for credential in credentials_of(Ops(), "generated")] == ["operator"]
     for rules in (Ops(token="chosen"), Ops.model_validate({"tokens": [ANN]})):
         credentials = credentials_of(rules, "generated")
         assert len(credentials) == 1

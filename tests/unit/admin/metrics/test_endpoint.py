@@ -245,7 +245,7 @@ async def test_lag_is_the_longest_that_the_watch_has_seen() -> None:
 
 
 async def test_build_info_names_the_version() -> None:
-    [build] = [each for each in (await Stand().scraped()).samples if each.name == "llm_guard_build_info"]
+    [build] = [sample for sample in (await Stand().scraped()).samples if sample.name == "llm_guard_build_info"]
     assert set(build.labels) == {"version", "python", "compiled"}
     assert build.value == 1
     assert build.labels["compiled"] in ("true", "false")

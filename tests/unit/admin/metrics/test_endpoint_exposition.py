@@ -74,12 +74,14 @@ def test_page_equals_that_of_prometheus_client(form: Format, values: dict[str, l
     expected, found = Scraped(page.decode(), form), scraped(metrics(values), form)
 
     def facts(one: Scraped) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        kept = (each for each in one.samples if not each.name.endswith("_created"))
+        kept = (sample for sample in one.samples if not sample.name.endswith("_created"))
         return {(each.name, tuple(sorted(each.labels.items()))): each.value for each in kept}
 
     assert facts(found) == facts(expected)
-    heads = [(each.name, each.type, each.documentation) for each in expected.families if "created" not in each.name]
-    assert [(each.name, each.type, each.documentation) for each in found.families] == heads
+    heads = [
+        (family.name, family.type, family.documentation) for family in expected.families if "created" not in family.name
+    ]
+    assert [(family.name, family.type, family.documentation) for family in found.families] == heads
 
 
 def test_quotes_in_a_help_text_are_escaped_in_openmetrics_alone() -> None:
@@ -110,14 +112,14 @@ def test_example_may_be_as_long_as_openmetrics_allows() -> None:
     seen = Distribution(BOUNDS)
     seen.note_call(0.3, "lg-" + "f" * 20, 2**128 - 1, 1_800_000_000.0)
     found = scraped([OurHistogram("odd_seconds", "", "model", {"m": seen}.items)], "openmetrics")
-    labels = next(each.exemplar.labels for each in found.samples if each.exemplar is not None)
+    labels = next(sample.exemplar.labels for sample in found.samples if sample.exemplar is not None)
     assert sum(len(name) + len(value) for name, value in labels.items()) <= 128
 
 
 def test_page_is_written_in_pieces_of_some_hundred_samples() -> None:
     seen = {f"m{number}": Distribution(BOUNDS) for number in range(1000)}
-    for each in seen.values():
-        each.note(0.3)
+    for distribution in seen.values():
+        distribution.note(0.3)
     many = Family("many", "gauge", "", ("model",), lambda: [((label,), 1) for label in seen])
     sizes = [
         sum(not line.startswith("#") for line in piece.splitlines())
@@ -144,26 +146,26 @@ def test_numbers_of_a_metric_are_of_one_moment_despite_calls_between_two_pieces(
         if len(page) == 3:
             break
     found = Scraped("".join(page[:2]) + "# EOF\n", "openmetrics")
-    assert {each.value for each in found.samples if each.name == "llm_guard_calls_total"} == {1.0}
-    counted = [each for each in found.samples if each.name == "llm_guard_calls_total"]
+    assert {sample.value for sample in found.samples if sample.name == "llm_guard_calls_total"} == {1.0}
+    counted = [sample for sample in found.samples if sample.name == "llm_guard_calls_total"]
     assert len(counted) == PIECE_SAMPLES * 2
 
 
 @in_each_form
 def test_distributions_are_of_one_moment_despite_calls_between_two_pieces(form: Format) -> None:
     seen = {f"m{number}": Distribution(BOUNDS) for number in range(200)}
-    for each in seen.values():
-        each.note_call(0.3, "lg-1", 0, 1.0)
+    for distribution in seen.values():
+        distribution.note_call(0.3, "lg-1", 0, 1.0)
     page = []
     for piece in pieces([OurHistogram("odd_seconds", "", "model", seen.items)], form):
         page.append(piece)
-        for each in seen.values():
-            each.note_call(0.4, "lg-2", 0, 2.0)
+        for distribution in seen.values():
+            distribution.note_call(0.4, "lg-2", 0, 2.0)
     found = Scraped("".join(page), form)
     assert len(page) > 2
-    assert {each.value for each in found.samples if each.name == "odd_seconds_count"} == {1.0}
-    assert {each.value for each in found.samples if each.name == "odd_seconds_sum"} == {0.3}
-    assert {each.exemplar.value for each in found.samples if each.exemplar} <= {0.3}
+    assert {sample.value for sample in found.samples if sample.name == "odd_seconds_count"} == {1.0}
+    assert {sample.value for sample in found.samples if sample.name == "odd_seconds_sum"} == {0.3}
+    assert {sample.exemplar.value for sample in found.samples if sample.exemplar} <= {0.3}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_only_counted_values_are_shown() -> None:
     counters.models["m"].refusals["limit"] += 1
     counters.deployments["a/x"].queue_wait.note(31.0)
     found = scraped(call_metrics(counters))
-    assert {each.name for each in found.samples} == {"llm_guard_refusals_total"} | {
+    assert {sample.name for sample in found.samples} == {"llm_guard_refusals_total"} | {
         f"llm_guard_queue_wait_seconds_{part}" for part in ("bucket", "count", "sum")
     }
     assert found("refusals_total", model="m", reason="limit") == 1

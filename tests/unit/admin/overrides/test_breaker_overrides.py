@@ -36,7 +36,7 @@ def names(*models: str) -> list[Deployment]:
 
 
 def states(*deployments: Deployment) -> list[BreakerState]:
-    return [each.breaker.state for each in deployments]
+    return [deployment.breaker.state for deployment in deployments]
 
 
 def open_(each: Deployment, now: float) -> None:
@@ -110,8 +110,8 @@ def test_reset_of_a_label_ends_the_overrides_of_its_names() -> None:
     one, two = names("m-1", "m-2")
     _, _, forces = world(one, two)
     ended = [force(), force(BreakerSelector("a/m-*", "m-2"), "forced_closed")]
-    for each in ended:
-        forces.put(each)
+    for override in ended:
+        forces.put(override)
     assert forces.reset(LABEL) == ended
     assert states(one, two) == ["closed", "closed"]
     assert forces.reset(LABEL) == []

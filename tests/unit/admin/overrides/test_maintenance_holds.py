@@ -18,7 +18,7 @@ def hold(until: float | None = None) -> MaintenanceHold:
 def test_hold_reaches_every_deployment_with_the_label_and_no_other() -> None:
     _, world_, holds = world("a/m-*", "a/m-*", "b/x")
     holds.put("a/m-*", hold())
-    assert [each.hold is not None for each in world_.all] == [True, True, False]
+    assert [deployment.hold is not None for deployment in world_.all] == [True, True, False]
     assert holds.labels() == {"a/m-*"}
 
 
@@ -43,7 +43,7 @@ def test_hold_ends_by_itself_and_that_is_written_down() -> None:
     assert world_.notes == []
     clock.advance(0.1)
     holds.look(clock.now())
-    assert [each.hold is not None for each in world_.all] == [False, True]
+    assert [deployment.hold is not None for deployment in world_.all] == [False, True]
     assert world_.notes == [("expiry", "deployments.uncordon", "a/x", "the hold expired")]
     holds.look(clock.now())
     assert len(world_.notes) == 1
@@ -80,7 +80,7 @@ def test_what_the_config_has_no_longer_is_let_go_and_that_is_written_down() -> N
     holds.put("a/x", hold())
     holds.put("b/x", hold())
     holds.adopt({"b/x"})
-    assert [each.hold is not None for each in world_.all] == [False, True]
+    assert [deployment.hold is not None for deployment in world_.all] == [False, True]
     assert world_.notes == [("reload", "deployments.uncordon", "a/x", "the new config no longer has the deployment")]
 
 

@@ -98,7 +98,7 @@ async def test_only_changed_state_is_written() -> None:
 async def test_file_that_is_there_is_recalled_and_from_then_on_this_gateways() -> None:
     async with world_on(Disk(b'{"log_levels": ["a"], "of_a_later_version": 1}')) as world:
         await world.keeping.recall()
-        assert [each.log_levels for each in world.recalled] == [["a"]]
+        assert [saved_state.log_levels for saved_state in world.recalled] == [["a"]]
         world.levels.append("a")
         await world.look()
         assert world.disk.writes == 1
@@ -128,7 +128,7 @@ async def test_write_that_fails_is_reported_once_and_retried() -> None:
             world.clock.advance(AGAIN_S)
             await world.look()
             assert world.disk.tried == 2
-        assert [(each["log_level"], each["error"]) for each in lines] == [("error", "Read-only file system")]
+        assert [(line["log_level"], line["error"]) for line in lines] == [("error", "Read-only file system")]
         world.disk.problem = None
         world.clock.advance(AGAIN_S)
         await world.look()
@@ -205,7 +205,7 @@ async def test_name_that_json_cannot_encode_is_reported_and_stops_nothing() -> N
             world.levels.append("\udcff")
             await world.look()
             assert world.disk.tried == 0
-    assert [each["event"] for each in lines] == [
+    assert [line["event"] for line in lines] == [
         "operator state not saved: a restart would lose alerts and overrides",
         "operator state not saved: the latest changes are lost",
     ]

@@ -461,7 +461,7 @@ def test_no_input_of_a_provider_raises(resume_mode: ResumeMode) -> None:
         transcript.request({"messages": 3, "max_tokens": "x"}, resume_mode, "plain")
         for one in odd:
             _, told = spliced(sent(*first), resume_mode, one, *text(0, "one two "), one, *closing(), one)
-            assert all(json.loads(each.data)["type"] == each.name for each in events_in(told))
+            assert all(json.loads(sse_event.data)["type"] == sse_event.name for sse_event in events_in(told))
 
 
 def test_half_an_emoji_is_passed_on_unchanged() -> None:

@@ -562,4 +562,4 @@ def test_no_input_of_a_provider_raises(resume_mode: ResumeMode) -> None:
         spliced(sent(*first), resume_mode, *odd)
         for one in odd:
             _, told = spliced(sent(*first), resume_mode, one, *message(0, 2, "beginning two"), one, closing(2), one)
-            assert all(json.loads(each.data)["type"] == each.name for each in events_in(told))
+            assert all(json.loads(event.data)["type"] == event.name for event in events_in(told))

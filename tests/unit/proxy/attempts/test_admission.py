@@ -192,7 +192,7 @@ async def test_full_queue_refuses_at_once_with_retry_after() -> None:
     await stage.start()
     third = await stage.start()
     assert refused(stage, third) == (429, "limit", 2.0)
-    assert [each.why for each in third.skipped] == ["wait queue full"]
+    assert [skipped.why for skipped in third.skipped] == ["wait queue full"]
 
 
 async def test_wait_that_is_sure_to_be_longer_than_allowed_is_not_begun() -> None:
@@ -200,7 +200,7 @@ async def test_wait_that_is_sure_to_be_longer_than_allowed_is_not_begun() -> Non
     await stage.start()
     second = await stage.start()
     assert refused(stage, second) == (429, "limit", 1.0)
-    assert [each.why for each in second.skipped] == ["wait queue too slow"]
+    assert [skipped.why for skipped in second.skipped] == ["wait queue too slow"]
     assert gate_of(stage.targets[0]).snapshot(1000.0).waiting == {}
 
 
@@ -249,7 +249,7 @@ async def test_low_priority_call_is_displaced_by_a_higher_one() -> None:
     high = await stage.start(priority=0)
     await stage.pass_s(0.0)
     assert refused(stage, low)[:2] == (429, "limit")
-    assert [each.why for each in low.skipped] == ["wait queue full"]
+    assert [skipped.why for skipped in low.skipped] == ["wait queue full"]
     await stage.pass_s(2.0)
     assert stage.served(high).attempt.started_at == 1002.0
     stage.assert_nothing_is_held()
@@ -293,7 +293,7 @@ async def test_attempt_without_enough_time_at_its_turn_is_not_started() -> None:
     call = await stage.start(deadline_at=1005.0)
     await stage.pass_s(4.0)
     assert stage.gave_up(call).failure is AUTH
-    assert [each.why for each in call.skipped] == ["deadline"]
+    assert [skipped.why for skipped in call.skipped] == ["deadline"]
     assert stage.script.transcript == ["0 asked a/x", "0 asked b/y", "0 asked a/x"]
     stage.assert_nothing_is_held()
 
@@ -353,7 +353,7 @@ async def test_turn_granted_after_the_breaker_opened_is_returned() -> None:
     waiting = [await stage.start() for _ in range(3)]
     await stage.pass_s(1.0)
     assert [refused(stage, call)[:2] for call in waiting] == [(503, "breaker")] * 3
-    assert [[each.why for each in call.skipped] for call in waiting] == [["breaker open"]] * 3
+    assert [[skipped.why for skipped in call.skipped] for call in waiting] == [["breaker open"]] * 3
     stage.assert_nothing_is_held()
 
 
@@ -479,8 +479,11 @@ async def test_probe_that_finds_no_room_leaves_the_breaker_to_the_next() -> None
     await stage.pass_s(30.0)
     waiting = await stage.start()
     assert stage.is_running(waiting)
-    seen = [each.snapshot(stage.clock.now()) for each in (deployment.breaker, deployment.host)]
-    assert [(each.state, each.leases) for each in seen] == [("half_open", 0), ("closed", 0)]
+    seen = [breaker.snapshot(stage.clock.now()) for breaker in (deployment.breaker, deployment.host)]
+    assert [(breaker_snapshot.state, breaker_snapshot.leases) for breaker_snapshot in seen] == [
+        ("half_open", 0),
+        ("closed", 0),
+    ]
 
 
 async def test_probe_of_a_host_that_finds_no_room_leaves_the_host_to_the_next() -> None:
@@ -499,7 +502,7 @@ async def test_one_alarm_is_set_for_all_calls_that_wait_at_a_gate() -> None:
     stage.targets[0].deployment.gates.of(" ", 1000.0).pause_until(1005.0)
     for _ in range(50):
         await stage.start()
-    assert [each.at for each in stage.clock.alarms if not each.is_cancelled].count(1005.0) == 1
+    assert [alarm.at for alarm in stage.clock.alarms if not alarm.is_cancelled].count(1005.0) == 1
     await stage.pass_s(5.0)
     stage.assert_nothing_is_held()
 

@@ -42,7 +42,7 @@ async def test_failed_attempt_is_repeated_after_a_growing_wait() -> None:
     this = play(SERVER_ERROR, SERVER_ERROR, OK)
     await this.serves()
     assert this.script.transcript == ["asked a/x", "slept 0.2", "asked a/x", "slept 0.4", "asked a/x"]
-    assert [(each.outcome, each.waited_s) for each in this.call.attempts] == [
+    assert [(attempt.outcome, attempt.waited_s) for attempt in this.call.attempts] == [
         ("server_error", 0.0), ("server_error", 0.2), ("ok", 0.4),
     ]  # fmt: skip
 
@@ -64,7 +64,7 @@ async def test_each_deployment_gets_its_own_model_and_its_own_waits() -> None:
     served = await this.serves()
     assert [target.model for target in this.script.asked] == ["x", "y", "y", "x", "x"]
     assert served.attempt.target is this.targets[0]
-    assert [each.waited_s for each in this.call.attempts] == [0.0, 0.0, 0.2, 0.0, 0.4]
+    assert [attempt.waited_s for attempt in this.call.attempts] == [0.0, 0.0, 0.2, 0.0, 0.4]
 
 
 async def test_another_free_deployment_serves_before_a_wait_is_over() -> None:
@@ -244,7 +244,7 @@ async def test_cancelled_attempt_returns_its_permit_and_counts_nothing() -> None
     with pytest.raises(asyncio.CancelledError):
         await task
     assert_nothing_happened(this)
-    assert [each.outcome for each in this.call.attempts] == ["client_cancelled"]
+    assert [attempt.outcome for attempt in this.call.attempts] == ["client_cancelled"]
 
 
 async def test_call_cancelled_in_its_sleep_leaks_nothing() -> None:
@@ -260,7 +260,7 @@ async def test_bug_in_an_exchange_returns_its_permit_and_blames_no_deployment() 
     with pytest.raises(RuntimeError, match="a bug"):
         await this.run()
     assert_nothing_happened(this)
-    assert [each.outcome for each in this.call.attempts] == ["internal"]
+    assert [attempt.outcome for attempt in this.call.attempts] == ["internal"]
 
 
 async def test_probe_is_settled_by_the_first_token() -> None:

@@ -144,7 +144,7 @@ async def test_deployment_whose_tokens_were_taken_is_not_retried_and_takes_none(
     assert budgets[empty].try_spend(stage.clock.now())
     await stage.pass_s(1.0)
     assert stage.gave_up(call).failure is AUTH
-    assert [each.why for each in call.skipped] == ["retry budget empty"]
+    assert [skipped.why for skipped in call.skipped] == ["retry budget empty"]
     assert {name: budget.snapshot(1001.0).spent for name, budget in budgets.items()} == {
         "deployment": int(empty == "deployment"), "route": int(empty == "route"),
     }  # fmt: skip
@@ -156,7 +156,7 @@ async def test_deployment_that_is_failing_at_its_next_turn_costs_no_token() -> N
     stage.targets[0].deployment.breaker.force("forced_open", stage.clock.now())
     await stage.pass_s(1.0)
     assert stage.gave_up(call).failure is AUTH
-    assert [each.why for each in call.skipped] == ["breaker forced_open"]
+    assert [skipped.why for skipped in call.skipped] == ["breaker forced_open"]
     assert stage.route.budget.snapshot(1001.0).spent == 0
     assert stage.targets[0].deployment.budget.snapshot(1001.0).spent == 0
 
@@ -180,14 +180,17 @@ async def test_call_brings_its_share_to_the_route_and_to_each_deployment_once() 
     budget = ask_no_more_than(this, BudgetSettings())
     await this.serves()
     seen = [budget, *(target.deployment.budget for target in this.targets)]
-    assert [each.snapshot(1000.0).calls for each in seen] == [1, 1, 1]
+    assert [retry_budget.snapshot(1000.0).calls for retry_budget in seen] == [1, 1, 1]
 
 
 async def test_call_that_its_client_has_sent_before_brings_nothing() -> None:
     this = play(OK, client_retries=1)
     budget = ask_no_more_than(this, BudgetSettings())
     await this.serves()
-    assert [each.snapshot(1000.0).calls for each in (budget, this.targets[0].deployment.budget)] == [0, 0]
+    assert [retry_budget.snapshot(1000.0).calls for retry_budget in (budget, this.targets[0].deployment.budget)] == [
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("client_retries", [0, 1, 5])
@@ -206,7 +209,7 @@ async def test_attempt_that_cannot_finish_is_not_started_nor_waited_for() -> Non
     result = await this.gives_up()
     assert (result.failure, result.why) == (SERVER_ERROR, "the deployment could not be retried: deadline")
     assert this.script.transcript == ["asked a/x"]
-    assert [each.why for each in this.call.skipped] == ["deadline"]
+    assert [skipped.why for skipped in this.call.skipped] == ["deadline"]
 
 
 async def test_attempt_that_just_finishes_is_started() -> None:
@@ -357,7 +360,7 @@ async def asked_first(targets: tuple[Target, ...], balance: Balance, *draws: flo
     stage = Stage(*targets, draw=draw, route=route, **refusals)
     call = await stage.start()
     assert stage.gave_up(call).failure is AUTH
-    return [each.target.deployment.label[0] for each in call.attempts]
+    return [attempt.target.deployment.label[0] for attempt in call.attempts]
 
 
 async def test_weighted_routes_draw_lots() -> None:
@@ -421,14 +424,14 @@ async def test_timeline_has_each_attempt_and_its_wait() -> None:
     this = play(*outcomes, targets=(*two(), new_target("c/z")))
     open_breaker(this.targets[1])
     await this.serves()
-    assert [told(each) for each in this.call.attempts] == [
+    assert [told(attempt) for attempt in this.call.attempts] == [
         ("timeout", False, False, "", 0.0),
         ("server_error", False, True, "", 0.0),
         ("rate_limit", True, False, "", 0.0),
         ("timeout", True, False, "backoff", 0.2),
         ("ok", True, False, "backoff", 0.4),
     ]
-    assert [(each.deployment, each.why) for each in this.call.skipped] == [("b/y", "breaker open")]
+    assert [(skipped.deployment, skipped.why) for skipped in this.call.skipped] == [("b/y", "breaker open")]
 
 
 async def test_timeline_has_the_decision_after_each_failure_and_what_was_left() -> None:
@@ -438,7 +441,7 @@ async def test_timeline_has_the_decision_after_each_failure_and_what_was_left() 
     )
     this = play(replace(NETWORK_ERROR), timed_out(), replace(AUTH), OK, targets=targets, deadline_at=1600.0)
     await this.serves()
-    assert [(each.next_step, each.budget_left) for each in this.call.attempts] == [
+    assert [(attempt.next_step, attempt.budget_left) for attempt in this.call.attempts] == [
         ("retry after 0 s", 2.2),
         ("fall back, and retry here after 0.4 s", 1.2),
         ("fall back", pytest.approx(101.0, abs=1.0)),
@@ -467,7 +470,7 @@ async def test_one_of_two_that_is_on_probation_is_refused_to_a_second_call() -> 
     await stage.start()
     second = await stage.start()
     assert stage.served(second).attempt.target is stage.targets[1]
-    assert [each.why for each in second.skipped] == ["breaker half_open"]
+    assert [skipped.why for skipped in second.skipped] == ["breaker half_open"]
 
 
 # waits without a following attempt

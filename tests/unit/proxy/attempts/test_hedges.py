@@ -61,7 +61,10 @@ async def test_slow_first_is_overtaken_on_another_deployment_and_broken_off() ->
     served = stage.served(call)
     assert (served.attempt.target, served.attempt.is_hedge) == (stage.targets[1], True)
     assert stage.script.transcript == ["0 asked a/x", "0.5 asked b/y", "0.7 broke off a/x"]
-    assert [(each.outcome, each.is_superseded) for each in call.attempts] == [("superseded", True), ("ok", False)]
+    assert [(attempt.outcome, attempt.is_superseded) for attempt in call.attempts] == [
+        ("superseded", True),
+        ("ok", False),
+    ]
     assert evidence(stage.targets[0], 1000.7) == (0, 0)
     assert spent(stage) == (1, 1)
     stage.assert_nothing_is_held()
@@ -90,7 +93,7 @@ async def test_first_that_answers_after_all_wins() -> None:
     call = await stage.start()
     await stage.pass_s(0.6)
     assert stage.served(call).attempt is call.attempts[0]
-    assert [each.outcome for each in call.attempts] == ["ok", "superseded"]
+    assert [attempt.outcome for attempt in call.attempts] == ["ok", "superseded"]
     assert stage.script.transcript[-1] == "0.6 broke off b/y"
     stage.assert_nothing_is_held()
 
@@ -149,7 +152,11 @@ async def test_retry_may_be_hedged_too() -> None:
     stage = hedged(new_target("a/x"), a=[SERVER_ERROR, Hang(), OK])
     call = await stage.start()
     await stage.pass_s(0.7)
-    assert [(each.is_retry, each.is_hedge) for each in call.attempts] == [(False, False), (True, False), (True, True)]
+    assert [(attempt.is_retry, attempt.is_hedge) for attempt in call.attempts] == [
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
     assert stage.served(call).attempt is call.attempts[2]
 
 
@@ -215,7 +222,7 @@ async def test_of_two_responses_at_one_instant_one_is_used_and_the_other_broken_
     exchange: Any = streams[0].exchange
     assert not exchange.is_aborted
     assert stage.script.transcript[-1] == "1 broke off b/y"
-    assert [each.outcome for each in call.attempts] == ["ok", "superseded"]
+    assert [attempt.outcome for attempt in call.attempts] == ["ok", "superseded"]
     stage.end_streams()
     stage.assert_nothing_is_held()
     assert [evidence(target, 1001.0) for target in stage.targets] == [(1, 0), (0, 0)]
@@ -238,7 +245,7 @@ async def test_first_that_fails_after_the_delay_leaves_the_hedge_to_answer() -> 
     call = await stage.start()
     await stage.pass_s(1.5)
     assert stage.served(call).attempt.target is stage.targets[1]
-    assert [each.outcome for each in call.attempts] == ["server_error", "ok"]
+    assert [attempt.outcome for attempt in call.attempts] == ["server_error", "ok"]
     assert stage.script.transcript == ["0 asked a/x", "0.5 asked b/y"]
 
 
@@ -290,7 +297,11 @@ async def test_after_both_have_failed_the_first_is_decided_on() -> None:
     await stage.pass_s(1.0)
     assert stage.served(call).attempt.target is stage.targets[0]
     assert stage.script.transcript == ["0 asked a/x", "0.5 asked b/y", "1 asked a/x"]
-    assert [each.next_step for each in call.attempts] == ["retry after 0 s", "fall back, and retry here after 20 s", ""]
+    assert [attempt.next_step for attempt in call.attempts] == [
+        "retry after 0 s",
+        "fall back, and retry here after 20 s",
+        "",
+    ]
 
 
 async def test_retry_after_of_a_hedge_puts_its_own_deployment_in_cooldown() -> None:
@@ -308,7 +319,7 @@ async def test_final_error_of_either_ends_the_race_and_the_call(final_one: str) 
     call = await stage.start()
     await stage.pass_s(1.0)
     assert (stage.gave_up(call).failure, stage.gave_up(call).why) == (BAD, "final error")
-    assert sorted(each.outcome for each in call.attempts) == ["invalid_request", "superseded"]
+    assert sorted(attempt.outcome for attempt in call.attempts) == ["invalid_request", "superseded"]
     stage.assert_nothing_is_held()
 
 
@@ -348,7 +359,7 @@ async def test_client_that_leaves_ends_both(after_s: float) -> None:
     stage.cancel(call)
     await stage.pass_s(0.0)
     assert stage.was_cancelled(call)
-    assert {each.outcome for each in call.attempts} == {"client_cancelled"}
+    assert {attempt.outcome for attempt in call.attempts} == {"client_cancelled"}
     assert len(call.attempts) == (2 if after_s >= 0.5 else 1)
     stage.assert_nothing_is_held()
     await stage.pass_s(5.0)

@@ -80,7 +80,9 @@ async def test_client_that_disconnects_at_the_end_of_a_hedge_leaks_nothing(
         settle(result.attempt, result.lease, Signal.HEALTHY, SystemClock())
     else:
         kept = None
-    assert [each for each in upstreams.exchanges if not each.is_aborted] == ([kept] if kept is not None else [])
+    assert [exchange for exchange in upstreams.exchanges if not exchange.is_aborted] == (
+        [kept] if kept is not None else []
+    )
     now = SystemClock().now()
     for target in targets:
         assert target.deployment.gates.in_flight == 0

@@ -183,7 +183,7 @@ class Race:
         finally:
             self.is_over = True
             self.cancelling = task.cancelling()
-            self.unsettled = [each for each in self.call.attempts if each.ended_at is None]
+            self.unsettled = [attempt for attempt in self.call.attempts if attempt.ended_at is None]
             await let_run(3)  # a late cancellation would arrive here
 
     def _check(self, result: Delivered | Exhausted | BaseException) -> None:
@@ -201,8 +201,8 @@ class Race:
         if not isinstance(result, RuntimeError):
             assert set(closed) <= {"client_cancelled" if self.left else "superseded"}
         streams: list[Any] = [side.stream for side in self.sides if side.stream is not None]
-        assert [each for each in streams if not each.exchange.is_aborted] == ([kept] if kept is not None else [])
-        assert tokens_of(self.call).get("wasted", 0) == TOKENS * sum(each.exchange.is_aborted for each in streams)
+        assert [stream for stream in streams if not stream.exchange.is_aborted] == ([kept] if kept is not None else [])
+        assert tokens_of(self.call).get("wasted", 0) == TOKENS * sum(stream.exchange.is_aborted for stream in streams)
         answered = [each for each in self.call.attempts if each.outcome == "ok"]
         assert answered == ([result.attempt] if isinstance(result, Delivered) else [])
         if isinstance(result, Delivered):
@@ -212,11 +212,11 @@ class Race:
     def _check_all_is_given_back(self) -> None:
         deployment, now = self.target.deployment, self.clock.now()
         assert self.host.given == self.host.returned == len(self.sides)
-        assert all(each.ended_at is not None for each in self.call.attempts)
+        assert all(attempt.ended_at is not None for attempt in self.call.attempts)
         assert deployment.gates.in_flight == 0
         assert [gate.snapshot(now).in_flight for gate in deployment.gates.all()] == [0]
         assert (deployment.breaker.snapshot(now).leases, deployment.host.snapshot(now).leases) == (0, 0)
-        assert not [each for each in self.clock.alarms if not each.is_cancelled and not each.has_rung]
+        assert not [alarm for alarm in self.clock.alarms if not alarm.is_cancelled and not alarm.has_rung]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -281,7 +281,7 @@ async def test_client_that_leaves_at_any_moment_ends_both(first: What, second: W
         race, result = await hedged(events)
         if events[0][1] == LEAVES:
             assert isinstance(result, asyncio.CancelledError)
-            assert {each.outcome for each in race.call.attempts} <= {"client_cancelled", "superseded"}
+            assert {attempt.outcome for attempt in race.call.attempts} <= {"client_cancelled", "superseded"}
 
 
 @pytest.mark.parametrize("second", ["answers", "fails", "fails for good"])
@@ -321,9 +321,9 @@ async def test_hedge_that_is_to_begin_at_that_moment(first: What) -> None:
 
 async def test_attempt_that_ends_at_the_moment_of_the_hedges_answer_has_an_end_of_its_own() -> None:
     race, _ = await hedged([(LATER, (1, "answers")), (0, (0, "is out of time"))])
-    assert [each.outcome for each in race.call.attempts] == ["timeout", "ok"]
+    assert [attempt.outcome for attempt in race.call.attempts] == ["timeout", "ok"]
     race, _ = await hedged([(LATER, (1, "answers")), (1, LEAVES)])
-    assert [each.outcome for each in race.call.attempts] == ["client_cancelled", "client_cancelled"]
+    assert [attempt.outcome for attempt in race.call.attempts] == ["client_cancelled", "client_cancelled"]
 
 
 @pytest.mark.parametrize("second", LAST_WORDS)

@@ -24,7 +24,7 @@ async def test_call_goes_to_the_next_deployment() -> None:
     played = play(OK, targets=(held(new_target("a/x")), new_target("b/x")))
     await played.serves()
     assert played.script.transcript == ["asked b/x"]
-    assert [(each.deployment, each.why) for each in played.call.skipped] == [("a/x", "drained by an operator")]
+    assert [(skipped.deployment, skipped.why) for skipped in played.call.skipped] == [("a/x", "drained by an operator")]
 
 
 async def test_call_without_a_deployment_is_refused_with_operator_and_time() -> None:

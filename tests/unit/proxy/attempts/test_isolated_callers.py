@@ -134,14 +134,14 @@ def test_victim_that_calls_seldom_is_served(gap_s: float) -> None:
 def test_poisoner_is_refused_by_its_own_failures_alone() -> None:
     loads = [Load("m", 5.0, 40.0, caller="victim"), Load("m", 25.0, 40.0, caller="poisoner")]
     played = play(BY_CLIENT_KEY, Poisoned(1.0), loads)
-    assert sum(each.user == "poisoner" for each in played.requests) <= 120, "1,000 calls"
+    assert sum(request.user == "poisoner" for request in played.requests) <= 120, "1,000 calls"
 
 
 def test_outage_is_noticed_and_over_for_many_callers_as_for_one() -> None:
     callers = ("victim", "other", "poisoner")
     loads = [Load("m", 20.0, 80.0, caller=caller) for caller in callers]
     played = play(BY_CLIENT_KEY, Down(20.0, 60.0), loads)
-    assert sum(20.0 <= each.at < 60.0 for each in played.requests) <= 100, "2,400 calls"
+    assert sum(20.0 <= request.at < 60.0 for request in played.requests) <= 100, "2,400 calls"
     later = [call for call in played.calls if call.arrived_at >= 64.0]
     assert sum(call.outcome == "served" for call in later) / len(later) >= 0.99
 
@@ -158,6 +158,6 @@ def test_overload_by_many_callers_is_throttled_as_by_one() -> None:
         Load("m", 10.0, 40.0, caller="victim"),
     ]
     played = play(BY_CLIENT_KEY, Overloaded(20.0), loads)
-    reached = [each for each in played.requests if 10.0 <= each.at < 40.0]
+    reached = [request for request in played.requests if 10.0 <= request.at < 40.0]
     assert len(reached) <= 1.2 * 20 * 30
     assert sum(each.status == 200 for each in reached) >= 0.9 * 20 * 30

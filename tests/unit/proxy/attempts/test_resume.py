@@ -65,7 +65,7 @@ async def test_another_deployment_is_tried_first() -> None:
     after = await resumed(served)
     assert isinstance(after, Delivered)
     assert this.script.transcript == ["asked a/x", "asked b/y"]
-    assert [(each.resume_mode, each.is_fallback, each.outcome) for each in this.call.attempts] == [
+    assert [(attempt.resume_mode, attempt.is_fallback, attempt.outcome) for attempt in this.call.attempts] == [
         (None, False, "truncated"), ("prefill", True, "ok"),
     ]  # fmt: skip
 
@@ -106,7 +106,7 @@ async def test_failing_deployment_is_not_tried() -> None:
     this, served = await dead(open_stream(), open_stream(), targets=(front, back))
     assert isinstance(await resumed(served), Delivered)
     assert [each for each in this.script.transcript if each.startswith("asked")] == ["asked a/x", "asked a/x"]
-    assert [each.deployment for each in this.call.skipped] == ["b/y"]
+    assert [skipped.deployment for skipped in this.call.skipped] == ["b/y"]
 
 
 async def test_first_token_is_that_of_the_stream_that_died() -> None:
@@ -147,7 +147,7 @@ async def test_refused_resume_mode_leads_to_the_next_one_at_once() -> None:
     this, served = await dead(open_stream(), BAD, open_stream(), targets=two())
     assert isinstance(await resumed(served), Delivered)
     assert this.script.transcript == ["asked a/x", "asked b/y", "asked b/y"]
-    assert [each.resume_mode for each in this.call.attempts] == [None, "prefill", "instruction"]
+    assert [attempt.resume_mode for attempt in this.call.attempts] == [None, "prefill", "instruction"]
 
 
 async def test_refusal_in_every_resume_mode_is_the_end() -> None:

@@ -78,7 +78,7 @@ def test_caller_that_is_limited_alone_slows_no_other(config: str, provider: OneU
     played = play(config, provider, loads)
     assert served(played, "victim") == 1.0
     assert half_waited_s(played, "victim") == pytest.approx(provider._answer_s, abs=0.1)
-    assert sum(each.user == "poisoner" for each in played.requests) <= 500, "1,000 calls"
+    assert sum(request.user == "poisoner" for request in played.requests) <= 500, "1,000 calls"
 
 
 def test_limit_of_the_account_is_shared_by_the_callers_that_meet_it() -> None:
@@ -86,7 +86,7 @@ def test_limit_of_the_account_is_shared_by_the_callers_that_meet_it() -> None:
     played = play(BY_CLIENT_KEY, AccountLimited(10.0), loads)
     shares = [served(played, caller) for caller in ("other", "victim")]
     assert min(shares) >= 0.9 * max(shares)
-    assert sum(each.status == 429 for each in played.requests) <= 0.1 * len(played.requests)
+    assert sum(request.status == 429 for request in played.requests) <= 0.1 * len(played.requests)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_limit_of_the_account_binds_callers_of_few_calls_as_well(
     played = play(
         config, AccountLimited(per_s), [Load("m", rate, 90.0, caller=caller) for caller, rate in rates.items()]
     )
-    assert sum(each.status == 429 for each in played.requests) <= 0.08 * len(played.requests)
+    assert sum(request.status == 429 for request in played.requests) <= 0.08 * len(played.requests)
     assert sum(call.outcome == "served" for call in played.calls) >= 0.95 * per_s * 90.0
     assert all(served(played, caller) == 1.0 for caller, rate in rates.items() if rate <= 2.0)
 

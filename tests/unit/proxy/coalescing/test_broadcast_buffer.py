@@ -154,7 +154,7 @@ async def test_no_reader_is_dropped_when_none_is_fast_enough() -> None:
     while tape.push(PIECE):
         pass
     await first.next()
-    assert not any(each.is_left_behind for each in (first, second))
+    assert not any(reader.is_left_behind for reader in (first, second))
 
 
 async def test_response_without_readers_is_released() -> None:

@@ -94,9 +94,9 @@ def test_call_is_the_example_of_the_durations_that_it_had(records: Records) -> N
     call.trace = TraceContext(0xABC, 1, None)
     records.whole_call(call)
     examples = {
-        each.name: each.exemplar
-        for each in records.scraped("openmetrics").samples
-        if each.exemplar is not None and each.labels["model"] == "gpt-4"
+        sample.name: sample.exemplar
+        for sample in records.scraped("openmetrics").samples
+        if sample.exemplar is not None and sample.labels["model"] == "gpt-4"
     }
     duration = examples["llm_guard_call_duration_seconds_bucket"]
     assert (duration.labels, duration.value) == ({"request_id": call.id, "trace_id": f"{0xABC:032x}"}, 10.0)
@@ -252,7 +252,7 @@ def test_gateway_error_after_failed_upstreams_is_no_refusal(records: Records) ->
     call.refusal = Refusal(502, "upstream_error", "no answer that could be passed on", by=None)
     records.whole_call(call)
     assert records("calls_total", model="gpt-4", outcome="refused") == 1
-    assert not [each for each in records.scraped().samples if "by" in each.labels]
+    assert not [sample for sample in records.scraped().samples if "by" in sample.labels]
 
 
 def test_unknown_model_is_counted_as_other(records: Records) -> None:
@@ -261,7 +261,7 @@ def test_unknown_model_is_counted_as_other(records: Records) -> None:
     call.refusal = Refusal(404, "model_not_found", "no route", by="route")
     records.recorder.end(call)
     assert records("calls_total", model="other", outcome="refused") == 1
-    labels = {value for each in records.scraped().samples for value in each.labels.values()}
+    labels = {value for sample in records.scraped().samples for value in sample.labels.values()}
     assert "chosen-by-a-caller" not in labels
 
 

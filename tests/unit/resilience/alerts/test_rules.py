@@ -97,7 +97,7 @@ def test_answers_that_took_no_time_are_no_usual() -> None:
 def test_model_may_have_a_latency_of_its_own() -> None:
     settings = LatencySettings(models={"slow": 2.0})
     both = [evaluate_latency(name, "", Mean(200, 100), Mean(100, 100), settings) for name in ("gpt", "slow")]
-    assert [each.verdict for each in both if each is not None] == ["bad", "good"]
+    assert [finding.verdict for finding in both if finding is not None] == ["bad", "good"]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ OTHER = CacheKeyFields(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(CacheKeyFields)])
+@pytest.mark.parametrize("name", [field.name for field in fields(CacheKeyFields)])
 def test_every_field_counts(name: str) -> None:
     assert key_of(replace(ONE, **{name: getattr(OTHER, name)})) != key_of(ONE)
 

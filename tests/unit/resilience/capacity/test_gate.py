@@ -87,7 +87,7 @@ def test_every_outcome_releases_the_slot(outcome: Ending) -> None:
 
 
 def test_client_that_left_changes_nothing_else() -> None:
-    of = gate(concurrency="adaptive", slow=1.0)
+    of = gate(concurrency="adaptive", latency_threshold=1.0)
     before = of.snapshot(9.0)
     for _ in range(10):
         of.exit(enter(of), 9.0, "ignored", 9.0)

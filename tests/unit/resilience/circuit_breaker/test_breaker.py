@@ -304,7 +304,7 @@ def test_minimum_is_no_larger_than_the_count_window() -> None:
 
 
 def slow_calls(breaker: Breaker, durations: list[float], signal: Signal = HEALTHY) -> list[Transition | None]:
-    return [breaker.settle(acquire(breaker, 0.0), signal, 0.0, duration_s=each) for each in durations]
+    return [breaker.settle(acquire(breaker, 0.0), signal, 0.0, duration_s=duration) for duration in durations]
 
 
 def test_slow_calls_open_it_though_none_failed() -> None:
@@ -884,7 +884,7 @@ def test_cause_of_an_outage_is_remembered_through_all_its_probes() -> None:
         breaker.note_probe(True, now)
         breaker.settle(acquire(breaker, now + 4.0), UNHEALTHY, now + 4.0)
         assert breaker.snapshot(now).why == "5 failures in a row"
-    assert "5 failures in a row" not in {each.why for each in breaker.snapshot(0.0).latest}
+    assert "5 failures in a row" not in {transition.why for transition in breaker.snapshot(0.0).latest}
     call(breaker, HEALTHY, 1000.0)
     assert breaker.snapshot(1000.0).why is None
 

@@ -434,7 +434,7 @@ def test_blips_of_a_fifth_of_a_second_never_open_a_busy_deployment(shift_s: floa
 def test_blip_that_opens_a_cold_deployment_costs_a_quarter_of_a_second() -> None:
     """The calls of the first 250 ms fail. This used to cause half a minute of refusals."""
     seen = simulate(Breaker(BreakerSettings()), lambda now: now < 0.25, calls_per_s=100, until=60)
-    assert [each.after for each in seen.transitions] == ["open", "closed"]
+    assert [transition.after for transition in seen.transitions] == ["open", "closed"]
     assert seen.transitions[1].at - seen.transitions[0].at == pytest.approx(0.27, abs=0.011)
     assert seen.ended["ok"] >= 5945
 
@@ -443,7 +443,7 @@ def test_blip_that_opens_a_cold_deployment_costs_a_quarter_of_a_second() -> None
 def test_blips_of_half_a_second_open_it_until_the_first_early_probe(shift_s: float, early_probes: bool) -> None:
     settings = BreakerSettings(early_probes=early_probes)
     seen = simulate(Breaker(settings), blips(0.5, shift_s), calls_per_s=100, until=60)
-    openings = [each for each in seen.transitions if each.before == "closed"]
+    openings = [transition for transition in seen.transitions if transition.before == "closed"]
     if not early_probes:  # the reason for early probes
         assert len(openings) == 1
         assert seen.ended["ok"] < 0.1 * 6000

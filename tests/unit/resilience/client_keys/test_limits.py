@@ -45,7 +45,7 @@ class Key:
         self.limits.leave(reservation, tokens, self.now, self.wall)
 
     def left(self) -> dict[str, float]:
-        return {each.limit: each.left for each in self.limits.left(self.now, self.wall)}
+        return {limit_left.limit: limit_left.left for limit_left in self.limits.left(self.now, self.wall)}
 
 
 def check_is_exact(key: Key, tokens: int = 0) -> float:
@@ -215,7 +215,7 @@ def test_reset_forgets_all_but_the_calls_that_run() -> None:
     key = Key(rate=1, concurrency=1, tokens_per_minute=60, tokens_per_day=60)
     reservation = key.enter(60)
     key.refused(1)
-    assert {each.limit for each in key.limits.refusing(key.now)} == {
+    assert {refusing.limit for refusing in key.limits.refusing(key.now)} == {
         "rate", "concurrency", "tokens_per_minute", "tokens_per_day",
     }  # fmt: skip
     key.limits.reset(key.now, key.wall)

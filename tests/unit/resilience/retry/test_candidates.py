@@ -17,7 +17,7 @@ def three() -> tuple[Candidates, Candidate, Candidate, Candidate]:
 def test_all_may_be_tried_at_once_in_their_order() -> None:
     candidates, *stops = three()
     assert candidates.next() == tuple(stops)
-    assert {(each.not_before, each.waited_for, each.retries, each.is_paid) for each in stops} == {(-inf, "", 0, False)}
+    assert {(stop.not_before, stop.waited_for, stop.retries, stop.is_paid) for stop in stops} == {(-inf, "", 0, False)}
 
 
 def test_retried_candidate_stands_alone_until_its_wait_is_over() -> None:

@@ -153,7 +153,10 @@ def test_busiest_bucket_is_counted() -> None:
 
 def test_full_jitter_halves_the_calls_of_contending_writers() -> None:
     """Scenario A27, two trials."""
-    calls = {(each.name, each.writers): each.calls for each in jitter.contentions(trials=2, writers=(100,))}
+    calls = {
+        (contention.name, contention.writers): contention.calls
+        for contention in jitter.contentions(trials=2, writers=(100,))
+    }
     assert calls["full", 100] <= 0.45 * calls["expo", 100]
     assert calls["±30 %", 100] <= 0.6 * calls["expo", 100]
 
@@ -163,7 +166,7 @@ def test_full_jitter_halves_the_calls_of_contending_writers() -> None:
 
 def test_naive_window_opens_by_chance_and_the_breaker_does_not() -> None:
     """Scenario A12, 10,000 calls."""
-    trips = {each.name: each.trips for each in breakers.false_opens(calls=10_000, rates=(0.3,))}
+    trips = {false_open.name: false_open.trips for false_open in breakers.false_opens(calls=10_000, rates=(0.3,))}
     assert trips[breakers.naive(10)] > 200
     assert trips[breakers.naive(20)] > 40
     assert {trips[breakers.ours(per_s)] for per_s in breakers.CALLS_PER_S} == {0}

@@ -76,7 +76,7 @@ async def test_numbers_are_by_route(cache: SqliteCache) -> None:
     await cache.put(KEY, answer(), 60)
     await cache.put(OTHER, answer(b"x", "other"), 60)
     routes = cache.snapshot().routes
-    assert {route: (each.entries, each.bytes) for route, each in routes.items()} == {
+    assert {route: (size.entries, size.bytes) for route, size in routes.items()} == {
         "gpt": (1, cost_of(answer())), "other": (1, cost_of(answer(b"x"))),
     }  # fmt: skip
     assert await cache.purge("gpt") == 1

@@ -39,8 +39,8 @@ def opened(tmp_path: Path) -> Iterator[Opening]:
         return made[-1]
 
     yield open_it
-    for each in made:
-        each.close()
+    for store in made:
+        store.close()
 
 
 @pytest.fixture
@@ -386,10 +386,10 @@ def test_simultaneous_requeues_get_each_call_once(opened: Opening) -> None:
         got.append(ids(store.begin(2000, 100, 30)))
 
     threads = [threading.Thread(target=press, args=(opened(name),)) for name in ("one", "two")]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert sorted(len(each) for each in got) == [0, 0, 40, 40]
 
 
@@ -446,7 +446,7 @@ def test_filter_finds_matching_calls(store: SqliteCallStore) -> None:
         CallFilter(kind="rate_limit"), CallFilter(since=3.0), CallFilter(until=2.0),
         CallFilter(ids=("a", "c", "x")), CallFilter(ids=()), CallFilter(state="dead", since=2.0, kind="server_error"),
     ]  # fmt: skip
-    found = ["".join(ids(store.find(each, 9, None))) for each in wanted]
+    found = ["".join(ids(store.find(call_filter, 9, None))) for call_filter in wanted]
     assert found == ["d", "cba", "b", "c", "dc", "ba", "ca", "", "b"]
 
 

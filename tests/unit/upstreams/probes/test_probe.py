@@ -103,7 +103,7 @@ async def test_missing_health_page_does_no_harm_by_either_method() -> None:
 async def test_unhealthy_page_is_no_reason_to_stop_using_head() -> None:
     unwell: list[Step] = [Respond(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")]
     sights, requests = await looks(2, unwell, [whole(503, b"{}")], NO_BODY)
-    assert [each.finding for each in sights] == ["failed", "ok"]
+    assert [sight.finding for sight in sights] == ["failed", "ok"]
     assert lines(requests) == ["HEAD /health", "GET /health", "HEAD /health"]
 
 
@@ -179,7 +179,7 @@ async def test_anthropic_list_of_models_is_requested_in_its_dialect() -> None:
 )
 async def test_list_of_models_without_the_wanted_one(script: Sequence[Step], finding: str) -> None:
     sights, _ = await looks(1, script, settings=MODELS, wanted=("m",))
-    assert [each.finding for each in sights] == [finding]
+    assert [sight.finding for sight in sights] == [finding]
 
 
 async def test_list_may_be_longer_than_a_page() -> None:
@@ -229,12 +229,12 @@ async def test_openai_models_get_max_completion_tokens() -> None:
 )
 async def test_call_for_one_token_must_be_answered_with_a_completion(script: Sequence[Step], finding: str) -> None:
     sights, _ = await looks(1, script, settings=COMPLETION)
-    assert [each.finding for each in sights] == [finding]
+    assert [sight.finding for sight in sights] == [finding]
 
 
 async def test_call_for_one_token_is_never_sent_twice() -> None:
     sights, requests = await looks(2, [whole(200, b'{"choices":[]}')], [Close()], settings=COMPLETION)
-    assert [each.finding for each in sights] == ["ok", "failed"]
+    assert [sight.finding for sight in sights] == ["ok", "failed"]
     assert len(requests) == 2
 
 

@@ -91,9 +91,9 @@ class Stand:
 
     def succeed(self, label: str) -> None:
         """Notes that a call was answered by this deployment just now."""
-        for each in self.table.deployments():
-            if each.label == label:
-                each.last_success_wall = self.clock.wall()
+        for deployment in self.table.deployments():
+            if deployment.label == label:
+                deployment.last_success_wall = self.clock.wall()
 
 
 class _Played:
@@ -133,7 +133,7 @@ async def probing(text: str = TWO, draws: Iterable[float] = (), **sights: Any) -
     finally:
         await stand.prober.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert not [each for each in stand.clock.alarms if not each.is_cancelled and not each.has_rung]
+        assert not [alarm for alarm in stand.clock.alarms if not alarm.is_cancelled and not alarm.has_rung]
 
 
 # schedule
@@ -242,7 +242,7 @@ async def test_probes_are_counted_by_result() -> None:
     async with probing(b=FAILED) as stand:
         await stand.clock.pass_s(15)
         assert stand.prober.counts == {("a", "health", "ok"): 2, ("b", "health", "failed"): 2}
-        assert {name: sum(each.counts) for name, each in stand.prober.durations.items()} == {"a": 2}
+        assert {name: sum(distribution.counts) for name, distribution in stand.prober.durations.items()} == {"a": 2}
 
 
 # subscribers and calls
@@ -255,7 +255,7 @@ async def test_change_is_reported_once() -> None:
         await stand.clock.pass_s(50)
         stand.sights["a"] = OK
         await stand.clock.pass_s(30)
-        assert [(each.upstream, each.state, each.why) for each in stand.news] == [
+        assert [(new.upstream, new.state, new.why) for new in stand.news] == [
             ("a", "down", "it answered 503"),
             ("a", "up", ""),
         ]
@@ -267,7 +267,7 @@ async def test_subscriber_gets_each_probe_until_it_unsubscribes() -> None:
         await stand.clock.pass_s(15)
         stand.adopt(TWO.replace("timeout: 5s", "timeout: 4s"))
         await stand.clock.pass_s(1)
-        assert [(each.upstream, each.last) for each in stand.heard] == [("a", "ok")] * 3
+        assert [(probe_view.upstream, probe_view.last) for probe_view in stand.heard] == [("a", "ok")] * 3
         end()
         end()
         await stand.clock.pass_s(20)
@@ -295,7 +295,7 @@ async def test_calls_avoid_deployments_that_are_down() -> None:
         assert stand.down() == {("a", None)}
         [route] = [stand.table.find("m")]
         assert route is not None
-        assert [route.down.has(each.deployment) for each in route.targets] == [True, False]
+        assert [route.down.has(target.deployment) for target in route.targets] == [True, False]
         deployment = route.targets[0].deployment
         assert stand.prober.why_down(deployment) == "it answered 503"
         assert stand.prober.last_ok_wall(deployment) is None
@@ -346,8 +346,8 @@ async def test_deployment_has_probes_of_its_own() -> None:
         assert stand.down() == {("a", "m")}
         assert (stand.view("a").state, stand.view("a", "m").state) == ("up", "down")
         assert stand.view("a", "m").deployment == "a/m"
-        assert {each.deployment for each in stand.heard} == {None}
-        assert [each.deployment for each in stand.news] == ["a/m"]
+        assert {probe_view.deployment for probe_view in stand.heard} == {None}
+        assert [new.deployment for new in stand.news] == ["a/m"]
 
 
 # effects on breakers
@@ -434,7 +434,7 @@ async def test_request_during_a_probe_gets_the_next_one() -> None:
         await stand.clock.pass_s(2.5)
         assert not asking.done()
         await stand.clock.pass_s(1)
-        assert [each.last for each in await asking] == ["ok"]
+        assert [probe_view.last for probe_view in await asking] == ["ok"]
         assert stand.looks("a") == [0, 3]
 
 
@@ -442,7 +442,11 @@ async def test_all_can_be_probed_at_once() -> None:
     async with probing(CALLED) as stand:
         await stand.clock.pass_s(3)
         found = await stand.prober.probe_and_wait(None)
-        assert [(each.upstream, each.deployment) for each in found] == [("a", None), ("b", None), ("a", "a/m")]
+        assert [(probe_view.upstream, probe_view.deployment) for probe_view in found] == [
+            ("a", None),
+            ("b", None),
+            ("a", "a/m"),
+        ]
         assert stand.looks("a/m") == [0, 3]
         assert await stand.prober.probe_and_wait("z") == []
 
@@ -512,11 +516,11 @@ async def test_reload_forgets_removed_probes() -> None:
 
 async def test_views_are_in_the_order_of_the_config_that_runs() -> None:
     async with probing() as stand:
-        assert [each.upstream for each in stand.prober.views()] == ["a", "b"]
+        assert [view.upstream for view in stand.prober.views()] == ["a", "b"]
         first, a, b, *rest = TWO.split("\n")
         stand.adopt("\n".join((first, b, a, *rest)))
-        assert [each.upstream for each in stand.prober.views()] == ["b", "a"]
-        assert [each.key for each in stand.prober.subjects()] == [("b", None), ("a", None)]
+        assert [view.upstream for view in stand.prober.views()] == ["b", "a"]
+        assert [subject.key for subject in stand.prober.subjects()] == [("b", None), ("a", None)]
 
 
 async def test_reload_takes_another_concurrency() -> None:

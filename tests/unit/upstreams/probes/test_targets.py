@@ -119,7 +119,7 @@ def test_annotated_file_lists_every_default() -> None:
     config = load_config(ANNOTATED, {})
     assert config.upstreams["local"].probe == ProbeSettings()
     text = ANNOTATED.read_text(encoding="utf-8")
-    names = {each.name for each in (*dataclasses.fields(ProbeSettings), *dataclasses.fields(CompletionProbeSettings))}
+    names = {field.name for field in (*dataclasses.fields(ProbeSettings), *dataclasses.fields(CompletionProbeSettings))}
     assert {name for name in names if f" {name}:" not in text} == set()
 
 

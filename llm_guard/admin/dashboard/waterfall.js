@@ -65,7 +65,7 @@ function facts(line) {
     ["Fallback response", fallbackOf(line)],
     ["Dead letter", line.dead_letter_id],
     ["Deferred call", line.deferred_id],
-    ["Origin", line.background_purpose === undefined ? null : (BACKGROUND[line.background_purpose] ?? line.background_purpose)],
+    ["Origin", line.background_purpose && (BACKGROUND[line.background_purpose] ?? line.background_purpose)],
   ];
   const known = pairs.filter(([, value]) => value !== null && value !== undefined);
   return el(

@@ -241,7 +241,7 @@ def test_override_gives_all_calls_the_degraded_deadline() -> None:
 def test_reload_preserves_the_mode_and_applies_new_rules() -> None:
     world = World()
     world.outage("one")
-    world.degraded.adopt(config(one={**RULES, "patience": "2s"}, two=RULES))
+    world.degraded.adopt(config(one={**RULES, "max_wait": "2s"}, two=RULES))
     assert world.in_effect == ["one"]
     assert world.patience_s(world.call()) == 2.0
     assert world.turns == [("one", True)]

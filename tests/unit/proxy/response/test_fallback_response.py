@@ -88,7 +88,7 @@ class Play:
 
 
 STATIC: dict[str, Any] = {"static_response": "later"}
-ON_FAILURE = {"when": "on_failure"}
+ON_FAILURE = {"mode": "on_failure"}
 WANTED = {"x-llm-guard-dead-letter": "true"}
 
 

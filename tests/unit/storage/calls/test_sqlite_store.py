@@ -71,7 +71,7 @@ def on_the_disk(folder: Path) -> bytes:
 def test_file_with_the_first_names_of_the_purposes_is_migrated(opened: Opening, tmp_path: Path) -> None:
     old = SqliteFile(lambda: tmp_path, dataclasses.replace(FORM, steps=FORM.steps[:1]))
     with old.writing() as connection:
-        for call, purpose in ((letter("a"), "dead_letter"), (deferred_call("b"), "deferred")):
+        for call, purpose in ((letter("a"), "letter"), (deferred_call("b"), "later")):
             number = connection.execute(INSERT, {**written(call), "purpose": purpose}).lastrowid
             connection.execute("INSERT INTO bodies VALUES (?, 'request', NULL, ?)", (number, BODY))
     old.close()

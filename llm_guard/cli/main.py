@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import click
 import structlog
@@ -30,6 +29,7 @@ from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError, warnings_of
 from llm_guard.config_files import expiry_warnings, load_with_files
+from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
@@ -298,7 +298,7 @@ def _called() -> str:
 )
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
 @click.option("--stream", is_flag=True, help="Request streamed responses.")
-@click.option("--dialect", type=click.Choice(["openai", "anthropic"]), default="openai", show_default=True)
+@click.option("--dialect", type=click.Choice(list(DIALECTS)), default=DEFAULT_DIALECT, show_default=True)
 @click.option("--key", envvar="LLM_GUARD_BENCH_KEY", help="API key to send. [env: LLM_GUARD_BENCH_KEY]")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -308,7 +308,7 @@ def bench(
     rate: float,
     seconds: float,
     stream: bool,
-    dialect: Literal["openai", "anthropic"],
+    dialect: DialectName,
     key: str | None,
     timeout: float,
     as_json: bool,

@@ -19,7 +19,7 @@ from llm_guard.config.names import is_name, is_pattern
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.tls import ServerTls, UpstreamTls
-from llm_guard.dialects import DialectName
+from llm_guard.dialects import DIALECTS, DialectName
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.capacity.gate import CapacitySettings
@@ -87,8 +87,8 @@ class Server(Strict):
         return idempotency
 
 
-def _usual_auth(data: dict[str, Any]) -> Auth:
-    return "x-api-key" if data["dialect"] == "anthropic" else "bearer"
+def _default_auth(data: dict[str, Any]) -> Auth:
+    return DIALECTS[data["dialect"]].DEFAULT_AUTH
 
 
 class UpstreamConfig(Strict):
@@ -107,7 +107,7 @@ class UpstreamConfig(Strict):
     """Several keys: each call is sent with the one that has the fewest calls of those that are not in a cooldown."""
     tls: UpstreamTls | None = None
     """None: trusts the certificates of the system, or of SSL_CERT_FILE, and shows no client certificate."""
-    auth: Auth = Field(default_factory=_usual_auth)
+    auth: Auth = Field(default_factory=_default_auth)
     """How the key is sent. By default `bearer` for openai and `x-api-key` for anthropic."""
     errors: tuple[ErrorRule, ...] = ()
     """Matched in this order, before the built-in tables."""
@@ -144,16 +144,19 @@ class UpstreamConfig(Strict):
     @field_validator("stream_end")
     @classmethod
     def _check_stream_end(cls, stream_end: StreamEnd, info: ValidationInfo) -> StreamEnd:
-        if stream_end == "lenient" and info.data.get("dialect") == "anthropic":
-            raise wrong("is only for dialect openai: Anthropic's streams always end with message_stop")
+        dialect = DIALECTS.get(info.data.get("dialect", ""))
+        if stream_end == "lenient" and dialect is not None and dialect.END_EVENT is not None:
+            name, end = info.data["dialect"], dialect.END_EVENT
+            raise wrong(f"must be strict with dialect {name}: its streams always end with {end}")
         return stream_end
 
     @field_validator("base_url")
     @classmethod
     def _check_base_url(cls, url: str, info: ValidationInfo) -> str:
         url = _http_url(url)
-        if info.data.get("dialect") == "anthropic" and url.endswith("/v1"):
-            raise wrong("remove /v1: with dialect anthropic it is part of each call's path")
+        dialect = DIALECTS.get(info.data.get("dialect", ""))
+        if dialect is not None and not dialect.PATH_IN_BASE_URL and url.endswith("/v1"):
+            raise wrong(f"remove /v1: with dialect {info.data['dialect']} it is part of each call's path")
         return url
 
 

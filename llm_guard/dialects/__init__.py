@@ -1,6 +1,6 @@
 """Wire formats of the providers. Nothing here reads a socket.
 
-openai, anthropic   event formats, error shapes, paths that need a model; openai_media: OpenAI's other streams
+openai, anthropic   all that differs between dialects, behind `Dialect`; openai_media: OpenAI's other streams
 event_inspection    quick checks of an event; event_json: its JSON
 sse                 SSE parsing for both, and the observer of a stream; sse_framing: where events begin and end
 response_schemas    the minimum of a valid unary response
@@ -12,14 +12,11 @@ resume/             continues a stream that died, at another deployment
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Literal, Protocol
 
 from llm_guard.dialects import anthropic, openai
 from llm_guard.dialects.response_schemas import ResponseSchema
-from llm_guard.dialects.resume.chat import ChatTranscript
-from llm_guard.dialects.resume.messages import MessagesTranscript
-from llm_guard.dialects.resume.responses import ResponsesTranscript
 from llm_guard.dialects.resume.transcript import Transcript
 from llm_guard.dialects.sse import StreamReader, Usage
 from llm_guard.outcome import Refusal
@@ -28,12 +25,37 @@ DialectName = Literal["openai", "anthropic"]
 
 
 class Dialect(Protocol):
-    """Interface of both dialect modules."""
+    """Interface of the dialect modules. A new dialect is one more module, and one more entry of `DialectName` and
+    `DIALECTS`."""
+
+    OWN_PATHS: tuple[str, ...]
+    """Beginnings of the paths that identify the dialect of a request."""
+    DEFAULT_PATH: str
+    """Path of a completion: of probes, and of predictions for a call of which only the model is known."""
+    MODELS_PATH: str
+    """Path of the list of models."""
+    PATH_IN_BASE_URL: str
+    """Beginning of each call's path that a base URL already contains, as in the official SDKs."""
+    DEFAULT_AUTH: Literal["bearer", "x-api-key"]
+    """Header that carries the API key, unless the config names another one."""
+    REQUIRED_HEADERS: tuple[tuple[str, str], ...]
+    """Headers that every request needs besides the key."""
+    OVERLOADED_STATUS: int | None
+    """Status with which a provider says that it is overloaded; None: no status of its own."""
+    PAGE_CURSOR: str
+    """Query parameter with the id after which the next page of a list begins."""
+    END_EVENT: str | None
+    """The event that ends every stream; None if some compatible servers leave the end out."""
+    SHARED_OBJECT_TYPES: frozenset[str]
+    """Values of `type` in objects that the provider offers to all accounts, so that no caller owns their ids."""
 
     @property
     def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
     @property
     def ANSWERS(self) -> Mapping[tuple[str, str], ResponseSchema]: ...  # noqa: N802  # a constant of the module
+    def is_marked_by(self, headers: Container[str]) -> bool: ...
+    def probe_body(self, model: str, family: str) -> dict[str, Any]: ...
+    def transcript(self, path: str) -> Transcript | None: ...
     def stream_reader(self, path: str, choices: int, *, is_lenient: bool = False) -> StreamReader: ...
     def usage_in(self, body: dict[str, Any]) -> Usage | None: ...
     def refusal_body(self, refusal: Refusal, request_id: str) -> dict[str, Any]: ...
@@ -44,31 +66,19 @@ class Dialect(Protocol):
 
 
 DIALECTS: Mapping[DialectName, Dialect] = {"openai": openai, "anthropic": anthropic}
+DEFAULT_DIALECT: DialectName = "openai"
+"""Dialect of a request that neither its path nor its headers identify."""
+_OWN_PATHS = tuple((dialect.OWN_PATHS, name) for name, dialect in DIALECTS.items())
+"""In this order: `/v1/complete` is also the beginning of OpenAI's `/v1/completions`."""
 
 
-def transcript_of(dialect: DialectName, path: str) -> Transcript | None:
-    """Creates the transcript for a stream that answers `path`; None if streams of this path cannot be resumed."""
-    if dialect == "anthropic":
-        return MessagesTranscript() if path == "/v1/messages" else None
-    if path in ("/v1/chat/completions", "/v1/completions"):
-        return ChatTranscript()
-    return ResponsesTranscript() if path == "/v1/responses" else None
-
-
-_ANTHROPIC_ALONE = ("/v1/messages", "/v1/complete")
-_OPENAI_ALONE = (
-    "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/images", "/v1/audio", "/v1/moderations",
-    "/v1/batches", "/v1/realtime", "/v1/uploads", "/v1/videos", "/v1/fine_tuning", "/v1/vector_stores",
-)  # fmt: skip
-
-
-def dialect_of(path: str, *, has_anthropic_version: bool, has_x_api_key: bool, has_bearer: bool) -> DialectName:
-    """The dialect of a request, from its path (without query); headers decide for paths that both have.
-
-    Newer Anthropic SDKs send their key as a bearer token, always with `anthropic-version`; raw callers of shared paths
-    such as `/v1/models` may send only `x-api-key`."""
-    if path.startswith(_OPENAI_ALONE):
-        return "openai"
-    if path.startswith(_ANTHROPIC_ALONE) or has_anthropic_version or (has_x_api_key and not has_bearer):
-        return "anthropic"
-    return "openai"
+def dialect_of(path: str, headers: Container[str]) -> DialectName:
+    """The dialect of a request, from its path (without query); the lower-case names of its headers decide for paths
+    that several dialects have."""
+    for own_paths, name in _OWN_PATHS:
+        if path.startswith(own_paths):
+            return name
+    for name, dialect in DIALECTS.items():
+        if dialect.is_marked_by(headers):
+            return name
+    return DEFAULT_DIALECT

@@ -1,19 +1,34 @@
-"""Anthropic's wire format: the Messages events and the shape of errors (Anthropic API description; errors and streaming
-pages).
+"""Anthropic's wire format: paths, headers, the Messages events and the shape of errors (Anthropic API description;
+errors and streaming pages).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import count_of, object_in
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
+from llm_guard.dialects.resume.messages import MessagesTranscript
+from llm_guard.dialects.resume.transcript import Transcript
 from llm_guard.dialects.sse import FILLER, MALFORMED, NOTHING, PROGRESS, TOKEN, Mark, SseEvent, StreamReader, Usage
 from llm_guard.outcome import Refusal
+
+OWN_PATHS: tuple[str, ...] = ("/v1/messages", "/v1/complete")
+DEFAULT_PATH = "/v1/messages"
+MODELS_PATH = "/v1/models"
+PATH_IN_BASE_URL = ""
+DEFAULT_AUTH: Literal["bearer", "x-api-key"] = "x-api-key"
+REQUIRED_HEADERS: tuple[tuple[str, str], ...] = (("anthropic-version", "2023-06-01"),)
+OVERLOADED_STATUS: int | None = 529
+PAGE_CURSOR = "after_id"
+END_EVENT: str | None = "message_stop"
+SHARED_OBJECT_TYPES = frozenset({"anthropic"})
+"""Skills that Anthropic provides have this type; those of an account are `custom`."""
 
 NEEDS_MODEL = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/complete"})
 """Paths where a POST without a model is an error that the gateway can report."""
@@ -36,6 +51,23 @@ ANSWERS = {
     ("POST", "/v1/files"): resource("a file"),
 }
 """Expected shapes of the validated responses, by method and path."""
+
+
+def is_marked_by(headers: Container[str]) -> bool:
+    """True if headers show that a request is for Anthropic. Newer SDKs send their key as a bearer token, always with
+    `anthropic-version`; raw callers of shared paths such as `/v1/models` may send only `x-api-key`."""
+    return "anthropic-version" in headers or ("x-api-key" in headers and "authorization" not in headers)
+
+
+def probe_body(model: str, family: str) -> dict[str, Any]:
+    """A message of one token. `family` is unused: the field for the limit is the same everywhere."""
+    del family
+    return {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def transcript(path: str) -> Transcript | None:
+    """Creates the transcript for a stream that answers `path`; None if streams of this path cannot be resumed."""
+    return MessagesTranscript() if path == "/v1/messages" else None
 
 
 def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> StreamReader:  # noqa: ARG001  # a dialect's signature

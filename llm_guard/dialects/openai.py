@@ -1,4 +1,5 @@
-"""OpenAI's wire formats: events of chat, completions, Responses and the other streams, and the shape of errors.
+"""OpenAI's wire formats: events of chat, completions, Responses and the other streams, the shape of errors, paths and
+headers.
 
 Sources: the OpenAI API description, and what compatible servers (vLLM, SGLang, llama.cpp, OpenRouter) really send.
 """
@@ -7,13 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Container
+from typing import Any, Literal
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import dict_of, list_of, object_in
 from llm_guard.dialects.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
 from llm_guard.dialects.openai_media import usage_in as _usage_in
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
+from llm_guard.dialects.resume.chat import ChatTranscript
+from llm_guard.dialects.resume.responses import ResponsesTranscript
+from llm_guard.dialects.resume.transcript import Transcript
 from llm_guard.dialects.sse import (  # fmt: skip
     END,
     FILLER,
@@ -29,6 +34,20 @@ from llm_guard.dialects.sse import (  # fmt: skip
 )
 from llm_guard.outcome import Refusal
 
+OWN_PATHS: tuple[str, ...] = (
+    "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/images", "/v1/audio", "/v1/moderations",
+    "/v1/batches", "/v1/realtime", "/v1/uploads", "/v1/videos", "/v1/fine_tuning", "/v1/vector_stores",
+)  # fmt: skip
+DEFAULT_PATH = "/v1/chat/completions"
+MODELS_PATH = "/v1/models"
+PATH_IN_BASE_URL = "/v1"
+DEFAULT_AUTH: Literal["bearer", "x-api-key"] = "bearer"
+REQUIRED_HEADERS: tuple[tuple[str, str], ...] = ()
+OVERLOADED_STATUS: int | None = None
+PAGE_CURSOR = "after"
+END_EVENT: str | None = None
+SHARED_OBJECT_TYPES = frozenset[str]()
+
 NEEDS_MODEL = frozenset({
     "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/audio/speech",
     "/v1/audio/transcriptions", "/v1/audio/translations",
@@ -43,6 +62,9 @@ _TYPE_OF_STATUS = {
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
 _STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Opening events of a stream; later events repeat all that they contain."""
+_LIMIT_OF = {"openai": "max_completion_tokens", "azure": "max_completion_tokens"}
+"""Field for the most output tokens, by family. OpenAI's later models refuse `max_tokens`, which all others accept
+(platform.openai.com/docs/api-reference/chat/create)."""
 _OTHER_CHOICE = re.compile(rb'"index"\s*:\s*[1-9]')
 _MOST_CHOICES = 1024
 _TEXT_IN = {"/v1/chat/completions": "delta", "/v1/completions": "text"}
@@ -92,6 +114,24 @@ ANSWERS = {
     ("POST", "/v1/vector_stores"): resource("a vector store"),
 }
 """Expected shapes of the validated responses, by method and path."""
+
+
+def is_marked_by(headers: Container[str]) -> bool:  # noqa: ARG001  # a dialect's signature
+    """Always False: no header shows that a request is for OpenAI."""
+    return False
+
+
+def probe_body(model: str, family: str) -> dict[str, Any]:
+    """A chat completion of one token. `family`: the provider's, for the name of the limit."""
+    limit = _LIMIT_OF.get(family, "max_tokens")
+    return {"model": model, limit: 1, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def transcript(path: str) -> Transcript | None:
+    """Creates the transcript for a stream that answers `path`; None if streams of this path cannot be resumed."""
+    if path in ("/v1/chat/completions", "/v1/completions"):
+        return ChatTranscript()
+    return ResponsesTranscript() if path == "/v1/responses" else None
 
 
 def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> StreamReader:

@@ -279,12 +279,7 @@ class Handler:
         upstream_name, path = without_upstream(request.path)
         call = Call(
             f"lg-{self._random.getrandbits(80):020x}",
-            dialect_of(
-                path,
-                has_anthropic_version="anthropic-version" in names,
-                has_x_api_key="x-api-key" in names,
-                has_bearer="authorization" in names,
-            ),
+            dialect_of(path, names),
             request.method,
             path,
             request.query,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from llm_guard.config import Auth, UpstreamConfig
-from llm_guard.dialects import DialectName
+from llm_guard.dialects import DIALECTS, DialectName
 from llm_guard.dialects.prefill import prefill_of
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
@@ -74,6 +74,8 @@ class Upstream:
     """True if calls are sent with the gateway's key instead of the caller's."""
     base_path: str = field(init=False, repr=False)
     """Prefix of each call's path; no trailing slash."""
+    path_in_base_url: str = field(init=False, repr=False)
+    """Beginning of each call's path that `base_path` contains already; "" if it contains none."""
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.base_url)
@@ -81,6 +83,7 @@ class Upstream:
         object.__setattr__(self, "origin", f"{parts.scheme}://{parts.netloc}")
         object.__setattr__(self, "link", link_of(self.origin, self.name if self.has_own_tls else None))
         object.__setattr__(self, "base_path", urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~"))
+        object.__setattr__(self, "path_in_base_url", DIALECTS[self.dialect].PATH_IN_BASE_URL)
         object.__setattr__(self, "key_header", key_header(self.auth, self.api_key))
         object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
 

@@ -7,7 +7,7 @@ import random
 from itertools import pairwise
 from typing import Any
 
-from llm_guard.dialects import transcript_of
+from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.resume.base import index_in, mapping
 from llm_guard.dialects.resume.overlap import folded
 from llm_guard.dialects.resume.text_join import anchor, given_back, instruction_text, seam
@@ -64,7 +64,7 @@ def fuzz_continuation(data: bytes) -> None:
     events = [event + b"\n\n" for event in raw.replace(b"\r\n", b"\n").split(b"\n\n")]
     cut = dice.randrange(len(events) + 1)
     first, rest = b"".join(events[:cut]), b"".join(events[cut:])
-    transcript = transcript_of("anthropic" if _PATHS[path] == "anthropic" else "openai", path)
+    transcript = DIALECTS["anthropic" if _PATHS[path] == "anthropic" else "openai"].transcript(path)
     assert transcript is not None
     for block in cuts_of_events(dice, events[:cut]):
         transcript.feed(block)

@@ -100,6 +100,12 @@ def test_conversation_and_container_may_be_objects_of_their_own() -> None:
     assert list(references(read({"file_id": 5}))) == ["5"]
 
 
+def test_skill_that_a_provider_offers_to_all_is_no_reference() -> None:
+    body = read({"skills": [{"type": "ours", "skill_id": "a", "file_id": "f"}, {"type": "custom", "skill_id": "b"}]})
+    assert sorted(references(body, frozenset({"ours"}))) == ["b", "f"]
+    assert sorted(references(body)) == ["a", "b", "f"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "place"),
     [

@@ -290,6 +290,16 @@ async def test_list_of_the_other_dialect_is_filtered_as_well(tmp_path: Path) -> 
         assert (theirs.json["data"], theirs.json["first_id"], theirs.json["has_more"]) == ([], None, False)
 
 
+async def test_further_pages_are_requested_with_the_cursor_of_the_dialect(tmp_path: Path) -> None:
+    """C97: Anthropic continues a list `after_id`."""
+    async with tenants(tmp_path, has_made=False) as both:
+        first = (await both.send(OURS, a("POST", "/v1/messages/batches", {"requests": []}))).json["id"]
+        for _ in range(150):  # more than a page of the greatest size
+            both.provider._new("/v1/messages/batches", {})
+        mine = await both.send(OURS, a("GET", "/v1/messages/batches"))
+        assert [each["id"] for each in mine.json["data"]] == [first]
+
+
 async def test_list_that_cannot_be_filtered_is_not_shown(tmp_path: Path) -> None:
     """C97: a bare list, or a page that is not JSON, is answered with a 502 that reveals nothing."""
     async with tenants(tmp_path) as both:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
 from llm_guard.clock import Clock
+from llm_guard.dialects import DIALECTS
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.dry_run import PredictedCandidate, predict
@@ -34,7 +35,6 @@ NotAdmittedReason = Literal[
     "unknown_model",
 ]  # fmt: skip
 
-_USUAL_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _Model = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -148,7 +148,7 @@ class AdmissionApi:
     def _foresee(self, model: str, route: Route) -> list[PredictedCandidate]:
         now = self._clock.now()
         dialect = route.targets[0].deployment.upstream.dialect
-        call = Call("", dialect, "POST", _USUAL_PATHS[dialect], "", (), now, model=model)
+        call = Call("", dialect, "POST", DIALECTS[dialect].DEFAULT_PATH, "", (), now, model=model)
         call.route = route
         call.deadline_at = now + route.timeouts.total
         return predict(call, route, self._gateway.cooldowns, self._clock, self._draw)

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
+from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
@@ -26,16 +27,14 @@ from llm_guard.resilience.retry.hedging import hedge_delay_s
 from llm_guard.resilience.routing.client_hints import PRIORITIES
 from llm_guard.routing.route_table import Route
 
-_USUAL_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
-
 
 class ExplainRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """The properties of a call that affect its routing."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
-    dialect: Literal["openai", "anthropic"] = "openai"
+    dialect: DialectName = DEFAULT_DIALECT
     path: Annotated[str, Meta(pattern="^/v1/", max_length=1000, description="A path under /v1/.")] | None = None
-    """Path of the call; null: the dialect's usual one."""
+    """Path of the call; null: the dialect's default path."""
     stream: bool = False
     priority: Literal["high", "normal", "low"] = "normal"
 
@@ -140,7 +139,7 @@ class ExplainApi:
     def explain(self, request: ExplainRequest) -> Explanation:
         """Predicts how a call would be routed. Has no side effect on calls."""
         gateway, now = self._gateway, self._clock.now()
-        path = request.path or _USUAL_PATHS[request.dialect]
+        path = request.path or DIALECTS[request.dialect].DEFAULT_PATH
         call = Call("", request.dialect, "POST", path, "", (), now, model=request.model, is_stream=request.stream)
         call.priority = PRIORITIES[request.priority]
         call.route = gateway.table.preview(request.model)

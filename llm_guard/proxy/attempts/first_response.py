@@ -233,11 +233,11 @@ class _Beginning:
 def _in_band_failure(upstream: Upstream, exchange: Exchange, error: bytes, wall: float) -> Failure:
     """Turns an error inside a success response into the error response that it should have been."""
     verdict = classify_event(error, wall, upstream.family, upstream.errors)
-    is_529 = upstream.dialect == "anthropic" and verdict.kind is FailureKind.OVERLOADED  # Anthropic's own status for it
+    status = verdict.status
+    if verdict.kind is FailureKind.OVERLOADED:
+        status = DIALECTS[upstream.dialect].OVERLOADED_STATUS or status
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
-    answer = UpstreamErrorResponse(
-        529 if is_529 else verdict.status, "", (*kept, ("Content-Type", "application/json")), error
-    )
+    answer = UpstreamErrorResponse(status, "", (*kept, ("Content-Type", "application/json")), error)
     detail = f"sent an error under {exchange.status} ({verdict.why})"
     return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer, is_after_head=True)
 

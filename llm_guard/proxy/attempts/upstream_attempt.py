@@ -213,9 +213,7 @@ class _Limits:
 def _target(call: Call, attempt: Attempt) -> str:
     """Returns the request's path and query."""
     target, upstream = attempt.target, attempt.target.deployment.upstream
-    # An openai base_url includes /v1, an anthropic one is the root, as in their SDKs.
-    path = call.path.removeprefix("/v1") if upstream.dialect == "openai" else call.path
-    path, query = f"{upstream.base_path}{path}" or "/", call.query
+    path, query = f"{upstream.base_path}{call.path.removeprefix(upstream.path_in_base_url)}" or "/", call.query
     if call.is_model_in_query and _is_renamed(call, attempt):
         query = model_field.rename_in_query(query, target.model or "")
     return f"{path}?{query}" if query else path

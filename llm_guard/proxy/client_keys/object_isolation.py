@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from llm_guard.clock import Clock
+from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Exhausted, Refusal
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
@@ -50,6 +51,8 @@ _MOST_PARTS = 100_000
 _MOST_PAGES = 20
 """Most pages of a list that are searched for an entry of the caller's own."""
 _PAGE = "100"
+_SHARED_TYPES = frozenset[str]().union(*(dialect.SHARED_OBJECT_TYPES for dialect in DIALECTS.values()))
+"""All dialects' together: a gateway behind may pass such an object on to a provider of another dialect."""
 
 RunAttempts = Callable[[Call, Route], Awaitable[Delivered | Exhausted]]
 
@@ -231,8 +234,7 @@ def _next_query(call: Call, asked: str, entries: list[Any]) -> str | None:
     last = entries[-1].get("id") if entries and isinstance(entries[-1], dict) else None
     if not isinstance(last, str) or "before" in query or "before_id" in query:
         return None
-    cursor = "after_id" if call.dialect == "anthropic" else "after"
-    return urlencode({**query, cursor: last, "limit": _PAGE})
+    return urlencode({**query, DIALECTS[call.dialect].PAGE_CURSOR: last, "limit": _PAGE})
 
 
 async def _ask_again(call: Call, query: str, run: RunAttempts) -> Delivered | Exhausted:
@@ -265,7 +267,7 @@ async def _plain(call: Call) -> bytes | None:
 def _ids_in(body: bytes) -> list[str]:
     """Returns the ids in a body. Raises ValueError and RecursionError."""
     value = json.loads(body, object_pairs_hook=_pairs, parse_int=_short_int, parse_float=str)
-    return list(references(value))
+    return list(references(value, _SHARED_TYPES))
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> Pairs:

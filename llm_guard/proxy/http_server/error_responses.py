@@ -117,7 +117,7 @@ def wrong_dialect(call: Call) -> Refusal | None:
     served = call.route.targets[0].deployment.upstream.dialect
     if served == call.dialect:
         return None
-    path = "/v1/messages" if served == "anthropic" else "/v1/chat/completions"
+    path = DIALECTS[served].DEFAULT_PATH
     return Refusal(
         400,
         "wrong_dialect",

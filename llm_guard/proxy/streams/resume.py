@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from llm_guard.clock import Clock
-from llm_guard.dialects import transcript_of
+from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice, Transcript
 from llm_guard.dialects.sse import StreamObserver, split_before
 from llm_guard.outcome import Failure, FailureKind
@@ -171,6 +171,6 @@ def recovery_of(call: Call, served: Delivered, clock: Clock) -> TranscriptResume
     mode = call.route.stream.recover if call.route is not None else "off"
     if mode == "off" or not call.is_repeatable or call.model is None:
         return None
-    transcript = transcript_of(call.dialect, call.path)
+    transcript = DIALECTS[call.dialect].transcript(call.path)
     recovery = TranscriptResumer(call, mode, transcript, clock) if transcript is not None else None
     return recovery if recovery is not None and recovery.adopt(served) else None

@@ -147,14 +147,15 @@ def references_in_query(query: str, *, is_list: bool) -> Iterator[str]:
             yield value
 
 
-def references(body: Any) -> Iterator[str]:
-    """Yields the ids that a JSON body refers to; its objects are `Pairs`."""
+def references(body: Any, shared_types: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yields the ids that a JSON body refers to; its objects are `Pairs`. `shared_types`: values of `type` in objects
+    that a provider offers to all."""
     waiting: list[tuple[str, Any]] = [("", body)]
     while waiting:
         name, value = waiting.pop()
         if isinstance(value, Pairs):
             yield from _own_reference(name, value)
-            opaque = _opaque_in(value) if name else _OPAQUE
+            opaque = _opaque_in(value, shared_types) if name else _OPAQUE
             waiting += [pair for pair in value.pairs if pair[0] not in opaque]
         elif isinstance(value, list):
             waiting += [(name, item) for item in value]
@@ -184,16 +185,16 @@ def _stands_for(kind: object, fields: set[str]) -> bool:
     return content is not None and content not in fields
 
 
-def _opaque_in(value: Pairs) -> frozenset[str]:
+def _opaque_in(value: Pairs, shared_types: frozenset[str]) -> frozenset[str]:
     """Returns the names of fields that refer to no object. They include the `input` that a model has written for a
-    client's own tool, and the `skill_id` of a skill that Anthropic provides to all. Not meant for the whole body, whose
-    `type` no provider reads."""
+    client's own tool, and the `skill_id` of a skill that the provider offers to all. Not meant for the whole body,
+    whose `type` no provider reads."""
     kinds = [member for key, member in value.pairs if key == "type"]
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         return _OPAQUE
     if all(kind.endswith("tool_use") for kind in kinds):
         return _OPAQUE_OF_TOOL_USE
-    return _OPAQUE_OF_SHARED if all(kind == "anthropic" for kind in kinds) else _OPAQUE
+    return _OPAQUE_OF_SHARED if shared_types.issuperset(kinds) else _OPAQUE
 
 
 def known_by(place: ObjectPath, answer: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

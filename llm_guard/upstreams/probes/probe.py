@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import FailureKind, Source
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.headers import lower_names
@@ -24,17 +25,12 @@ from llm_guard.resilience.health.probe_policy import (
     evaluate_health,
     evaluate_models,
 )
-from llm_guard.routing.deployment import Upstream
+from llm_guard.routing.deployment import Upstream, key_header
 from llm_guard.upstreams.probes.targets import ProbeTarget, health_path
 
 _MOST_BYTES = 1 << 16
 _MOST_LIST_BYTES = 1 << 22
 """Limit for a list of models. OpenRouter's is half a megabyte."""
-_ANTHROPIC_VERSION = "2023-06-01"
-_LIMIT_OF = {"openai": "max_completion_tokens", "azure": "max_completion_tokens"}
-"""Each family's parameter for the maximum number of tokens. OpenAI's later models refuse `max_tokens`, which all others
-accept (platform.openai.com/docs/api-reference/chat/create).
-"""
 
 
 class Probe(Protocol):
@@ -91,7 +87,7 @@ class _ModelsLook:
         self._wanted = wanted
 
     async def look(self) -> ProbeResult:
-        heard = await self._asker.ask("GET", self._asker.target("/models"), most=_MOST_LIST_BYTES)
+        heard = await self._asker.ask("GET", self._asker.target(self._asker.dialect.MODELS_PATH), most=_MOST_LIST_BYTES)
         found = _decoded(heard.body, _Listed)
         return evaluate_models(
             heard.status, None if found is None else {model.id for model in found.data}, self._wanted
@@ -103,13 +99,11 @@ class _CompletionLook:
 
     def __init__(self, asker: _Asker, model: str) -> None:
         self._asker = asker
-        family, dialect = asker.upstream.family, asker.upstream.dialect
-        limit = "max_tokens" if dialect == "anthropic" else _LIMIT_OF.get(family, "max_tokens")
-        self._path = "/messages" if dialect == "anthropic" else "/chat/completions"
-        self._body = json.dumps({"model": model, limit: 1, "messages": [{"role": "user", "content": "hi"}]}).encode()
+        self._path = asker.target(asker.dialect.DEFAULT_PATH)
+        self._body = json.dumps(asker.dialect.probe_body(model, asker.upstream.family)).encode()
 
     async def look(self) -> ProbeResult:
-        heard = await self._asker.ask("POST", self._asker.target(self._path), self._body)
+        heard = await self._asker.ask("POST", self._path, self._body)
         said = _decoded(heard.body, dict)
         return evaluate_completion(heard.status, bool(said) and not said.get("error") and said.get("type") != "error")
 
@@ -127,11 +121,12 @@ class _Asker:
 
     def __init__(self, upstream: Upstream, connections: ConnectionPool) -> None:
         self.upstream = upstream
+        self.dialect = DIALECTS[upstream.dialect]
         self._connections = connections
 
     def target(self, path: str) -> str:
-        """Path of an API endpoint at this upstream."""
-        return f"{self.upstream.base_path}{'/v1' if self.upstream.dialect == 'anthropic' else ''}{path}"
+        """Path at this upstream of an endpoint that clients call at `path`."""
+        return f"{self.upstream.base_path}{path.removeprefix(self.upstream.path_in_base_url)}"
 
     async def ask(self, method: str, target: str, body: bytes = b"", most: int = _MOST_BYTES) -> _Heard:
         """Runs one exchange and reads at most `most` bytes of its response. Raises UpstreamError."""
@@ -183,10 +178,7 @@ def _decoded(body: bytes, kind: type[Any]) -> Any:
 
 def _headers(upstream: Upstream) -> list[tuple[str, str]]:
     headers = [("Accept", "application/json, */*"), ("Accept-Encoding", "identity"), ("User-Agent", "llm-guard")]
-    key = upstream.secret
-    if key is not None and upstream.auth != "none":
-        is_bearer = upstream.auth == "bearer"
-        headers.append(("Authorization", f"Bearer {key}") if is_bearer else (upstream.auth, key))
-    if upstream.dialect == "anthropic":
-        headers.append(("anthropic-version", _ANTHROPIC_VERSION))
-    return headers
+    own_key = key_header(upstream.auth, upstream.secret)
+    if own_key is not None:
+        headers.append(own_key)
+    return [*headers, *DIALECTS[upstream.dialect].REQUIRED_HEADERS]

@@ -142,7 +142,7 @@ def test_base_url_that_cannot_be_called(url: str, expected: str) -> None:
 def test_end_of_a_message_is_never_lenient() -> None:
     text = "upstreams:\n  a: {dialect: anthropic, base_url: 'http://h', stream_end: lenient}\n"
     assert problems(text + MODELS.replace("openai", "a")) == [
-        "2: upstreams.a.stream_end: is only for dialect openai: Anthropic's streams always end with message_stop"
+        "2: upstreams.a.stream_end: must be strict with dialect anthropic: its streams always end with message_stop"
     ]
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
+from llm_guard.dialects import DialectName
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.attempts.first_response import ResponseTimeLimits, read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Opened
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
+from llm_guard.routing.route_table import Target
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import OpenExchange, new_call, new_target
 
@@ -51,8 +54,8 @@ class NoLimits:
     def on_unary(self) -> None: ...
 
 
-async def opened(exchange: ReadExchange, call: Call | None = None) -> Opened | Failure:
-    target = new_target()
+async def opened(exchange: ReadExchange, call: Call | None = None, target: Target | None = None) -> Opened | Failure:
+    target = target or new_target()
     limits = cast("ResponseTimeLimits", NoLimits())
     return await read_to_commit(call or new_call(target), Attempt(target, 1000.0), exchange, limits, ResponseMemory())
 
@@ -62,6 +65,19 @@ async def test_whole_error_body_is_stored_for_the_client() -> None:
     assert isinstance(failure, Failure)
     assert failure.answer is not None
     assert failure.answer.body == ERROR
+
+
+@pytest.mark.parametrize(("dialect", "status"), [("anthropic", 529), ("openai", 503)])
+async def test_overload_under_200_gets_the_status_of_the_dialect(dialect: DialectName, status: int) -> None:
+    target = new_target()
+    upstream = replace(target.deployment.upstream, dialect=dialect)
+    target = replace(target, deployment=replace(target.deployment, upstream=upstream))
+    error = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
+    failure = await opened(ReadExchange(200, error), target=target)
+    assert isinstance(failure, Failure)
+    assert failure.kind is FailureKind.OVERLOADED
+    assert failure.answer is not None
+    assert failure.answer.status == status
 
 
 async def test_error_body_that_was_cut_is_not_passed_on_as_a_whole() -> None:

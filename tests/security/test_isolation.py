@@ -499,7 +499,7 @@ async def test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing(tmp_
     async with tenants(store) as both:
         assert (await both.send(OURS, TABLE[0])).status == 200
         check_missing(TABLE[0], await both.send(THEIRS, TABLE[0]))
-        await eventually(lambda: any("index of objects" in line["event"] for line in both.stand.log))
+        await eventually(lambda: any("index of object owners" in line["event"] for line in both.stand.log))
 
 
 async def test_objects_of_two_upstreams_with_one_id_are_two(tmp_path: Path) -> None:

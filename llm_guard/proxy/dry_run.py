@@ -105,7 +105,7 @@ def forecast_of(target: Target, now: float, call: Call) -> Forecast:
 
 
 def _hint_patience_s(call: Call, target: Target, others: list[Target], now: float) -> float:
-    """Returns the hint patience that `CandidateSelector` computes for a call without attempts."""
+    """Returns the longest Retry-After that a call without attempts waits out (`CandidateSelector`), in seconds."""
     if not others:
         return target.retry.max_delay
     fallback_after_s = min(target.retry.fallback_after, (call.commit_by - now) / 2)

@@ -4,7 +4,7 @@ Decides when a route enters and leaves it, and when the cause is the gateway's r
 fallback responses is in `dialects.static_answer`; `proxy.response.fallback_response` sends them.
 
     normal    a call waits for a real response as long as its limits allow
-    degraded  a call that has a fallback response waits `patience` for a real one. A call that is cut short this way is
+    degraded  a call that has a fallback response waits `max_wait` for a real one. A call that is cut short this way is
               not evidence: otherwise a route with slow responses would never recover. So now and then one call waits
               for as long as it normally would
 """

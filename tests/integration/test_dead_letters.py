@@ -340,7 +340,7 @@ async def test_encrypted_dead_letter_is_unreadable_on_the_disk_and_is_requeued(t
         assert b"chat.completion" not in on_disk(folder)
 
 
-async def test_dead_letter_without_its_body_cannot_be_requeued_and_says_why(tmp_path: Path) -> None:
+async def test_dead_letter_without_its_body_cannot_be_requeued_and_states_why(tmp_path: Path) -> None:
     store = {"dead_letters": {"bodies": "none"}}
     async with running_with_store(tmp_path / "s", BUSY, store=store, rules={"dead_letter": "always"}) as (stand, _):
         kept_id = (await CHAT.ask(stand.url, user="prompt-canary")).headers["x-llm-guard-dead-letter"]

@@ -328,7 +328,7 @@ async def test_call_that_has_failed_is_retried_after_a_while() -> None:
         assert kept.due_at == pytest.approx(it.clock.wall() + 0.75)
 
 
-async def test_call_that_would_fail_again_is_not_deferred_anything() -> None:
+async def test_call_that_would_fail_again_is_not_deferred() -> None:
     async with world() as it:
         refusal = await it.intake.defer(it.call(failure=WRONG), is_at_once=False)
         assert isinstance(refusal, Refusal)

@@ -30,7 +30,7 @@ atexit.register(shutil.rmtree, _KEPT, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
-def _no_key_is_said() -> Iterator[None]:
+def _no_key_leaks() -> Iterator[None]:
     os.environ["XDG_STATE_HOME"] = f"{_KEPT}/{next(_NUMBERS)}"
     SWEEP.take()
     yield

@@ -376,7 +376,7 @@ async def test_texts_of_providers_and_engines_are_shown_as_text(opens: Opens, tm
         provider.switch("gpt", "status:500")
         await call(stand)
         await window.page.route("**/admin/metrics", spiteful)
-        await window.page.route("**/admin/dead-letters?*", spiteful_letter)
+        await window.page.route("**/admin/dead-letters?*", hostile_dead_letter)
         page = await window.open(stand.url)
         page.on("dialog", lambda dialog: window.complaints.append(f"alert: {dialog.message}"))
         for name in PARTS:
@@ -407,7 +407,7 @@ async def spiteful(route: Route) -> None:
     await route.fulfill(json=said)
 
 
-async def spiteful_letter(route: Route) -> None:
+async def hostile_dead_letter(route: Route) -> None:
     said = await (await route.fetch()).json()
     failure = {"kind": HOSTILE, "detail": HOSTILE, "status": 500}
     said["calls"][0] |= {"model": HOSTILE, "id": HOSTILE, "last_failure": failure}

@@ -27,7 +27,7 @@ import msgspec
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, StoredCall
-from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, new_dead_letter, stored_request
 
 LEASE_S = 50.0
 _GENERATION_S = 100.0
@@ -66,7 +66,7 @@ class Writer:
         self.added = 0
 
     def write(self) -> None:
-        deeds = [self.add, self.add, self.bury_new, self.begin, self.begin, self.end, self.end, self.end]
+        deeds = [self.add, self.add, self.add_dead_letter, self.begin, self.begin, self.end, self.end, self.end]
         deeds += [self.requeue, self.delete, self.extend, self.sweep]
         self.store.stats()  # opens the file
         os.write(self.ready, b"!")
@@ -95,10 +95,10 @@ class Writer:
         request = stored_request(body_of(call_id), is_repeatable=Random(call_id).randrange(4) > 0)
         return deferred_call(call_id, self.now, self.now, request=request)
 
-    def bury_new(self) -> None:
+    def add_dead_letter(self) -> None:
         call_id = self.new_id()
         request = stored_request(body_of(call_id))
-        self.do("add_dead", [call_id], lambda: self.store.add(letter(call_id, self.now, request=request)))
+        self.do("add_dead", [call_id], lambda: self.store.add(new_dead_letter(call_id, self.now, request=request)))
         self.dead.append(call_id)
 
     def begin(self) -> None:
@@ -228,7 +228,7 @@ def kill_writers(folder: Path, seed: int, kills: int) -> dict[str, Any]:
         for line in _run_and_kill(folder, [f"{seed}.{generation}.{name}" for name in "ab"], now, dice):
             ledger.hear(line)
         interrupted.update(deed for deed, _ in ledger.pending.values())
-        _look(folder, ledger, now)
+        _check_store(folder, ledger, now)
         if ledger.problems:
             break
     return {"problems": ledger.problems[:5], "seed": seed, "said": ledger.said, "interrupted": interrupted}
@@ -266,7 +266,7 @@ def _store(folder: Path, name: str) -> SqliteCallStore:
     return SqliteCallStore(lambda: folder, name, Bodies("plain", None))
 
 
-def _look(folder: Path, ledger: Ledger, now: float) -> None:
+def _check_store(folder: Path, ledger: Ledger, now: float) -> None:
     """Compares the store with the reports and ends the leases of the killed writers."""
     store = _store(folder, "killer")
     found = {call.id: call for call in store.find(CallFilter(), _ALL, None)}

@@ -139,7 +139,7 @@ class Listener:
     def __str__(self) -> str:
         return self.name
 
-    def may_hear(self, kind: str) -> bool:
+    def may_see(self, kind: str) -> bool:
         """Returns whether this listener can see this kind of break."""
         return kind not in _FEW or self.name in _FEW[kind]
 

@@ -32,19 +32,19 @@ MODELS = """
 
 
 @asynccontextmanager
-async def asking_openai(url: str, **options: Any) -> AsyncIterator[Ask]:
+async def calling_openai(url: str, **options: Any) -> AsyncIterator[Ask]:
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="k", **options) as client:
         yield lambda **more: client.chat.completions.create(model="gpt-4o", messages=SAID, **more)
 
 
 @asynccontextmanager
-async def asking_anthropic(url: str, **options: Any) -> AsyncIterator[Ask]:
+async def calling_anthropic(url: str, **options: Any) -> AsyncIterator[Ask]:
     async with AsyncAnthropic(base_url=url, api_key="k", **options) as client:
         yield lambda **more: client.messages.create(model="claude-3-opus", max_tokens=9, messages=SAID, **more)
 
 
 sdks = pytest.mark.parametrize(
-    ("sdk", "form"), [(asking_openai, CHAT), (asking_anthropic, MESSAGES)], ids=["openai", "anthropic"]
+    ("sdk", "form"), [(calling_openai, CHAT), (calling_anthropic, MESSAGES)], ids=["openai", "anthropic"]
 )
 
 
@@ -157,12 +157,12 @@ HEDGED = """
 @pytest.mark.parametrize("fault", ["silence", "headers", "stall:0"])
 async def test_sdk_streams_are_hedged_wherever_the_first_is_stuck(fault: str) -> None:
     async with standing(models=HEDGED.format(fault=fault)) as stand:
-        async with asking_openai(stand.url, max_retries=0, timeout=5) as ask_it:
+        async with calling_openai(stand.url, max_retries=0, timeout=5) as ask_it:
             chunks = [chunk async for chunk in await ask_it(stream=True)]
             assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "".join(
                 say(TOKENS)
             )
-        async with asking_anthropic(stand.url, max_retries=0, timeout=5) as ask_it:
+        async with calling_anthropic(stand.url, max_retries=0, timeout=5) as ask_it:
             events = [event async for event in await ask_it(stream=True)]
             assert events[-1].type == "message_stop"
         assert stand.upstream_requests == 4

@@ -44,24 +44,24 @@ Ask = Callable[..., Awaitable[Any]]
 
 
 @asynccontextmanager
-async def asking_openai(url: str, **options: Any) -> AsyncIterator[Ask]:
+async def calling_openai(url: str, **options: Any) -> AsyncIterator[Ask]:
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="k", **options) as client:
         yield lambda **more: client.chat.completions.create(model="gpt-4o", messages=SAID, **more)
 
 
 @asynccontextmanager
-async def asking_responses(url: str, **options: Any) -> AsyncIterator[Ask]:
+async def calling_responses(url: str, **options: Any) -> AsyncIterator[Ask]:
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="k", **options) as client:
         yield lambda **more: client.responses.create(model="gpt-4o", input="hi", **more)
 
 
 @asynccontextmanager
-async def asking_anthropic(url: str, **options: Any) -> AsyncIterator[Ask]:
+async def calling_anthropic(url: str, **options: Any) -> AsyncIterator[Ask]:
     async with AsyncAnthropic(base_url=url, api_key="k", **options) as client:
         yield lambda **more: client.messages.create(model="claude-3-opus", max_tokens=9, messages=SAID, **more)
 
 
-SDKS = [asking_openai, asking_responses, asking_anthropic]
+SDKS = [calling_openai, calling_responses, calling_anthropic]
 sdks = pytest.mark.parametrize("sdk", SDKS, ids=["openai chat", "openai responses", "anthropic"])
 
 
@@ -133,7 +133,7 @@ async def test_silence_is_a_504_by_deadline_at_the_sdk_and_one_request_at_the_pr
 
 async def test_timeout_headers_of_the_sdks_are_what_the_gateway_reads() -> None:
     async with ScriptedProvider([whole(400)]) as provider, gateway(config_text(provider.url)) as app:
-        for sdk in (asking_openai, asking_anthropic):
+        for sdk in (calling_openai, calling_anthropic):
             for options in ({}, {"timeout": 7}, {"timeout": None}):
                 async with sdk(app.addresses[0], **options) as ask_it:
                     await status_error_of(ask_it())
@@ -257,7 +257,7 @@ async def refused_by_small(error: bytes, models: str) -> AsyncIterator[tuple[Asy
         yield client, provider
 
 
-def models_asked(provider: ScriptedProvider) -> list[str]:
+def models_requested(provider: ScriptedProvider) -> list[str]:
     return [json.loads(wired(request).body)["model"] for request in provider.requests]
 
 
@@ -265,7 +265,7 @@ async def test_context_too_long_goes_to_the_fallback_and_not_to_another_deployme
     async with refused_by_small(TOO_LONG, two_models()) as (client, provider):
         raw = await client.chat.completions.with_raw_response.create(model="small", messages=SAID)
         assert raw.headers["x-llm-guard-deployment"] == "openai/large"
-        assert models_asked(provider) == ["small", "large"]
+        assert models_requested(provider) == ["small", "large"]
 
 
 @pytest.mark.parametrize("models", [two_models(is_alone=True), two_models("fallback_on: []")], ids=["alone", "told so"])
@@ -274,14 +274,14 @@ async def test_context_too_long_is_passed_on_at_once_where_no_other_model_may_an
         with pytest.raises(openai_sdk.BadRequestError, match="maximum context length") as caught:
             await client.chat.completions.create(model="small", messages=SAID)
         assert caught.value.code == "context_length_exceeded"
-        assert models_asked(provider) == ["small"]
+        assert models_requested(provider) == ["small"]
 
 
 async def test_refusal_for_content_is_passed_on_unless_the_route_falls_back() -> None:
     async with refused_by_small(FILTERED, two_models()) as (client, provider):
         with pytest.raises(openai_sdk.BadRequestError, match="content management policy"):
             await client.chat.completions.create(model="small", messages=SAID)
-        assert models_asked(provider) == ["small"]
+        assert models_requested(provider) == ["small"]
     async with refused_by_small(FILTERED, two_models("fallback_on: [content_policy]")) as (client, provider):
         await client.chat.completions.create(model="small", messages=SAID)
-        assert models_asked(provider) == ["small", "large"]
+        assert models_requested(provider) == ["small", "large"]

@@ -129,11 +129,11 @@ async def test_outage_fires_the_rules_of_a_real_prometheus(tmp_path: Path) -> No
 
         provider.switch("gpt", "status:500")
 
-        async def is_told() -> bool:
+        async def is_alerting() -> bool:
             assert await call(stand) in (500, 503)  # the outage must go on, so that its count grows between scrapes
             return {"LlmGuardBreakerOpened", "LlmGuardErrorBudgetBurnsFast"} <= set(await prometheus.firing())
 
-        await prometheus.until(is_told)
+        await prometheus.until(is_alerting)
         alerts = await prometheus.firing()
         assert alerts["LlmGuardBreakerOpened"]["labels"]["deployment"] == "one/gpt"
         assert alerts["LlmGuardBreakerOpened"]["annotations"]["summary"] == "one/gpt: its breaker opened"

@@ -73,7 +73,7 @@ CASES = [
     for kind in BREAKS
     for listener in LISTENERS
     for is_sync in (True, False)
-    if listener.may_hear(kind)
+    if listener.may_see(kind)
 ]
 cases = pytest.mark.parametrize("case", [case for case in CASES if case.kind != "drain"], ids=str)
 finals = pytest.mark.parametrize(

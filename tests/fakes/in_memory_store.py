@@ -21,7 +21,7 @@ from llm_guard.storage.calls.store import (
 )
 
 
-class KeptInMemory:
+class InMemoryCallStore:
     """The store as one gateway sees it; `runner` is that gateway's name."""
 
     def __init__(self, runner: str = "one", rows: dict[str, StoredCall] | None = None) -> None:
@@ -35,9 +35,9 @@ class KeptInMemory:
         """Names of the methods that were called, in order."""
         self._runner = runner
 
-    def beside(self, runner: str) -> KeptInMemory:
+    def beside(self, runner: str) -> InMemoryCallStore:
         """Returns another gateway's view of the same calls."""
-        other = KeptInMemory(runner, self.rows)
+        other = InMemoryCallStore(runner, self.rows)
         other.leases = self.leases
         return other
 

@@ -21,7 +21,7 @@ def stored_request(body: bytes | None = BODY, **facts: Any) -> StoredRequest:
     return StoredRequest(**{**usual, **facts}, body=body)
 
 
-def letter(call_id: str = "a", received_at: float = 1000.0, **facts: Any) -> StoredCall:
+def new_dead_letter(call_id: str = "a", received_at: float = 1000.0, **facts: Any) -> StoredCall:
     """A dead letter; `facts` override its fields."""
     usual: dict[str, Any] = {
         "request_id": f"req-{call_id}", "purpose": "dead_letter", "state": "dead", "owner": "hash", "client": "app-1",
@@ -37,4 +37,4 @@ def deferred_call(call_id: str = "a", received_at: float = 1000.0, due_at: float
         "purpose": "deferred", "state": "queued", "due_at": due_at, "deadline_at": received_at + 3600, "ended": None,
         "first_failed_at": None, "last_failed_at": None, "attempts": 0,
     }  # fmt: skip
-    return letter(call_id, received_at, **{**usual, **facts})
+    return new_dead_letter(call_id, received_at, **{**usual, **facts})

@@ -28,7 +28,7 @@ in."""
 _MARKER = {"recovered": "x", "deployment": "y"}
 
 
-def fuzz_seam(data: bytes) -> None:
+def fuzz_text_join(data: bytes) -> None:
     """The join is the same for any split of the input; its output is a suffix of the input, and is everything that the
     client does not have yet."""
     dice, raw = rolled(data)

@@ -74,6 +74,6 @@ TARGETS = {
     "model": Target(requests.fuzz_model, seeds.REQUESTS, 150, _FORM_WORDS),
     "form": Target(requests.fuzz_form, seeds.FORMS, 100, _FORM_WORDS),
     "config": Target(configs.fuzz_config, seeds.CONFIGS, 15, _YAML_WORDS),
-    "seam": Target(continuations.fuzz_seam, tuple(text.encode() for text in seeds.TEXTS), 120),
+    "seam": Target(continuations.fuzz_text_join, tuple(text.encode() for text in seeds.TEXTS), 120),
     "continuation": Target(continuations.fuzz_continuation, _STREAMS, 200, _EVENT_WORDS),
 }

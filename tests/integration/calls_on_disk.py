@@ -16,11 +16,11 @@ from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import ScriptedProvider, Step
 
 ASYNC = {"x-llm-guard-async": "true"}
-LETTER = {"x-llm-guard-dead-letter": "true"}
+DEAD_LETTER = {"x-llm-guard-dead-letter": "true"}
 OWN_KEY = "sk-the-gateways-own"
 
 
-def kept_config(url: str, folder: Path, **more: Any) -> Config:
+def config_with_store(url: str, folder: Path, **more: Any) -> Config:
     """Builds a config: `rules` become the defaults of all models, `store` and `one` (an upstream) replace those
     sections."""
     sections = {name: more.pop(name) for name in ("rules", "store", "one") if name in more}
@@ -32,11 +32,13 @@ def kept_config(url: str, folder: Path, **more: Any) -> Config:
 
 
 @asynccontextmanager
-async def keeping(folder: Path, *scripts: Sequence[Step], **more: Any) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
+async def running_with_store(
+    folder: Path, *scripts: Sequence[Step], **more: Any
+) -> AsyncIterator[tuple[Stand, ScriptedProvider]]:
     """Runs a gateway in front of a provider that plays these scripts, one per request."""
     async with (
         ScriptedProvider(*scripts) as provider,
-        standing(kept_config(provider.url, folder, **more)) as stand,
+        standing(config_with_store(provider.url, folder, **more)) as stand,
     ):
         yield stand, provider
 

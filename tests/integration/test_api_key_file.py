@@ -38,7 +38,7 @@ async def until_used(stand: Stand, provider: KeyedProvider, key: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def said(stand: Stand, event: str) -> list[str]:
+def logged_errors(stand: Stand, event: str) -> list[str]:
     return [str(line.get("error", "")) for line in stand.log if line["event"].startswith(event)]
 
 
@@ -70,7 +70,7 @@ async def test_key_that_the_provider_does_not_know_yet_leaves_the_one_before_in_
     async with KeyedProvider({"sk-filed-key-second": REFUSED}) as provider, keyed(file, provider) as stand:
         assert await serves(stand, provider) == "sk-filed-key-first"
         file.write_text("sk-filed-key-second")
-        await eventually(lambda: said(stand, "changed files are in use"))
+        await eventually(lambda: logged_errors(stand, "changed files are in use"))
         assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-first"] * 3
         del provider.answers["sk-filed-key-second"]
         stand.app.gateway.cooldowns.lift(list(stand.app.gateway.cooldowns.snapshot(0.0)), 0.0)
@@ -86,7 +86,7 @@ async def test_key_that_is_accepted_stays_in_use_while_the_file_changes_twice(tm
         for text in ("sk-filed-key-", "sk-filed-key-second"):  # half written first
             stand.log.clear()
             file.write_text(text)
-            await eventually(lambda: said(stand, "changed files are in use"))
+            await eventually(lambda: logged_errors(stand, "changed files are in use"))
             assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-first"] * 3
 
 
@@ -96,7 +96,7 @@ async def test_key_that_replaced_a_revoked_one_is_tried_before_its_cooldown_ends
     async with KeyedProvider({"sk-filed-key-second": REFUSED}) as provider, keyed(file, provider) as stand:
         await serves(stand, provider)
         file.write_text("sk-filed-key-second")
-        await eventually(lambda: said(stand, "changed files are in use"))
+        await eventually(lambda: logged_errors(stand, "changed files are in use"))
         assert await serves(stand, provider) == "sk-filed-key-first"
         provider.answers = {"sk-filed-key-first": REFUSED}  # the provider has accepted one, and revoked the other
         assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-second"] * 3
@@ -132,10 +132,10 @@ async def test_file_without_a_key_leaves_the_last_good_one_in_use_and_is_reporte
     file.write_text("sk-filed-key-first")
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
         spoil(file)
-        await eventually(lambda: said(stand, "changed files cannot be used"))
+        await eventually(lambda: logged_errors(stand, "changed files cannot be used"))
         await asyncio.sleep(2.2)  # long enough to check the file twice more
         assert await serves(stand, provider) == "sk-filed-key-first"
-        (only,) = said(stand, "changed files cannot be used")
+        (only,) = logged_errors(stand, "changed files cannot be used")
         assert problem in only
         assert "two words" not in only
         file.write_text("sk-filed-key-second")
@@ -200,7 +200,7 @@ async def test_call_in_flight_keeps_its_key(tmp_path: Path) -> None:
         running = asyncio.create_task(CHAT.ask(stand.url))
         await eventually(lambda: provider.keys == ["sk-filed-key-first"])
         file.write_text("sk-filed-key-second")
-        await eventually(lambda: said(stand, "changed files are in use"))
+        await eventually(lambda: logged_errors(stand, "changed files are in use"))
         assert await serves(stand, provider) == "sk-filed-key-second"
         provider.holds["sk-filed-key-first"].set()
         assert (await running).status == 200

@@ -250,16 +250,16 @@ async def test_model_that_cannot_be_renamed_is_refused_for_each() -> None:
 # client deadlines
 
 
-def patient(seconds: float) -> dict[str, str]:
+def with_read_timeout(seconds: float) -> dict[str, str]:
     return {"connection": "close", "x-stainless-read-timeout": str(seconds)}
 
 
 async def test_call_with_a_short_deadline_leaves_and_another_continues() -> None:
     go_on = asyncio.Event()
     async with cached([Pause(go_on), *CHAT.ok]) as (stand, provider):
-        hurried = asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(), patient(0.4)))
+        hurried = asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(), with_read_timeout(0.4)))
         await eventually(lambda: len(provider.requests) == 1)
-        calm = asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(), patient(60)))
+        calm = asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(), with_read_timeout(60)))
         reply: Reply = await hurried
         assert (reply.status, CHAT.error_of(reply)["code"]) == (504, "upstream_timeout")
         assert reply.headers["x-llm-guard-refused-by"] == "deadline"
@@ -271,7 +271,7 @@ async def test_call_with_a_short_deadline_leaves_and_another_continues() -> None
 
 async def test_impatience_of_the_only_call_ends_its_request_as_ever() -> None:
     async with cached([Hold()]) as (stand, provider):
-        reply = await ask(stand.url, CHAT.path, CHAT.body(), patient(0.3))
+        reply = await ask(stand.url, CHAT.path, CHAT.body(), with_read_timeout(0.3))
         assert (reply.status, CHAT.error_of(reply)["code"]) == (504, "upstream_timeout")
         assert await provider.closed_within(CLOSE_S)
         (line,) = await stand.calls()
@@ -283,7 +283,10 @@ async def test_each_waiter_gets_keep_alives() -> None:
     go_on = asyncio.Event()
     waiting = {"keepalive": {"interval": "50ms", "before_headers": True}}
     async with cached([Pause(go_on), *CHAT.good_stream], stream=waiting) as (stand, provider):
-        calls = [asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(stream=True), patient(0.5))) for _ in range(3)]
+        calls = [
+            asyncio.create_task(ask(stand.url, CHAT.path, CHAT.body(stream=True), with_read_timeout(0.5)))
+            for _ in range(3)
+        ]
         await asyncio.sleep(0.6)  # longer than any of them would wait in silence
         go_on.set()
         for reply in await asyncio.gather(*calls):

@@ -20,7 +20,7 @@ TTL_S = 0.02
 NEW = CHAT.answer.replace(b"hi", b"new")
 
 
-def told(reply: Reply) -> tuple[str, bytes]:
+def cache_result(reply: Reply) -> tuple[str, bytes]:
     return reply.headers["x-llm-guard-cache"], reply.body
 
 
@@ -34,7 +34,7 @@ async def test_stale_response_is_sent_at_once_and_one_request_refreshes_it() -> 
         await CHAT.ask(stand.url)
         await asyncio.sleep(0.32)
         replies = await asyncio.gather(*(CHAT.ask(stand.url) for _ in range(20)))
-        assert {told(reply) for reply in replies} == {("stale", CHAT.answer)}
+        assert {cache_result(reply) for reply in replies} == {("stale", CHAT.answer)}
         await eventually(lambda: len(provider.requests) == 2)
         go_on.set()
         await refreshed(stand)
@@ -50,7 +50,7 @@ async def test_refresh_is_no_clients_call_but_its_attempts_count() -> None:
         await asyncio.sleep(0.32)
         stale = await CHAT.ask(stand.url)
         await refreshed(stand)
-        assert told(await CHAT.ask(stand.url)) == ("hit", NEW)
+        assert cache_result(await CHAT.ask(stand.url)) == ("hit", NEW)
         assert await stand.metric("llm_guard_calls_total") == 3
         assert await stand.metric("llm_guard_attempts_total", outcome="ok") == 2
         assert await stand.metric("llm_guard_tokens_total", direction="input") == 6
@@ -71,7 +71,7 @@ async def test_refresh_that_fails_leaves_the_stale_answer() -> None:
         await CHAT.ask(stand.url)
         for _ in range(3):
             await asyncio.sleep(TTL_S)
-            assert told(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
+            assert cache_result(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
             await refreshed(stand)
         outcomes = [line["outcome"] for line in await stand.calls() if "background_purpose" in line]
         assert outcomes == ["overloaded"] * 3 or set(outcomes) == {"server_error"}
@@ -83,7 +83,7 @@ async def test_client_that_names_an_age_gets_no_stale_answer() -> None:
         headers = {"connection": "close", "cache-control": "max-age=60"}
         await ask(stand.url, CHAT.path, CHAT.body(), headers)
         await asyncio.sleep(TTL_S)
-        assert told(await ask(stand.url, CHAT.path, CHAT.body(), headers)) == ("miss", NEW)
+        assert cache_result(await ask(stand.url, CHAT.path, CHAT.body(), headers)) == ("miss", NEW)
 
 
 async def test_drain_ends_a_refresh() -> None:
@@ -104,7 +104,7 @@ async def test_gateway_that_shuts_down_begins_no_refresh() -> None:
         await CHAT.ask(stand.url)
         await asyncio.sleep(TTL_S)
         stand.app.gateway.is_leaving = True
-        assert told(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
+        assert cache_result(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
         assert (stand.app.gateway.cache_stage.flights, len(provider.requests)) == (0, 1)
 
 
@@ -120,7 +120,7 @@ async def test_outage_is_invisible_to_callers_of_cached_requests(form: Form, is_
         await asyncio.sleep(TTL_S)
         reply = await form.ask(stand.url, stream=is_stream)
         assert (reply.status, reply.is_whole) == (200, True)
-        assert told(reply) == ("stale", form.stream_bytes if is_stream else form.answer)
+        assert cache_result(reply) == ("stale", form.stream_bytes if is_stream else form.answer)
         assert reply.headers["age"] == "0"
         assert await stand.metric("llm_guard_cache_total", result="stale_if_error") == 1
         assert await stand.metric("llm_guard_fallback_responses_total", kind="stale") == 1
@@ -132,7 +132,7 @@ async def test_outage_is_invisible_when_every_breaker_is_open() -> None:
         await CHAT.ask(stand.url)
         await asyncio.sleep(TTL_S)
         for _ in range(3):
-            assert told(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
+            assert cache_result(await CHAT.ask(stand.url)) == ("stale", CHAT.answer)
         assert len(provider.requests) == 2
 
 
@@ -145,7 +145,7 @@ async def test_each_of_several_calls_gets_the_stale_answer() -> None:
         await eventually(lambda: stand.app.gateway.running == 5)
         await asyncio.sleep(0.02)
         go_on.set()
-        assert {told(reply) for reply in await asyncio.gather(*calls)} == {("stale", CHAT.answer)}
+        assert {cache_result(reply) for reply in await asyncio.gather(*calls)} == {("stale", CHAT.answer)}
 
 
 async def test_client_error_is_not_hidden_by_a_stale_response() -> None:

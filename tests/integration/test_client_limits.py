@@ -19,7 +19,7 @@ from tests.fakes.client import raw_request
 from tests.fakes.provider import Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.integration.caching import cached
-from tests.integration.calls_on_disk import ASYNC, keeping, outcome, shown
+from tests.integration.calls_on_disk import ASYNC, outcome, running_with_store, shown
 from tests.integration.operating import change, get, post, running
 
 
@@ -174,7 +174,7 @@ async def test_deferred_calls_use_the_quota_of_their_key_and_wait_for_it(tmp_pat
     go_on = asyncio.Event()
     body, headers = CHAT.body(max_tokens=50), {**ASYNC, "authorization": "Bearer k-app"}
     server = keys(concurrency=1, tokens_per_day=1000, rate=2)
-    async with keeping(tmp_path, [Pause(go_on), *CHAT.ok], CHAT.ok, server=server) as (stand, provider):
+    async with running_with_store(tmp_path, [Pause(go_on), *CHAT.ok], CHAT.ok, server=server) as (stand, provider):
         deferred = [(await ask(stand.url, CHAT.path, body, headers)).json["id"] for _ in range(2)]
         await eventually(lambda: left(stand, "concurrency") == 0)
         refused = await send(stand)

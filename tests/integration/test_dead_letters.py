@@ -16,7 +16,16 @@ from tests.chaos.stand import Stand, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, Reset, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
-from tests.integration.calls_on_disk import ASYNC, LETTER, defer, keeping, kept_config, on_disk, outcome, shown
+from tests.integration.calls_on_disk import (
+    ASYNC,
+    DEAD_LETTER,
+    config_with_store,
+    defer,
+    on_disk,
+    outcome,
+    running_with_store,
+    shown,
+)
 from tests.integration.operating import HERE, audit, change, get, post
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
@@ -24,7 +33,7 @@ ALWAYS: dict[str, Any] = {"rules": {"dead_letter": "always"}, "store": {"dead_le
 CANARY = "canary"
 
 
-async def letter(stand: Stand, form: Form = CHAT, headers: Mapping[str, str] | None = None) -> str:
+async def new_dead_letter(stand: Stand, form: Form = CHAT, headers: Mapping[str, str] | None = None) -> str:
     """Makes a call that fails and returns the id of its dead letter."""
     reply = await ask(stand.url, form.path, form.body(), headers)
     assert reply.status >= 400
@@ -47,8 +56,8 @@ async def settled(stand: Stand, count: int, state: str) -> None:
 
 async def test_dead_letter_is_acknowledged_and_on_the_disk(tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    async with keeping(folder, BUSY) as (stand, _):
-        reply = await ask(stand.url, CHAT.path, CHAT.body(), LETTER)
+    async with running_with_store(folder, BUSY) as (stand, _):
+        reply = await ask(stand.url, CHAT.path, CHAT.body(), DEAD_LETTER)
         assert reply.status == 503
         kept_id = reply.headers["x-llm-guard-dead-letter"]
         whole_letter = await get(stand.url, f"dead-letters/{kept_id}?body=true")
@@ -74,17 +83,17 @@ async def test_dead_letter_is_acknowledged_and_on_the_disk(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("rule", "headers", "is_kept"),
     [
-        ("off", LETTER, False),
+        ("off", DEAD_LETTER, False),
         ("on_request", {}, False),
         ("on_request", {"x-llm-guard-dead-letter": "false"}, False),
-        ("on_request", LETTER, True),
+        ("on_request", DEAD_LETTER, True),
         ("always", {}, True),
     ],
 )
 async def test_rule_decides_which_calls_are_stored(
     tmp_path: Path, rule: str, headers: dict[str, str], is_kept: bool
 ) -> None:
-    async with keeping(tmp_path / "s", BUSY, rules={"dead_letter": rule}) as (stand, _):
+    async with running_with_store(tmp_path / "s", BUSY, rules={"dead_letter": rule}) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), headers)
         assert ("x-llm-guard-dead-letter" in reply.headers) == is_kept
         assert (tmp_path / "s" / "calls.db").exists() == is_kept
@@ -92,15 +101,15 @@ async def test_rule_decides_which_calls_are_stored(
 
 async def test_client_error_is_not_stored(tmp_path: Path) -> None:
     wrong = (whole(400, b'{"error":{"message":"no","type":"invalid_request_error"}}'),)
-    async with keeping(tmp_path / "s", wrong, **ALWAYS) as (stand, _):
+    async with running_with_store(tmp_path / "s", wrong, **ALWAYS) as (stand, _):
         assert "x-llm-guard-dead-letter" not in (await CHAT.ask(stand.url)).headers
-        unknown = await ask(stand.url, CHAT.path, b'{"model":"no"}', LETTER)
+        unknown = await ask(stand.url, CHAT.path, b'{"model":"no"}', DEAD_LETTER)
         assert (unknown.status, "x-llm-guard-dead-letter" in unknown.headers) == (404, False)
         assert await listed(stand) == []
 
 
 async def test_answered_call_is_not_stored(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", CHAT.ok, **ALWAYS) as (stand, _):
+    async with running_with_store(tmp_path / "s", CHAT.ok, **ALWAYS) as (stand, _):
         assert "x-llm-guard-dead-letter" not in (await CHAT.ask(stand.url)).headers
         assert not (tmp_path / "s").exists()
 
@@ -108,7 +117,7 @@ async def test_answered_call_is_not_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", STREAMS, ids=name_of)
 async def test_stream_that_died_after_its_first_token_is_stored(tmp_path: Path, form: Form) -> None:
     dying: list[Step] = [stream_head(), *map(chunk, form.preamble), chunk(form.token), Reset()]
-    async with keeping(tmp_path / "s", dying, **ALWAYS) as (stand, _):
+    async with running_with_store(tmp_path / "s", dying, **ALWAYS) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert (reply.status, reply.is_whole, "x-llm-guard-dead-letter" in reply.headers) == (200, False, False)
         (line,) = await stand.calls()
@@ -118,16 +127,16 @@ async def test_stream_that_died_after_its_first_token_is_stored(tmp_path: Path, 
 
 async def test_refusal_of_an_open_breaker_is_stored(tmp_path: Path) -> None:
     breaker = {"consecutive_failures": 1, "open_for": "5m", "early_probes": False}
-    async with keeping(tmp_path / "s", BUSY, breaker=breaker, **ALWAYS) as (stand, _):
-        await letter(stand)
-        kept_id = await letter(stand)
+    async with running_with_store(tmp_path / "s", BUSY, breaker=breaker, **ALWAYS) as (stand, _):
+        await new_dead_letter(stand)
+        kept_id = await new_dead_letter(stand)
         found = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
         assert (found["last_failure"]["kind"], found["attempts"]) == ("breaker_open", 0)
 
 
 async def test_no_key_is_on_the_disk_in_the_log_or_shown(tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    async with keeping(folder, BUSY, one={}, **ALWAYS) as (stand, _):
+    async with running_with_store(folder, BUSY, one={}, **ALWAYS) as (stand, _):
         headers = {
             "authorization": "Bearer sk-canary", "x-api-key": "sk-canary", "cookie": "canary", "x-custom": "canary",
             "openai-organization": "canary",
@@ -143,7 +152,7 @@ async def test_no_key_is_on_the_disk_in_the_log_or_shown(tmp_path: Path) -> None
 
 async def test_disk_that_cannot_be_written_loses_the_dead_letter_but_not_the_response(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("no folder")
-    async with keeping(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
+    async with running_with_store(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
         reply = await CHAT.ask(stand.url)
         assert (reply.status, "x-llm-guard-dead-letter" in reply.headers) == (503, False)
         assert (await CHAT.ask(stand.url)).status == 200
@@ -153,8 +162,8 @@ async def test_disk_that_cannot_be_written_loses_the_dead_letter_but_not_the_res
 
 
 async def test_owner_sees_the_state_of_its_dead_letter(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
-        kept_id = await letter(stand)
+    async with running_with_store(tmp_path / "s", BUSY, CHAT.ok, **ALWAYS) as (stand, _):
+        kept_id = await new_dead_letter(stand)
         assert (await shown(stand, kept_id)).status == 503
         await change(stand.url, "dead-letters/requeue", ids=[kept_id])
         assert (await outcome(stand, kept_id)).body == CHAT.answer
@@ -167,9 +176,13 @@ async def test_owner_sees_the_state_of_its_dead_letter(tmp_path: Path) -> None:
 async def test_dead_letter_is_requeued_with_the_current_key(tmp_path: Path) -> None:
     refused = (whole(401, b'{"error":{"message":"wrong key","code":"invalid_api_key"}}'),)
     async with ScriptedProvider(refused, CHAT.ok) as provider:
-        async with standing(kept_config(provider.url, tmp_path / "s", one={"api_key": "sk-old"}, **ALWAYS)) as stand:
-            kept_id = await letter(stand)
-        async with standing(kept_config(provider.url, tmp_path / "s", one={"api_key": "sk-new"}, **ALWAYS)) as stand:
+        async with standing(
+            config_with_store(provider.url, tmp_path / "s", one={"api_key": "sk-old"}, **ALWAYS)
+        ) as stand:
+            kept_id = await new_dead_letter(stand)
+        async with standing(
+            config_with_store(provider.url, tmp_path / "s", one={"api_key": "sk-new"}, **ALWAYS)
+        ) as stand:
             done = await change(stand.url, "dead-letters/requeue", ids=[kept_id])
             assert (done["now"]["count"], done["now"]["ids"]) == (1, [kept_id])
             assert (await outcome(stand, kept_id)).status == 200
@@ -181,9 +194,9 @@ async def test_dead_letter_is_requeued_with_the_current_key(tmp_path: Path) -> N
 
 
 async def test_two_operators_who_requeue_at_once_get_each_dead_letter_once(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", *[BUSY] * 20, CHAT.ok, **ALWAYS) as (stand, provider):
+    async with running_with_store(tmp_path / "s", *[BUSY] * 20, CHAT.ok, **ALWAYS) as (stand, provider):
         for _ in range(20):
-            await letter(stand)
+            await new_dead_letter(stand)
         pressed = await asyncio.gather(*(change(stand.url, "dead-letters/requeue", all=True) for _ in range(4)))
         assert sum(each["now"]["count"] for each in pressed) == 20
         await settled(stand, 20, "answered")
@@ -193,8 +206,8 @@ async def test_two_operators_who_requeue_at_once_get_each_dead_letter_once(tmp_p
 
 
 async def test_dead_letter_that_fails_again_is_dead_again_and_counted(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
-        kept_id = await letter(stand)
+    async with running_with_store(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+        kept_id = await new_dead_letter(stand)
         first = (await get(stand.url, f"dead-letters/{kept_id}"))["call"]
         await change(stand.url, "dead-letters/requeue", all=True)
         await eventually(lambda: stand.app.deferred.counts.rounds == {("dead_letter", "dead"): 1})
@@ -206,8 +219,10 @@ async def test_dead_letter_that_fails_again_is_dead_again_and_counted(tmp_path: 
 
 async def test_dead_letters_wait_for_their_turn(tmp_path: Path) -> None:
     store = {"dead_letters": {"requeue_rate": 0.001}}
-    async with keeping(tmp_path / "s", BUSY, BUSY, CHAT.ok, rules={"dead_letter": "always"}, store=store) as (stand, _):
-        ids = [await letter(stand) for _ in range(2)]
+    async with running_with_store(
+        tmp_path / "s", BUSY, BUSY, CHAT.ok, rules={"dead_letter": "always"}, store=store
+    ) as (stand, _):
+        ids = [await new_dead_letter(stand) for _ in range(2)]
         done = await change(stand.url, "dead-letters/requeue", all=True)
         assert done["now"]["count"] == 2
         found = {each["id"]: each for each in (await get(stand.url, "dead-letters?state=queued"))["calls"]}
@@ -221,8 +236,8 @@ async def test_dead_letters_wait_for_their_turn(tmp_path: Path) -> None:
 async def test_dead_letters_are_listed_newest_first_and_filtered(tmp_path: Path) -> None:
     rate = (whole(429, b'{"error":{"message":"slow down"}}'),)
     models = {"other": {"deployments": [{"upstream": "one", "model": "x"}]}}
-    async with keeping(tmp_path / "s", BUSY, rate, BUSY, CHAT.ok, models=models, **ALWAYS) as (stand, _):
-        first, second = await letter(stand), await letter(stand)
+    async with running_with_store(tmp_path / "s", BUSY, rate, BUSY, CHAT.ok, models=models, **ALWAYS) as (stand, _):
+        first, second = await new_dead_letter(stand), await new_dead_letter(stand)
         other = (await ask(stand.url, CHAT.path, b'{"model":"other"}')).headers["x-llm-guard-dead-letter"]
         later = await defer(stand, headers=ASYNC)
         await outcome(stand, later)
@@ -241,8 +256,8 @@ async def test_dead_letters_are_listed_newest_first_and_filtered(tmp_path: Path)
 
 async def test_dead_letters_are_deleted_by_filter_by_id_and_all(tmp_path: Path) -> None:
     rate = (whole(429, b'{"error":{"message":"slow down"}}'),)
-    async with keeping(tmp_path / "s", rate, BUSY, **ALWAYS) as (stand, _):
-        limited, *busy = [await letter(stand) for _ in range(5)]
+    async with running_with_store(tmp_path / "s", rate, BUSY, **ALWAYS) as (stand, _):
+        limited, *busy = [await new_dead_letter(stand) for _ in range(5)]
         done = await change(stand.url, "dead-letters/delete", filter={"kind": "rate_limit"})
         assert (done["now"]["count"], limited in await listed(stand)) == (1, False)
         reply = await ask(
@@ -260,15 +275,15 @@ async def test_many_are_deleted_a_part_at_a_time_until_none_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llm_guard.storage.calls.sqlite_store._AT_ONCE", 2)
-    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+    async with running_with_store(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
         for _ in range(5):
-            await letter(stand)
+            await new_dead_letter(stand)
         assert (await change(stand.url, "dead-letters/delete", all=True))["now"]["count"] == 5
 
 
 async def test_page_after_a_deleted_dead_letter_is_not_the_last_one(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
-        first, second = await letter(stand), await letter(stand)
+    async with running_with_store(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+        first, second = await new_dead_letter(stand), await new_dead_letter(stand)
         assert await listed(stand, f"?before={first}") == []
         await change(stand.url, "dead-letters/delete", ids=[second])
         reply = await ask(stand.url, f"/admin/dead-letters?before={second}", headers=HERE, method="GET")
@@ -276,7 +291,7 @@ async def test_page_after_a_deleted_dead_letter_is_not_the_last_one(tmp_path: Pa
 
 
 async def test_running_call_is_not_deleted(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", (Hold(),), server={"drain": "100ms"}) as (stand, provider):
+    async with running_with_store(tmp_path / "s", (Hold(),), server={"drain": "100ms"}) as (stand, provider):
         kept_id = await defer(stand)
         await eventually(lambda: provider.requests)
         assert (await change(stand.url, "dead-letters/delete", all=True))["now"]["count"] == 0
@@ -288,8 +303,8 @@ async def test_running_call_is_not_deleted(tmp_path: Path) -> None:
     [{}, {"all": True, "ids": ["x"]}, {"filter": {}}, {"ids": []}, {"all": False}, {"filter": {"state": "dead"}}],
 )
 async def test_choice_must_be_plain(tmp_path: Path, chosen: dict[str, Any]) -> None:
-    async with keeping(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
-        kept_id = await letter(stand)
+    async with running_with_store(tmp_path / "s", BUSY, **ALWAYS) as (stand, _):
+        kept_id = await new_dead_letter(stand)
         for page in ("requeue", "delete"):
             reply: Reply = await post(stand.url, f"dead-letters/{page}", **chosen)
             assert (reply.status, reply.json["error"]["code"]) == (422, "invalid_body")
@@ -297,7 +312,7 @@ async def test_choice_must_be_plain(tmp_path: Path, chosen: dict[str, Any]) -> N
 
 
 async def test_unknown_dead_letter_is_not_found(tmp_path: Path) -> None:
-    async with keeping(tmp_path / "s", BUSY) as (stand, _):
+    async with running_with_store(tmp_path / "s", BUSY) as (stand, _):
         for method, body in (("GET", b""), ("DELETE", b'{"reason":"x"}')):
             reply = await ask(stand.url, "/admin/dead-letters/nobody", body, HERE, method=method)
             assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_call")
@@ -308,7 +323,7 @@ async def test_unreadable_store_is_reported_to_the_operator(tmp_path: Path) -> N
     folder = tmp_path / "s"
     folder.mkdir()
     (folder / "calls.db").mkdir()
-    async with keeping(folder, CHAT.ok) as (stand, _):
+    async with running_with_store(folder, CHAT.ok) as (stand, _):
         reply = await ask(stand.url, "/admin/dead-letters", headers=HERE, method="GET")
         assert (reply.status, reply.json["error"]["code"]) == (503, "call_store_unavailable")
         assert (await CHAT.ask(stand.url)).status == 200
@@ -317,7 +332,7 @@ async def test_unreadable_store_is_reported_to_the_operator(tmp_path: Path) -> N
 async def test_encrypted_dead_letter_is_unreadable_on_the_disk_and_is_requeued(tmp_path: Path) -> None:
     folder, key = tmp_path / "s", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
     store = {"encryption_key": key, "dead_letters": {"bodies": "encrypted", "requeue_rate": 1000}}
-    async with keeping(folder, BUSY, CHAT.ok, store=store, rules={"dead_letter": "always"}) as (stand, _):
+    async with running_with_store(folder, BUSY, CHAT.ok, store=store, rules={"dead_letter": "always"}) as (stand, _):
         kept_id = (await CHAT.ask(stand.url, user="prompt-canary")).headers["x-llm-guard-dead-letter"]
         assert b"prompt-canary" not in on_disk(folder)
         await change(stand.url, "dead-letters/requeue", ids=[kept_id])
@@ -325,9 +340,9 @@ async def test_encrypted_dead_letter_is_unreadable_on_the_disk_and_is_requeued(t
         assert b"chat.completion" not in on_disk(folder)
 
 
-async def test_dead_letter_without_its_body_cannot_be_requeued_and_says_why(tmp_path: Path) -> None:
+async def test_dead_letter_without_its_body_cannot_be_requeued_and_states_why(tmp_path: Path) -> None:
     store = {"dead_letters": {"bodies": "none"}}
-    async with keeping(tmp_path / "s", BUSY, store=store, rules={"dead_letter": "always"}) as (stand, _):
+    async with running_with_store(tmp_path / "s", BUSY, store=store, rules={"dead_letter": "always"}) as (stand, _):
         kept_id = (await CHAT.ask(stand.url, user="prompt-canary")).headers["x-llm-guard-dead-letter"]
         assert b"prompt-canary" not in on_disk(tmp_path / "s")
         done = await change(stand.url, "dead-letters/requeue", ids=[kept_id])

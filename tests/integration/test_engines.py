@@ -101,7 +101,7 @@ async def process_of(stand: Stand) -> psutil.Process:
     return psutil.Process(int((await supervisor._strategy.look()).run))
 
 
-async def asked(stand: Stand, model: str = "gpt") -> str:
+async def served_by(stand: Stand, model: str = "gpt") -> str:
     reply = await CHAT.ask(stand.url, model=model)
     return (
         reply.headers.get("x-llm-guard-deployment") or f"{reply.status} {reply.headers.get('x-llm-guard-refused-by')}"
@@ -124,15 +124,15 @@ async def test_engine_killed_by_a_signal_restarts_while_calls_use_the_fallback()
     others = psutil.Process().children()
     async with engine_behind() as stand:
         await until(stand, "running")
-        assert await asked(stand) == "near/gpt"
+        assert await served_by(stand) == "near/gpt"
         (await process_of(stand)).send_signal(signal.SIGKILL)
         await until(stand, "unhealthy")
-        assert await asked(stand) == "one/gpt"
+        assert await served_by(stand) == "one/gpt"
         assert (await admission(stand, "model=gpt"))["deployment"] == "one/gpt"
         assert (await admission(stand, "model=solo"))["reason"] == "engine_unhealthy"
         seen = await until(stand, "running")
         await eventually(lambda: stand.app.prober.why_down(stand.deployment("near/gpt")) is None)
-        assert await asked(stand) == "near/gpt"
+        assert await served_by(stand) == "near/gpt"
         assert (seen["restarts_ok"], seen["attempts"], seen["reason"]) == (1, 1, None)
         assert any("mock provider listens" in line for line in seen["output"])
         trail = [entry[1:] for entry in reversed(await audit(stand.url)) if entry[0] == "engines"]
@@ -167,7 +167,7 @@ async def test_engine_that_cannot_start_is_given_up_with_audit_and_alert(tmp_pat
         ]
         await eventually(lambda: "engine_gave_up" in firing(stand))
         assert (await get(stand.url, "health"))["failed"] == ["near/gpt", "near/solo", "near"]
-        assert await asked(stand) == "one/gpt"
+        assert await served_by(stand) == "one/gpt"
         # The cause is fixed, and an operator resets the engine.
         marker.unlink()
         answer = await change(stand.url, "engines/reset", engine="e")

@@ -40,7 +40,7 @@ async def sharing(queue: int = 1000, **hog: Any) -> AsyncIterator[Stand]:
         yield stand
 
 
-async def keep_asking(stand: Stand, name: str, priority: str, until: float, answers: Counter[tuple[str, int]]) -> None:
+async def keep_calling(stand: Stand, name: str, priority: str, until: float, answers: Counter[tuple[str, int]]) -> None:
     headers = {"authorization": f"Bearer k-{name}", "x-llm-guard-priority": priority}
     while time.monotonic() < until:
         reply = await ask(stand.url, CHAT.path, CHAT.body(), headers)
@@ -52,8 +52,8 @@ async def answers_of(stand: Stand, *, hogs: int, victims: int, hog_priority: str
     """Counts responses by caller and status, while both callers send without a pause over so many connections each."""
     answers: Counter[tuple[str, int]] = Counter()
     until = time.monotonic() + MEASURED_S
-    hog = [keep_asking(stand, "hog", hog_priority, until, answers) for _ in range(hogs)]
-    victim = [keep_asking(stand, "victim", "normal", until, answers) for _ in range(victims)]
+    hog = [keep_calling(stand, "hog", hog_priority, until, answers) for _ in range(hogs)]
+    victim = [keep_calling(stand, "victim", "normal", until, answers) for _ in range(victims)]
     await asyncio.gather(*hog, *victim)
     return answers
 

@@ -25,7 +25,7 @@ WORD = b": waiting\n\n"
 RETRY = {"max_attempts": 2}
 
 
-def without_words(body: bytes) -> bytes:
+def without_comments(body: bytes) -> bytes:
     return body.replace(WORD, b"")
 
 
@@ -36,7 +36,7 @@ async def test_comments_begin_once_a_provider_has_started_a_stream(form: Form) -
         reply = await form.ask(stand.url, stream=True)
         assert reply.is_whole
         assert reply.body.startswith(WORD)
-        assert without_words(reply.body) == form.stream_bytes
+        assert without_comments(reply.body) == form.stream_bytes
         assert reply.headers["content-type"].startswith("text/event-stream")
         assert reply.headers["x-llm-guard-request-id"]
         (call,) = await stand.calls()
@@ -69,7 +69,7 @@ async def test_comments_may_precede_any_head(form: Form) -> None:
         reply = await form.ask(stand.url, stream=True)
         assert reply.is_whole
         assert reply.body.count(WORD) >= 2
-        assert without_words(reply.body) == form.stream_bytes
+        assert without_comments(reply.body) == form.stream_bytes
 
 
 @streams
@@ -77,7 +77,7 @@ async def test_attempts_continue_behind_the_comments(form: Form) -> None:
     first: list[Step] = [stream_head(), Pause(0.2), Close()]
     async with facing(first, form.good_stream, stream=SOON, retry=RETRY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
-        assert without_words(reply.body) == form.stream_bytes
+        assert without_comments(reply.body) == form.stream_bytes
         (call,) = await stand.calls()
         assert [each["outcome"] for each in call["attempts"]] == ["truncated", "ok"]
 
@@ -87,7 +87,7 @@ async def test_failure_after_comments_is_an_error_event(form: Form) -> None:
     async with facing([stream_head(), Pause(0.2), Close()], stream=SOON) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert (reply.status, reply.is_whole) == (200, False)
-        assert form.deployment in form.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
+        assert form.deployment in form.error_in(without_comments(reply.body).removesuffix(b"\n\n"))["message"]
         (call,) = await stand.calls()
         assert call["outcome"] == "truncated"
 
@@ -98,7 +98,7 @@ async def test_error_response_after_comments_is_passed_on_as_an_event(form: Form
     async with facing([Pause(0.2), whole(429, json.dumps(said).encode())], stream=EARLY) as (stand, _):
         reply = await form.ask(stand.url, stream=True)
         assert (reply.status, reply.is_whole) == (200, False)
-        error = form.error_in(without_words(reply.body).removesuffix(b"\n\n"))
+        error = form.error_in(without_comments(reply.body).removesuffix(b"\n\n"))
         assert error["message"] == said["error"]["message"]
         (call,) = await stand.calls()
         assert (call["outcome"], call["status"]) == ("rate_limit", 200)
@@ -107,7 +107,7 @@ async def test_error_response_after_comments_is_passed_on_as_an_event(form: Form
 async def test_error_page_behind_comments_becomes_an_error_of_the_gateway() -> None:
     async with facing([Pause(0.2), whole(502, b"<html>oops")], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
-        assert CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["code"] == "upstream_error"
+        assert CHAT.error_in(without_comments(reply.body).removesuffix(b"\n\n"))["code"] == "upstream_error"
 
 
 async def test_unary_response_is_written_as_a_stream_after_comments() -> None:
@@ -124,7 +124,9 @@ async def test_response_that_cannot_be_written_as_a_stream_cannot_follow_comment
     async with facing([Pause(0.2), whole(200, unfinished)], stream=EARLY) as (stand, _):
         reply = await CHAT.ask(stand.url, stream=True)
         assert not reply.is_whole
-        assert "without the event stream" in CHAT.error_in(without_words(reply.body).removesuffix(b"\n\n"))["message"]
+        assert (
+            "without the event stream" in CHAT.error_in(without_comments(reply.body).removesuffix(b"\n\n"))["message"]
+        )
 
 
 async def test_client_that_disconnects_after_comments_ends_the_exchange() -> None:
@@ -174,7 +176,7 @@ async def test_read_timeout_of_the_client_is_ignored_once_it_gets_keep_alives() 
         async with Connection(stand.url) as client:
             request = CHAT.request(stream=True).replace(b"\r\n", b"\r\nx-stainless-read-timeout: 0.4\r\n", 1)
             reply = await client.ask(request)
-        assert without_words(reply.body) == CHAT.stream_bytes
+        assert without_comments(reply.body) == CHAT.stream_bytes
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br"])
@@ -187,7 +189,7 @@ async def test_compressed_stream_after_a_plain_head_is_inflated_or_refused(encod
         async with Connection(stand.url) as client:
             reply = await client.ask(raw_request(CHAT.path, CHAT.body(stream=True), {"accept-encoding": encoding}))
         if encoding == "gzip":
-            assert without_words(reply.body) == CHAT.token + CHAT.end
+            assert without_comments(reply.body) == CHAT.token + CHAT.end
         else:
             assert b"compressed with br" in reply.body
 

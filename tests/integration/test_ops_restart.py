@@ -44,7 +44,7 @@ def file_in(folder: Path) -> Path:
     return path
 
 
-def kept(folder: Path) -> dict[str, Any]:
+def saved_state(folder: Path) -> dict[str, Any]:
     """Returns the state that a gateway saved for the next one; empty if there is none."""
     said: dict[str, Any] = json.loads(file_in(folder).read_bytes()) if [*folder.glob("gateway-*.json")] else {}
     return said
@@ -68,13 +68,13 @@ async def test_alert_of_a_killed_process_is_resolved_by_the_next_and_notified_on
         good = text(folder, port, ops=ops)
         async with serving(path, good) as served:
             path.write_text("models: 7")
-            await eventually(lambda: bool(kept(folder).get("alerts", [])), within_s=10)
-            await eventually(lambda: kept(folder)["alerts"][0]["is_told"], within_s=10)
+            await eventually(lambda: bool(saved_state(folder).get("alerts", [])), within_s=10)
+            await eventually(lambda: saved_state(folder)["alerts"][0]["is_told"], within_s=10)
             await kill(served)
         async with serving(path, good) as served:
             await eventually(lambda: len(sent(receiver)) == 2, within_s=10)
             assert (await get(served.url, "alerts"))["resolved"][0]["alert"] == "reload_failed"
-            await eventually(lambda: kept(folder)["alerts"] == [], within_s=10)
+            await eventually(lambda: saved_state(folder)["alerts"] == [], within_s=10)
             served.signal(signal.SIGTERM)
             assert await served.exit_code() == 0
         (firing, *first), (resolved, *second) = sent(receiver)
@@ -91,21 +91,21 @@ async def test_overrides_outlive_the_process_with_their_ends(tmp_path: Path) -> 
         await change(served.url, "limits", concurrency=7, **LABEL)
         await change(served.url, "alerts/silence", alert="breaker_open", **HOUR)
         await change(served.url, "log-levels", logger="llm_guard.proxy", level="debug")
-        said = await words(served.url)
-        await eventually(lambda: kept(folder).get("log_levels") == ["llm_guard.proxy"], within_s=10)
-        before = kept(folder)
+        said = await overrides_of(served.url)
+        await eventually(lambda: saved_state(folder).get("log_levels") == ["llm_guard.proxy"], within_s=10)
+        before = saved_state(folder)
         await kill(served)
     assert [stat.S_IMODE(each.stat().st_mode) for each in folder.glob("gateway-*")] == [0o600]
     async with serving(path, config) as served:
-        assert await words(served.url) == said
+        assert await overrides_of(served.url) == said
         assert said[:2] == [("one/gpt", "forced_open", "an outage", None), ("two/claude", "closed", None, "cordoned")]
         assert (await CHAT.ask(served.url)).status == 503
         assert (await audit(served.url))[0] == (
             "start", "log-levels.reset", "llm_guard.proxy", "the gateway was restarted",
         )  # fmt: skip
-        await eventually(lambda: kept(folder)["log_levels"] == [], within_s=10)
+        await eventually(lambda: saved_state(folder)["log_levels"] == [], within_s=10)
         for name in ("forces", "holds", "silences"):
-            (was,), (now,) = before[name], kept(folder)[name]
+            (was,), (now,) = before[name], saved_state(folder)[name]
             assert now == {**was, "until": pytest.approx(was["until"], abs=1)}
 
 
@@ -119,7 +119,7 @@ async def test_modes_and_stopped_engines_outlive_the_process(tmp_path: Path) -> 
         await change(served.url, "degraded/enter", **HOUR)
         await change(served.url, "degraded/exit", model="gpt")
         modes = await get(served.url, "degraded")
-        await eventually(lambda: len(kept(folder).get("modes", [])) == 2, within_s=10)
+        await eventually(lambda: len(saved_state(folder).get("modes", [])) == 2, within_s=10)
         await kill(served)
     for _ in range(2):
         async with serving(path, config) as served:
@@ -133,10 +133,10 @@ async def test_modes_and_stopped_engines_outlive_the_process(tmp_path: Path) -> 
             assert await served.exit_code() == 0
     async with serving(path, config) as served:
         await change(served.url, "engines/start", engine="sleeper")
-        await eventually(lambda: kept(folder)["stopped"] == [], within_s=10)
+        await eventually(lambda: saved_state(folder)["stopped"] == [], within_s=10)
 
 
-async def words(url: str) -> list[object]:
+async def overrides_of(url: str) -> list[object]:
     """Returns everything that an operator override has set."""
     deployments = [
         (each["deployment"], each["breaker"]["state"], each["breaker"]["reason"], each["hold"] and each["hold"]["kind"])
@@ -153,7 +153,7 @@ async def test_withdrawn_override_is_not_restored(tmp_path: Path) -> None:
     async with running(path) as stand:
         await change(stand.url, "breakers/force-open", **LABEL)
         await change(stand.url, "deployments/drain", **LABEL)
-        await eventually(lambda: len(kept(folder).get("holds", [])) == 1)
+        await eventually(lambda: len(saved_state(folder).get("holds", [])) == 1)
         await change(stand.url, "breakers/reset", **LABEL)
     async with running(path) as stand:
         one, *_ = await get(stand.url, "deployments")
@@ -167,7 +167,7 @@ async def test_override_whose_time_or_deployment_is_gone_is_audited_as_over(tmp_
         await change(stand.url, "breakers/force-open", **HOUR, **LABEL)
         await change(stand.url, "breakers/force-open", upstream="two")
         await change(stand.url, "deployments/drain", deployment="two/claude")
-    was = kept(folder)
+    was = saved_state(folder)
     was["forces"][0]["until"] = 1_000_000_000
     was["holds"][0]["label"] = "two/gone"
     file_in(folder).write_text(json.dumps(was))
@@ -193,7 +193,7 @@ async def test_limits_end_with_the_config_that_they_overrode(tmp_path: Path) -> 
             "one/gpt",
             "the gateway was restarted with another config",
         )
-    assert kept(folder)["limits"] == []
+    assert saved_state(folder)["limits"] == []
 
 
 async def test_restart_that_undoes_a_rollback_is_in_the_trail(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ async def test_unreadable_file_counts_as_missing_and_is_reported(tmp_path: Path)
         (line,) = [line for line in stand.log if line["event"] == "operator state not restored"]
         assert "holds" in line["error"]
         assert all(each["hold"] is None for each in await get(stand.url, "deployments"))
-    assert kept(folder)["holds"] == []
+    assert saved_state(folder)["holds"] == []
 
 
 async def test_gateway_without_operator_actions_writes_nothing(tmp_path: Path) -> None:
@@ -250,12 +250,12 @@ async def test_gateway_without_its_address_leaves_the_state_of_the_running_one(t
     path.write_text(text(folder, port))
     async with running(path) as stand:
         await change(stand.url, "deployments/drain", **LABEL)
-        await eventually(lambda: len(kept(folder).get("holds", [])) == 1)
+        await eventually(lambda: len(saved_state(folder).get("holds", [])) == 1)
         with pytest.raises(OSError, match="use"):
             async with running(path):
                 pass
         await change(stand.url, "deployments/uncordon", **LABEL)
-    assert kept(folder)["holds"] == []
+    assert saved_state(folder)["holds"] == []
 
 
 async def test_no_call_is_admitted_before_overrides_are_restored(

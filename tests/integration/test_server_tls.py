@@ -53,7 +53,7 @@ def name_in(connection: Connection) -> str:
     return str(names["commonName"])
 
 
-def said(stand: Stand, event: str) -> list[str]:
+def logged_errors(stand: Stand, event: str) -> list[str]:
     return [str(line.get("error", "")) for line in stand.log if line["event"].startswith(event)]
 
 
@@ -97,11 +97,11 @@ async def test_large_body_and_large_answer_pass(authority: Authority) -> None:
 
 async def test_request_in_the_packet_of_the_handshakes_end_is_read(authority: Authority) -> None:
     async with serving(authority.pair("one")) as stand:
-        reply = await asyncio.to_thread(_ask_in_one_packet, stand.url, authority.client())
+        reply = await asyncio.to_thread(_send_in_one_packet, stand.url, authority.client())
         assert reply.startswith(b"HTTP/1.1 200")
 
 
-def _ask_in_one_packet(url: str, context: ssl.SSLContext) -> bytes:
+def _send_in_one_packet(url: str, context: ssl.SSLContext) -> bytes:
     """Sends the last part of the handshake and the request in one write."""
     parts = urlsplit(url)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -150,7 +150,7 @@ async def test_new_certificate_is_for_new_connections_and_old_ones_continue(auth
     async with serving(files) as stand, Connection(stand.url, authority.client()) as old:
         assert name_in(old) == "one"
         replace(files, authority.pair("two"))
-        await eventually(lambda: said(stand, "changed files are in use"))
+        await eventually(lambda: logged_errors(stand, "changed files are in use"))
         assert await certificate_of(stand, authority.client()) == "two"
         assert (await old.ask(CHAT.request())).status == 200
 
@@ -159,13 +159,13 @@ async def test_broken_certificate_leaves_the_old_one_in_use_and_is_reported_once
     files = authority.pair("one")
     async with serving(files) as stand:
         replace({"key": files["key"]}, authority.pair("other"))
-        await eventually(lambda: said(stand, "changed files cannot be used"))
+        await eventually(lambda: logged_errors(stand, "changed files cannot be used"))
         await asyncio.sleep(2.2)  # long enough to check the files twice more
         assert await certificate_of(stand, authority.client()) == "one"
-        (problem,) = said(stand, "changed files cannot be used")
+        (problem,) = logged_errors(stand, "changed files cannot be used")
         assert "is not the key of the certificate" in problem
         replace(files, authority.pair("two"))
-        await eventually(lambda: said(stand, "changed files are in use"))
+        await eventually(lambda: logged_errors(stand, "changed files are in use"))
         assert await certificate_of(stand, authority.client()) == "two"
 
 
@@ -173,7 +173,7 @@ async def test_absent_pair_leaves_the_old_one_in_use(authority: Authority) -> No
     files = authority.pair("one")
     async with serving(files) as stand:
         os.unlink(files["cert"])
-        await eventually(lambda: said(stand, "changed files cannot be used"))
+        await eventually(lambda: logged_errors(stand, "changed files cannot be used"))
         assert (await ask(stand, authority.client())).status == 200
 
 

@@ -10,7 +10,7 @@ from tests.chaos.forms import CHAT
 from tests.chaos.wire import ask
 from tests.fakes.provider import whole
 from tests.fakes.small_disk import fill, small_disk
-from tests.integration.calls_on_disk import ASYNC, LETTER, defer, keeping, outcome
+from tests.integration.calls_on_disk import ASYNC, DEAD_LETTER, defer, outcome, running_with_store
 
 BUSY = (whole(503, b'{"error":{"message":"busy"}}'),)
 LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x" * 1_000_000}]}).encode()
@@ -19,13 +19,13 @@ LARGE = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "x"
 
 async def test_calls_continue_while_the_disk_is_full_and_losses_are_counted(tmp_path: Path) -> None:
     with small_disk(tmp_path) as disk:
-        async with keeping(disk / "s", CHAT.ok, BUSY, BUSY, CHAT.ok, CHAT.ok) as (stand, _):
+        async with running_with_store(disk / "s", CHAT.ok, BUSY, BUSY, CHAT.ok, CHAT.ok) as (stand, _):
             before = await defer(stand)
             assert (await outcome(stand, before)).status == 200
-            assert "x-llm-guard-dead-letter" in (await ask(stand.url, CHAT.path, CHAT.body(), LETTER)).headers
+            assert "x-llm-guard-dead-letter" in (await ask(stand.url, CHAT.path, CHAT.body(), DEAD_LETTER)).headers
 
             junk = fill(disk)
-            lost = await ask(stand.url, CHAT.path, LARGE, LETTER)
+            lost = await ask(stand.url, CHAT.path, LARGE, DEAD_LETTER)
             assert (lost.status, "x-llm-guard-dead-letter" in lost.headers) == (503, False)
             refused = await ask(stand.url, CHAT.path, LARGE, ASYNC)
             assert (refused.status, refused.json["error"]["code"]) == (503, "cannot_be_kept")

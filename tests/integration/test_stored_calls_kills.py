@@ -98,7 +98,7 @@ async def test_acknowledged_call_is_never_lost_or_repeated_after_its_answer(tmp_
         assert min(len(client.deferred), len(client.letters)) > KILLS
         async with late_gateway(text) as url:
             await _until_answered(client, url, client.deferred)
-            await _until_requeued_letters_are_answered(client, url, provider)
+            await _until_requeued_calls_are_answered(client, url, provider)
     asked: dict[str, list[float]] = {}
     for seen in provider.seen:
         asked.setdefault(seen.header("idempotency-key") or "", []).append(seen.at)
@@ -114,7 +114,7 @@ async def _until_answered(client: Client, url: str, ids: list[str]) -> None:
             assert status == 200, f"{kept_id} was lost: {status}"
 
 
-async def _until_requeued_letters_are_answered(client: Client, url: str, provider: MockProvider) -> None:
+async def _until_requeued_calls_are_answered(client: Client, url: str, provider: MockProvider) -> None:
     for letter in client.letters:
         assert (await ask(url, f"/v1/llm-guard/calls/{letter}", method="GET")).status == 500
     provider.switch("bad", "")

@@ -201,7 +201,7 @@ class BreakerWalk(RuleBasedStateMachine):
         self.now += passed_s
 
     @rule()
-    def someone_asks(self) -> None:
+    def a_call_asks_for_a_permit(self) -> None:
         self.acquire()
 
     @precondition(lambda self: self.out)
@@ -322,8 +322,8 @@ class BreakerWalk(RuleBasedStateMachine):
             self.settle(overdue, signal, duration_s)
 
     @rule(mode=modes)
-    def an_operator_says_so(self, mode: BreakerMode) -> None:
-        self.check_word(mode, self.breaker.force(mode, self.now))
+    def an_operator_overrides(self, mode: BreakerMode) -> None:
+        self.check_override(mode, self.breaker.force(mode, self.now))
 
     @precondition(lambda self: self.seen().is_forced)
     @rule()
@@ -345,7 +345,7 @@ class BreakerWalk(RuleBasedStateMachine):
         assert self.seen().state == before.state
         assert self.seen().generation == before.generation
 
-    def check_word(self, mode: BreakerMode, transition: Transition | None) -> None:
+    def check_override(self, mode: BreakerMode, transition: Transition | None) -> None:
         seen = self.seen()
         assert seen.state == mode or (mode == "auto" and not seen.is_forced)
         if transition is None:
@@ -356,7 +356,7 @@ class BreakerWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.seen().state != "forced_open")
     @rule()
-    def waiting_as_told_is_always_enough(self) -> None:
+    def reported_wait_is_always_enough(self) -> None:
         wait_s = self.breaker.retry_after_s(self.now)
         assert 0 <= wait_s <= max(self.lease_s(), self.length_s) + EXACT
         if wait_s > 0:

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall
-from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, new_dead_letter, stored_request
 
 LEASE_S = 30.0
 KEEP_S, MAX_AGE_S = 500.0, 4000.0
@@ -69,7 +69,7 @@ def bare(call: StoredCall) -> StoredCall:
     )
 
 
-class KeptCallsWalk(RuleBasedStateMachine):
+class CallStoreWalk(RuleBasedStateMachine):
     met: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         gateway=gateways, count=st.integers(1, 3), purpose=purposes, is_dead=st.booleans(),
         due_in=st.sampled_from([-5.0, 0.0, 20.0]), odds=st.integers(0, 7),
     )  # fmt: skip
-    def calls_are_kept(
+    def calls_are_stored(
         self, gateway: int, count: int, purpose: Purpose, is_dead: bool, due_in: float, odds: int
     ) -> None:
         for number in range(count):
@@ -126,7 +126,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         webhook = "done" if odds % 3 == 0 else None
         call_id = f"c{self.added}"
         if is_dead:
-            call = letter(call_id, self.now, purpose=purpose, request=request, webhook=webhook)
+            call = new_dead_letter(call_id, self.now, purpose=purpose, request=request, webhook=webhook)
         else:
             request = msgspec.structs.replace(request, body=b"y")
             call = deferred_call(
@@ -221,7 +221,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
                 assert model.call.ended.kind == "interrupted"
 
     @rule(gateway=gateways, pick=picks, is_one=st.booleans(), pace_s=st.sampled_from([0.0, 2.0]))
-    def an_operator_asks_again(self, gateway: int, pick: int, is_one: bool, pace_s: float) -> None:
+    def an_operator_requeues(self, gateway: int, pick: int, is_one: bool, pace_s: float) -> None:
         wanted = CallFilter(ids=(self.picked(pick, "dead").id,)) if is_one and self.calls else CallFilter()
         dead = [
             model
@@ -266,7 +266,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         self.gone(doomed, "swept")
 
     @rule(gateway=gateways, seconds=st.sampled_from([MAX_AGE_S, KEEP_S]))
-    def nobody_comes_for_long(self, gateway: int, seconds: float) -> None:
+    def no_call_for_long(self, gateway: int, seconds: float) -> None:
         """Steers the walk: calls become too old."""
         self.a_gateway_works(gateway, "answer")
         self.keep(gateway, "deferred", is_dead=False, due_in=0.0, odds=1)
@@ -293,7 +293,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.calls)
     @rule(gateway=gateways, pick=picks)
-    def a_webhook_is_told(self, gateway: int, pick: int) -> None:
+    def a_webhook_is_notified(self, gateway: int, pick: int) -> None:
         over = self.in_state("answered", "dead")
         owed = [each for each in over if each.call.webhook == "done" and each.call.told != each.call.state]
         assert {call.id for call in self.stores[gateway].unnotified("done", ALL)} == {model.id for model in owed}
@@ -304,13 +304,13 @@ class KeptCallsWalk(RuleBasedStateMachine):
             model.becomes(told=model.call.state)
 
     @rule(gateway=gateways, pick=picks)
-    def one_that_was_told_dead_is_answered(self, gateway: int, pick: int) -> None:
+    def a_call_reported_dead_is_answered(self, gateway: int, pick: int) -> None:
         """Steers the walk: a call that was reported dead is answered, so there is a new state to report."""
         self.a_gateway_begins(gateway, ALL, None)
         for end in ("dead_letter", "answer"):
-            self.an_operator_asks_again(gateway, 0, is_one=False, pace_s=0.0)
+            self.an_operator_requeues(gateway, 0, is_one=False, pace_s=0.0)
             self.a_gateway_works(gateway, end)
-            self.a_webhook_is_told(gateway, pick)
+            self.a_webhook_is_notified(gateway, pick)
 
     @rule(gateway=gateways)
     def a_gateway_is_restarted(self, gateway: int) -> None:
@@ -337,7 +337,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
         return call
 
     @invariant()
-    def what_is_kept_is_what_ought_to_be(self) -> None:
+    def stored_calls_match_the_model(self) -> None:
         if not self.stores:
             return
         by_age = sorted(self.calls.values(), key=lambda model: model.age, reverse=True)
@@ -353,7 +353,7 @@ class KeptCallsWalk(RuleBasedStateMachine):
 
 def test_stored_calls_hold_on_every_walk() -> None:
     run_state_machine_as_test(
-        KeptCallsWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
+        CallStoreWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
     )
     # A walk that never gets far proves nothing.
     met = {
@@ -361,4 +361,4 @@ def test_stored_calls_hold_on_every_walk() -> None:
         "running -> answered", "dead -> queued", "recovered", "refused to end", "came too late", "told", "told anew",
         "deleted dead", "deleted queued", "deleted answered", "swept dead", "swept answered", "swept queued",
     }  # fmt: skip
-    assert {each for each in met if KeptCallsWalk.met[each] <= 3} == set(), KeptCallsWalk.met
+    assert {each for each in met if CallStoreWalk.met[each] <= 3} == set(), CallStoreWalk.met

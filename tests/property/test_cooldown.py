@@ -28,7 +28,7 @@ refusals = st.sampled_from([FailureKind.AUTH, FailureKind.QUOTA_EXHAUSTED, Failu
 hints = st.none() | st.sampled_from([0.25, 5.0, 60.0, 3600.0, 1e6])
 
 
-class BenchWalk(RuleBasedStateMachine):
+class CooldownsWalk(RuleBasedStateMachine):
     cooldowns: ClassVar[int] = 0
     probes: ClassVar[int] = 0
 
@@ -66,7 +66,7 @@ class BenchWalk(RuleBasedStateMachine):
             return
         self.bench.note_sent(keys, self.now)
         if self.is_stopped(key, model):
-            BenchWalk.probes += 1
+            CooldownsWalk.probes += 1
         sent_at, self.now = self.now, self.now + took_s
         self.bench.note_success(key, model, sent_at, self.now)
         assert not self.is_stopped(key, model)
@@ -89,7 +89,7 @@ class BenchWalk(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         stops = self.bench.snapshot(self.now)
-        BenchWalk.cooldowns += len(stops)
+        CooldownsWalk.cooldowns += len(stops)
         assert all(self.now < stop.until <= self.now + max(CAP_S, CREDENTIAL_S) for stop in stops.values())
         for key in CREDENTIALS:
             for model in MODELS:
@@ -105,10 +105,10 @@ class BenchWalk(RuleBasedStateMachine):
 
 def test_no_cooldown_shuts_anything_out_for_longer_than_it_may() -> None:
     run_state_machine_as_test(
-        BenchWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
+        CooldownsWalk, settings=settings(derandomize=True, deadline=None, max_examples=200, stateful_step_count=40)
     )
-    assert BenchWalk.cooldowns > 500
-    assert BenchWalk.probes > 20
+    assert CooldownsWalk.cooldowns > 500
+    assert CooldownsWalk.probes > 20
 
 
 def test_refused_target_is_soon_served_a_call_a_second_again() -> None:

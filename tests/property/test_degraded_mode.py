@@ -71,7 +71,7 @@ class DegradedWalk(RuleBasedStateMachine):
         type(self).left_well += 1
 
     @rule(passed_s=st.floats(0, 2) | st.floats(0, 1000))
-    def nobody_calls(self, passed_s: float) -> None:
+    def no_calls(self, passed_s: float) -> None:
         self.now += passed_s
         self.step()
 
@@ -109,7 +109,7 @@ class DegradedWalk(RuleBasedStateMachine):
         assert not self.mode.is_degraded
 
     @rule(calls=st.integers(1, 100))
-    def most_calls_are_hurried(self, calls: int) -> None:
+    def most_calls_have_a_short_deadline(self, calls: int) -> None:
         """At any instant at most one of them may wait without a shortened deadline."""
         assert sum(self.mode.may_wait(self.now) for _ in range(calls)) <= 1
 

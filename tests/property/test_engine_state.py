@@ -115,11 +115,11 @@ class EngineWalk(RuleBasedStateMachine):
         self.note(self.engine.finish(problem, self.now, u))
 
     @rule(age_s=st.sampled_from([0.0, 1.0, 100.0]))
-    def good_look(self, age_s: float) -> None:
+    def good_probe(self, age_s: float) -> None:
         self.note(self.engine.note_up(self.now - age_s, self.now))
 
     @rule(u=draws)
-    def bad_look(self, u: float) -> None:
+    def bad_probe(self, u: float) -> None:
         self.note(self.engine.note_down("503", self.now, u))
 
     @rule(u=draws)
@@ -143,7 +143,7 @@ class EngineWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.engine.state in ("stopped", "failed"))
     @rule(u=draws)
-    def nobody_does_anything(self, u: float) -> None:
+    def nothing_happens(self, u: float) -> None:
         assert self.engine.pass_time(self.now + 1e6, u) is None
 
     # Steps that belong together: random choice seldom finds them in a row.

@@ -62,7 +62,7 @@ class GateWalk(RuleBasedStateMachine):
         self.told.clear()
         again_at = self.gate.dispatch(self.now)
         for ticket in list(self.told):
-            assert ticket.priority in self.whose_turn()
+            assert ticket.priority in self.next_priorities()
             mine = [one for one in self.line if (one.priority, one.caller) == (ticket.priority, ticket.caller)]
             assert ticket is mine[0], "the calls of one caller are served in their order"
             self.note_turn(ticket.priority)
@@ -74,11 +74,11 @@ class GateWalk(RuleBasedStateMachine):
         after = self.seen()
         assert not self.told or before.limit is None or after.in_flight <= before.limit
         assert not self.told or after.held_until is None
-        self.check_that_nobody_waits_for_nothing(again_at, after)
+        self.check_that_no_call_waits_in_vain(again_at, after)
         self.again_at = again_at
         return again_at
 
-    def whose_turn(self) -> set[int]:
+    def next_priorities(self) -> set[int]:
         waiting = {ticket.priority for ticket in self.line}
         if len(waiting) < 2:
             return waiting
@@ -137,7 +137,7 @@ class GateWalk(RuleBasedStateMachine):
             self.passed[priority] += 1
         self.passed[turn] = 0
 
-    def check_that_nobody_waits_for_nothing(self, again_at: float | None, after: GateSnapshot) -> None:
+    def check_that_no_call_waits_in_vain(self, again_at: float | None, after: GateSnapshot) -> None:
         is_full = after.limit is not None and after.in_flight >= after.limit
         if not self.line:
             assert again_at is None
@@ -156,18 +156,18 @@ class GateWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.again_at is not None)
     @rule(priority=priorities, caller=callers)
-    def someone_arrives_just_before_the_line_is_let_in(self, priority: int, caller: Caller) -> None:
+    def a_call_arrives_just_before_the_queue_opens(self, priority: int, caller: Caller) -> None:
         assert self.again_at is not None
         self.now = self.again_at
-        self.someone_arrives(priority, caller)
+        self.a_call_arrives(priority, caller)
 
     @rule(arrivals=st.lists(st.tuples(priorities, callers), min_size=2, max_size=4))
     def some_arrive_at_once(self, arrivals: list[tuple[int, Caller]]) -> None:
         for priority, caller in arrivals:
-            self.someone_arrives(priority, caller)
+            self.a_call_arrives(priority, caller)
 
     @rule(priority=priorities, caller=callers)
-    def someone_arrives(self, priority: int, caller: Caller) -> None:
+    def a_call_arrives(self, priority: int, caller: Caller) -> None:
         before, wait_s = self.seen(), self.gate.wait_s(self.now, priority, caller)
         waiting = {ticket.priority for ticket in self.line}
         overdue = self.overdue(waiting)
@@ -208,7 +208,7 @@ class GateWalk(RuleBasedStateMachine):
         self.line.append(ticket)
         self.advance()
 
-    def kept(self) -> int:
+    def reserved(self) -> int:
         return 1 if self.gate.settings.max_queue >= 3 else 0
 
     def waiting_of(self, priority: int) -> int:
@@ -218,9 +218,9 @@ class GateWalk(RuleBasedStateMachine):
         """Checks that ahead of a rejected call there are no more calls of a lower priority than their share, and not
         many more calls of another caller than of its own."""
         for lower in range(priority + 1, 3):
-            assert self.waiting_of(lower) <= self.kept()
+            assert self.waiting_of(lower) <= self.reserved()
         calls = Counter(ticket.caller for ticket in self.line if ticket.priority == priority)
-        assert calls.total() >= self.kept()
+        assert calls.total() >= self.reserved()
         most = max((count / owner.weight for owner, count in calls.items()), default=0.0)
         assert most <= (calls[caller] + 1) / caller.weight + 2, "virtual time is exact to a unit of each"
 
@@ -229,11 +229,11 @@ class GateWalk(RuleBasedStateMachine):
         same = [one for one in self.line if (one.priority, one.caller) == (evicted.priority, evicted.caller)]
         assert evicted is same[-1], "the newest of its caller"
         if evicted.priority > priority:
-            assert self.waiting_of(evicted.priority) > self.kept()
+            assert self.waiting_of(evicted.priority) > self.reserved()
         elif evicted.priority == priority:
             assert evicted.caller != caller
         else:
-            assert self.waiting_of(priority) < self.kept() < self.waiting_of(evicted.priority)
+            assert self.waiting_of(priority) < self.reserved() < self.waiting_of(evicted.priority)
         assert evicted.is_evicted
         assert evicted.slot is None
         self.line.remove(evicted)
@@ -263,7 +263,7 @@ class GateWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.line)
     @rule(pick=picks)
-    def someone_leaves_the_line(self, pick: int) -> None:
+    def a_call_leaves_the_queue(self, pick: int) -> None:
         ticket = self.line.pop(pick % len(self.line))
         for _ in range(2):
             self.gate.dequeue(ticket, self.now)
@@ -286,7 +286,7 @@ class GateWalk(RuleBasedStateMachine):
         assert self.seen() == before
 
     @rule(seconds=st.sampled_from([0.2, 3.0]))
-    def everybody_is_asked_to_wait(self, seconds: float) -> None:
+    def all_calls_are_paused(self, seconds: float) -> None:
         self.gate.pause_until(self.now + seconds)
         assert self.gate.try_enter(self.now, -1) is None
         self.advance()
@@ -305,7 +305,7 @@ class GateWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.line)
     @rule()
-    def everybody_who_waits_has_a_turn(self) -> None:
+    def every_waiting_call_has_a_turn(self) -> None:
         for _ in range(500):
             for slot in self.used():
                 self.gate.exit(slot, self.now, "ok", 0.1)

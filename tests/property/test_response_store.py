@@ -162,7 +162,7 @@ class CacheWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.rows)
     @rule(pick=st.integers(0, 10), age_s=st.sampled_from([0.0, 4.0, 9.99, 10.01, 14.99, 15.01, 29.99, 30.01]))
-    def somebody_asks_for_what_is_so_old(self, pick: int, age_s: float) -> None:
+    def an_entry_of_this_age_is_requested(self, pick: int, age_s: float) -> None:
         """Steers the walk to ages at which behaviour changes."""
         key = list(self.rows)[pick % len(self.rows)]
         self.clock.advance(max(0.0, self.rows[key].stored_at + age_s - self.clock.now()))

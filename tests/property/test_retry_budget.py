@@ -62,7 +62,7 @@ class BudgetWalk(RuleBasedStateMachine):
             self.call_begins()
 
     @rule()
-    def retry_is_granted_if_it_was_promised(self) -> None:
+    def retry_is_granted_if_it_was_forecast(self) -> None:
         promised = self.budget.can_spend(self.now)
         assert self.spend() is promised
 

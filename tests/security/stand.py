@@ -108,7 +108,7 @@ class _Line(asyncio.Protocol):
 
 
 @dataclass(slots=True)
-class Heard:
+class Received:
     """Everything received over one connection."""
 
     answers: list[Reply]
@@ -122,7 +122,7 @@ class Heard:
         return [answer.status for answer in self.answers]
 
 
-async def hear(url: str, *pieces: bytes, patience_s: float = _PATIENCE_S, has_body: bool = True) -> Heard:
+async def hear(url: str, *pieces: bytes, patience_s: float = _PATIENCE_S, has_body: bool = True) -> Received:
     """Sends the pieces one after the other, then reads until the gateway closes, for at most `patience_s` seconds."""
     received = bytearray()
     is_closed, is_reset = True, False
@@ -138,7 +138,7 @@ async def hear(url: str, *pieces: bytes, patience_s: float = _PATIENCE_S, has_bo
             is_reset = True
         except TimeoutError:
             is_closed = False
-    return Heard(await _answers(bytes(received), has_body=has_body), is_closed, is_reset)
+    return Received(await _answers(bytes(received), has_body=has_body), is_closed, is_reset)
 
 
 async def _answers(received: bytes, *, has_body: bool) -> list[Reply]:
@@ -170,7 +170,7 @@ class Front:
     def url(self) -> str:
         return self.stand.url
 
-    async def hear(self, *pieces: bytes, patience_s: float = _PATIENCE_S, has_body: bool = True) -> Heard:
+    async def hear(self, *pieces: bytes, patience_s: float = _PATIENCE_S, has_body: bool = True) -> Received:
         return await hear(self.url, *pieces, patience_s=patience_s, has_body=has_body)
 
     async def check_refused(self, attack: bytes, statuses: Collection[int] = (400,)) -> Reply:

@@ -46,7 +46,7 @@ async def scoped(answer: Answer = usual_answer, **server: Any) -> AsyncIterator[
         yield front
 
 
-def said(reply: Reply, *, is_openai: bool = True) -> tuple[int, str, str]:
+def error_of(reply: Reply, *, is_openai: bool = True) -> tuple[int, str, str]:
     error = reply.json["error"]
     return reply.status, error["code"] if is_openai else error["type"], reply.headers["x-llm-guard-refused-by"]
 
@@ -121,7 +121,7 @@ async def test_no_header_makes_another_method_of_an_allowed_one(header: str) -> 
 async def test_no_query_makes_another_method_of_an_allowed_one(query: str) -> None:
     """C94: the same for frameworks that honour a query parameter."""
     async with scoped() as front:
-        assert said(await send(front, "GET", f"/v1/models/dear?{query}", CLIENT_KEY)) == DENIED
+        assert error_of(await send(front, "GET", f"/v1/models/dear?{query}", CLIENT_KEY)) == DENIED
         assert not front.provider.requests
 
 
@@ -131,7 +131,7 @@ async def test_key_for_files_alone_calls_no_model() -> None:
         assert (await send(front, "GET", "/v1/files", FILES_KEY)).status == 200
         assert (await send(front, "GET", "/upstreams/one/v1/files/file-1/content", FILES_KEY)).status == 200
         for path in (CHAT, "/v1/files_of_others", "/v1/filesystem"):
-            assert said(await send(front, "POST", path, FILES_KEY, naming("gpt"))) == DENIED
+            assert error_of(await send(front, "POST", path, FILES_KEY, naming("gpt"))) == DENIED
         assert len(front.provider.requests) == 2
 
 
@@ -164,7 +164,7 @@ async def test_model_is_judged_by_the_requested_name(key: str, path: str, model:
         if is_allowed:
             assert reply.status == 200
         else:
-            assert said(reply) == DENIED
+            assert error_of(reply) == DENIED
             assert "dear" not in reply.text.replace(model, ""), "the models of others are nobody's business"
             assert not front.provider.connections
 
@@ -286,9 +286,9 @@ async def test_realtime_session_requires_an_allowed_model(prefix: str, query: st
 async def test_refusal_is_an_error_of_either_dialect_and_is_counted() -> None:
     """C93: official SDKs raise PermissionDeniedError."""
     async with scoped() as front:
-        assert said(await send(front, "GET", "/v1/batches", CLIENT_KEY)) == DENIED
+        assert error_of(await send(front, "GET", "/v1/batches", CLIENT_KEY)) == DENIED
         reply = await send(front, "GET", "/v1/messages/batches", CLIENT_KEY)
-        assert (reply.json["type"], said(reply, is_openai=False)) == ("error", (403, "permission_error", "scope"))
+        assert (reply.json["type"], error_of(reply, is_openai=False)) == ("error", (403, "permission_error", "scope"))
         assert UPSTREAM_KEY not in reply.text
         assert await front.stand.metric("llm_guard_refusals_total", reason="scope") == 2
 

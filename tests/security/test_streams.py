@@ -26,22 +26,22 @@ LINE_ENDS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 """Line ends for `str.splitlines` that are none in an event stream."""
 
 
-def saying(text: str) -> bytes:
+def content_event(text: str) -> bytes:
     """Builds one content event with its characters unescaped."""
     choice = {"index": 0, "delta": {"content": text}}
     return b"data: " + json.dumps({"choices": [choice]}, ensure_ascii=False).encode() + b"\n\n"
 
 
 SPOKEN = {
-    "C52 line ends of Unicode": saying(f"a{LINE_ENDS}b"),
-    "C52 an event in the text": saying('\n\ndata: {"choices":[{"index":0,"delta":{"content":"forged"}}]}\n\n'),
-    "C52 the end in the text": saying("\n\ndata: [DONE]\n\n"),
-    "C52 the end of a line in the text": saying("\r\n\r\nevent: error\rdata: {}\r\r"),
-    "C52 many bytes for a character": saying("hé😀" * 20),
-    "C52 CRLF": saying("a").replace(b"\n", b"\r\n"),
-    "C52 CR": saying("a").replace(b"\n", b"\r"),
+    "C52 line ends of Unicode": content_event(f"a{LINE_ENDS}b"),
+    "C52 an event in the text": content_event('\n\ndata: {"choices":[{"index":0,"delta":{"content":"forged"}}]}\n\n'),
+    "C52 the end in the text": content_event("\n\ndata: [DONE]\n\n"),
+    "C52 the end of a line in the text": content_event("\r\n\r\nevent: error\rdata: {}\r\r"),
+    "C52 many bytes for a character": content_event("hé😀" * 20),
+    "C52 CRLF": content_event("a").replace(b"\n", b"\r\n"),
+    "C52 CR": content_event("a").replace(b"\n", b"\r"),
     "C52 two lines of data": b'data: {"choices":[{"index":0,\ndata: "delta":{"content":"a"}}]}\n\n',
-    "C52 fields without meaning": b": [DONE]\nid: 7\nretry: 99999999\nfoo: bar\n" + saying("a"),
+    "C52 fields without meaning": b": [DONE]\nid: 7\nretry: 99999999\nfoo: bar\n" + content_event("a"),
 }
 
 

@@ -276,7 +276,7 @@ def cost_of(act: Callable[[], object], times: int = 2) -> float:
     return min(costs)
 
 
-def cost_of_a_look_at_each_byte() -> float:
+def cost_of_a_check_at_each_byte() -> float:
     """Returns the unit of cost: one match of a regular expression for each of 200,000 bytes."""
     text = b"a " * 100_000
     return cost_of(lambda: list(re.finditer(b".", text)))
@@ -285,7 +285,7 @@ def cost_of_a_look_at_each_byte() -> float:
 def is_cheap(act: Callable[[], object]) -> bool:
     """Returns whether `act` takes a fraction of the unit, measured beside it: processors that are shared get slower and
     faster."""
-    return any(cost_of(act) <= MOST_SHARE * cost_of_a_look_at_each_byte() for _ in range(5))
+    return any(cost_of(act) <= MOST_SHARE * cost_of_a_check_at_each_byte() for _ in range(5))
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])

@@ -10,7 +10,7 @@ from llm_guard.storage.calls.store import CallFilter, State, StoreError
 from llm_guard.webhooks.client import WebhookResult
 from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import let_run
-from tests.fakes.in_memory_store import KeptInMemory
+from tests.fakes.in_memory_store import InMemoryCallStore
 from tests.unit.deferred.world import OK, WRONG, World, world
 
 HOOKS: dict[str, Any] = {
@@ -76,7 +76,7 @@ async def test_webhook_that_fails_is_not_called_for_each_waiting_call() -> None:
 
 
 async def test_pending_notification_is_sent_by_the_next_process() -> None:
-    store = KeptInMemory()
+    store = InMemoryCallStore()
     async with world(store, **HOOKS) as first:
         first.hook.sent = REFUSED
         kept = await first.new_deferred()
@@ -156,7 +156,7 @@ async def test_delivered_notification_is_not_repeated_while_the_disk_fails(
         def told(kept_id: str, state: State) -> None:
             if next(failures, None) is not None:
                 raise StoreError("the disk is full")
-            KeptInMemory.mark_notified(it.store, kept_id, state)
+            InMemoryCallStore.mark_notified(it.store, kept_id, state)
 
         monkeypatch.setattr(it.store, "mark_notified", told)
         kept = await it.new_deferred()
@@ -170,7 +170,7 @@ async def test_webhook_that_the_config_does_not_have_any_more_is_left_alone() ->
         it.hook.sent = REFUSED
         await it.new_deferred()
         await let_run()
-        it.deferred.adopt(World(KeptInMemory()).config)
+        it.deferred.adopt(World(InMemoryCallStore()).config)
         await it.pass_s(600)
         assert len(it.hook.got) == 1
 

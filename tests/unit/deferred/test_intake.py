@@ -17,7 +17,7 @@ from llm_guard.proxy.request_body.spooled_body import SpooledBody
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import let_run
-from tests.fakes.in_memory_store import KeptInMemory
+from tests.fakes.in_memory_store import InMemoryCallStore
 from tests.unit.deferred.world import BUSY, WRONG, World, world
 
 SECRET = "sk-canary-4711"
@@ -49,7 +49,7 @@ async def test_deferred_call_is_on_the_disk_when_it_is_acknowledged() -> None:
 
 async def test_no_credential_is_stored_but_headers_that_change_the_meaning_are() -> None:
     async with world() as it:
-        kept = await it.buried(headers=HEADERS, query=f"api-version=1&key={SECRET}&%73ig={SECRET}&beta=true")
+        kept = await it.new_dead_letter(headers=HEADERS, query=f"api-version=1&key={SECRET}&%73ig={SECRET}&beta=true")
         assert SECRET not in repr(kept)
         assert dict(kept.request.headers) == {
             "content-type": "application/json", "openai-beta": "assistants=v2", "anthropic-version": "2023-06-01",
@@ -188,7 +188,7 @@ async def test_body_in_a_file_is_stored_whole() -> None:
     async with world() as it:
         body = bytes(range(256)) * 3000
         stored = SpooledBody(io.BytesIO(body), len(body), "", lambda model: [], Spool(0), it.clock)
-        kept = await it.buried(body=stored)
+        kept = await it.new_dead_letter(body=stored)
         assert kept.request.body == body
 
 
@@ -273,7 +273,7 @@ async def test_reload_changes_how_many_may_wait() -> None:
         it.provider.is_silent = True
         await it.new_deferred()
         assert isinstance(await it.intake.defer(it.call(), is_at_once=True), Refusal)
-        it.intake.adopt(World(KeptInMemory(), store={"deferred": {"max_pending": 2}}).config)
+        it.intake.adopt(World(InMemoryCallStore(), store={"deferred": {"max_pending": 2}}).config)
         assert isinstance(await it.intake.defer(it.call(), is_at_once=True), str)
 
 
@@ -292,7 +292,7 @@ async def test_reload_changes_how_large_a_body_may_be_and_which_keys_open_the_ga
     async with world() as it:
         assert it.gateway._clients.admit(it.call(), RequestFields((), {})) is None
         client = {"name": "app", "key": "k-app"}
-        other = World(KeptInMemory(), server={"max_body": "3MiB", "client_keys": [client]})
+        other = World(InMemoryCallStore(), server={"max_body": "3MiB", "client_keys": [client]})
         it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now())))
         assert it.gateway._body_limits.of(it.call(), ResponseBuffer().reply()).max_bytes == 3 << 20
         refusal = it.gateway._clients.admit(it.call(), RequestFields((), {}))
@@ -308,7 +308,7 @@ async def test_reload_with_more_room_admits_waiting_calls_at_once() -> None:
         ]
         await let_run()
         assert len(it.provider.asked) == 1
-        other = World(KeptInMemory(), rules={"capacity": {"concurrency": 2}})
+        other = World(InMemoryCallStore(), rules={"capacity": {"concurrency": 2}})
         it.gateway.adopt(ProxySettings(other.config, compile_routes(other.config, it.clock.now(), it.gateway.table)))
         await let_run()
         assert len(it.provider.asked) == 2
@@ -328,7 +328,7 @@ async def test_call_that_has_failed_is_retried_after_a_while() -> None:
         assert kept.due_at == pytest.approx(it.clock.wall() + 0.75)
 
 
-async def test_call_that_would_fail_again_is_not_deferred_anything() -> None:
+async def test_call_that_would_fail_again_is_not_deferred() -> None:
     async with world() as it:
         refusal = await it.intake.defer(it.call(failure=WRONG), is_at_once=False)
         assert isinstance(refusal, Refusal)

@@ -13,7 +13,7 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.storage.calls.store import CallFilter, StoredCall
 from tests.fakes.clock import let_run
-from tests.fakes.in_memory_store import KeptInMemory
+from tests.fakes.in_memory_store import InMemoryCallStore
 from tests.unit.deferred.world import BUSY, CUT, NO_KEY, OK, WRONG, World, world
 
 
@@ -149,7 +149,7 @@ async def test_after_its_deadline_a_call_is_dead() -> None:
 
 
 async def test_call_that_was_late_before_it_was_begun_is_dead_and_is_not_sent() -> None:
-    store = KeptInMemory()
+    store = InMemoryCallStore()
     first = World(store, rules={"deferred": {"deadline": "10s"}})
     kept = await first.new_deferred()
     async with world(store, late_s=20) as it:
@@ -219,7 +219,7 @@ async def test_concurrency_is_bounded() -> None:
 async def test_dead_letters_are_requeued_at_a_bounded_pace() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 2}, "deferred": {"concurrency": 50}}) as it:
         for _ in range(20):
-            await it.buried()
+            await it.new_dead_letter()
         assert len(it.store.requeue(CallFilter(), it.clock.wall(), 0.0)) == 20
         begun = []
         for _ in range(6):
@@ -231,7 +231,7 @@ async def test_dead_letters_are_requeued_at_a_bounded_pace() -> None:
 async def test_dead_letters_do_not_take_the_slots_of_deferred_calls() -> None:
     async with world(store={"deferred": {"concurrency": 1}, "dead_letters": {"requeue_rate": 100}}) as it:
         it.provider.is_silent = True
-        await it.buried()
+        await it.new_dead_letter()
         it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         await it.pass_s(2)
         await it.new_deferred()
@@ -241,7 +241,7 @@ async def test_dead_letters_do_not_take_the_slots_of_deferred_calls() -> None:
 
 async def test_dead_letter_that_fails_again_is_dead_again() -> None:
     async with world() as it:
-        kept = await it.buried()
+        kept = await it.new_dead_letter()
         it.provider.outcomes = [BUSY, OK]
         it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         await it.pass_s(3)
@@ -254,7 +254,7 @@ async def test_dead_letter_that_fails_again_is_dead_again() -> None:
 
 async def test_finished_dead_letter_does_not_count_as_a_finished_deferred_call() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 100}}) as it:
-        kept = await it.buried()
+        kept = await it.new_dead_letter()
         it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         deferred = []
         for _ in range(8):
@@ -272,7 +272,7 @@ async def test_deferred_call_that_is_over_is_counted_at_once() -> None:
 
 
 async def test_call_whose_model_is_gone_is_dead_and_states_why() -> None:
-    store = KeptInMemory()
+    store = InMemoryCallStore()
     first = World(store, models={"old": {"deployments": [{"upstream": "one"}]}})
     kept = await first.new_deferred(model="old")
     async with world(store) as it:
@@ -296,7 +296,7 @@ async def test_callers_own_key_is_used_as_long_as_the_process_lives() -> None:
 
 
 async def test_key_lost_with_its_process_is_named_with_the_remedy() -> None:
-    store = KeptInMemory()
+    store = InMemoryCallStore()
     first = World(store, one={})
     kept = await first.new_deferred(headers=(("Authorization", "Bearer sk-caller"),))
     async with world(store, [NO_KEY], one={}) as it:
@@ -383,7 +383,7 @@ async def test_lease_lasts_as_long_as_a_round() -> None:
 
 
 async def test_call_of_a_dead_gateway_is_resumed_when_its_lease_has_ended() -> None:
-    store = KeptInMemory("dead one")
+    store = InMemoryCallStore("dead one")
     first = World(store)
     kept = await first.new_deferred()
     assert store.begin(first.clock.wall(), 1, 10.0)
@@ -517,7 +517,7 @@ async def test_reload_changes_the_concurrency() -> None:
         for _ in range(5):
             await it.new_deferred()
         await it.pass_s(1)
-        it.deferred.adopt(World(KeptInMemory(), store={"deferred": {"concurrency": 4}}).config)
+        it.deferred.adopt(World(InMemoryCallStore(), store={"deferred": {"concurrency": 4}}).config)
         await it.pass_s(1)
         assert len(it.provider.asked) == 4
 
@@ -525,7 +525,7 @@ async def test_reload_changes_the_concurrency() -> None:
 async def test_stored_calls_are_refreshed_and_old_responses_removed() -> None:
     async with world(store={"deferred": {"result_ttl": "1m"}}) as it:
         await it.new_deferred()
-        await it.buried()
+        await it.new_dead_letter()
         await it.pass_s(5)
         assert it.deferred.counts.found is not None
         assert it.deferred.counts.found.count == {"deferred/answered": 1, "dead_letter/dead": 1}
@@ -554,7 +554,7 @@ async def test_pause_accumulates_no_dead_letters() -> None:
     async with world(store={"dead_letters": {"requeue_rate": 2}, "deferred": {"concurrency": 50}}) as it:
         await it.pass_s(60)
         for _ in range(20):
-            await it.buried()
+            await it.new_dead_letter()
         it.store.requeue(CallFilter(), it.clock.wall(), 0.0)
         await it.pass_s(1)
         assert len(it.provider.asked) <= 4
@@ -582,6 +582,6 @@ async def test_reload_changes_the_result_ttl() -> None:
     async with world(store={"deferred": {"result_ttl": "1h"}}) as it:
         kept = await it.new_deferred()
         await it.pass_s(10)
-        it.deferred.adopt(World(KeptInMemory(), store={"deferred": {"result_ttl": "30s"}}).config)
+        it.deferred.adopt(World(InMemoryCallStore(), store={"deferred": {"result_ttl": "30s"}}).config)
         await it.pass_s(120)
         assert kept.id not in it.store.rows

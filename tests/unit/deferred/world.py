@@ -26,7 +26,7 @@ from llm_guard.storage.calls.store import StoredCall
 from llm_guard.webhooks.client import WebhookResult
 from tests.chaos.stand import config_text
 from tests.fakes.clock import SteppedClock, let_run
-from tests.fakes.in_memory_store import KeptInMemory
+from tests.fakes.in_memory_store import InMemoryCallStore
 
 OK = Opened(200, "OK", (("content-type", "application/json"), ("set-cookie", "a=b")), b'{"id":"good"}', None)
 BUSY = Failure(FailureKind.OVERLOADED, "answered 503")
@@ -106,7 +106,7 @@ class Hook:
 class World:
     """A gateway with deferred calls, its provider and its store."""
 
-    def __init__(self, kept: KeptInMemory, **sections: Any) -> None:
+    def __init__(self, kept: InMemoryCallStore, **sections: Any) -> None:
         self.config = parse_config(self._text(sections), "test", {})
         self.clock = SteppedClock()
         self.provider = Provider(self.clock)
@@ -151,7 +151,7 @@ class World:
         assert isinstance(kept_id, str), kept_id
         return self.store.rows[kept_id]
 
-    async def buried(self, failure: Failure = BUSY, **facts: Any) -> StoredCall:
+    async def new_dead_letter(self, failure: Failure = BUSY, **facts: Any) -> StoredCall:
         kept_id = await self.intake.dead_letter(self.call(failure=failure, **facts))
         assert kept_id is not None
         return self.store.rows[kept_id]
@@ -178,13 +178,13 @@ class World:
 
 @asynccontextmanager
 async def world(
-    kept: KeptInMemory | None = None,
+    kept: InMemoryCallStore | None = None,
     outcomes: Sequence[Opened | Failure | Exception] = (OK,),
     late_s: float = 0.0,
     **sections: Any,
 ) -> AsyncIterator[World]:
     """Runs a world and stops it at the end. `late_s` advances the clock before the start."""
-    it = World(kept or KeptInMemory(), **sections)
+    it = World(kept or InMemoryCallStore(), **sections)
     with capture_logs():
         it.provider.outcomes = list(outcomes)
         it.clock.advance(late_s)

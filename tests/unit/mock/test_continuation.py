@@ -37,7 +37,7 @@ def user(content: Any) -> Any:
     return {"role": "user", "content": content}
 
 
-def told(given: str, order: str, *, overlap: int | None = None) -> str:
+def continued(given: str, order: str, *, overlap: int | None = None) -> str:
     asked = talk("/chat/completions", USER, assistant(given), user(order))
     asked.overlap = overlap
     return "".join(speak(asked, TOKENS))
@@ -116,11 +116,13 @@ def test_instruction_with_its_last_words_makes_it_repeat_them_and_continue(order
     for cut in CUTS:
         begun = TEXT[:cut].rstrip()
         quote = " ".join(begun.split(" ")[-3:])
-        assert told(TEXT[:cut], order.format(quote)) == TEXT[len(begun) - len(quote) :]
+        assert continued(TEXT[:cut], order.format(quote)) == TEXT[len(begun) - len(quote) :]
 
 
 def test_the_longest_quotation_of_its_end_is_repeated() -> None:
-    assert told("Breakers open when", 'After "when", or "open when", or "shut when"').startswith("open when providers")
+    assert continued("Breakers open when", 'After "when", or "open when", or "shut when"').startswith(
+        "open when providers"
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,18 +135,18 @@ def test_the_longest_quotation_of_its_end_is_repeated() -> None:
     ],
 )
 def test_words_that_do_not_quote_its_end_are_not_repeated(given: str, order: str) -> None:
-    assert told(given, order) == TEXT[len(given) + 1 :]
+    assert continued(given, order) == TEXT[len(given) + 1 :]
 
 
 def test_instruction_without_a_quotation_continues_without_a_leading_space() -> None:
     for cut in CUTS:
         begun = TEXT[:cut].rstrip()
         expected = TEXT if begun == TEXT.rstrip() else TEXT[len(begun) :].lstrip()
-        assert told(TEXT[:cut], "Go on.") == expected
+        assert continued(TEXT[:cut], "Go on.") == expected
 
 
 def test_part_of_a_word_is_quoted_with_the_words_before_it() -> None:
-    assert told("Breakers open wh", 'Begin with "rs open wh"').startswith("rs open when ")
+    assert continued("Breakers open wh", 'Begin with "rs open wh"').startswith("rs open when ")
 
 
 @conversations
@@ -156,15 +158,15 @@ def test_instruction_to_continue_is_understood_in_every_conversation(path: str) 
 
 
 def test_next_question_after_a_whole_answer_starts_from_scratch() -> None:
-    assert told(TEXT, "And what else?") == TEXT
-    assert told(TEXT, 'Begin with "go3".') == TEXT
-    assert told(TEXT, f'Begin with "{TEXT.split()[-1]}".') == TEXT.split()[-1] + " "
+    assert continued(TEXT, "And what else?") == TEXT
+    assert continued(TEXT, 'Begin with "go3".') == TEXT
+    assert continued(TEXT, f'Begin with "{TEXT.split()[-1]}".') == TEXT.split()[-1] + " "
 
 
 def test_earlier_or_empty_beginning_is_not_continued() -> None:
     far = talk("/chat/completions", assistant("Breakers"), USER, assistant("Hm."), USER)
     assert speak(far, 3) == say(3)
-    assert told("", "Go on.") == TEXT
+    assert continued("", "Go on.") == TEXT
     assert speak(talk("/chat/completions", USER, user("Breakers open"), user("Go on.")), 3) == say(3)
 
 
@@ -173,7 +175,7 @@ def test_earlier_or_empty_beginning_is_not_continued() -> None:
     [(0, "providers"), (1, "when providers"), (2, "open when providers"), (9, "Breakers open when providers")],
 )
 def test_overlap_overrides_the_instruction(overlap: int, expected: str) -> None:
-    assert told("Breakers open when ", 'Begin with "open when".', overlap=overlap).startswith(expected)
+    assert continued("Breakers open when ", 'Begin with "open when".', overlap=overlap).startswith(expected)
 
 
 def test_other_text_is_continued_by_its_own_beginning_alone() -> None:

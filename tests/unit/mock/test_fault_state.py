@@ -10,7 +10,7 @@ from llm_guard.mock.faults import BadFaultError, parse_fault
 LIMIT = parse_fault("limit:1/s")
 
 
-def who_is_struck(courses: FaultStates, requests: int = 40) -> list[bool]:
+def failing_requests(courses: FaultStates, requests: int = 40) -> list[bool]:
     return [bool(courses.of("m", "").throw().faults) for _ in range(requests)]
 
 
@@ -33,9 +33,9 @@ def test_random_sequence_restarts_with_every_switch() -> None:
     courses, runs = FaultStates(7), []
     for _ in range(2):
         courses.switch("m", "status:503@50%")
-        runs.append(who_is_struck(courses))
+        runs.append(failing_requests(courses))
     assert runs[0] == runs[1]
-    assert who_is_struck(courses) != runs[0], "without a switch the dice go on"
+    assert failing_requests(courses) != runs[0], "without a switch the dice go on"
 
 
 def test_a_switch_leaves_other_models_alone() -> None:

@@ -40,7 +40,7 @@ def config_of(**ops: Any) -> Config:
     return parse_config(json.dumps(config), "test.yaml", {})
 
 
-class Told:
+class RecordingWebhooks:
     """A stand-in for webhooks that keeps the notices it gets."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class World:
         recorder = Recorder(self.counters, self.clock)
         self.gateway = Handler(self.config, table, cast("Any", None), recorder, self.clock, Random(1))
         self.journal = EventLog(self.clock)
-        self.told = Told()
+        self.told = RecordingWebhooks()
         self.lag_s = 0.0
         self.is_reload_good = True
         self.file_problems: dict[str, str | None] = {}

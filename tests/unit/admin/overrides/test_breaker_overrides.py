@@ -45,7 +45,7 @@ def open_(each: Deployment, now: float) -> None:
     assert each.breaker.state == "open"
 
 
-def told(each: Deployment) -> list[tuple[str, str, str]]:
+def transitions(each: Deployment) -> list[tuple[str, str, str]]:
     """Returns the state changes of the deployment's breaker, as events report them."""
     return [(change.before, change.after, change.why) for change in each.breaker.history.latest()]
 
@@ -163,7 +163,7 @@ def test_reset_restores_the_configured_state() -> None:
     assert states(one) == ["forced_open"]
     forces.reset(BreakerSelector("a/x"))
     assert states(one) == ["metrics_only"]
-    assert told(one)[1:] == [("forced_open", "metrics_only", "reset by an operator")]
+    assert transitions(one)[1:] == [("forced_open", "metrics_only", "reset by an operator")]
 
 
 @pytest.mark.parametrize("state", ["forced_open", "forced_closed"])
@@ -177,7 +177,7 @@ def test_end_of_a_force_is_one_change_of_state_with_its_reason(state: Literal["f
     forces.look(clock.now())
     forces.put(force(BreakerSelector("a/x"), state))
     forces.adopt({"b/y"}, {"b"})
-    assert told(one)[1::2] == [
+    assert transitions(one)[1::2] == [
         (state, "closed", "reset by an operator"),
         (state, "closed", "no longer forced: the override expired"),
         (state, "closed", "no longer forced: the new config no longer has it"),
@@ -189,9 +189,9 @@ def test_reset_of_a_breaker_opened_by_evidence_is_one_change_of_state() -> None:
     clock, _, forces = world(one)
     open_(one, clock.now())
     forces.reset(BreakerSelector("a/x"))
-    assert told(one)[1:] == [("open", "closed", "reset by an operator")]
+    assert transitions(one)[1:] == [("open", "closed", "reset by an operator")]
     forces.reset(BreakerSelector("a/x"))
-    assert len(told(one)) == 2
+    assert len(transitions(one)) == 2
 
 
 def test_force_outlives_a_reload_that_does_not_mention_it() -> None:

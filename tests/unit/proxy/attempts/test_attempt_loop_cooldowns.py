@@ -27,7 +27,7 @@ RESET = Failure(FailureKind.NETWORK, "the connection broke: reset")
 ONCE = RetrySettings(jitter=0.0, adaptive=False, max_attempts=1)
 
 
-def later(this: Play, seconds: float) -> Play:
+def after(this: Play, seconds: float) -> Play:
     """Advances the clock before the call is received."""
     this.script.clock.advance(seconds)
     return this
@@ -42,7 +42,7 @@ async def fail(cooldowns: Cooldowns, target: Target, *outcomes: Outcome, **facts
 
 async def fail_at(after_s: float, cooldowns: Cooldowns, target: Target, outcome: Outcome) -> None:
     """Plays a call that fails this long after the beginning."""
-    this = later(play(outcome, targets=(target,), cooldowns=cooldowns), after_s)
+    this = after(play(outcome, targets=(target,), cooldowns=cooldowns), after_s)
     await this.gives_up()
     assert len(this.call.attempts) == 1
 
@@ -66,7 +66,7 @@ async def test_call_without_an_available_deployment_gets_the_provider_error_and_
     targets = (new_target("a/x", api_key="k"), new_target("a/y", api_key="k"))
     for target in targets:
         await fail(cooldowns, target, SPENT)
-    this = later(play(targets=targets, cooldowns=cooldowns), 2.5)
+    this = after(play(targets=targets, cooldowns=cooldowns), 2.5)
     result = await this.gives_up()
     assert result.failure == replace(SPENT, retry_after_s=CREDENTIAL_S - 2.5)
     assert (result.refusal, result.why) == (None, "in cooldown")
@@ -79,10 +79,10 @@ async def test_credential_is_used_again_after_its_cooldown() -> None:
     for _ in range(2):
         await fail(cooldowns, target, SPENT)
     for after_s in (CREDENTIAL_S, CREDENTIAL_S + 1):
-        await later(play(OK, targets=(target,), cooldowns=cooldowns), after_s).serves()
-    again = later(play(SPENT, targets=(target,), cooldowns=cooldowns), CREDENTIAL_S + 2)
+        await after(play(OK, targets=(target,), cooldowns=cooldowns), after_s).serves()
+    again = after(play(SPENT, targets=(target,), cooldowns=cooldowns), CREDENTIAL_S + 2)
     assert (await again.gives_up()).failure is SPENT
-    await later(play(OK, targets=(target,), cooldowns=cooldowns), CREDENTIAL_S + 3).serves()
+    await after(play(OK, targets=(target,), cooldowns=cooldowns), CREDENTIAL_S + 3).serves()
 
 
 async def test_success_between_two_refusals_leaves_a_credential_in_use() -> None:
@@ -159,9 +159,9 @@ async def test_deployment_that_requested_a_minute_gets_no_call_for_that_long() -
     cooldowns = Cooldowns()
     target = new_target("a/x", api_key="k")
     await fail(cooldowns, target, limited(60.0))
-    stopped = later(play(targets=(target,), cooldowns=cooldowns), 59.0)
+    stopped = after(play(targets=(target,), cooldowns=cooldowns), 59.0)
     assert (await stopped.gives_up()).failure == limited(1.0)
-    await later(play(OK, targets=(target,), cooldowns=cooldowns), 60.0).serves()
+    await after(play(OK, targets=(target,), cooldowns=cooldowns), 60.0).serves()
 
 
 async def test_other_deployments_of_the_same_credential_are_not_left_alone_with_it() -> None:
@@ -184,10 +184,10 @@ async def test_quota_that_names_a_time_stops_its_model_up_to_the_cap_and_no_othe
     day = Failure(FailureKind.QUOTA_EXHAUSTED, "per day and model", 39_043.0)
     targets = [new_target(f"a/{model}", api_key="k") for model in ("x", "y")]
     await fail(cooldowns, targets[0], day)
-    stopped = later(play(targets=(targets[0],), cooldowns=cooldowns), 59.0)
+    stopped = after(play(targets=(targets[0],), cooldowns=cooldowns), 59.0)
     assert (await stopped.gives_up()).failure == replace(day, retry_after_s=1.0)
     await play(OK, targets=(targets[1],), cooldowns=cooldowns).serves()
-    await later(play(OK, targets=(targets[0],), cooldowns=cooldowns), 60.0).serves()
+    await after(play(OK, targets=(targets[0],), cooldowns=cooldowns), 60.0).serves()
 
 
 async def test_spent_quota_of_one_model_stops_no_other_model_of_the_credential() -> None:
@@ -228,7 +228,7 @@ async def test_hint_repeated_after_a_cooldown_is_obeyed_again() -> None:
     cooldowns, target = Cooldowns(), new_target("a/x", api_key="k")
     for after_s in (0.0, 60.0, 120.0):
         await fail_at(after_s, cooldowns, target, limited(86_400.0))
-        stopped = later(play(targets=(target,), cooldowns=cooldowns), after_s + 59.9)
+        stopped = after(play(targets=(target,), cooldowns=cooldowns), after_s + 59.9)
         assert (await stopped.gives_up()).why == "in cooldown"
 
 
@@ -245,10 +245,10 @@ async def test_deployment_left_for_its_fallback_is_skipped_until_its_retry_after
     targets = (new_target("a/x", api_key="k"), new_target("b/y", api_key="k"))
     first = play(limited(5.0), OK, targets=targets, cooldowns=cooldowns)
     await first.serves()
-    second = later(play(OK, targets=targets, cooldowns=cooldowns), 4.9)
+    second = after(play(OK, targets=targets, cooldowns=cooldowns), 4.9)
     await second.serves()
     assert second.script.transcript == ["asked b/y"]
-    third = later(play(OK, targets=targets, cooldowns=cooldowns), 5.0)
+    third = after(play(OK, targets=targets, cooldowns=cooldowns), 5.0)
     await third.serves()
     assert third.script.transcript == ["asked a/x"]
 
@@ -283,7 +283,7 @@ async def test_of_cooldown_and_open_breaker_the_earlier_end_is_reported() -> Non
     assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
     failed_later = new_target("b/y", breaker=BreakerSettings(early_probes=False, open_for=7.0))
     open_breaker(failed_later, now=1058.0)
-    later_on = later(play(targets=(resting, failed_later), cooldowns=cooldowns), 58.0)
+    later_on = after(play(targets=(resting, failed_later), cooldowns=cooldowns), 58.0)
     assert (await later_on.gives_up()).failure == limited(2.0)
 
 
@@ -352,7 +352,7 @@ async def test_connection_that_was_accepted_ends_a_row_of_refused_ones() -> None
 async def test_host_that_is_down_is_refused_with_its_own_wait() -> None:
     x, y = on_one_host("a/x", "a/y", host=BreakerSettings(early_probes=False, consecutive_failures=1, open_for=9.0))
     await fail(Cooldowns(), x, REFUSED)
-    result = await later(play(targets=(y,)), 2.0).gives_up()
+    result = await after(play(targets=(y,)), 2.0).gives_up()
     assert result.refusal is not None
     assert (result.refusal.by, result.refusal.retry_after_s) == ("breaker", 7.0)
 
@@ -360,22 +360,22 @@ async def test_host_that_is_down_is_refused_with_its_own_wait() -> None:
 async def test_half_open_host_recovers_by_one_probe_and_readmits_all_its_deployments() -> None:
     x, y = on_one_host("a/x", "a/y")
     open_this(host_of(x))
-    await later(play(OK, targets=(x,)), 30.0).serves()
+    await after(play(OK, targets=(x,)), 30.0).serves()
     assert host_of(x).snapshot(1030.0).state == "closed"
-    await later(play(OK, targets=(y,)), 30.0).serves()
+    await after(play(OK, targets=(y,)), 30.0).serves()
 
 
 async def test_half_open_host_is_well_when_its_probe_is_answered_with_an_error() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
-    await later(play(SERVER_ERROR, targets=(x,)), 30.0).gives_up()
+    await after(play(SERVER_ERROR, targets=(x,)), 30.0).gives_up()
     assert host_of(x).snapshot(1030.0).state == "closed"
 
 
 async def test_half_open_host_that_still_refuses_is_left_alone_again() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
-    await later(play(REFUSED, targets=(x,)), 30.0).gives_up()
+    await after(play(REFUSED, targets=(x,)), 30.0).gives_up()
     assert 27.0 <= host_of(x).retry_after_s(1030.0) <= 30.0
 
 
@@ -389,7 +389,7 @@ def assert_probe_is_free(target: Target, now: float) -> None:
 async def test_cancelled_call_returns_the_probe_of_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
-    task = asyncio.ensure_future(later(play(Hang(), targets=(x,)), 30.0).run())
+    task = asyncio.ensure_future(after(play(Hang(), targets=(x,)), 30.0).run())
     done, _ = await asyncio.wait([task], timeout=0.01)
     assert not done
     assert host_of(x).snapshot(1030.0).leases == 1
@@ -403,7 +403,7 @@ async def test_bug_returns_the_probe_of_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     with pytest.raises(RuntimeError, match="a bug"):
-        await later(play(RuntimeError("a bug"), targets=(x,)), 30.0).run()
+        await after(play(RuntimeError("a bug"), targets=(x,)), 30.0).run()
     assert_probe_is_free(x, 1030.0)
 
 
@@ -411,7 +411,7 @@ async def test_lack_of_local_resources_proves_nothing_about_the_host() -> None:
     (x,) = on_one_host("a/x")
     open_this(host_of(x))
     ours = Failure(FailureKind.INTERNAL, "out of sockets", is_before_sending=True)
-    await later(play(ours, targets=(x,)), 30.0).gives_up()
+    await after(play(ours, targets=(x,)), 30.0).gives_up()
     assert_probe_is_free(x, 1030.0)
 
 
@@ -419,11 +419,11 @@ async def test_deployment_whose_breaker_refuses_returns_the_probe_of_the_host() 
     x, y = on_one_host("a/x", "a/y")
     open_this(host_of(x))
     open_breaker(x, now=1029.0)
-    await later(play(OK, targets=(x, y)), 30.0).serves()
+    await after(play(OK, targets=(x, y)), 30.0).serves()
     assert host_of(y).snapshot(1030.0).state == "closed"
     open_this(host_of(x), now=1030.0)
     open_breaker(y, now=1059.0)
-    await later(play(targets=(y,)), 60.0).gives_up()
+    await after(play(targets=(y,)), 60.0).gives_up()
     assert_probe_is_free(y, 1060.0)
 
 

@@ -28,7 +28,7 @@ def timed_out(**facts: Any) -> Failure:
     return Failure(FailureKind.TIMEOUT, "no complete answer within 120 s", limit="attempt", **facts)
 
 
-def ask_no_more_than(this: Play, budget: BudgetSettings) -> RetryBudget:
+def limit_requests(this: Play, budget: BudgetSettings) -> RetryBudget:
     """Replaces the retry budget of the call's route."""
     assert this.call.route is not None
     route_budget = RetryBudget(budget, 1000.0)
@@ -163,21 +163,21 @@ async def test_deployment_that_is_failing_at_its_next_turn_costs_no_token() -> N
 
 async def test_empty_budget_of_the_route_ends_the_retries() -> None:
     this = play(SERVER_ERROR)
-    ask_no_more_than(this, UNPAID)
+    limit_requests(this, UNPAID)
     assert (await this.gives_up()).why == "retry budget empty"
     assert spent(this) == (0, 0)
 
 
 async def test_empty_budget_of_the_route_does_not_prevent_a_fallback() -> None:
     this = play(SERVER_ERROR, OK, targets=two())
-    ask_no_more_than(this, UNPAID)
+    limit_requests(this, UNPAID)
     await this.serves()
     assert this.script.transcript == ["asked a/x", "asked b/y"]
 
 
 async def test_call_brings_its_share_to_the_route_and_to_each_deployment_once() -> None:
     this = play(timed_out(), timed_out(), OK, targets=two())
-    budget = ask_no_more_than(this, BudgetSettings())
+    budget = limit_requests(this, BudgetSettings())
     await this.serves()
     seen = [budget, *(target.deployment.budget for target in this.targets)]
     assert [retry_budget.snapshot(1000.0).calls for retry_budget in seen] == [1, 1, 1]
@@ -185,7 +185,7 @@ async def test_call_brings_its_share_to_the_route_and_to_each_deployment_once() 
 
 async def test_call_that_its_client_has_sent_before_brings_nothing() -> None:
     this = play(OK, client_retries=1)
-    budget = ask_no_more_than(this, BudgetSettings())
+    budget = limit_requests(this, BudgetSettings())
     await this.serves()
     assert [retry_budget.snapshot(1000.0).calls for retry_budget in (budget, this.targets[0].deployment.budget)] == [
         0,
@@ -353,7 +353,7 @@ async def test_bound_call_is_retried_where_it_is_bound_to() -> None:
 # load balancing
 
 
-async def asked_first(targets: tuple[Target, ...], balance: Balance, *draws: float) -> list[str]:
+async def order_of_attempts(targets: tuple[Target, ...], balance: Balance, *draws: float) -> list[str]:
     """Returns the order in which the deployments are tried when all of them fail."""
     refusals: dict[str, list[Outcome]] = {target.deployment.label.partition("/")[0]: [AUTH] for target in targets}
     route, draw = new_route(*targets, balance=balance), iter((*draws, *[0.0] * 9)).__next__
@@ -364,16 +364,16 @@ async def asked_first(targets: tuple[Target, ...], balance: Balance, *draws: flo
 
 
 async def test_weighted_routes_draw_lots() -> None:
-    assert await asked_first(two(), "weighted", 0.9, 0.1) == ["b", "a"]
-    assert await asked_first(two(), "weighted", 0.1, 0.9) == ["a", "b"]
+    assert await order_of_attempts(two(), "weighted", 0.9, 0.1) == ["b", "a"]
+    assert await order_of_attempts(two(), "weighted", 0.1, 0.9) == ["a", "b"]
     heavy = (new_target("a/x", weight=100.0), new_target("b/y"))
-    assert await asked_first(heavy, "weighted", 0.9, 0.1) == ["a", "b"]
+    assert await order_of_attempts(heavy, "weighted", 0.9, 0.1) == ["a", "b"]
 
 
 async def test_least_loaded_is_tried_first() -> None:
     targets = two()
     targets[0].deployment.gates.in_flight = 1
-    assert await asked_first(targets, "least_loaded") == ["b", "a"]
+    assert await order_of_attempts(targets, "least_loaded") == ["b", "a"]
 
 
 async def test_calls_in_flight_are_distinguished_from_those_that_ended() -> None:
@@ -390,7 +390,7 @@ async def test_quickest_is_tried_first() -> None:
     targets = two()
     targets[0].deployment.cost.note(5.0, 1000.0)
     targets[1].deployment.cost.note(0.1, 1000.0)
-    assert await asked_first(targets, "latency") == ["b", "a"]
+    assert await order_of_attempts(targets, "latency") == ["b", "a"]
 
 
 @pytest.mark.parametrize("balance", ["weighted", "least_loaded", "latency"])
@@ -399,7 +399,7 @@ async def test_groups_stay_in_order_for_any_balance(balance: Balance) -> None:
     targets[0].deployment.cost.note(5.0, 1000.0)
     for target, latency_s in zip(targets, (9.0, 3.0, 0.1), strict=True):
         target.deployment.cost.note(latency_s, 1000.0)
-    assert await asked_first(targets, balance, 0.9, 0.9, 0.9) == ["a", "b", "c"]
+    assert await order_of_attempts(targets, balance, 0.9, 0.9, 0.9) == ["a", "b", "c"]
 
 
 async def test_first_by_lot_is_no_fallback() -> None:
@@ -415,7 +415,7 @@ async def test_first_by_lot_is_no_fallback() -> None:
 # call records
 
 
-def told(attempt: Attempt) -> tuple[object, ...]:
+def facts_of(attempt: Attempt) -> tuple[object, ...]:
     return attempt.outcome, attempt.is_retry, attempt.is_fallback, attempt.waited_for, attempt.waited_s
 
 
@@ -424,7 +424,7 @@ async def test_timeline_has_each_attempt_and_its_wait() -> None:
     this = play(*outcomes, targets=(*two(), new_target("c/z")))
     open_breaker(this.targets[1])
     await this.serves()
-    assert [told(attempt) for attempt in this.call.attempts] == [
+    assert [facts_of(attempt) for attempt in this.call.attempts] == [
         ("timeout", False, False, "", 0.0),
         ("server_error", False, True, "", 0.0),
         ("rate_limit", True, False, "", 0.0),

@@ -249,7 +249,7 @@ def told(result: Delivered | Exhausted | BaseException, race: Race) -> int | Fai
     return result.failure if isinstance(result, Exhausted) else None
 
 
-def word_of(side: int, what: What) -> int | Failure | None:
+def result_of(side: int, what: What) -> int | Failure | None:
     """Returns the result if this side is the last to finish."""
     outcome = outcome_of(what)
     if isinstance(outcome, Opened):
@@ -271,7 +271,7 @@ def expected(events: list[tuple[int, Event]]) -> list[int | Failure | None]:
         said = {each[1] for _, each in events if isinstance(each, tuple)}
         return [UNAVAILABLE if "fails" in said else OUT_OF_TIME]
     is_apart = events[-1][0] == LATER
-    return [word_of(*each) for each in (last_words[:1] if is_apart else last_words)]
+    return [result_of(*each) for each in (last_words[:1] if is_apart else last_words)]
 
 
 @pytest.mark.parametrize("second", ALL)
@@ -290,7 +290,7 @@ async def test_limit_and_answer_at_one_instant_end_an_attempt_once(first: What, 
     """The attempt's limit, the hedge and the client all cancel the same task."""
     for events in orders([(0, first), (0, "is out of time"), (1, second)]):
         race, result = await hedged(events)
-        assert told(result, race) in (word_of(0, first), word_of(1, second), OUT_OF_TIME)
+        assert told(result, race) in (result_of(0, first), result_of(1, second), OUT_OF_TIME)
         if first == second == "answers":
             assert isinstance(result, Delivered)
     for events in orders([(0, first), (0, "is out of time"), (1, second), LEAVES], (0, 1, 2)):

@@ -206,7 +206,7 @@ async def test_reading_stops_until_the_buffer_is_read() -> None:
     assert resumed == [True]
 
 
-class Nobody:
+class IgnoringHandler:
     """A handler that ignores all requests."""
 
     def on_begun(self) -> None: ...
@@ -216,7 +216,7 @@ class Nobody:
 
 
 def feed_all(data: bytes) -> None:
-    parser = RequestParser(Nobody())
+    parser = RequestParser(IgnoringHandler())
     while data:
         data = parser.feed(data)
 
@@ -236,7 +236,7 @@ def test_broken_bodies_have_each_an_error_of_their_own() -> None:
     head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     errors = []
     for _ in range(2):
-        parser = RequestParser(Nobody())
+        parser = RequestParser(IgnoringHandler())
         parser.feed(head)
         this = parser.reading
         with pytest.raises(BadRequest):

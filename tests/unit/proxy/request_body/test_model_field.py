@@ -24,13 +24,13 @@ FORM = 'multipart/form-data; boundary="b0"'
 BOUND = 1 << 20
 
 
-def asked(body: bytes | str, content_type: str = JSON, encoding: str = "") -> BodyFields:
+def inspected(body: bytes | str, content_type: str = JSON, encoding: str = "") -> BodyFields:
     return inspect(body.encode() if isinstance(body, str) else body, content_type, encoding, BOUND)
 
 
 def refused(body: bytes | str, content_type: str = JSON, encoding: str = "") -> tuple[int, str]:
     with pytest.raises(BadRequest) as caught:
-        asked(body, content_type, encoding)
+        inspected(body, content_type, encoding)
     assert caught.value.message
     return caught.value.status, caught.value.code
 
@@ -38,7 +38,7 @@ def refused(body: bytes | str, content_type: str = JSON, encoding: str = "") -> 
 def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
     """Renames as the gateway does: only after `inspect` has found a model in the body."""
     body = body.encode() if isinstance(body, str) else body
-    assert asked(body, content_type).model is not None
+    assert inspected(body, content_type).model is not None
     return rename(body, content_type, "", "new")
 
 
@@ -81,22 +81,22 @@ def renamed(body: bytes | str, content_type: str = JSON) -> bytes:
     ],
 )
 def test_fields_of_a_body_are_found(body: str, what: BodyFields) -> None:
-    assert asked(body) == what
+    assert inspected(body) == what
 
 
 @pytest.mark.parametrize("stream", ["1", '"true"', "null", "[true]", "{}"])
 def test_only_true_requests_a_stream(stream: str) -> None:
-    assert asked(f'{{"model": "a", "stream": {stream}}}').is_stream is False
+    assert inspected(f'{{"model": "a", "stream": {stream}}}').is_stream is False
 
 
 @pytest.mark.parametrize("n", ["0", "-1", "2.0", '"2"', "null", "[]", "1000"])
 def test_odd_number_of_choices_is_one(n: str) -> None:
-    assert asked(f'{{"model": "a", "n": {n}}}').choices == 1
+    assert inspected(f'{{"model": "a", "n": {n}}}').choices == 1
 
 
 @pytest.mark.parametrize("body", ["[]", "[1]", "5", '"x"', "null", "true"])
 def test_list_or_scalar_has_no_fields(body: str) -> None:
-    assert asked(body) == BodyFields()
+    assert inspected(body) == BodyFields()
 
 
 # calls that use or create objects at the provider
@@ -121,25 +121,25 @@ def test_list_or_scalar_has_no_fields(body: str) -> None:
 )
 @pytest.mark.parametrize("more", ["", ', "text": "cut \\ud83d"'], ids=["fast", "slow"])
 def test_state_stored_by_a_provider_is_found(fields: str, is_bound: bool, is_stateful: bool, more: str) -> None:
-    what = asked(f'{{"model": "a", {fields}{more}}}')
+    what = inspected(f'{{"model": "a", {fields}{more}}}')
     assert (what.model, what.is_sticky, what.is_stateful) == ("a", is_bound, is_stateful)
 
 
 def test_json_is_found_under_other_names_too() -> None:
-    assert asked('{"model": "a"}', "application/vnd.api+json; charset=utf-8").model == "a"
-    assert asked(' {"model": "a"}', "").model == "a"
-    assert asked('{"model": "a"}', "text/plain").model == "a"
+    assert inspected('{"model": "a"}', "application/vnd.api+json; charset=utf-8").model == "a"
+    assert inspected(' {"model": "a"}', "").model == "a"
+    assert inspected('{"model": "a"}', "text/plain").model == "a"
 
 
 @pytest.mark.parametrize("body", [b"{ not JSON", b"\x00\x01", b"hello", b"--b0"])
 def test_body_of_another_type_has_no_fields(body: bytes) -> None:
-    assert asked(body, "application/octet-stream") == BodyFields()
+    assert inspected(body, "application/octet-stream") == BodyFields()
 
 
 def test_empty_body_has_no_fields_for_any_content_type() -> None:
     for kind in (JSON, FORM, "", "text/plain"):
         for encoding in ("", "gzip", "br"):
-            assert asked(b"", kind, encoding) == BodyFields()
+            assert inspected(b"", kind, encoding) == BodyFields()
 
 
 # malformed bodies
@@ -182,8 +182,8 @@ def test_model_that_is_no_name_is_refused(model: str) -> None:
 def test_numbers_of_any_size_pass(number: str) -> None:
     for rest in ("}", ', "x": "\\ud83d 1e400 \\" 1e400"}', ', "n": 2}'):
         body = '{"x": [{"y": ' + number + '}], "model": "a", "seed": ' + number + rest
-        assert asked(body).model == "a"
-        assert asked(body).choices == (2 if "n" in rest else 1)
+        assert inspected(body).model == "a"
+        assert inspected(body).choices == (2 if "n" in rest else 1)
         assert renamed(body) == body.replace('"a"', '"new"').encode()
 
 
@@ -195,13 +195,13 @@ def test_invalid_numbers_of_any_size_are_refused(number: str) -> None:
 @pytest.mark.parametrize("name", ["id", "name"])
 def test_model_that_is_an_object_has_the_name_in_it(name: str) -> None:
     body = '{"x": {"model": "b"}, "model": {"speed": "fast", "NAME" : "a"}, "y": "\\ud83d"}'.replace("NAME", name)
-    assert asked(body).model == "a"
+    assert inspected(body).model == "a"
     assert renamed(body) == body.replace('"a"', '"new"').encode()
 
 
 @pytest.mark.parametrize("model", ["{}", '{"speed": "fast"}', '{"id": 7}', '{"id": {"id": "a"}}'])
 def test_model_that_is_an_object_without_a_name_is_none(model: str) -> None:
-    assert asked(f'{{"model": {model}}}') == BodyFields()
+    assert inspected(f'{{"model": {model}}}') == BodyFields()
 
 
 def test_model_that_is_an_object_of_unknown_place_is_not_renamed() -> None:
@@ -221,18 +221,18 @@ def test_model_with_half_of_a_surrogate_pair_is_refused(model: str) -> None:
 
 @pytest.mark.parametrize("model", ['"\\ud83d\\ude00"', '"a\\\\ud83d"', '"\\uD83D\\uDE00 \\ue83d"'])
 def test_model_is_not_changed_by_halves_of_surrogate_pairs_elsewhere(model: str) -> None:
-    assert asked(f'{{"model": {model}, "x": "\\udE00"}}').model == json.loads(model)
+    assert inspected(f'{{"model": {model}, "x": "\\udE00"}}').model == json.loads(model)
 
 
 def test_content_types_that_are_remembered_are_few() -> None:
     for number in range(2000):
-        assert asked('{"model": "a"}', f"application/json; x={number}").model == "a"
+        assert inspected('{"model": "a"}', f"application/json; x={number}").model == "a"
     assert 0 < len(model_field._kind_of) <= 1024
 
 
 def test_collector_is_left_as_it_was() -> None:
     large = '{"model": "a", "x": [' + "[]," * 20_000 + "1]}"
-    assert asked(large).model == "a"
+    assert inspected(large).model == "a"
     assert gc.isenabled()
     gc.disable()
     try:
@@ -244,7 +244,7 @@ def test_collector_is_left_as_it_was() -> None:
 
 def test_error_states_its_place_in_the_body() -> None:
     with pytest.raises(BadRequest, match=r"invalid character \(byte 25\)"):
-        asked('{"model": "a", "x": [tru]}')
+        inspected('{"model": "a", "x": [tru]}')
 
 
 def test_model_that_is_no_utf_8_is_refused() -> None:
@@ -253,7 +253,7 @@ def test_model_that_is_no_utf_8_is_refused() -> None:
 
 def test_model_of_a_megabyte_is_refused() -> None:
     assert refused('{"model": "' + "x" * (1 << 20) + '"}') == (400, "invalid_model")
-    assert asked('{"model": "' + "x" * MAX_MODEL_CHARS + '"}').model == "x" * MAX_MODEL_CHARS
+    assert inspected('{"model": "' + "x" * MAX_MODEL_CHARS + '"}').model == "x" * MAX_MODEL_CHARS
 
 
 # renaming
@@ -312,7 +312,7 @@ FILE = 'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent
 )
 def test_model_of_a_form_is_found_and_renamed(head: str) -> None:
     body = form((FILE, "RIFF"), (head, "whisper"), (field("stream"), "true"))
-    assert asked(body, FORM) == BodyFields("whisper", True)
+    assert inspected(body, FORM) == BodyFields("whisper", True)
     assert renamed(body, FORM) == form((FILE, "RIFF"), (head, "new"), (field("stream"), "true"))
 
 
@@ -330,19 +330,19 @@ def test_model_of_a_form_is_found_and_renamed(head: str) -> None:
     ],
 )
 def test_part_of_another_name_is_not_the_model(head: str) -> None:
-    assert asked(form((head, "x")), FORM) == BodyFields()
+    assert inspected(form((head, "x")), FORM) == BodyFields()
 
 
 def test_content_of_a_file_is_not_read() -> None:
     content = f'{field("model")}\r\n\r\nevil\r\n-b0\r\n--b\r\n --b0\r\nx--b0\r\n{{"model": "evil"}}'
     body = form((FILE, content), (field("model"), "whisper"))
-    assert asked(body, FORM) == BodyFields("whisper")
+    assert inspected(body, FORM) == BodyFields("whisper")
     assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
 
 
 def test_every_double_of_a_form_is_renamed() -> None:
     body = form((field("model"), "a"), (FILE, "x"), (field("model"), "b"))
-    assert asked(body, FORM).model == "b"
+    assert inspected(body, FORM).model == "b"
     assert renamed(body, FORM) == form((field("model"), "new"), (FILE, "x"), (field("model"), "new"))
 
 
@@ -354,18 +354,18 @@ def test_form_without_a_boundary_is_refused(kind: str) -> None:
 def test_line_that_only_begins_like_a_delimiter_is_content() -> None:
     content = f"RIFF\r\n--b0x\r\n{field('model')}\r\n\r\nevil\r\n--b0 x\r\n{field('model')}\r\n\r\nevil"
     body = form((FILE, content), (field("model"), "whisper"))
-    assert asked(body, FORM) == BodyFields("whisper")
+    assert inspected(body, FORM) == BodyFields("whisper")
     assert renamed(body, FORM) == form((FILE, content), (field("model"), "new"))
 
 
 def test_data_after_the_last_delimiter_is_not_read() -> None:
     body = form((field("model"), "whisper")) + form((field("model"), "evil"))
-    assert asked(body, FORM) == BodyFields("whisper")
+    assert inspected(body, FORM) == BodyFields("whisper")
 
 
 def test_padding_may_follow_a_delimiter() -> None:
     body = form((FILE, "RIFF"), (field("model"), "whisper")).replace(b"--b0\r\n", b"--b0 \t\r\n")
-    assert asked(body, FORM) == BodyFields("whisper")
+    assert inspected(body, FORM) == BodyFields("whisper")
 
 
 @pytest.mark.parametrize(
@@ -380,13 +380,13 @@ def test_form_that_readers_may_differ_on_is_refused(body: bytes) -> None:
 
 
 def test_form_may_have_a_thousand_parts() -> None:
-    assert asked(form(*[(field("x"), "y")] * 1023, (field("model"), "whisper")), FORM) == BodyFields("whisper")
+    assert inspected(form(*[(field("x"), "y")] * 1023, (field("model"), "whisper")), FORM) == BodyFields("whisper")
 
 
 def test_part_without_head_or_without_content_is_passed_over() -> None:
     empty = b"--b0\r\n" + field("x").encode() + b"\r\n\r\n"
     body = b"--b0\r\n" + empty + b"--b0\r\n\r\n\r\n" + form((field("model"), "whisper"))
-    assert asked(body, FORM) == BodyFields("whisper")
+    assert inspected(body, FORM) == BodyFields("whisper")
 
 
 def test_boundary_may_have_70_characters() -> None:
@@ -394,15 +394,15 @@ def test_boundary_may_have_70_characters() -> None:
         line = "b" * length
         body = form((field("model"), "whisper")).replace(b"b0", line.encode())
         if is_read:
-            assert asked(body, f"multipart/form-data; boundary={line}").model == "whisper"
+            assert inspected(body, f"multipart/form-data; boundary={line}").model == "whisper"
         else:
             assert refused(body, f"multipart/form-data; boundary={line}") == (400, "invalid_body")
 
 
 def test_form_may_name_no_model_or_be_cut() -> None:
-    assert asked(form((FILE, "x")), FORM) == BodyFields()
-    assert asked(form((field("model"), "a"))[:-20], FORM) == BodyFields()
-    assert asked(b"anything", FORM) == BodyFields()
+    assert inspected(form((FILE, "x")), FORM) == BodyFields()
+    assert inspected(form((field("model"), "a"))[:-20], FORM) == BodyFields()
+    assert inspected(b"anything", FORM) == BodyFields()
 
 
 @pytest.mark.parametrize("value", ["", "x" * 257])
@@ -423,7 +423,7 @@ PACKED = {"gzip": gzip.compress(BODY), "x-gzip": gzip.compress(BODY), "Deflate":
 
 @pytest.mark.parametrize("encoding", PACKED)
 def test_compressed_body_is_found_and_renamed(encoding: str) -> None:
-    assert asked(PACKED[encoding], encoding=encoding).model == "a"
+    assert inspected(PACKED[encoding], encoding=encoding).model == "a"
     packed = rename(PACKED[encoding], JSON, encoding, "new")
     assert inflate(packed, encoding, BOUND) == BODY.replace(b'"a"', b'"new"')
     assert packed != BODY

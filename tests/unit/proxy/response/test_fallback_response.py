@@ -26,7 +26,7 @@ FULL = Refusal(503, "too_many_promises", "enough", by="limit")
 
 
 @dataclass
-class Desk:
+class FakeStores:
     """A store of deferred calls and a response cache, which record the order in which they were used."""
 
     deferred_calls: str | Refusal = "p-1"
@@ -64,7 +64,7 @@ class Play:
         self, *, headers: dict[str, str] | None = None, path: str = "/v1/chat/completions", **rules: Any
     ) -> None:
         self.clock = ManualClock()
-        self.desk = Desk()
+        self.stores = FakeStores()
         model = {"deployments": [{"upstream": "a"}], **rules}
         upstreams = {"a": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1"}}
         config = parse_config(json.dumps({"upstreams": upstreams, "models": {"gpt": model}}), "test.yaml", {})
@@ -75,12 +75,12 @@ class Play:
         self.reply = self.recording.reply()
         self.reply.request.names = headers or {}
         self.fallback = FallbackResponder(self.clock)
-        self.fallback.deferred_store = self.desk
-        self.fallback.cache = cast("ResponseCache", self.desk)
+        self.fallback.deferred_store = self.stores
+        self.fallback.cache = cast("ResponseCache", self.stores)
 
     async def give(self, result: Exhausted = DOWN) -> tuple[int, list[str]]:
         await self.fallback.respond(self.call, result, self.reply)
-        return self.recording.status, self.desk.done
+        return self.recording.status, self.stores.done
 
     @property
     def said(self) -> dict[str, str]:
@@ -103,7 +103,7 @@ async def test_call_without_any_rules_gets_its_failure() -> None:
 
 async def test_stale_response_comes_first_and_the_dead_letter_before_it() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    play.desk.has_old = True
+    play.stores.has_old = True
     assert await play.give() == (200, ["look", "dead_letter", "stand in"])
     assert play.recording.body == b"old"
 
@@ -114,9 +114,9 @@ async def test_deferred_call_comes_before_the_static_response_and_needs_no_dead_
     assert play.said["Location"].endswith("/p-1")
 
 
-async def test_call_that_is_deferred_nothing_gets_the_static_answer() -> None:
+async def test_call_that_cannot_be_deferred_gets_the_static_response() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    play.desk.deferred_calls = FULL
+    play.stores.deferred_calls = FULL
     assert await play.give() == (200, ["look", "deferred_call", "dead_letter"])
     assert (play.said["x-llm-guard-degraded"], play.said["x-llm-guard-dead-letter"]) == ("static", "l-1")
     assert b"later" in play.recording.body
@@ -153,7 +153,7 @@ async def test_call_is_a_failure_with_any_fallback_response(result: Exhausted) -
 
 async def test_client_error_is_passed_on_unchanged() -> None:
     play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    play.desk.has_old = True
+    play.stores.has_old = True
     assert await play.give(OWN_DOING) == (502, [])
 
 
@@ -194,7 +194,7 @@ async def test_invalid_request_that_fails_in_its_stream_leaves_no_dead_letter() 
     play = Play(dead_letter="always")
     play.call.give_up(OWN_DOING)
     await play.fallback.dead_letter(play.call, play.reply)
-    assert play.desk.done == []
+    assert play.stores.done == []
 
 
 # Retry-After of an open breaker

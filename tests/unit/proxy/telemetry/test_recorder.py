@@ -375,14 +375,14 @@ def test_log_line_has_no_body_key_or_header(records: Records, plant: Callable[[C
 # call records and log lines
 
 
-def kept(records: Records) -> list[dict[str, Any]]:
+def stored_lines(records: Records) -> list[dict[str, Any]]:
     return [json.loads(line) for line in records.recorder.timelines.newest()]
 
 
 def test_line_of_each_call_is_stored_with_the_time_of_its_end(records: Records) -> None:
     call = new_call(new_target("a/x"))
     line = records.whole_call(call)
-    (entry,) = kept(records)
+    (entry,) = stored_lines(records)
     assert entry["timestamp"] == "2027-01-15T08:00:10.000000Z"
     assert {**line, "level": "info"} == {
         **{key: entry[key] for key in entry if key != "timestamp"},
@@ -431,7 +431,7 @@ def test_failed_calls_are_those_that_could_have_succeeded(
     call = new_call(new_target("a/x"))
     end(call)
     records.recorder.end(call)
-    assert len(kept(records)) == 1
+    assert len(stored_lines(records)) == 1
     assert (records.recorder.timelines.snapshot().failed == 1) == is_failed
 
 
@@ -442,7 +442,7 @@ def test_call_that_no_deployment_received_displaces_no_failed_call(records: Reco
         end(call)
         records.clock.advance(1.0)
         records.recorder.end(call)
-    assert [each["outcome"] for each in kept(records)] == ["refused", "timeout"]
+    assert [each["outcome"] for each in stored_lines(records)] == ["refused", "timeout"]
 
 
 def test_quiet_log_has_no_calls_and_the_timelines_have(records: Records) -> None:
@@ -452,7 +452,7 @@ def test_quiet_log_has_no_calls_and_the_timelines_have(records: Records) -> None
         assert records.log.entries == []
     finally:
         LEVELS.override(ACCESS_LOGGER, None)
-    assert len(kept(records)) == 1
+    assert len(stored_lines(records)) == 1
     records.recorder.end(new_call(new_target("a/x")))
     assert len(records.log.entries) == 1
 

@@ -121,14 +121,14 @@ HOSTILE = "a\x1b[2J\nb\u202e\x9b"
 
 
 def test_no_text_of_a_provider_controls_a_terminal() -> None:
-    hostile = said_everywhere(HOSTILE)
+    hostile = text_everywhere(HOSTILE)
     for text in (waterfall(hostile, UNICODE, 100), table([hostile])):
         assert all(line.isprintable() for line in text.split("\n"))
-    harmless = waterfall(said_everywhere("w"), UNICODE, 100)
+    harmless = waterfall(text_everywhere("w"), UNICODE, 100)
     assert len(waterfall(hostile, UNICODE, 100).split("\n")) == len(harmless.split("\n"))
 
 
-def said_everywhere(text: str) -> CallLine:
+def text_everywhere(text: str) -> CallLine:
     tried = attempt(0.0, 1.0, label=text, outcome=text, reason=text, next_step=text)
     beyond: dict[str, Any] = dict.fromkeys(
         ("cache", "fallback_response", "dead_letter_id", "deferred_id", "background_purpose"), text

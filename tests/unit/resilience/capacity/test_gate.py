@@ -29,7 +29,7 @@ def limit(of: Gate, now: float) -> None:
         of.exit(slot, now if i == len(slots) - 1 else now - 0.5, "rate_limited", 0.05)
 
 
-class Told:
+class GrantLog:
     """Tickets by name, and the order in which they were granted."""
 
     def __init__(self, of: Gate) -> None:
@@ -99,7 +99,7 @@ def test_client_that_left_changes_nothing_else() -> None:
 
 def test_queue_is_served_by_priority_and_then_in_order() -> None:
     of = gate(concurrency=1)
-    told = Told(of)
+    told = GrantLog(of)
     slot = enter(of)
     for name, priority in (("a", 1), ("b", 2), ("c", 0), ("d", 1), ("e", 0)):
         assert told.join(name, priority)
@@ -114,7 +114,7 @@ def test_queue_is_served_by_priority_and_then_in_order() -> None:
 
 def test_newcomer_does_not_overtake_waiting_calls() -> None:
     of = gate(concurrency=1)
-    told = Told(of)
+    told = GrantLog(of)
     slot = enter(of)
     told.join("waiting", 1)
     of.exit(slot, 1.0, "ok", 1.0)
@@ -125,7 +125,7 @@ def test_newcomer_does_not_overtake_waiting_calls() -> None:
 
 def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> None:
     of = gate(concurrency=8)
-    told = Told(of)
+    told = GrantLog(of)
     slots = [enter(of) for _ in range(8)]
     told.join("waiting", 1)
     for slot in slots:
@@ -138,7 +138,7 @@ def test_newcomers_of_high_priority_pass_a_lower_one_three_times_in_a_row() -> N
 def test_full_queue_takes_no_call_of_the_same_priority() -> None:
     of = gate(concurrency=1, max_queue=2)
     enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     assert [told.join(name) for name in "abc"] == [True, True, False]
     assert of.wait_s(0.0) is None
     assert of.wait_s(0.0, 0) is not None
@@ -148,7 +148,7 @@ def test_full_queue_takes_no_call_of_the_same_priority() -> None:
 def test_full_queue_evicts_the_newest_of_the_lowest_priority() -> None:
     of = gate(concurrency=1, max_queue=4)
     enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     for name, priority in (("a", 2), ("b", 3), ("c", 3), ("d", 1)):
         told.join(name, priority)
     assert told.join("e", 2)
@@ -162,7 +162,7 @@ def test_full_queue_evicts_the_newest_of_the_lowest_priority() -> None:
 def test_evicted_ticket_may_still_leave() -> None:
     of = gate(concurrency=1, max_queue=1)
     enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     told.join("a", 2)
     told.join("b", 1)
     of.dequeue(told.tickets["a"], 0.0)
@@ -173,7 +173,7 @@ def test_evicted_ticket_may_still_leave() -> None:
 def test_call_that_leaves_the_queue_is_not_granted_a_slot() -> None:
     of = gate(concurrency=1)
     slot = enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     told.join("a")
     told.join("b")
     of.dequeue(told.tickets["a"], 0.0)
@@ -186,7 +186,7 @@ def test_call_that_leaves_the_queue_is_not_granted_a_slot() -> None:
 def test_call_that_leaves_with_a_grant_returns_it_unused() -> None:
     of = gate(concurrency=1)
     slot = enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     told.join("a")
     of.exit(slot, 1.0, "ok", 1.0)
     of.dispatch(1.0)
@@ -201,7 +201,7 @@ def test_unused_turn_goes_to_the_next() -> None:
     of = gate()
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     told.join("a")
     told.join("b")
     turn_at = of.dispatch(0.0) or 0.0
@@ -215,7 +215,7 @@ def test_unused_turn_goes_to_the_next() -> None:
 def test_leave_after_the_exit_does_nothing() -> None:
     of = gate(concurrency=1)
     slot = enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     told.join("a")
     of.exit(slot, 1.0, "ok", 1.0)
     of.dispatch(1.0)
@@ -227,7 +227,7 @@ def test_leave_after_the_exit_does_nothing() -> None:
 def test_thousand_random_disconnects_leak_no_slot() -> None:
     dice = random.Random(4)
     of = gate(concurrency=10)
-    told = Told(of)
+    told = GrantLog(of)
     slots: list[Slot] = []
     for i in range(1000):
         slot = of.try_enter(i / 100)
@@ -254,7 +254,7 @@ def test_hold_blocks_the_queue_until_its_end() -> None:
     of.pause_until(5.0)
     assert of.try_enter(0.0) is None
     assert of.wait_s(0.0) == 5.0
-    told = Told(of)
+    told = GrantLog(of)
     told.join("a")
     assert of.dispatch(0.0) == 5.0
     assert of.dispatch(4.9) == 5.0
@@ -268,7 +268,7 @@ def test_ramp_admits_four_and_reports_its_end() -> None:
     of.ramp(0.0, 10.0)
     first, *_ = [enter(of) for _ in range(4)]
     assert of.try_enter(0.0) is None
-    told = Told(of)
+    told = GrantLog(of)
     for name in "abc":
         told.join(name)
     assert of.dispatch(0.0) == 10.0
@@ -286,7 +286,7 @@ def test_rate_limit_paces_the_queue() -> None:
     limit(of, 1.0)
     paced = of.snapshot(1.0).rate or 0.0
     assert paced == pytest.approx(0.9 * 20)
-    told = Told(of)
+    told = GrantLog(of)
     for name in "abcd":
         told.join(name, now=1.0)
     now = 1.0
@@ -325,7 +325,7 @@ def test_wait_is_estimated_from_use_limit_and_queue() -> None:
     enter(of, 4.0)
     enter(of, 4.0)
     assert of.wait_s(4.0) == pytest.approx(2.0, rel=0.05)
-    told = Told(of)
+    told = GrantLog(of)
     for name in "abc":
         told.join(name)
     assert of.wait_s(4.0) == pytest.approx(8.0, rel=0.05)
@@ -336,7 +336,7 @@ def test_wait_is_estimated_from_the_rate() -> None:
     of = gate()
     of.note_hint(RateHint((RateLimitWindow("x", False, 60.0, 0.0, 0.5),)), 0.0, 0.0)
     enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     for name in "abc":
         told.join(name)
     assert of.wait_s(0.0) == pytest.approx(8.0, abs=0.1)
@@ -345,7 +345,7 @@ def test_wait_is_estimated_from_the_rate() -> None:
 def test_reload_may_admit_every_call() -> None:
     of = gate(concurrency=1)
     enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     for name in "abc":
         told.join(name)
     of.settings = CapacitySettings()
@@ -357,7 +357,7 @@ def test_reload_may_admit_every_call() -> None:
 def test_smaller_queue_evicts_no_call() -> None:
     of = gate(concurrency=1)
     enter(of)
-    told = Told(of)
+    told = GrantLog(of)
     for name in "abc":
         told.join(name)
     of.settings = CapacitySettings(concurrency=1, max_queue=1)
@@ -491,7 +491,7 @@ def test_provider_without_a_burst_allowance_is_used_better_than_unpaced() -> Non
 
 def test_returned_slot_reports_whether_a_call_waits_for_it() -> None:
     narrow = gate(concurrency=2)
-    told, slots = Told(narrow), [enter(narrow) for _ in range(2)]
+    told, slots = GrantLog(narrow), [enter(narrow) for _ in range(2)]
     assert told.join("a")
     assert narrow.exit(slots[0], 1.0, "ok", 1.0)
     assert narrow.exit(slots[0], 1.0, "ok", 1.0)
@@ -504,7 +504,7 @@ def test_returned_slot_reports_whether_a_call_waits_for_it() -> None:
 def test_newest_call_is_served_first_while_the_load_is_too_high() -> None:
     """Only once sending less has helped. Until then, and at any other limit, the queue is first in, first out."""
     busy = gate()
-    told = Told(busy)
+    told = GrantLog(busy)
     throttle = busy._throttle
     throttle._try(0.5, 10.0, 0.0)
     enter(busy, 0.0)

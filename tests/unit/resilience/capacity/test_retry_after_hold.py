@@ -9,7 +9,7 @@ from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot
 from llm_guard.resilience.capacity.retry_after_hold import LOOK_S, RetryAfterEvidence, RetryAfterHold
 
 
-def looking(now: float = 10.0) -> tuple[Gate, Slot]:
+def probing(now: float = 10.0) -> tuple[Gate, Slot]:
     """Returns a gate at the end of a pause, and the slot of the trial call."""
     gate = Gate(CapacitySettings(), 0.0)
     gate.pause_until(now)
@@ -26,7 +26,7 @@ def test_shorter_hold_does_not_cut_a_longer_one_short() -> None:
 
 
 def test_one_call_probes_after_a_hold_and_the_others_get_a_short_wait() -> None:
-    gate, _ = looking()
+    gate, _ = probing()
     assert gate.try_enter(10.0) is None
     assert gate.wait_s(10.0) == LOOK_S
     seen = gate.snapshot(10.0)
@@ -35,14 +35,14 @@ def test_one_call_probes_after_a_hold_and_the_others_get_a_short_wait() -> None:
 
 @pytest.mark.parametrize("outcome", ["ok", "failed", "overloaded"])
 def test_any_answer_but_a_429_opens_the_gate(outcome: Ending) -> None:
-    gate, slot = looking()
+    gate, slot = probing()
     gate.exit(slot, 10.5, outcome, 0.5)
     assert gate.wait_s(10.5) == 0.0
     assert gate.snapshot(10.5).held_since is None
 
 
 def test_429_with_a_hint_holds_again_and_its_beginning_stays() -> None:
-    gate, slot = looking()
+    gate, slot = probing()
     gate.exit(slot, 10.5, "rate_limited", None)
     gate.pause_until(20.0)
     assert gate.wait_s(10.5) == 9.5
@@ -50,7 +50,7 @@ def test_429_with_a_hint_holds_again_and_its_beginning_stays() -> None:
 
 
 def test_429_without_a_hint_has_another_call_probe_a_second_later() -> None:
-    gate, slot = looking()
+    gate, slot = probing()
     gate.exit(slot, 10.5, "rate_limited", None)
     assert gate.try_enter(11.4) is None
     assert gate.try_enter(11.5) is not None
@@ -58,7 +58,7 @@ def test_429_without_a_hint_has_another_call_probe_a_second_later() -> None:
 
 
 def test_ignored_probe_is_followed_by_another_at_once() -> None:
-    gate, slot = looking()
+    gate, slot = probing()
     gate.exit(slot, 10.5, "ignored", None)
     assert gate.try_enter(10.5) is not None
     assert gate.try_enter(10.5) is None
@@ -80,7 +80,7 @@ def test_unused_probe_is_followed_by_another_at_once() -> None:
 
 def test_probe_that_does_not_come_back_opens_the_gate() -> None:
     """An answer may take minutes, and the other calls do not wait for it."""
-    gate, first = looking()
+    gate, first = probing()
     assert gate.try_enter(10.0 + LOOK_S - 0.1) is None
     assert gate.try_enter(10.0 + LOOK_S) is not None
     assert gate.try_enter(10.0 + LOOK_S) is not None
@@ -147,7 +147,7 @@ def test_reset_forgets_a_hold_and_its_probe() -> None:
     gate.pause_until(inf)
     gate.reset_pace(1.0)
     assert gate.wait_s(1.0) == 0.0
-    gate, _ = looking()
+    gate, _ = probing()
     gate.reset_pace(10.0)
     assert gate.try_enter(10.0) is not None
     assert not gate.snapshot(10.0).is_probing

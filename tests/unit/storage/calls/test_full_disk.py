@@ -14,7 +14,7 @@ from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.calls.store import CallFilter, StoredCall
 from llm_guard.storage.errors import DiskFullError, StoreError
 from tests.fakes.small_disk import fill, small_disk
-from tests.fakes.stored_calls import ANSWER, BODY, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, BODY, deferred_call, new_dead_letter, stored_request
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 
 
 def large(number: int) -> StoredCall:
-    return letter(f"large-{number}", 1000.0 + number, request=stored_request(b"x" * 60_000))
+    return new_dead_letter(f"large-{number}", 1000.0 + number, request=stored_request(b"x" * 60_000))
 
 
 def test_full_disk_takes_nothing_but_allows_reads_and_deletions_and_then_recovers(small_disk: Path) -> None:
@@ -64,9 +64,9 @@ def test_disk_filled_by_others_is_reported_from_the_beginning(small_disk: Path) 
     fill(small_disk)
     store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
     with pytest.raises(DiskFullError):
-        store.add(letter())
+        store.add(new_dead_letter())
     os.unlink(small_disk / "junk")
-    store.add(letter())
+    store.add(new_dead_letter())
     assert store.get("a") is not None
     store.close()
 
@@ -74,7 +74,7 @@ def test_disk_filled_by_others_is_reported_from_the_beginning(small_disk: Path) 
 def test_without_its_reserve_a_full_disk_is_reported_at_a_deletion(small_disk: Path) -> None:
     store = SqliteCallStore(lambda: small_disk, "one", Bodies("plain", None))
     store.add(deferred_call())
-    store.add(letter("b"))
+    store.add(new_dead_letter("b"))
     os.unlink(small_disk / "calls.reserve")
     junk = fill(small_disk)
     with pytest.raises(DiskFullError):
@@ -92,7 +92,7 @@ def test_lock_of_another_process_is_waited_for_and_then_reported(
     other = sqlite3.connect(tmp_path / "calls.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for write in (
-        lambda: store.add(letter("b")),
+        lambda: store.add(new_dead_letter("b")),
         lambda: store.begin(1000, 1, 30),
         lambda: store.delete(CallFilter()),
         lambda: store.sweep(1e9, 0, 0, 0),
@@ -114,7 +114,7 @@ def test_broken_file_is_moved_aside_and_new_calls_are_stored(store: SqliteCallSt
         store.get("a")
     with pytest.raises(StoreError, match="not a database"):
         store.stats()
-    store.add(letter())
+    store.add(new_dead_letter())
     assert store.get("a") is not None
     assert (tmp_path / "calls.db.broken-1").read_bytes().startswith(b"no database")
 
@@ -123,4 +123,4 @@ def test_unavailable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = SqliteCallStore(lambda: tmp_path / "file" / "state", "one", Bodies("plain", None))
     with pytest.raises(StoreError):
-        store.add(letter())
+        store.add(new_dead_letter())

@@ -22,7 +22,7 @@ from llm_guard.storage.calls.sqlite_store import INTERRUPTED, SqliteCallStore
 from llm_guard.storage.calls.store import CallFailure, CallFilter, CallStats, StoredCall
 from llm_guard.storage.errors import StoreError
 from llm_guard.storage.sqlite_file import SqliteFile
-from tests.fakes.stored_calls import ANSWER, BODY, FAILED, deferred_call, letter, stored_request
+from tests.fakes.stored_calls import ANSWER, BODY, FAILED, deferred_call, new_dead_letter, stored_request
 
 PLAIN = Bodies("plain", None)
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -71,7 +71,7 @@ def on_the_disk(folder: Path) -> bytes:
 def test_file_with_the_first_names_of_the_purposes_is_migrated(opened: Opening, tmp_path: Path) -> None:
     old = SqliteFile(lambda: tmp_path, dataclasses.replace(FORM, steps=FORM.steps[:1]))
     with old.writing() as connection:
-        for call, purpose in ((letter("a"), "letter"), (deferred_call("b"), "later")):
+        for call, purpose in ((new_dead_letter("a"), "letter"), (deferred_call("b"), "later")):
             number = connection.execute(INSERT, {**written(call), "purpose": purpose}).lastrowid
             connection.execute("INSERT INTO bodies VALUES (?, 'request', NULL, ?)", (number, BODY))
     old.close()
@@ -161,7 +161,7 @@ def test_nothing_is_created_when_nothing_is_stored(tmp_path: Path, store: Sqlite
 @pytest.mark.parametrize("bodies", [PLAIN, sealed(NEW)], ids=["plain", "encrypted"])
 def test_call_is_unchanged_after_a_restart(opened: Opening, bodies: Bodies) -> None:
     request = stored_request(b"\x00\xff" * 5000, is_repeatable=False, upstream_name="a", is_stream=True, priority=2)
-    one = letter("one", request=request, webhook="done", client=None, rounds=2)
+    one = new_dead_letter("one", request=request, webhook="done", client=None, rounds=2)
     other = deferred_call("other", deadline_at=None, request=stored_request(b"", model="é\n"))
     first = opened(bodies=bodies)
     first.add(one)
@@ -172,7 +172,7 @@ def test_call_is_unchanged_after_a_restart(opened: Opening, bodies: Bodies) -> N
 
 
 def test_no_other_user_can_read_it(store: SqliteCallStore, tmp_path: Path) -> None:
-    store.add(letter())
+    store.add(new_dead_letter())
     assert {each.name for each in tmp_path.iterdir()} >= {"calls.db", "calls.db-wal", "calls.reserve"}
     assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
 
@@ -192,29 +192,33 @@ def test_nothing_is_created_before_something_is_stored(store: SqliteCallStore, t
 
 
 def test_id_that_is_there_already_is_refused(store: SqliteCallStore) -> None:
-    store.add(letter("a", request=stored_request(b"first")))
+    store.add(new_dead_letter("a", request=stored_request(b"first")))
     with pytest.raises(StoreError, match=r"calls\.db: UNIQUE"):
-        store.add(letter("a"))
+        store.add(new_dead_letter("a"))
     kept = store.get("a")
     assert kept is not None
     assert kept.request.body == b"first"
 
 
 def test_several_are_added_together_or_not_at_all(store: SqliteCallStore) -> None:
-    store.add(letter("a"), deferred_call("b"))
+    store.add(new_dead_letter("a"), deferred_call("b"))
     assert ids(store.find(CallFilter(), 9, None)) == ["b", "a"]
     with pytest.raises(StoreError, match="UNIQUE"):
-        store.add(letter("c"), letter("a"))
+        store.add(new_dead_letter("c"), new_dead_letter("a"))
     assert ids(store.find(CallFilter(), 9, None)) == ["b", "a"]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        letter(state="running"), letter(state="queued"), letter(state="answered"), letter(due_at=1.0),
-        letter(state="lost"), letter(purpose="other"),
+        new_dead_letter(state="running"),
+        new_dead_letter(state="queued"),
+        new_dead_letter(state="answered"),
+        new_dead_letter(due_at=1.0),
+        new_dead_letter(state="lost"),
+        new_dead_letter(purpose="other"),
     ],
-)  # fmt: skip
+)
 def test_call_in_no_state_that_there_is_is_refused(store: SqliteCallStore, wrong: StoredCall) -> None:
     with pytest.raises(StoreError, match="CHECK"):
         store.add(wrong)
@@ -239,7 +243,7 @@ def test_due_calls_are_begun_once_the_longest_due_first(opened: Opening) -> None
 
 def test_only_requested_calls_are_begun(store: SqliteCallStore) -> None:
     store.add(deferred_call("later"))
-    store.add(letter("letter", state="queued", due_at=900.0))
+    store.add(new_dead_letter("letter", state="queued", due_at=900.0))
     assert ids(store.begin(1000, 10, 30, "deferred")) == ["later"]
     assert ids(store.begin(1000, 10, 30)) == ["letter"]
 
@@ -294,7 +298,7 @@ def test_dead_call_stays_with_its_request(store: SqliteCallStore) -> None:
 def test_call_of_another_gateway_or_not_running_cannot_be_ended(opened: Opening) -> None:
     one, other = opened("one"), opened("two")
     one.add(deferred_call())
-    one.add(letter("b"))
+    one.add(new_dead_letter("b"))
     one.begin(1000, 1, 30)
     for store, call_id in ((other, "a"), (one, "b"), (one, "c")):
         assert not store.put_back(call_id, FAILED, 1001, 1001)
@@ -352,7 +356,7 @@ def test_call_that_must_not_be_repeated_is_dead_when_its_gateway_is(opened: Open
 
 def test_dead_letters_are_queued_at_a_pace_the_oldest_first(store: SqliteCallStore) -> None:
     for number in (2, 0, 1):
-        store.add(letter(str(number), received_at=1000.0 + number))
+        store.add(new_dead_letter(str(number), received_at=1000.0 + number))
     store.add(deferred_call("waiting", due_at=9999.0))
     assert store.requeue(CallFilter(), 2000, 0.5) == ["0", "1", "2"]
     assert [ids(store.begin(now, 9, 30)) for now in (2000, 2000.4, 2000.5, 2001)] == [["0"], [], ["1"], ["2"]]
@@ -360,14 +364,14 @@ def test_dead_letters_are_queued_at_a_pace_the_oldest_first(store: SqliteCallSto
 
 def test_second_requeue_waits_for_the_first(store: SqliteCallStore) -> None:
     for number in range(4):
-        store.add(letter(str(number), received_at=1000.0 + number))
+        store.add(new_dead_letter(str(number), received_at=1000.0 + number))
     store.requeue(CallFilter(until=1001.0), 2000, 0.5)
     store.requeue(CallFilter(), 2000, 0.5)
     assert [call.due_at for call in store.find(CallFilter(), 9, None)] == [2001.0, 2000.5, 2000.5, 2000.0]
 
 
 def test_deadline_of_a_requeued_call_is_lifted(store: SqliteCallStore) -> None:
-    store.add(letter(purpose="deferred", deadline_at=1100.0))
+    store.add(new_dead_letter(purpose="deferred", deadline_at=1100.0))
     store.requeue(CallFilter(), 9999, 1)
     (call,) = store.begin(9999, 1, 30)
     assert call.deadline_at is None
@@ -376,7 +380,7 @@ def test_deadline_of_a_requeued_call_is_lifted(store: SqliteCallStore) -> None:
 def test_simultaneous_requeues_get_each_call_once(opened: Opening) -> None:
     first = opened()
     for number in range(40):
-        first.add(letter(str(number)))
+        first.add(new_dead_letter(str(number)))
     got: list[list[str]] = []
     barrier = threading.Barrier(2)
 
@@ -399,7 +403,7 @@ def test_simultaneous_requeues_get_each_call_once(opened: Opening) -> None:
 def test_webhook_is_owed_from_the_end_until_it_was_notified(store: SqliteCallStore) -> None:
     store.add(deferred_call("a", webhook="done"))
     store.add(deferred_call("b", webhook="done"))
-    store.add(letter("c"))
+    store.add(new_dead_letter("c"))
     assert store.unnotified("done", 9) == []
     store.begin(1000, 9, 30)
     store.answer("a", ANSWER, 1, 1001)
@@ -412,7 +416,7 @@ def test_webhook_is_owed_from_the_end_until_it_was_notified(store: SqliteCallSto
 
 
 def test_webhook_is_owed_again_after_another_end(store: SqliteCallStore) -> None:
-    store.add(letter("a", webhook="done"))
+    store.add(new_dead_letter("a", webhook="done"))
     store.mark_notified("a", "dead")
     for end in ("dead", "answered"):
         store.requeue(CallFilter(), 1001, 0)
@@ -427,7 +431,7 @@ def test_webhook_is_owed_again_after_another_end(store: SqliteCallStore) -> None
 
 def test_found_are_the_newest_first_page_by_page_without_bodies(store: SqliteCallStore) -> None:
     for number in range(5):
-        store.add(letter(str(number), received_at=1000.0 + number // 2))
+        store.add(new_dead_letter(str(number), received_at=1000.0 + number // 2))
     page = store.find(CallFilter(), 2, None)
     assert ids(page) == ["4", "3"]
     assert ids(store.find(CallFilter(), 2, "3")) == ["2", "1"]
@@ -437,9 +441,9 @@ def test_found_are_the_newest_first_page_by_page_without_bodies(store: SqliteCal
 
 
 def test_filter_finds_matching_calls(store: SqliteCallStore) -> None:
-    store.add(letter("a", 1.0))
-    store.add(letter("b", 2.0, request=stored_request(route="other")))
-    store.add(letter("c", 3.0, ended=CallFailure(kind="rate_limit", detail="429")))
+    store.add(new_dead_letter("a", 1.0))
+    store.add(new_dead_letter("b", 2.0, request=stored_request(route="other")))
+    store.add(new_dead_letter("c", 3.0, ended=CallFailure(kind="rate_limit", detail="429")))
     store.add(deferred_call("d", 4.0))
     wanted = [
         CallFilter(purpose="deferred"), CallFilter(state="dead"), CallFilter(route="other"),
@@ -451,12 +455,12 @@ def test_filter_finds_matching_calls(store: SqliteCallStore) -> None:
 
 
 def test_any_number_of_ids_can_be_requested(store: SqliteCallStore) -> None:
-    store.add(letter("7"))
+    store.add(new_dead_letter("7"))
     assert ids(store.find(CallFilter(ids=[str(number) for number in range(50_000)]), 9, None)) == ["7"]
 
 
 def test_stats_count_and_measure_the_stored_calls(store: SqliteCallStore) -> None:
-    store.add(letter("a", 5.0, request=stored_request(b"x" * 10_000)))
+    store.add(new_dead_letter("a", 5.0, request=stored_request(b"x" * 10_000)))
     store.add(deferred_call("b", 7.0))
     store.add(deferred_call("c", 3.0))
     store.begin(1000, 1, 30)
@@ -481,7 +485,7 @@ def test_delete_removes_matching_calls_but_not_running_ones(store: SqliteCallSto
     store.add(deferred_call("runs"))
     store.begin(1000, 1, 30)
     for number in range(3):
-        store.add(letter(str(number), received_at=float(number)))
+        store.add(new_dead_letter(str(number), received_at=float(number)))
     assert store.delete(CallFilter(until=1.0)) == 2
     assert ids(store.find(CallFilter(), 9, None)) == ["runs", "2"]
     assert store.delete(CallFilter(ids=("runs", "2"))) == 1
@@ -491,22 +495,22 @@ def test_delete_removes_matching_calls_but_not_running_ones(store: SqliteCallSto
 def test_call_that_was_begun_since_it_was_read_is_not_deleted(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = opened("one"), opened("two")
     one.add(deferred_call())
-    one.add(letter("b"))
+    one.add(new_dead_letter("b"))
     looked = one._rows
 
-    def look_slowly(*arguments: Any) -> list[Any]:
+    def read_slowly(*arguments: Any) -> list[Any]:
         found = looked(*arguments)
         other.begin(1000, 9, 30)
         return found
 
-    monkeypatch.setattr(one, "_rows", look_slowly)
+    monkeypatch.setattr(one, "_rows", read_slowly)
     assert one.delete(CallFilter()) == 1
     assert ids(other.find(CallFilter(), 9, None)) == ["a"]
 
 
 def test_deleted_data_is_removed_from_the_files(store: SqliteCallStore, tmp_path: Path) -> None:
     for number in range(120):
-        store.add(letter(str(number), request=stored_request(b"who shot the sheriff? " * (1 + number * 3))))
+        store.add(new_dead_letter(str(number), request=stored_request(b"who shot the sheriff? " * (1 + number * 3))))
     assert b"sheriff" in on_the_disk(tmp_path)
     size = (tmp_path / "calls.db").stat().st_size
     assert store.delete(CallFilter()) == 120
@@ -518,7 +522,7 @@ def test_sweep_deletes_expired_calls(store: SqliteCallStore) -> None:
     store.add(deferred_call("answered"))
     store.begin(1000, 1, 30)
     store.answer("answered", ANSWER, 1, 1001)
-    store.add(letter("dead", 1000.0))
+    store.add(new_dead_letter("dead", 1000.0))
     store.add(deferred_call("waits", 1000.0, deadline_at=9999.0))
     store.add(deferred_call("late", 1000.0, deadline_at=1900.0))
     store.add(deferred_call("runs", 1000.0, due_at=0.0))
@@ -534,7 +538,7 @@ def test_sweep_deletes_expired_calls(store: SqliteCallStore) -> None:
 def test_sweep_deletes_the_oldest_dead_letters_until_the_remaining_fit(store: SqliteCallStore) -> None:
     store.add(deferred_call("waits", 0.0, request=stored_request(b"x" * 50_000)))
     for number in range(5):
-        store.add(letter(str(number), 1000.0 + number, request=stored_request(b"x" * 10_000)))
+        store.add(new_dead_letter(str(number), 1000.0 + number, request=stored_request(b"x" * 10_000)))
     assert store.sweep(1000, 60, 9999, 60_000) == 0
     assert store.sweep(1000, 60, 9999, 35_000) == 2
     assert ids(store.find(CallFilter(), 9, None)) == ["4", "3", "2", "waits"]
@@ -544,7 +548,7 @@ def test_sweep_deletes_the_oldest_dead_letters_until_the_remaining_fit(store: Sq
 def test_sweep_takes_turns_with_others(store: SqliteCallStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_guard.storage.calls.sqlite_store._AT_ONCE", 3)
     for number in range(5):
-        store.add(letter(str(number), 1000.0 + number))
+        store.add(new_dead_letter(str(number), 1000.0 + number))
     assert [store.sweep(9999, 60, 60, 1) for _ in range(3)] == [3, 2, 0]
 
 
@@ -553,7 +557,7 @@ def test_sweep_takes_turns_with_others(store: SqliteCallStore, monkeypatch: pyte
 
 def test_encrypted_bodies_cannot_be_read_on_the_disk(opened: Opening, tmp_path: Path) -> None:
     store = opened(bodies=sealed(NEW))
-    store.add(letter())
+    store.add(new_dead_letter())
     store.add(deferred_call("b", ended=FAILED))
     store.begin(1000, 1, 30)
     store.answer("b", ANSWER, 1, 1001)
@@ -564,7 +568,7 @@ def test_deferred_calls_are_encrypted_where_there_is_a_key(opened: Opening, tmp_
     store = opened(bodies=sealed(NEW, rule="plain"))
     store.add(deferred_call())
     assert b"sky blue" not in on_the_disk(tmp_path)
-    store.add(letter("b"))
+    store.add(new_dead_letter("b"))
     assert b"sky blue" in on_the_disk(tmp_path)
 
 
@@ -602,7 +606,7 @@ def test_deferred_call_without_an_available_key_is_dead_from_its_deadline_on(ope
 
 
 def test_dead_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> None:
-    opened(bodies=sealed(OLD)).add(letter())
+    opened(bodies=sealed(OLD)).add(new_dead_letter())
     stranger = opened("two", PLAIN)
     assert stranger.requeue(CallFilter(), 2000, 1) == []
     stranger.adopt(sealed(NEW, OLD))
@@ -611,7 +615,7 @@ def test_dead_letter_that_cannot_be_read_here_is_not_queued(opened: Opening) -> 
 
 def test_bodies_that_must_not_be_stored_are_not(opened: Opening, tmp_path: Path) -> None:
     store = opened(bodies=Bodies("none", None))
-    store.add(letter())
+    store.add(new_dead_letter())
     assert b"sky blue" not in on_the_disk(tmp_path)
     kept = store.get("a")
     assert kept is not None
@@ -654,8 +658,8 @@ def test_damaged_body_is_reported_and_blocks_no_other(opened: Opening, tmp_path:
 
 def test_body_of_one_call_cannot_be_passed_off_as_anothers(opened: Opening, tmp_path: Path) -> None:
     store = opened(bodies=sealed(NEW))
-    store.add(letter("a"))
-    store.add(letter("b"))
+    store.add(new_dead_letter("a"))
+    store.add(new_dead_letter("b"))
     other = sqlite3.connect(tmp_path / "calls.db")
     other.execute("UPDATE bodies SET content = (SELECT content FROM bodies WHERE call = 2 AND part = 'request')")
     other.commit()
@@ -665,7 +669,7 @@ def test_body_of_one_call_cannot_be_passed_off_as_anothers(opened: Opening, tmp_
 
 
 def test_invalid_row_is_reported_with_its_id(store: SqliteCallStore, tmp_path: Path) -> None:
-    store.add(letter())
+    store.add(new_dead_letter())
     other = sqlite3.connect(tmp_path / "calls.db")
     other.execute("UPDATE calls SET request = 'no JSON'")
     other.commit()

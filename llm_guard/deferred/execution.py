@@ -148,7 +148,7 @@ class DeferredExecutor:
         if call.is_draining:
             return Interrupted()
         if len(recording.body) > MOST_BYTES:
-            ended = CallFailure(kind="answer_too_large", detail=f"its response is larger than {MOST_BYTES} bytes")
+            ended = CallFailure(kind="response_too_large", detail=f"its response is larger than {MOST_BYTES} bytes")
             return Failed(ended, None)
         return self._failed(asking.kept, call)
 

@@ -83,16 +83,16 @@ class CallIntake:
     async def defer(self, call: Call, *, is_at_once: bool) -> str | Refusal:
         assert call.route is not None  # noqa: S101  # only a call with a route has rules that defer it
         if self._counts.waiting >= self._most_waiting or self._is_full:
-            return _later("too_many_promises", "too many deferred calls are pending")
+            return _later("too_many_deferred_calls", "too many deferred calls are pending")
         ended = None if is_at_once else ended_of(call)
         due_in_s = 0.0 if ended is None else self._due_in_s(call, call.route.lasting.later)
         if due_in_s is None:
-            return _later("not_later", "the call is not deferred: it would fail in the same way later")
+            return _later("not_deferrable", "the call is not deferred: it would fail in the same way later")
         try:
             body = await body_of(call, self._clock)
         except OSError as error:
             return _later(
-                "cannot_be_kept", f"the call is not deferred: its body cannot be read again: {error.strerror}"
+                "deferral_failed", f"the call is not deferred: its body cannot be read again: {error.strerror}"
             )
         if body is None:
             return _TOO_LARGE
@@ -112,7 +112,7 @@ class CallIntake:
             if isinstance(error, StoreError):
                 if self._events.note("deferred", "rejected"):
                     _log.error("a call could not be deferred", error=str(error))
-                return _later("cannot_be_kept", "the call is not deferred: the gateway's store fails")
+                return _later("deferral_failed", "the call is not deferred: the gateway's store fails")
             raise
         _disposition(call).deferred_id = kept.id
         self._events.note("deferred", "accepted")

@@ -31,7 +31,7 @@ _UNREADABLE = Refusal(
     should_retry=True,
 )  # fmt: skip
 _ASKED_ELSEWHERE = Refusal(
-    409, "being_asked", "another gateway is running the call now: retry later", by="limit", retry_after_s=5.0,
+    409, "call_running", "another gateway is running the call now: retry later", by="limit", retry_after_s=5.0,
     should_retry=True,
 )  # fmt: skip
 

@@ -198,7 +198,7 @@ async def test_disk_that_cannot_be_written_refuses_deferred_calls_and_serves_all
     (tmp_path / "s").write_text("no folder")
     async with running_with_store(tmp_path / "s", CHAT.ok) as (stand, _):
         reply = await ask(stand.url, CHAT.path, CHAT.body(), ASYNC)
-        assert (reply.status, CHAT.error_of(reply)["code"]) == (503, "cannot_be_kept")
+        assert (reply.status, CHAT.error_of(reply)["code"]) == (503, "deferral_failed")
         assert (await CHAT.ask(stand.url)).status == 200
         assert (await shown(stand, "0" * 32)).status in (404, 503)
 

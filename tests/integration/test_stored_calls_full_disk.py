@@ -28,7 +28,7 @@ async def test_calls_continue_while_the_disk_is_full_and_losses_are_counted(tmp_
             lost = await ask(stand.url, CHAT.path, LARGE, DEAD_LETTER)
             assert (lost.status, "x-llm-guard-dead-letter" in lost.headers) == (503, False)
             refused = await ask(stand.url, CHAT.path, LARGE, ASYNC)
-            assert (refused.status, refused.json["error"]["code"]) == (503, "cannot_be_kept")
+            assert (refused.status, refused.json["error"]["code"]) == (503, "deferral_failed")
             assert (await ask(stand.url, CHAT.path, CHAT.body())).status == 200
             assert (await outcome(stand, before)).status == 200
             assert await stand.metric("llm_guard_dead_letters_lost_total", reason="write_failed") == 1

@@ -261,7 +261,7 @@ async def test_no_more_are_deferred_than_may_wait() -> None:
             await it.new_deferred()
         refusal = await it.intake.defer(it.call(), is_at_once=True)
         assert isinstance(refusal, Refusal)
-        assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_promises", True)
+        assert (refusal.status, refusal.code, refusal.should_retry) == (503, "too_many_deferred_calls", True)
         it.provider.is_silent = False
         await it.pass_s(10)
         assert {row.state for row in it.store.rows.values()} == {"answered"}
@@ -332,7 +332,7 @@ async def test_call_that_would_fail_again_is_not_deferred() -> None:
     async with world() as it:
         refusal = await it.intake.defer(it.call(failure=WRONG), is_at_once=False)
         assert isinstance(refusal, Refusal)
-        assert refusal.code == "not_later"
+        assert refusal.code == "not_deferrable"
         assert not it.store.rows
 
 

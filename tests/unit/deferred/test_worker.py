@@ -458,7 +458,7 @@ async def test_response_too_large_to_store_is_dead_and_states_why(monkeypatch: p
     async with world() as it:
         kept = await it.new_deferred()
         await let_run()
-        assert kind_of(it, kept) == "answer_too_large"
+        assert kind_of(it, kept) == "response_too_large"
 
 
 async def test_answer_that_was_broken_off_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ SHUT = Exhausted(None, Refusal(503, "breaker_open", "failing", by="breaker"), "b
 HELD = Exhausted(None, Refusal(503, "deployment_held", "held", by="drain"), "out of service (operator)")
 OWN_DOING = Exhausted(Failure(FailureKind.CONTEXT_LENGTH, "too long"), None, "final error")
 LATE = Exhausted(Failure(FailureKind.TIMEOUT, "no answer", limit="total"), None, "deadline")
-FULL = Refusal(503, "too_many_promises", "enough", by="limit")
+FULL = Refusal(503, "too_many_deferred_calls", "enough", by="limit")
 
 
 @dataclass

@@ -80,7 +80,7 @@ async def test_failed_call_is_raised_by_the_sdk_when_it_is_fetched(stand: Stand,
     )
     with pytest.raises(openai_sdk.BadRequestError) as caught:
         await fetched(openai, place(raw.headers, "/v1"))
-    assert "given up after" in caught.value.message
+    assert "(attempts: 1)" in caught.value.message
 
 
 async def test_anthropic_failure_is_in_the_anthropic_format(stand: Stand, anthropic: AsyncAnthropic) -> None:
@@ -89,7 +89,7 @@ async def test_anthropic_failure_is_in_the_anthropic_format(stand: Stand, anthro
     )
     with pytest.raises(anthropic_sdk.BadRequestError) as caught:
         await fetched(anthropic, place(raw.headers, ""))
-    assert "given up after" in caught.value.message
+    assert "(attempts: 1)" in caught.value.message
 
 
 async def test_failing_provider_is_retried_until_it_answers(stand: Stand, openai: AsyncOpenAI) -> None:

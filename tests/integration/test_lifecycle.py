@@ -269,7 +269,7 @@ async def test_invalid_file_changes_nothing_and_is_reported_by_line(path: Path) 
         write(path, "upstreams:\n  one: {dialect: cobol}\n")
         served.signal(signal.SIGHUP)
         refused = await served.logged("reload failed: the new config is invalid, the old one stays in use")
-        assert any(f"{path}:2" in problem for problem in refused["problems"])
+        assert any(f"{path}:2" in problem for problem in refused["errors"])
         assert await status_of(served, "old") == 200
         assert await reload_is_good(served) == 0
         write(path, with_model(provider, "new"))
@@ -333,7 +333,7 @@ LABELS = {
     "attempts": {"deployment", "outcome"},
     "retries": {"deployment", "kind"},
     "fallbacks": {"model", "deployment"},
-    "refusals": {"model", "by"},
+    "refusals": {"model", "reason"},
     "timeouts": {"deployment", "limit"},
     "call_duration_seconds": {"model"},
     "time_to_first_token_seconds": {"model"},

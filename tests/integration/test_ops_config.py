@@ -240,7 +240,7 @@ async def test_signal_file_and_operator_use_the_same_path(tmp_path: Path) -> Non
         await served.logged("reloaded", 2)
         await change(served.url, "config/reload")
         lines = [await served.logged("reloaded", count) for count in (1, 2, 3)]
-        assert [(line["by"], line["changes"]) for line in lines] == [
+        assert [(line["trigger"], line["changes"]) for line in lines] == [
             ("signal", 0), ("file", 1), ("ann from 127.0.0.1", 0),
         ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.chaos.stand import config_of
 UPSTREAM = "{dialect: openai, base_url: 'https://api.example/v1', api_key: '${PROVIDER_KEY}'}"
 MODELS = "models: {'*': {deployments: [{upstream: paid}]}}\n"
 LONG = "0123456789abcdef-of-this-test"
+KEY = base64.b64encode(bytes(range(32))).decode()
 
 
 def check(tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None = None) -> list[str]:
@@ -95,14 +97,16 @@ def test_token_from_a_variable_is_not_in_the_file(tmp_path: Path) -> None:
     "text",
     [f"ops: {{token: '${{UNSET:-{LONG}}}'}}", f"ops: {{token: 'a$$b-{LONG}'}}",
      f"ops: {{token: '${{OPS_TOKEN}}', webhooks: [{{url: 'http://hook', secret: {LONG}}}]}}",
-     f"ops: {{token: '${{OPS_TOKEN}}'}}\nstore: {{webhooks: [{{name: a, url: 'http://hook', secret: {LONG}}}]}}"],
-    ids=["default of a variable", "escaped dollar sign", "webhook of alerts", "webhook of calls"],
+     f"ops: {{token: '${{OPS_TOKEN}}'}}\nstore: {{webhooks: [{{name: a, url: 'http://hook', secret: {LONG}}}]}}",
+     f"ops: {{token: '${{OPS_TOKEN}}'}}\nstore: {{encryption_key: {KEY}}}"],
+    ids=["default of a variable", "escaped dollar sign", "webhook of alerts", "webhook of calls", "store"],
 )  # fmt: skip
 def test_secret_that_is_in_the_file_in_another_form(tmp_path: Path, text: str) -> None:
     assert check(tmp_path, text) == []
     (warning,) = check(tmp_path, text, mode=0o644)
     assert "all users of this machine can read" in warning
     assert LONG not in warning
+    assert KEY not in warning
 
 
 def test_default_that_a_variable_replaces_is_no_secret(tmp_path: Path) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import re
-import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from llm_guard.admin.http.schema_docs import field_texts
 from llm_guard.config.alerts import WebhookRate
 from llm_guard.config.fields import Port, key_of
 from llm_guard.config.models import Config, Rules
@@ -104,6 +101,11 @@ class _Defaults:
             else {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # a dataclass
         )
 
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of the fields, in their order."""
+        return self._fields
+
     def of(self, name: str) -> object:
         if self._instance is not None:
             return getattr(self._instance, name)
@@ -121,12 +123,12 @@ class _Defaults:
 
 def _keys_of(kind: type, prefix: str, defaults: _Defaults) -> Iterator[Key]:
     """Yields the keys of a section, and then the sections in it."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints, texts = typing.get_type_hints(kind, include_extras=True), field_texts(kind)
     sections = []
-    for name, text in field_texts(kind).items():
+    for name in defaults.names:
         if prefix == "models.NAME." and name in Rules.model_fields:
             continue
-        path, hint, default = prefix + key_of(name), hints[name], defaults.of(name)
+        path, hint, default, text = prefix + key_of(name), hints[name], defaults.of(name), _plain(texts.get(name, ""))
         inner, suffix = _inner(hint)
         if inner is None:
             yield Key(path, _type(hint), _value(default, hint), text, is_section=False)
@@ -155,41 +157,15 @@ def _inner(hint: object) -> tuple[type | None, str]:
     return None, ""
 
 
-@cache
-def field_texts(kind: type) -> dict[str, str]:
-    """Returns the text below each field of a class, inherited ones included."""
-    texts: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if not owner.__module__.startswith("llm_guard."):
-            continue
-        for statement, following in _statements(owner):
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                name, text = statement.target.id, ""
-                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                    text = _plain(str(following.value.value))
-                texts[name] = text or texts.get(name, "")
-    return texts
-
-
 def _class_text(kind: type) -> str:
-    """Returns the docstring of a class, if its source has one: dataclasses get one with their signature otherwise."""
-    return _plain(ast.get_docstring(_definition(kind)))
+    """Returns the docstring of a class; "" if it has none. A dataclass without one gets its signature."""
+    text = kind.__doc__ or ""
+    return "" if text.startswith(f"{kind.__name__}(") else _plain(text)
 
 
-def _statements(kind: type) -> Iterator[tuple[ast.stmt, ast.stmt | None]]:
-    body = _definition(kind).body
-    yield from zip(body, [*body[1:], None], strict=True)
-
-
-def _definition(kind: type) -> ast.ClassDef:
-    module = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
-    [found] = [node for node in module.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__]
-    return found
-
-
-def _plain(text: str | None) -> str:
+def _plain(text: str) -> str:
     """Returns a docstring as one paragraph for users: with null and true as in YAML, without names of modules."""
-    text = _UNITS.sub("", _MODULE.sub("", " ".join((text or "").split()))).strip()
+    text = _UNITS.sub("", _MODULE.sub("", " ".join(text.split()))).strip()
     return _PYTHON.sub(lambda word: f"`{_YAML[word[0]]}`", text)
 
 

@@ -1,4 +1,4 @@
-"""Finds the description of a struct's fields: the docstring below each field.
+"""Finds the description of a class's fields: the docstring below each field.
 
 Python does not keep those docstrings, so they are parsed from the source; compiled modules have no descriptions.
 """

@@ -7,6 +7,7 @@ An alert is one rule for one subject. Findings come from `resilience.alerts.rule
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from llm_guard.resilience.units import Pause
@@ -24,9 +25,9 @@ class RuleSettings:
     """Settings that all rules have in common; durations in seconds."""
 
     # Read by pydantic: `for_` is written `for` in the config, which no attribute of Python can be called.
-    __pydantic_config__ = {  # noqa: RUF012
+    __pydantic_config__ = MappingProxyType({
         "alias_generator": lambda name: name.removesuffix("_"), "extra": "forbid", "hide_input_in_errors": True,
-    }  # fmt: skip
+    })  # fmt: skip
 
     severity: Severity = "warning"
     """Severity of the alert in the payload of webhooks."""

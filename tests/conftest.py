@@ -13,11 +13,13 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests.hypothesis_draws import without_constants_of_modules
 from tests.sweep import SWEEP, listen
 
 listen(SWEEP)
 
-# Results must not depend on how fast or how busy the machine is.
+# Results must not depend on how fast or how busy the machine is, nor on which tests ran before.
+without_constants_of_modules()
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

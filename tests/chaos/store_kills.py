@@ -40,6 +40,7 @@ _LEADS_TO = {
     "put_back": ("running", "queued"), "answer": ("running", "answered"), "dead_letter": ("running", "dead"),
     "requeue": ("dead", "queued"), "delete": ("dead", "absent"),
 }  # fmt: skip
+_QUEUING = tuple(deed for deed, (_, after) in _LEADS_TO.items() if after == "queued")
 
 
 def body_of(call_id: str) -> bytes:
@@ -143,11 +144,12 @@ class Ledger:
     """Expected state of the store, from the writers' reports."""
 
     states: dict[str, str] = field(default_factory=dict)
-    runners: dict[str, str] = field(default_factory=dict)
     answered_in: dict[str, int] = field(default_factory=dict)
     """Generation in which each call was answered, by id."""
     pending: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     """The operation that each writer is about to do."""
+    overtaken: set[tuple[str, str]] = field(default_factory=set)
+    """Writers and the calls of their pending operation that the other writer has already begun and reported."""
     said: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     generation: int = 0
@@ -175,22 +177,20 @@ class Ledger:
             self.problems.append(f"{writer}: could not {deed} {ids}")
         elif deed in _LEADS_TO:
             for call_id in ids:
-                self._moved(writer, call_id, *_LEADS_TO[deed])
+                self._moved(writer, call_id, _LEADS_TO[deed][1])
 
     def _begun(self, writer: str, call_id: str) -> None:
-        on_its_way = any(call_id in ids and _LEADS_TO.get(deed, "")[1] == "queued" for deed, ids in self.others(writer))
-        if self.states.get(call_id, "absent") != "queued" and not on_its_way:
+        queuing = [name for name, (deed, ids) in self.pending.items() if call_id in ids and deed in _QUEUING]
+        if self.states.get(call_id, "absent") != "queued" and not queuing:
             self.problems.append(f"{writer}: began {call_id}, which was {self.states.get(call_id)}")
-        self.states[call_id], self.runners[call_id] = "running", writer
+        self.overtaken.update((name, call_id) for name in queuing)
+        self.states[call_id] = "running"
 
-    def others(self, writer: str) -> list[tuple[str, list[str]]]:
-        return [pending for name, pending in self.pending.items() if name != writer]
-
-    def _moved(self, writer: str, call_id: str, before: str, after: str) -> None:
-        if after == "queued" and self.runners.get(call_id, writer) != writer and self.states[call_id] != before:
-            return  # the other writer has already begun it and reported sooner
+    def _moved(self, writer: str, call_id: str, after: str) -> None:
+        if (writer, call_id) in self.overtaken:
+            self.overtaken.remove((writer, call_id))
+            return
         self.states[call_id] = after
-        self.runners.pop(call_id, None)
         if after == "answered":
             self.answered_in[call_id] = self.generation
 
@@ -276,7 +276,7 @@ def _check_store(folder: Path, ledger: Ledger, now: float) -> None:
         ledger.problems.append("the sums are wrong")
     store.recover(now + LEASE_S)
     ledger.states = {call.id: call.state for call in store.find(CallFilter(), _ALL, None)}
-    ledger.pending, ledger.runners = {}, {}
+    ledger.pending, ledger.overtaken = {}, set()
     for call_id, state in ledger.states.items():
         if state == "answered":
             ledger.answered_in.setdefault(call_id, ledger.generation)

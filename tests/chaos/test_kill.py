@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.store_kills import Ledger
+
 KILLS = 200
 SEEDS = (1, 2)
 """One process each, run at the same time; the instants of the kills depend on the machine."""
@@ -50,3 +52,14 @@ def test_nothing_acknowledged_is_lost_or_run_twice_by_kill_9_at_200_moments() ->
     deeds = ("add", "add_dead", "begin", "answer", "put_back", "dead_letter", "requeue", "delete", "extend", "sweep")
     assert min(said[deed] for deed in deeds) >= 20, said
     assert sum(interrupted.values()) > KILLS / 2, interrupted
+
+
+def test_ledger_follows_a_call_that_another_writer_ends_before_it_is_reported_as_queued() -> None:
+    ledger = Ledger()
+    reports: list[list[object]] = [
+        ["?", "b", "add", ["b-1"]], ["?", "a", "begin", []], ["!", "a", ["b-1"]],
+        ["?", "a", "dead_letter", ["b-1"]], ["!", "a", True], ["!", "b", None],
+    ]  # fmt: skip
+    for report in reports:
+        ledger.hear(json.dumps(report).encode())
+    assert (ledger.states, ledger.problems) == ({"b-1": "dead"}, [])

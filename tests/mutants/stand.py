@@ -35,6 +35,7 @@ from typing import IO
 import hypothesis.stateful
 import pytest
 
+from tests.hypothesis_draws import without_constants_of_modules
 from tests.mutants.mutant import PACKAGE, ROOT, Mutant
 
 DOES_NOT_RUN = 70
@@ -103,6 +104,7 @@ def serve(requests: IO[str], answers: IO[str], *, is_warm: bool) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     hypothesis.settings.load_profile("first failure")
+    without_constants_of_modules()
     for library in LIBRARIES:
         importlib.import_module(library)
     if is_warm:

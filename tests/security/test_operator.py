@@ -35,8 +35,6 @@ UPGRADE = {
     "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
 }
 SOCKET = "/admin/events/ws"
-QUIET = {"alerts": {"loop_lag": "off"}}
-"""Off, so that a slow machine does not add alerts to the traces of a request."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +47,14 @@ def _guesses_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def stand() -> AsyncIterator[Stand]:
     """Runs a gateway with an admin token, and a client that has a key."""
     server = {"client_keys": [{"name": "app", "key": CLIENTS}]}
-    async with facing(CHAT.ok, ops={"token": TOKEN, **QUIET}, server=server) as (stand, _):
+    async with facing(CHAT.ok, ops={"token": TOKEN}, server=server) as (stand, _):
         yield stand
 
 
 @pytest.fixture
 async def bare() -> AsyncIterator[Stand]:
     """Runs a gateway without an admin token in its config, so that one is generated."""
-    async with facing(CHAT.ok, ops={"token": "", **QUIET}) as (stand, _):
+    async with facing(CHAT.ok, ops={"token": ""}) as (stand, _):
         yield stand
 
 

@@ -264,7 +264,7 @@ class Breaker:
         if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or is_slow:
             return None
         transition = self.end_opening(now, "a call from before the outage succeeded")
-        return self._judge_probe(permit, signal, False, now) if permit.is_probe else transition
+        return (self._judge_probe(permit, signal, False, now) or transition) if permit.is_probe else transition
 
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
         if signal is _UNHEALTHY:

@@ -586,8 +586,13 @@ def test_probe_of_an_earlier_half_open_state_may_still_succeed(at: float, thresh
     breaker = opened(BreakerSettings(early_probes=False, half_open_calls=2, success_threshold=threshold))
     first = acquire(breaker, 30.0)
     call(breaker, UNHEALTHY, 31.0)
-    breaker.settle(first, HEALTHY, at)
+    if at == 92.0:
+        acquire(breaker, 91.0)
+    transition = breaker.settle(first, HEALTHY, at)
     assert state(breaker, at) == after
+    has_changed = (at, after) != (92.0, "half_open")
+    assert (transition is not None) == has_changed
+    assert transition is None or transition.after == after
 
 
 def test_call_of_the_outage_that_is_answered_has_a_probe_pass_at_once() -> None:

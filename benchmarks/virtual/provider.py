@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -86,16 +86,15 @@ class ScriptedConnections(ConnectionPool):
         self._log = log
         self._since = since
 
+    def origin(self, link: str) -> ScriptedOrigin:
+        return ScriptedOrigin(self, link)
+
     async def send(
         self,
-        _method: str,
         origin: str,
-        _target: str,
         headers: list[tuple[str, str]],
         body: bytes | FileBody,
         dialing: Dialing | None,
-        *,
-        is_repeatable: bool,  # noqa: ARG002  # every request has a separate connection
     ) -> ScriptedExchange:
         if dialing is not None:
             dialing.on_connected()
@@ -113,6 +112,26 @@ class ScriptedConnections(ConnectionPool):
             raise
         request.status = answer.status
         return ScriptedExchange(answer, request, self._since)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedOrigin:
+    """Implements `proxy.http_client.connection_pool.UpstreamOrigin`; every request has a separate connection."""
+
+    connections: ScriptedConnections
+    link: str
+
+    def send(
+        self,
+        _method: str,
+        _target: str,
+        headers: list[tuple[str, str]],
+        body: bytes | FileBody,
+        dialing: Dialing | None,
+        *,
+        is_repeatable: bool,  # noqa: ARG002
+    ) -> Awaitable[ScriptedExchange]:
+        return self.connections.send(self.link, headers, body, dialing)
 
 
 class ScriptedExchange:

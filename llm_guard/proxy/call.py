@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -84,6 +84,16 @@ class Dialing(Protocol):
 class StreamResumer(Protocol):
     """Resumes a call after its stream has died: see `proxy.streams.resume`."""
 
+    @property
+    def tokens(self) -> tuple[Usage, int]:
+        """Usage of all streams so far, and the tokens of it that the client did not get."""
+
+    def adopt(self, served: Delivered) -> bool:
+        """Makes this stream the one that the client gets; returns False if that is not possible."""
+
+    def may_go_on(self, served: Delivered, failure: Failure) -> bool:
+        """Returns True if any target could continue what the client has."""
+
     def resume_mode(self, target: Target) -> ResumeMode | None:
         """Returns the resume mode for a target; None if it cannot continue the stream."""
 
@@ -135,8 +145,7 @@ class Attempt:
     """True if another deployment was first in order, and failed or was skipped."""
     is_hedge: bool = False
     """True if it was started beside another attempt, which was slow."""
-    is_superseded: bool = False
-    """True if it is ended because another attempt has answered."""
+    is_superseded: bool = False  # ended because another attempt has answered
     key: ApiKey | None = None  # from the upstream's key pool, if it has one
     gave_way: bool = False
     """True if it failed in a way that another key of the pool may mend: this call then uses its key last."""
@@ -251,8 +260,7 @@ class Call:
     """Trace context; None if the call is not traced."""
     trace_id: int = 0  # for log lines, even if no spans are exported; 0 without a trace
     is_in_flight: bool = False  # counted as running
-    is_draining: bool = False
-    """True if the gateway is shutting down and ends this call."""
+    is_draining: bool = False  # the gateway is shutting down and ends this call
     stream_head: Literal["", "plain", "compressed"] = ""
     """Form of the stream that an upstream has begun to send, which shows that it accepted the request."""
     recovery: StreamResumer | None = None
@@ -339,9 +347,3 @@ class Delivered:
     opened: Opened
     attempt: Attempt
     lease: Lease
-    resume: Resume | None = None
-    """Tries the remaining deployments after a given failure of this response; None if the response is complete and does
-    not resume another."""
-
-
-Resume = Callable[[Failure], Awaitable[Delivered | Exhausted]]

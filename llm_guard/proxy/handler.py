@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from functools import partial
 from random import Random
 
@@ -14,9 +14,9 @@ from llm_guard.config import Config
 from llm_guard.dialects import dialect_of
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
 from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.attempts.release import ResponseScope
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.call import Call, Delivered
-from llm_guard.proxy.client_keys.output_counter import count_output
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.coalescing.cache_stage import CacheStage
@@ -31,9 +31,9 @@ from llm_guard.proxy.request_body.incoming_body import BodyReception, check_anno
 from llm_guard.proxy.request_body.model_field import inspect
 from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
+from llm_guard.proxy.response.delivery import Delivery
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
-from llm_guard.proxy.response.keepalive import KeepAlive
-from llm_guard.proxy.response.relay import CLIENT_DISCONNECTED, relay
+from llm_guard.proxy.response.relay import CLIENT_DISCONNECTED
 from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.access_log import log_ids
@@ -42,7 +42,7 @@ from llm_guard.proxy.telemetry.trace_propagation import Tracer, begin_trace
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.resilience.routing.client_hints import decide_within_s, patience_s, retry_count
 from llm_guard.routing.deployment import Deployment
-from llm_guard.routing.route_table import RouteTable
+from llm_guard.routing.route_table import Route, RouteTable
 
 _log = structlog.get_logger("llm_guard.proxy.handler")
 _SMALL_BODY_BYTES = 1 << 17
@@ -184,45 +184,66 @@ class Handler:
         async with BodyReception(call, body, partial(self._note_arrived, call, reply), self._clock):
             await self._answer(call, None, reply)
 
-    async def _answer(self, call: Call, refusal: Refusal | None, reply: ResponseWriter) -> None:
+    def _answer(self, call: Call, refusal: Refusal | None, reply: ResponseWriter) -> Awaitable[object]:
+        """Returns the coroutine that answers the call, from here on one step after the other."""
         if refusal is not None:
-            await self._refuse(call, refusal, reply)
-            return
+            return self._refuse(call, refusal, reply)
         if call.route is None:
-            await self._serve_status_api(call, reply)
-            return
-        is_screened = call.scope is not None and self.screening is not None and self.screening.applies_to(call)
-        if is_screened and self.screening is not None:
-            refusal = await self.screening.check(call)
-        if refusal is None and call.client_key is not None and self.quotas.by_name:
+            return self._serve_status_api(call, reply)
+        if self._is_screened(call):
+            return self._answer_screened(call, reply)
+        return self._answer_identified(call, reply)
+
+    async def _answer_screened(self, call: Call, reply: ResponseWriter) -> None:
+        refusal = await self.screening.check(call) if self.screening is not None else None
+        await (self._answer_identified(call, reply) if refusal is None else self._refuse(call, refusal, reply))
+
+    def _answer_identified(self, call: Call, reply: ResponseWriter) -> Awaitable[object]:
+        if call.client_key is not None and self.quotas.by_name:
             refusal = self.quotas.reserve(call)
-        if refusal is not None:
-            await self._refuse(call, refusal, reply)
-            return
+            if refusal is not None:
+                return self._refuse(call, refusal, reply)
         self.recorder.begin(call)
-        if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
-            if await self.cache_stage.try_respond(call, reply):
-                return
+        if ASYNC_HEADER in reply.request.names or (call.route is not None and call.route.lasting.comes_first):
+            return self._answer_from_cache(call, reply)
+        return self.execute(call, reply, self.fallback)
+
+    async def _answer_from_cache(self, call: Call, reply: ResponseWriter) -> None:
+        if not await self.cache_stage.try_respond(call, reply):
             self.degraded.limit_wait(call, has_stale=False)
-        waiting = call.route.stream.keepalive
-        if waiting is not None and waiting.applies_to(is_stream=call.is_stream):
-            with KeepAlive(call, reply, waiting, self._clock):
-                result = await self._loop.run(call, call.route)
-        else:
-            result = await self._loop.run(call, call.route)
-        reply.closes_connection |= self.is_leaving
-        if is_screened and self.screening is not None:
-            result = await self.screening.screen(
-                call,
-                result,
-                lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
-            )
-        if isinstance(result, Delivered):
-            if call.reservation is not None:
-                count_output(result, call.reservation)
-            await relay(call, result, reply, self._clock, self.fallback)
-        else:
-            await self.fallback.respond(call, result, reply)
+            await self.execute(call, reply, self.fallback)
+
+    async def execute(
+        self, call: Call, reply: ResponseWriter, fallback: FallbackResponder | None = None
+    ) -> Exhausted | None:
+        """Makes attempts and relays their responses, until one has been relayed well or nothing more would help.
+
+        Returns why no response has begun; None if one has, possibly in part: see `call.failure`. `fallback` answers a
+        client that waits for the call; without it the caller does what follows.
+        """
+        assert call.route is not None  # noqa: S101  # the caller has set it
+        attempts, failure = self._loop.begin(call, call.route), None
+        with Delivery(call, reply, self._clock, fallback) as delivery:
+            while True:
+                with delivery.keep_alive():
+                    result = await attempts.next(failure)
+                reply.closes_connection |= self.is_leaving
+                if self.screening is not None and not delivery.has_begun and self._is_screened(call):
+                    result = await self.screening.screen(call, result, self._run_again)
+                if isinstance(result, Exhausted):
+                    delivery.give_up(result)
+                    break
+                with ResponseScope(result, self._clock):
+                    failure = await delivery.relay(result)
+                if delivery.is_over(result, failure):
+                    break
+        return await delivery.finish()
+
+    def _run_again(self, call: Call, route: Route) -> Awaitable[Delivered | Exhausted]:
+        return self._loop.begin(call, route).next()
+
+    def _is_screened(self, call: Call) -> bool:
+        return call.scope is not None and self.screening is not None and self.screening.applies_to(call)
 
     def restore(self, call: Call, asked: BodyFields) -> Refusal | None:
         """Prepares a stored call as if it had just arrived; returns a refusal if no current route can serve it."""
@@ -243,23 +264,6 @@ class Handler:
             del self._running[task]
             if call.reservation is not None:
                 self.quotas.settle(call, call.reservation)
-
-    async def execute(self, call: Call, reply: ResponseWriter) -> Exhausted | None:
-        """Executes like `execute_background`, for a call that is already counted as running."""
-        assert call.route is not None  # noqa: S101  # the caller has set it
-        result = await self._loop.run(call, call.route)
-        if call.scope is not None and self.screening is not None:
-            result = await self.screening.screen(
-                call,
-                result,
-                lambda again, route: self._loop.run(again, route),  # noqa: PLW0108  # Cython: no method
-            )
-        if isinstance(result, Exhausted):
-            return result
-        if call.reservation is not None:
-            count_output(result, call.reservation)
-        await relay(call, result, reply, self._clock)
-        return None
 
     async def _serve_status_api(self, call: Call, reply: ResponseWriter) -> None:
         """Serves the status and result of a deferred call."""

@@ -70,8 +70,8 @@ async def send(
     *,
     is_repeatable: bool = True,
 ) -> Exchange:
-    sending = connections.send(
-        method, url, target, list(headers), body, None, is_repeatable=is_repeatable  # type: ignore[arg-type]
+    sending = connections.origin(url).send(
+        method, target, list(headers), body, None, is_repeatable=is_repeatable  # type: ignore[arg-type]
     )  # fmt: skip
     return await sending
 
@@ -562,7 +562,7 @@ async def test_calls_cancelled_while_they_connect_leak_nothing() -> None:
     async with facing([OK]) as (connections, provider):
         for turns in range(14):
             for _ in range(20):
-                sending = connections.send("GET", provider.url, "/v1/x", [], b"", None, is_repeatable=False)
+                sending = connections.origin(provider.url).send("GET", "/v1/x", [], b"", None, is_repeatable=False)
                 task = asyncio.ensure_future(sending)
                 for _ in range(turns):
                     await asyncio.sleep(0)

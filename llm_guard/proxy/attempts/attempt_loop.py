@@ -11,9 +11,10 @@ from functools import partial
 from math import inf
 
 from llm_guard.clock import Clock
-from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal, Scope, Signal
-from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, Unavailable, credential_of
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Scope, Signal
+from llm_guard.proxy.attempts.admission import AdmissionControl, credential_of
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
+from llm_guard.proxy.attempts.exhaustion import note_decision, with_reason, without_attempts
 from llm_guard.proxy.attempts.hedging import AttemptRunner, HedgeCandidate, Opener, more_useful
 from llm_guard.proxy.attempts.release import settle, settle_host
 from llm_guard.proxy.call import Attempt, Call, Delivered
@@ -32,7 +33,23 @@ from llm_guard.routing.route_table import Hedging, Route, Target
 
 # Deciding and sending take time too, which matters where answers are very fast.
 _SLACK_S = 0.02
-_MOMENT_S = 0.05
+
+
+class CallAttempts:
+    """The attempts of one call."""
+
+    __slots__ = ("_loop", "latest", "selector")
+
+    def __init__(self, loop: AttemptLoop, selector: CandidateSelector) -> None:
+        self._loop = loop
+        self.selector = selector
+        self.latest: Attempt | None = None
+        """The attempt whose response was returned last."""
+
+    def next(self, failure: Failure | None = None) -> Awaitable[Delivered | Exhausted]:
+        """Returns the next good response, or why there is none. `failure` is how the response that was returned before
+        has died on its way to the client. Releases everything it holds when cancelled."""
+        return self._loop.next_response(self, failure)
 
 
 class AttemptLoop:
@@ -41,30 +58,44 @@ class AttemptLoop:
     def __init__(self, upstreams: Opener, cooldowns: Cooldowns, clock: Clock, draw: Callable[[], float]) -> None:
         """`draw` gives a uniform number in [0, 1)."""
         self._admission = AdmissionControl(cooldowns, clock)
+        self._upstreams = upstreams
         self._runner = AttemptRunner(upstreams, cooldowns, clock)
         self._cooldowns = cooldowns
         self._hedge_delays = HedgeDelays()
         self._clock = clock
         self._draw = draw
 
-    def run(self, call: Call, route: Route) -> Awaitable[Delivered | Exhausted]:
-        """Returns the first good answer, or why there is none. Releases everything it holds when cancelled."""
+    def begin(self, call: Call, route: Route) -> CallAttempts:
+        """Returns the attempts of a call, none of them made yet."""
         selector = CandidateSelector(call, route, self._admission, self._clock, self._draw)
         if call.client_retries == 0:  # a client's own retry adds no budget tokens
             route.budget.deposit(selector.tried_since)
             if route.hedging is not None:
                 route.hedging.budget.deposit()
-        return self._ask(selector, None, "no deployment available")
+        return CallAttempts(self, selector)
 
-    async def _ask(self, selector: CandidateSelector, last: Failure | None, why: str) -> Delivered | Exhausted:
+    async def next_response(self, attempts: CallAttempts, failure: Failure | None) -> Delivered | Exhausted:
+        """See `CallAttempts.next`."""
+        selector, last, why = attempts.selector, failure, "no deployment available"
         call = selector.call
+        if failure is not None and attempts.latest is not None:
+            after = self._decide_after_death(selector, attempts.latest.target, failure)
+            if isinstance(after, Exhausted):
+                return after
+            why = after
         while (entered := await selector.next()) is not None:
             candidate, lease = entered
             begun = len(call.attempts)
-            outcome = await self._attempt(selector, candidate, lease)
+            attempt, delay_s = self._begin(selector, candidate, lease)
+            if delay_s is None:
+                with self._runner.holding(call, attempt, lease):
+                    opened = await self._upstreams.open(call, attempt)
+                outcome = self._runner.end(call, attempt, lease, opened)
+            else:
+                beside = partial(self._beside, selector, candidate)
+                outcome = await self._runner.run_hedged(call, attempt, lease, delay_s, beside)
             if isinstance(outcome, Delivered):
-                if outcome.opened.exchange is not None or call.recovery is not None:
-                    outcome.resume = partial(self._resume, selector, outcome.attempt.target)
+                attempts.latest = outcome.attempt
                 return outcome
             last = more_useful(last, outcome)
             self._put_back(selector, candidate, call.attempts[begun:])
@@ -74,10 +105,11 @@ class AttemptLoop:
             if isinstance(step, GiveUp):
                 return Exhausted(last, None, step.why)
             why = self._take(selector, candidate, step)
-        return Exhausted(last, None, _because(why, call)) if last is not None else _nobody_asked(selector)
+        return Exhausted(last, None, with_reason(why, call)) if last is not None else without_attempts(selector)
 
-    async def _resume(self, selector: CandidateSelector, target: Target, failure: Failure) -> Delivered | Exhausted:
-        """Continues a call like `run` after the answer of `target` has died with this failure."""
+    def _decide_after_death(self, selector: CandidateSelector, target: Target, failure: Failure) -> str | Exhausted:
+        """Decides after a response of `target` has died on its way to the client. Returns the reason to report if no
+        deployment can be tried after it, or the end of the call."""
         candidate = next(candidate for candidate in selector.candidates.all() if selector.target(candidate) is target)
         selector.tried_since = self._clock.now()  # the time before a fallback to another model begins again
         step = self._decide(selector, candidate, failure)
@@ -85,7 +117,7 @@ class AttemptLoop:
             return Exhausted(failure, None, step.why)
         # A deployment that has just lost a stream is tried after those that have not.
         step = _after_others(step) if selector.preferred(candidate) else step
-        return await self._ask(selector, failure, self._take(selector, candidate, step))
+        return self._take(selector, candidate, step)
 
     def adopt(self, deployments: Iterable[Deployment]) -> None:
         """Admits waiting calls that new settings of these deployments may let pass."""
@@ -95,9 +127,8 @@ class AttemptLoop:
 
     # attempt
 
-    def _attempt(
-        self, selector: CandidateSelector, candidate: Candidate, lease: Lease
-    ) -> Awaitable[Delivered | Failure]:
+    def _begin(self, selector: CandidateSelector, candidate: Candidate, lease: Lease) -> tuple[Attempt, float | None]:
+        """Returns a new attempt, and after how many seconds a hedge may run beside it (None: not at all)."""
         call = selector.call
         attempt = self._new(selector, candidate, lease)
         if selector.wait_reason:
@@ -106,10 +137,7 @@ class AttemptLoop:
         if not attempt.is_retry and call.client_retries == 0:
             attempt.budgets[0].deposit(attempt.started_at)
         hedging = selector.route.hedging
-        delay_s = self._hedge_delay_s(hedging, call, attempt) if hedging is not None else None
-        if delay_s is None:
-            return self._runner.ask(call, attempt, lease)
-        return self._runner.run_hedged(call, attempt, lease, delay_s, lambda: self._beside(selector, candidate))
+        return attempt, self._hedge_delay_s(hedging, call, attempt) if hedging is not None else None
 
     def _new(self, selector: CandidateSelector, candidate: Candidate, lease: Lease) -> Attempt:
         """Returns an attempt that begins now, with its limits."""
@@ -217,7 +245,7 @@ class AttemptLoop:
                 u=self._draw(),
             )
         )
-        _note_decision(call, failure, step, min(budget.snapshot(now).tokens for budget in budgets))
+        note_decision(call, failure, step, min(budget.snapshot(now).tokens for budget in budgets))
         self._note_rest(call, target, failure, step, now)
         return step
 
@@ -299,51 +327,3 @@ def _after_others(step: Retry | ChangeKey | FallBack) -> FallBack:
     if isinstance(step, ChangeKey):
         return FallBack(back_after_s=0.0)
     return FallBack(back_after_s=step.after_s, is_hint=step.is_hint) if isinstance(step, Retry) else step
-
-
-def _note_decision(call: Call, failure: Failure, step: Step, budget_left: float) -> None:
-    for attempt in call.attempts:
-        if attempt.failure is failure:
-            attempt.next_step, attempt.budget_left = _said(step), round(budget_left, 1)
-
-
-def _said(step: Step) -> str:
-    match step:
-        case Retry(after_s):
-            return f"retry after {after_s:.3g} s"
-        case ChangeKey():
-            return "retry with another key"
-        case FallBack(_, None):
-            return "fall back"
-        case FallBack(_, back_after_s):
-            return f"fall back, and retry here after {back_after_s:.3g} s"
-        case GiveUp(why):
-            return f"give up: {why}"
-
-
-def _because(why: str, call: Call) -> str:
-    """Returns `why`, with the reason for which the last candidate was skipped."""
-    return f"{why}: {call.skipped[-1].why}" if call.skipped else why
-
-
-def _nobody_asked(selector: CandidateSelector) -> Exhausted:
-    """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
-    soonest = min(selector.rejected, key=lambda rejection: rejection.wait_s)
-    if isinstance(soonest, Unavailable) and soonest.rest is not None:
-        return Exhausted(soonest.rest, None, "in cooldown", is_cooldown=True)
-    names = ", ".join(skipped.deployment for skipped in selector.call.skipped)
-    if isinstance(soonest, AtCapacity):
-        message = f"{names}: at capacity, too many calls are waiting; retry in {_for_people(soonest.wait_s)}"
-        refusal = Refusal(429, "at_capacity", message, by="limit", retry_after_s=soonest.wait_s, should_retry=True)
-        return Exhausted(None, refusal, "at capacity")
-    if soonest.is_held:
-        message = f"{names}: taken out of service by an operator"
-        refusal = Refusal(503, "deployment_held", message, by="hold", retry_after_s=soonest.wait_s)
-        return Exhausted(None, refusal, "out of service (operator)")
-    message = f"{names}: failing, circuit breaker open; retry in {_for_people(soonest.wait_s)}"
-    refusal = Refusal(503, "breaker_open", message, by="breaker", retry_after_s=soonest.wait_s)
-    return Exhausted(None, refusal, "breakers open")
-
-
-def _for_people(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= _MOMENT_S else "a moment"

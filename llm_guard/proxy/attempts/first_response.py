@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from llm_guard.clock import Clock
@@ -14,10 +14,10 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.response_schemas import ResponseSchema
 from llm_guard.dialects.sse import StreamObserver
 from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
-from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.response.content_decoding import unreadable
+from llm_guard.proxy.response.schema_validation import ResponseValidator
 from llm_guard.proxy.response.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder, view_of
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
@@ -48,48 +48,95 @@ class ResponseTimeLimits(Protocol):
     def on_unary(self) -> None: ...
 
 
-async def read_to_commit(
-    call: Call, attempt: Attempt, exchange: Exchange, limits: ResponseTimeLimits, memory: ResponseMemory
-) -> Opened | Failure:
-    """Reads as much of the response as decides whether it is good. Raises UpstreamError."""
-    upstream, wall = attempt.target.deployment.upstream, limits.clock.wall
+def read_to_commit(
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    headers: dict[str, str],
+    limits: ResponseTimeLimits,
+    memory: ResponseMemory,
+) -> Awaitable[Opened | Failure | bytes]:
+    """Reads as much of the response as decides whether it is good; `judged` takes the result. `headers` have lower-case
+    names. Raises UpstreamError, at once or when awaited."""
     if exchange.status >= 400:
-        return await _error_answer(call, upstream, exchange, limits)
+        return _error_answer(call, attempt.target.deployment.upstream, exchange, headers, limits)
     if exchange.status == 101:
-        if not call.is_upgrade:
-            raise UpstreamError(FailureKind.MALFORMED, "switched protocols without a request for it")
-        return _opened(exchange, b"", exchange)
+        return _upgraded(call, exchange)
     reader = reader_of(call, attempt)
     shape = reader.shape if reader is not None else None
     if exchange.status >= 300 and (call.model is not None or shape is not None):
         # A redirect is not passed on: the client would follow it and send its key there.
         raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, a redirect, which is not followed")
-    headers = header_rules.lower_names(exchange.headers)
-    is_event_stream = headers.get("content-type", "").lower().startswith("text/event-stream")
-    if not is_event_stream and may_be_stream(call, shape):
-        exchange = peeked = await peek(exchange)
-        is_event_stream = peeked.is_event_stream
-    opened: Opened | Failure | bytes | None
-    if is_event_stream:
-        limits.on_stream()
-        opened = wrong_form(call, exchange, shape)
-        if opened is None:
-            opened = await _first_event(call, attempt, exchange, shape, headers.get("content-encoding", ""), limits)
-    else:
-        limits.on_unary()
-        opened = await read_unary(call, attempt, exchange, headers, reader, memory, limits.clock)
-    if isinstance(opened, Failure):
-        return opened
-    if isinstance(opened, Opened):
-        if call.may_stream and is_event_stream:
-            call.is_stream = attempt.is_stream = True
-        opened.rate = rate_hint(headers, wall()) if call.model is not None else None
-    return opened if isinstance(opened, Opened) else _in_band_failure(upstream, exchange, opened, wall())
+    if headers.get("content-type", "").lower().startswith("text/event-stream"):
+        return _read_stream(call, attempt, exchange, headers, shape, limits)
+    if may_be_stream(call, shape):
+        return _read_peeked(call, attempt, exchange, headers, reader, limits, memory)
+    limits.on_unary()
+    return read_unary(call, attempt, exchange, headers, reader, memory, limits.clock)
 
 
-async def _error_answer(call: Call, upstream: Upstream, exchange: Exchange, limits: ResponseTimeLimits) -> Failure:
+def judged(
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    headers: dict[str, str],
+    read: Opened | Failure | bytes,
+    wall: float,
+) -> Opened | Failure:
+    """Returns what was read up to commit as a response or a failure. `read` is also the body of an error that came
+    inside a success response."""
+    if isinstance(read, Failure):
+        return read
+    if isinstance(read, bytes):
+        return _in_band_failure(attempt.target.deployment.upstream, exchange, read, wall)
+    if call.may_stream and read.view is not None:
+        call.is_stream = attempt.is_stream = True
+    read.rate = rate_hint(headers, wall) if call.model is not None else None
+    return read
+
+
+async def _upgraded(call: Call, exchange: Exchange) -> Opened:
+    if not call.is_upgrade:
+        raise UpstreamError(FailureKind.MALFORMED, "switched protocols without a request for it")
+    return _opened(exchange, b"", exchange)
+
+
+async def _read_stream(
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    headers: dict[str, str],
+    shape: ResponseSchema | None,
+    limits: ResponseTimeLimits,
+) -> Opened | Failure | bytes:
+    limits.on_stream()
+    failure = wrong_form(call, exchange, shape)
+    if failure is not None:
+        return failure
+    return await _first_event(call, attempt, exchange, shape, headers.get("content-encoding", ""), limits)
+
+
+async def _read_peeked(
+    call: Call,
+    attempt: Attempt,
+    exchange: Exchange,
+    headers: dict[str, str],
+    reader: ResponseValidator | None,
+    limits: ResponseTimeLimits,
+    memory: ResponseMemory,
+) -> Opened | Failure | bytes:
+    """Reads a response that may be a stream under another content type: its first bytes decide."""
+    peeked = await peek(exchange)
+    if peeked.is_event_stream:
+        return await _read_stream(call, attempt, peeked, headers, reader.shape if reader is not None else None, limits)
+    limits.on_unary()
+    return await read_unary(call, attempt, peeked, headers, reader, memory, limits.clock)
+
+
+async def _error_answer(
+    call: Call, upstream: Upstream, exchange: Exchange, headers: dict[str, str], limits: ResponseTimeLimits
+) -> Failure:
     body, is_whole = await _error_body(exchange)
-    headers = header_rules.lower_names(exchange.headers)
     verdict = classify_answer(
         exchange.status, headers, _legible(body, headers), limits.clock.wall(), upstream.family, upstream.errors
     )

@@ -12,7 +12,7 @@ from math import inf
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.attempts.first_response import read_to_commit
+from llm_guard.proxy.attempts.first_response import judged, read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.request_body import model_field
@@ -50,7 +50,9 @@ class Upstreams:
                 exchange = await self._send(call, attempt, limits)
                 if exchange.status >= 400:
                     limits.on_refusal()
-                outcome = await read_to_commit(call, attempt, exchange, limits, self.memory)
+                headers = header_rules.lower_names(exchange.headers)
+                read = await read_to_commit(call, attempt, exchange, headers, limits, self.memory)
+                outcome = judged(call, attempt, exchange, headers, read, self._clock.wall())
                 if limits.sending is not None and isinstance(outcome, Opened) and outcome.exchange is not None:
                     await limits.sending.ended  # the relay's limits cover the response alone
             if isinstance(outcome, Opened) and outcome.exchange is not None:
@@ -81,9 +83,8 @@ class Upstreams:
         headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.resume_mode is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
-        exchange = await self._connections.send(
-            call.method, upstream.link, target, headers, body, limits, is_repeatable=call.is_repeatable
-        )
+        origin = self._connections.origin(upstream.link)
+        exchange = await origin.send(call.method, target, headers, body, limits, is_repeatable=call.is_repeatable)
         if exchange.status == 411 and isinstance(call.body, ArrivingBody) and limits.lacks_length:
             exchange.abort()
             limits.on_client_awaited()

@@ -1,6 +1,7 @@
 """The HTTP client: connections to upstreams, pooled, kept alive, and closed at once when an exchange is abandoned.
 
-Owns how each origin is reached. The rest of the gateway uses only `send` and the `Exchange` that it returns.
+Owns how each origin is reached. The rest of the gateway uses only `UpstreamOrigin.send` and the `Exchange` that it
+returns.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import ssl
 import urllib.request
 from collections.abc import Awaitable
+from typing import Protocol
 
 from llm_guard.proxy.call import Dialing, Exchange
 from llm_guard.proxy.http_client.connection import UpstreamConnection
@@ -22,6 +24,27 @@ __all__ = ["ConnectionPool", "UpstreamError"]
 
 
 _GONE_WITHIN_S = 1.0
+
+
+class UpstreamOrigin(Protocol):
+    """Sends requests to one origin, directly or through a proxy."""
+
+    def send(
+        self,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        body: bytes | FileBody,
+        dialing: Dialing | None,
+        *,
+        is_repeatable: bool,
+    ) -> Awaitable[Exchange]:
+        """Sends a request. Returns once the head of the response has arrived.
+
+        `target`, a path with its query, is sent as it is written. `headers` must not contain any that frame the
+        request: those are added here. `dialing` is notified as the request gets its connection. A request that is not
+        `is_repeatable` gets a fresh connection. Raises UpstreamError. Cancelled, it closes the connection at once.
+        """
 
 
 class ConnectionPool:
@@ -39,26 +62,10 @@ class ConnectionPool:
         """Origins that were connected to with certificates which have changed since. Their running exchanges go on, and
         idle connections are closed after a while. The origins are few, and are kept until the gateway stops."""
 
-    def send(
-        self,
-        method: str,
-        link: str,
-        target: str,
-        headers: list[tuple[str, str]],
-        body: bytes | FileBody,
-        dialing: Dialing | None,
-        *,
-        is_repeatable: bool,
-    ) -> Awaitable[Exchange]:
-        """Sends a request. Returns once the head of the response has arrived.
-
-        `link` is `https://host[:port]`, followed by a space and the upstream's name if it has certificates of its own.
-        `target`, a path with its query, is sent as it is written. `headers` must not contain any that frame the
-        request: those are added here. `dialing` is notified as the request gets its connection. A request that is not
-        `is_repeatable` gets a fresh connection. Raises UpstreamError. Cancelled, it closes the connection at once.
-        """
-        place = self._origins.get(link) or self._proxied.get(link) or self._add(link)
-        return place.send(method, target, headers, body, dialing, is_repeatable=is_repeatable)
+    def origin(self, link: str) -> UpstreamOrigin:
+        """Returns the client of one origin. `link` is `https://host[:port]`, followed by a space and the upstream's
+        name if it has certificates of its own. Raises UpstreamError if it is not an origin."""
+        return self._origins.get(link) or self._proxied.get(link) or self._add(link)
 
     @property
     def count(self) -> int:

@@ -69,7 +69,7 @@ class ProxiedOrigin:
         *,
         is_repeatable: bool,
     ) -> Exchange:
-        """See `ConnectionPool.send`."""
+        """See `connection_pool.UpstreamOrigin`."""
         size = len(body) if isinstance(body, bytes) else body.size
         request_head(method, target, "", headers, size)  # rejects what aiohttp would accept
         session = self._pooled if is_repeatable else self._unpooled

@@ -68,7 +68,7 @@ class Origin:
         *,
         is_repeatable: bool,
     ) -> Awaitable[Exchange]:
-        """See `ConnectionPool.send`."""
+        """See `connection_pool.UpstreamOrigin`."""
         size = len(body) if isinstance(body, bytes) else body.size
         head, is_upgrade = request_head(method, target, self._host, headers, size)
         # If a kept-alive connection breaks, it is unknown whether the upstream had closed it before the request: what

@@ -1,5 +1,5 @@
-"""Copies a committed response to the client, whole or streamed, and reports a stream that dies. Never retries: if the
-route allows it, the attempt loop provides another stream (`proxy.streams.resume`)."""
+"""Copies a committed response to the client, whole or streamed, and reports a stream that dies. Never retries, and
+ends no response: see `proxy.response.delivery`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable
-from dataclasses import replace
 
 import structlog
 
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.dialects import DIALECTS
-from llm_guard.outcome import Failure, FailureKind, Refusal, Signal, Source
+from llm_guard.outcome import Failure, FailureKind, Refusal, Source
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.attempts.upstream_attempt import timeout_failure
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened, StreamDecoder
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.http_server.error_responses import DRAINED
-from llm_guard.proxy.http_server.response_writer import ResponseWriter, pieces_of, uncancel
-from llm_guard.proxy.response.fallback_response import FallbackResponder
-from llm_guard.proxy.response.keepalive import KeepAlive
+from llm_guard.proxy.http_server.response_writer import ResponseWriter, pieces_of
 from llm_guard.proxy.response.websocket_tunnel import tunnel
-from llm_guard.proxy.streams.resume import TranscriptResumer, recovery_of
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.resilience.classification.classify import classify_event
 from llm_guard.resilience.retry.deadline import earlier
@@ -34,69 +29,36 @@ _log = structlog.get_logger("llm_guard.proxy.response.relay")
 
 CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 _CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
-_DRAINED = Failure(FailureKind.INTERNAL, DRAINED.message)
-_INCOMPATIBLE_RESPONSE = "cannot continue the client's stream: no stream, or a compressed one"
+ENDED_BY_DRAIN = Failure(FailureKind.INTERNAL, DRAINED.message)
+INCOMPATIBLE_RESPONSE = "cannot continue the client's stream: no stream, or a compressed one"
 
 
-def relay(
-    call: Call, served: Delivered, reply: ResponseWriter, clock: Clock, fallback: FallbackResponder | None = None
-) -> Awaitable[None]:
-    """Sends the client what an attempt has opened; sets `call.failure` if it breaks off. `fallback` may store a
-    failed call, before the connection is closed: closing it cancels the task that serves the call."""
+def relay(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Awaitable[Failure | None]:
+    """Sends the client what an attempt has opened. Returns why that broke off, also set as `call.failure`; None if the
+    client has all of it. The response is not ended: another attempt may continue it."""
     if served.opened.exchange is None:
-        return _send(call, served, reply, fallback)
-    return _relay(call, served, reply, clock, fallback)
+        return _send(call, served, reply)
+    return _follow(call, served, reply, clock)
 
 
-async def _relay(
-    call: Call, served: Delivered, reply: ResponseWriter, clock: Clock, fallback: FallbackResponder | None
-) -> None:
-    """Relays a response that is still arriving."""
-    recovery = call.recovery = _recovery_of(call, served, clock)
-    try:
-        failure = await _follow(call, served, reply, clock)
-        while failure is not None and recovery is not None and recovery.may_go_on(served, failure):
-            resumed = await _resume(call, served, failure, recovery, reply, clock)
-            if resumed is None:
-                break
-            served = resumed
-            failure = await _follow(call, served, reply, clock)
-    except ConnectionError:
-        pass  # the client disconnected
-    except asyncio.CancelledError:
-        if not call.is_draining:
-            raise
-        uncancel()
-        call.failure = _DRAINED if call.failure is not None else None
-    finally:
-        _note_tokens(call, served, recovery)
-    if call.failure is not None:
-        if fallback is not None:
-            await fallback.dead_letter(call, reply)
-        await _break_off(call, served, call.failure, reply)
-    elif not reply.is_over:
-        with contextlib.suppress(ConnectionError):  # the client disconnected at the terminal event
-            await reply.end()
-
-
-async def _send(call: Call, served: Delivered, reply: ResponseWriter, fallback: FallbackResponder | None) -> None:
+async def _send(call: Call, served: Delivered, reply: ResponseWriter) -> Failure | None:
     """Sends a response that has been read completely."""
     opened = served.opened
     if reply.is_early and _is_out_of_place(call, served):
-        call.failure = Failure(FailureKind.MALFORMED, _INCOMPATIBLE_RESPONSE)
-        if fallback is not None:
-            await fallback.dead_letter(call, reply)
-        await reply.break_off(_last_words(call, served, call.failure))
-        return
+        call.failure = Failure(FailureKind.MALFORMED, INCOMPATIBLE_RESPONSE)
+        return call.failure
     headers = _headers(call, served)
-    _note_tokens(call, served, None)
     call.failure = CLIENT_DISCONNECTED  # until the client has taken all of it
-    if call.method == "HEAD":
-        reply.begin(opened.status, opened.reason, headers, _length(opened))
-        await reply.end()
-    else:
-        await reply.send(opened.status, opened.reason, headers, opened.buffered)
+    try:
+        if call.method == "HEAD":
+            reply.begin(opened.status, opened.reason, headers, _length(opened))
+            await reply.end()
+        else:
+            await reply.send(opened.status, opened.reason, headers, opened.buffered)
+    except ConnectionError:
+        return call.failure
     call.failure = None
+    return None
 
 
 def _length(opened: Opened) -> int | None:
@@ -128,7 +90,7 @@ def _is_encoded(opened: Opened) -> bool:
 
 
 async def _follow(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Failure | None:
-    """Copies one exchange to its end, then releases the attempt's lease. Returns why it broke off, or None."""
+    """Copies a response that is still arriving, to its end."""
     opened = served.opened
     assert opened.exchange is not None  # noqa: S101  # else it was sent as a whole
     failure: Failure | None = CLIENT_DISCONNECTED  # until the client has stayed to the end
@@ -142,18 +104,16 @@ async def _follow(call: Call, served: Delivered, reply: ResponseWriter, clock: C
     except UpstreamError as error:
         failure = Failure(error.kind, error.detail)
     except ConnectionError:
-        raise
+        pass  # the client disconnected
     except Exception as error:  # noqa: BLE001  # a bug in the gateway must not look like a client that left
-        failure = _internal(error, call)
+        failure = internal(error, call)
     except asyncio.CancelledError:
-        failure = _DRAINED if call.is_draining else failure
+        failure = ENDED_BY_DRAIN if call.is_draining else failure
         raise
     finally:
-        opened.exchange.abort()
-        if failure in (CLIENT_DISCONNECTED, _DRAINED) and _has_ended(opened):
+        if failure in (CLIENT_DISCONNECTED, ENDED_BY_DRAIN) and _has_ended(opened):
             failure = None  # SDKs leave at the terminal event, before the end of the body
         call.failure = served.attempt.failure = failure
-        settle(served.attempt, served.lease, failure.signal if failure else Signal.HEALTHY, clock)
     return failure
 
 
@@ -165,7 +125,7 @@ def _has_ended(opened: Opened) -> bool:
 def _begin(call: Call, served: Delivered, reply: ResponseWriter) -> None:
     opened = served.opened
     if reply.is_early and _is_out_of_place(call, served):
-        raise UpstreamError(FailureKind.MALFORMED, _INCOMPATIBLE_RESPONSE)
+        raise UpstreamError(FailureKind.MALFORMED, INCOMPATIBLE_RESPONSE)
     length = _length(opened) if opened.view is None else None
     reply.begin(opened.status, opened.reason, _headers(call, served), length)
     call.extend_client_deadline()
@@ -259,65 +219,15 @@ def _judge(view: StreamDecoder, broken: Failure | None, attempt: Attempt) -> Fai
     return broken
 
 
-# continuing a stream that died
-
-
-def _recovery_of(call: Call, served: Delivered, clock: Clock) -> TranscriptResumer | None:
-    try:
-        return recovery_of(call, served, clock)
-    except Exception as error:  # noqa: BLE001  # a bug in the gateway must not cost the stream or its slot
-        _internal(error, call)
-        return None
-
-
-async def _resume(
-    call: Call, served: Delivered, failure: Failure, recovery: TranscriptResumer, reply: ResponseWriter, clock: Clock
-) -> Delivered | None:
-    """Returns another stream that continues this one; if there is none, sets `call.failure` and returns None."""
-    assert served.resume is not None and call.route is not None  # noqa: S101, PT018  # the loop has served it
-    call.failure = CLIENT_DISCONNECTED  # until the client has stayed for the new stream
-    with KeepAlive(call, reply, call.route.stream.keepalive, clock):
-        result = await served.resume(failure)
-        while isinstance(result, Delivered) and not _is_adopted(call, recovery, result, clock):
-            assert result.resume is not None and result.attempt.failure is not None  # noqa: S101, PT018
-            result = await result.resume(result.attempt.failure)
-    if isinstance(result, Delivered):
-        return result
-    call.gave_up = result.why
-    call.failure = replace(failure, detail=f"{failure.detail}, and the stream was not resumed ({call.gave_up})")
-    return None
-
-
-def _is_adopted(call: Call, recovery: TranscriptResumer, served: Delivered, clock: Clock) -> bool:
-    """Returns True if this response continues what the client has; otherwise closes it and marks it failed."""
-    try:
-        if recovery.adopt(served):
-            return True
-        served.attempt.failure = Failure(FailureKind.MALFORMED, _INCOMPATIBLE_RESPONSE)
-    except Exception as error:  # noqa: BLE001  # a bug in the gateway must not leak a slot
-        served.attempt.failure = _internal(error, call)
-    if served.opened.exchange is not None:
-        served.opened.exchange.abort()
-    settle(served.attempt, served.lease, served.attempt.failure.kind.signal, clock)
-    return False
-
-
-def _internal(error: Exception, call: Call) -> Failure:
+def internal(error: Exception, call: Call) -> Failure:
     _log.exception("unexpected error while relaying a stream", **log_ids(call))
     return Failure(FailureKind.INTERNAL, type(error).__name__)
 
 
-def _note_tokens(call: Call, served: Delivered, recovery: TranscriptResumer | None) -> None:
-    """Records the tokens that were paid for, and how many of them the client did not get."""
-    if recovery is not None and served.attempt.resume_mode is not None:
-        call.usage, call.wasted_tokens = recovery.transcript.usage, recovery.transcript.wasted_tokens
-    elif (view := served.opened.view) is not None:
-        call.usage = view.watch.usage
-    else:
-        call.usage = served.opened.usage or call.usage
+# the end of a response that broke off
 
 
-async def _break_off(call: Call, served: Delivered, failure: Failure, reply: ResponseWriter) -> None:
+async def break_off(call: Call, served: Delivered, failure: Failure, reply: ResponseWriter) -> None:
     """Ends a broken response so that it cannot be taken for a complete one: sends an error event where the client can
     read one, then closes the connection in the middle of the body."""
     view = served.opened.view

@@ -87,7 +87,11 @@ async def read_unary(
     shape = reader.shape if reader is not None else None
     outcome: Opened | Failure | bytes | None = None
     try:
-        body, is_whole = await _read(attempt, exchange, attempt.target.max_buffered_answer, memory)
+        first = await exchange.read()
+        second = await exchange.read() if first else b""
+        body, is_whole = first, not second
+        if second:
+            body, is_whole = await _read_on(attempt, exchange, first + second, memory)
         if is_whole:
             outcome = _judge(call, attempt, exchange, body, headers, reader or _UNKNOWN)
         if outcome is None:
@@ -156,14 +160,14 @@ def _is_page_wrong(call: Call, attempt: Attempt) -> bool:
     return (call.model is not None or "json" in accepted) and "html" not in accepted
 
 
-async def _read(attempt: Attempt, exchange: Exchange, most_bytes: int, memory: ResponseMemory) -> tuple[bytes, bool]:
-    """Returns the body and whether it is complete: reading stops at `most_bytes`, or when the memory budget is full."""
-    first = await exchange.read()
-    chunk = await exchange.read() if first else b""
-    if not chunk:
-        return first, True
+async def _read_on(
+    attempt: Attempt, exchange: Exchange, beginning: bytes, memory: ResponseMemory
+) -> tuple[bytes, bool]:
+    """Returns the body that begins so, and whether it is complete: reading stops at the target's limit, or when the
+    memory budget is full."""
+    most_bytes = attempt.target.max_buffered_answer
     # Grown in place: thousands of small chunks would leave holes in the heap as large as the answer.
-    body = bytearray(first)
+    body, chunk = bytearray(), beginning
     while chunk:
         body += chunk
         size = len(body)

@@ -12,7 +12,7 @@ from typing import Any
 from llm_guard.clock import Clock
 from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.resume.transcript import Prefill, ResumeMode, Splice, Transcript
-from llm_guard.dialects.sse import StreamObserver, split_before
+from llm_guard.dialects.sse import StreamObserver, Usage, split_before
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.call import Attempt, Call, Delivered, StreamDecoder
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
@@ -34,6 +34,11 @@ class TranscriptResumer:
         self._clock = clock
         self._request: dict[str, Any] | None = None
         self.transcript = transcript
+
+    @property
+    def tokens(self) -> tuple[Usage, int]:
+        """Usage of all streams so far, and the tokens of it that the client did not get."""
+        return self.transcript.usage, self.transcript.wasted_tokens
 
     def adopt(self, served: Delivered) -> bool:
         """Makes this stream the one that the client gets; returns False if that is not possible."""

@@ -144,13 +144,13 @@ class _Asker:
         headers = _headers(self.upstream)
         if body:
             headers.append(("Content-Type", "application/json"))
-        send, link = self._connections.send, self.upstream.link
+        send = self._connections.origin(self.upstream.link).send
         try:
-            return await send(method, link, target, headers, body, None, is_repeatable=is_repeatable)
+            return await send(method, target, headers, body, None, is_repeatable=is_repeatable)
         except UpstreamError as error:
             if error.kind is not FailureKind.RETIRED:
                 raise
-        return await send(method, link, target, headers, body, None, is_repeatable=False)
+        return await send(method, target, headers, body, None, is_repeatable=False)
 
 
 def result_of_error(error: UpstreamError) -> ProbeResult:

@@ -9,8 +9,9 @@ import pytest
 
 from llm_guard.dialects import DialectName
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.proxy.attempts.first_response import ResponseTimeLimits, read_to_commit
+from llm_guard.proxy.attempts.first_response import ResponseTimeLimits, judged, read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Opened
+from llm_guard.proxy.headers import lower_names
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.routing.route_table import Target
@@ -57,7 +58,9 @@ class NoLimits:
 async def opened(exchange: ReadExchange, call: Call | None = None, target: Target | None = None) -> Opened | Failure:
     target = target or new_target()
     limits = cast("ResponseTimeLimits", NoLimits())
-    return await read_to_commit(call or new_call(target), Attempt(target, 1000.0), exchange, limits, ResponseMemory())
+    call, attempt, headers = call or new_call(target), Attempt(target, 1000.0), lower_names(exchange.headers)
+    read = await read_to_commit(call, attempt, exchange, headers, limits, ResponseMemory())
+    return judged(call, attempt, exchange, headers, read, limits.clock.wall())
 
 
 async def test_whole_error_body_is_stored_for_the_client() -> None:

@@ -179,7 +179,7 @@ class Race:
         task = asyncio.current_task()
         assert task is not None
         try:
-            return await AttemptLoop(self, Cooldowns(), self.clock, lambda: 0.0).run(self.call, self.route)
+            return await AttemptLoop(self, Cooldowns(), self.clock, lambda: 0.0).begin(self.call, self.route).next()
         finally:
             self.is_over = True
             self.cancelling = task.cancelling()

@@ -8,12 +8,14 @@ from typing import cast
 
 import pytest
 
+from llm_guard.clock import Clock
 from llm_guard.dialects import DIALECTS
+from llm_guard.proxy.attempts.release import ResponseScope
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter
-from llm_guard.proxy.response.relay import relay
+from llm_guard.proxy.response.delivery import Delivery
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.resilience.retry.deadline import TimeoutSettings
 from llm_guard.resilience.streams.settings import ENDING_S
@@ -62,6 +64,14 @@ class SlowConnection(FakeConnection):
         await self._clock.sleep(self._takes_s)
 
 
+async def delivered(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> None:
+    with Delivery(call, reply, clock, None) as delivery:
+        with ResponseScope(served, clock):
+            failure = await delivery.relay(served)
+        assert delivery.is_over(served, failure)
+    await delivery.finish()
+
+
 async def relayed(
     form: Form, parts: Sequence[tuple[float, bytes]], *, for_s: float, takes_s: float = 0.0, stall_s: float = STALL_S
 ) -> tuple[Call, float | None, bytes]:
@@ -80,7 +90,7 @@ async def relayed(
     request.complete()
     reply = ResponseWriter(request, cast("ResponseConnection", connection))
     served = Delivered(opened, Attempt(target, clock.now()), leave_for(target))
-    task = asyncio.ensure_future(relay(call, served, reply, clock))
+    task = asyncio.ensure_future(delivered(call, served, reply, clock))
     began_at, left_s = clock.now(), None
     while clock.now() < began_at + for_s and left_s is None:
         await clock.pass_s(0.25)

@@ -14,7 +14,7 @@ class BoundedMap(OrderedDict[_Key, _Value]):
     """A dict that evicts its first key when a new one exceeds the bound.
 
     The first key is the oldest, as assigning to a key leaves it in its place. Call `move_to_end(key)` on each use to
-    evict the least recently used key instead. Reading costs the same as with an `OrderedDict`.
+    evict the least recently used key instead.
     """
 
     __slots__ = ("_most", "_on_evict")

@@ -52,6 +52,7 @@ from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.probe import new_probe
 from llm_guard.upstreams.probes.prober import Prober
 from llm_guard.webhooks.client import WebhookClient
+from llm_guard.worker_thread import WorkerThread
 
 _log = structlog.get_logger("llm_guard.app")
 
@@ -93,7 +94,7 @@ class App:
         await self.operator_token.prepare_within(_TOKEN_S, self.config.ops, self._clock)
         self._connections = ConnectionPool()
         self.files = ConfigFiles(self._clock, self._use_tls)
-        await asyncio.to_thread(self.files.prepare, self.config, self._path)
+        await WorkerThread("files").run(self.files.prepare, self.config, self._path)
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
         self._draw = random.random
         table = compile_routes(self.config, self._clock.now(), draw=self._draw, key_files=self.files.keys.pools)

@@ -175,21 +175,24 @@ class _FarAlarm:
 
     def __init__(self, at: float, act: Callable[[], None], second: dict[_FarAlarm, None]) -> None:
         self._at = at
-        self._act: Callable[[], None] | None = act
+        self._act = act
         self._second = second
         self._handle: asyncio.TimerHandle | None = None
         second[self] = None
 
     def arm(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
-        assert self._act is not None  # noqa: S101  # a cancelled alarm is in no slot
         self._handle = loop.call_later(max(0.0, self._at - now), self._act)
 
     def cancel(self) -> None:
-        self._act = None  # breaks the reference cycle with an owner that holds the alarm
+        self._act = _nothing  # breaks the reference cycle with an owner that holds the alarm
         if self._handle is None:
             self._second.pop(self, None)
         else:
             self._handle.cancel()
+
+
+def _nothing() -> None:
+    """Replaces the callback of a cancelled alarm."""
 
 
 class SystemClock:

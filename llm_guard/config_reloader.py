@@ -17,6 +17,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config, ConfigError, DryCheckResult, KeyChange, digest, key_changes, load_config, try_text
+from llm_guard.worker_thread import WorkerThread
 
 _log = structlog.get_logger("llm_guard.config_reloader")
 
@@ -84,6 +85,7 @@ class ConfigReloader:
         self._refuse = refuse
         self._clock = clock
         self._stamp = _stamp(path)
+        self._thread = WorkerThread("config file")
         self._turn = asyncio.Lock()
         self._checking = asyncio.Lock()
         self._is_asked = asyncio.Event()
@@ -113,7 +115,7 @@ class ConfigReloader:
         async with self._turn:
             self._stamp = _stamp(self.path) or self._stamp
             try:
-                adopted = await asyncio.to_thread(self._read, self.path, by)
+                adopted = await self._thread.run(self._read, self.path, by)
             except asyncio.CancelledError:
                 self._stamp = None  # the request was cancelled: the watch reads the file instead
                 raise
@@ -140,7 +142,7 @@ class ConfigReloader:
             before = self.rollback_target
             if before is None:
                 raise NothingToDo(f"there is no earlier config in memory to roll back to; the last {KEPT} are kept")
-            changes = await asyncio.to_thread(key_changes, self.current.config, before.config)
+            changes = await WorkerThread("config").run(key_changes, self.current.config, before.config)
             adopted = Adopted(before.config, "rollback", by, self._clock.wall(), before.digest, tuple(changes))
             self._run(adopted)
             self._undo.pop()
@@ -149,7 +151,7 @@ class ConfigReloader:
     async def check(self, text: str) -> DryCheckResult:
         """Validates a text as a config, as far as that is possible without the environment's values."""
         async with self._checking:  # one at a time, and not under `_turn`: a large text takes seconds
-            return await asyncio.to_thread(try_text, text, "text", os.environ)
+            return await WorkerThread("config check").run(try_text, text, "text", os.environ)
 
     def ask(self) -> None:
         """Requests a reload, which `watch` makes as soon as possible."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, Self
 
 Limit = Literal["connect", "first_token", "idle", "stall", "attempt", "total"]
 """The six timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
@@ -57,123 +57,145 @@ Category = Literal[
 """Names of failures in reports: several kinds that are handled differently share one category."""
 
 
+@dataclass(frozen=True, slots=True)
+class KindTraits:
+    """A row of `FailureKind`. The defaults are the most frequent values."""
+
+    label: str
+    """The kind in metrics, log lines and configs: its name in lower case."""
+    category: Category
+    """The kind in reports."""
+    is_retriable: bool = False
+    """True if the unchanged request, sent again to the same deployment, may succeed."""
+    can_fall_back: bool = False
+    """True if another deployment may succeed with the request."""
+    signal: Signal = Signal.NO_EVIDENCE
+    """How a breaker counts it."""
+    scope: Scope = Scope.CALL
+    """How far it reaches."""
+    source: Source = Source.UPSTREAM
+    """The party that caused it."""
+
+
 class FailureKind(Enum):
     """The kinds of failure, one row each: a new kind is one row and its tests.
 
-    `is_retriable`: the unchanged request, sent again to the same deployment, may succeed.
-    `can_fall_back`: another deployment may succeed with it.
-    `signal`: how the breaker counts it. `scope`: how far it reaches. `source`: the party that caused it.
+    A kind has the attributes of its row, as instance attributes because every call reads some. Its value is the label.
     """
 
-    #               label, category                            retry  fall back  signal to the breaker  concerns  source
-    TIMEOUT = ("timeout", "timeout", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    CONNECT_TIMEOUT = ("connect_timeout", "timeout", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
-    NETWORK = ("network", "network", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
-    TRUNCATED = ("truncated", "network", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    TIMEOUT = KindTraits(
+        "timeout", "timeout", is_retriable=True, can_fall_back=True, signal=Signal.UNHEALTHY, scope=Scope.DEPLOYMENT
+    )
+    CONNECT_TIMEOUT = KindTraits(
+        "connect_timeout", "timeout", is_retriable=True, can_fall_back=True, signal=Signal.UNHEALTHY, scope=Scope.HOST
+    )
+    NETWORK = KindTraits(
+        "network", "network", is_retriable=True, can_fall_back=True, signal=Signal.UNHEALTHY, scope=Scope.HOST
+    )
+    TRUNCATED = KindTraits(
+        "truncated", "network", is_retriable=True, can_fall_back=True, signal=Signal.UNHEALTHY, scope=Scope.DEPLOYMENT
+    )
     # The upstream had already closed the kept-alive connection: a new connection works as usual.
-    RETIRED = ("retired", "network", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    RETIRED = KindTraits("retired", "network", is_retriable=True, can_fall_back=True)
     # Stays invalid until it is renewed or repaired, which takes longer than any retry.
-    CERTIFICATE = ("certificate", "network", False, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
-    EGRESS = ("egress", "network", True, True, Signal.NO_EVIDENCE, Scope.HOST, Source.GATEWAY)
-    MALFORMED = ("malformed", "server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    SERVER_ERROR = ("server_error", "server_error", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    EDGE_ERROR = ("edge_error", "server_error", True, True, Signal.UNHEALTHY, Scope.HOST, Source.UPSTREAM)
+    CERTIFICATE = KindTraits("certificate", "network", can_fall_back=True, signal=Signal.UNHEALTHY, scope=Scope.HOST)
+    EGRESS = KindTraits(
+        "egress", "network", is_retriable=True, can_fall_back=True, scope=Scope.HOST, source=Source.GATEWAY
+    )
+    MALFORMED = KindTraits(
+        "malformed",
+        "server_error",
+        is_retriable=True,
+        can_fall_back=True,
+        signal=Signal.UNHEALTHY,
+        scope=Scope.DEPLOYMENT,
+    )
+    SERVER_ERROR = KindTraits(
+        "server_error",
+        "server_error",
+        is_retriable=True,
+        can_fall_back=True,
+        signal=Signal.UNHEALTHY,
+        scope=Scope.DEPLOYMENT,
+    )
+    EDGE_ERROR = KindTraits(
+        "edge_error", "server_error", is_retriable=True, can_fall_back=True, signal=Signal.UNHEALTHY, scope=Scope.HOST
+    )
     # The model generated something that its own server could not parse: the next sample may be good.
-    BAD_SAMPLE = ("bad_sample", "server_error", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    BAD_SAMPLE = KindTraits("bad_sample", "server_error", is_retriable=True, can_fall_back=True)
     # It was to continue a stream that died, and its text differs: another deployment's may match.
-    DIVERGED = ("diverged", "server_error", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    DIVERGED = KindTraits("diverged", "server_error", can_fall_back=True)
     # The provider could not fetch something that the request links to.
-    FETCH_FAILED = ("fetch_failed", "timeout", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    FETCH_FAILED = KindTraits("fetch_failed", "timeout", is_retriable=True, can_fall_back=True)
     # The upstream's message says that a retry may help, although its status says otherwise.
-    TRANSIENT = ("transient", "server_error", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    TOO_EARLY = ("too_early", "server_error", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    OVERLOADED = ("overloaded", "overloaded", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
+    TRANSIENT = KindTraits("transient", "server_error", is_retriable=True, can_fall_back=True)
+    TOO_EARLY = KindTraits("too_early", "server_error", is_retriable=True)
+    OVERLOADED = KindTraits(
+        "overloaded",
+        "overloaded",
+        is_retriable=True,
+        can_fall_back=True,
+        signal=Signal.UNHEALTHY,
+        scope=Scope.DEPLOYMENT,
+    )
     # The upstream ended it in favour of a call with a higher priority.
-    PREEMPTED = ("preempted", "overloaded", True, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    GPU_OOM = ("gpu_oom", "gpu_oom", True, True, Signal.UNHEALTHY, Scope.DEPLOYMENT, Source.UPSTREAM)
-    MODEL_LOADING = (
-        "model_loading",
-        "model_loading",
-        True,
-        True,
-        Signal.NO_EVIDENCE,
-        Scope.DEPLOYMENT,
-        Source.UPSTREAM,
+    PREEMPTED = KindTraits("preempted", "overloaded", is_retriable=True, can_fall_back=True)
+    GPU_OOM = KindTraits(
+        "gpu_oom", "gpu_oom", is_retriable=True, can_fall_back=True, signal=Signal.UNHEALTHY, scope=Scope.DEPLOYMENT
+    )
+    MODEL_LOADING = KindTraits(
+        "model_loading", "model_loading", is_retriable=True, can_fall_back=True, scope=Scope.DEPLOYMENT
     )
     # The model starts from zero replicas, which takes minutes (Fireworks: 3.5 to 10).
-    SCALING_UP = ("scaling_up", "model_loading", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
-    RATE_LIMIT = ("rate_limit", "rate_limit", True, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
+    SCALING_UP = KindTraits("scaling_up", "model_loading", can_fall_back=True, scope=Scope.DEPLOYMENT)
+    RATE_LIMIT = KindTraits("rate_limit", "rate_limit", is_retriable=True, can_fall_back=True, scope=Scope.DEPLOYMENT)
     # One request that is larger than the whole window: no wait helps (OpenAI, "Request too large for ... TPM").
-    OVER_LIMIT = ("over_limit", "rate_limit", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    QUOTA_EXHAUSTED = (
-        "quota_exhausted", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM,
-    )  # fmt: skip
+    OVER_LIMIT = KindTraits("over_limit", "rate_limit", can_fall_back=True)
+    QUOTA_EXHAUSTED = KindTraits("quota_exhausted", "quota_exhausted", can_fall_back=True, scope=Scope.CREDENTIAL)
     # The daily or monthly quota of one model; the account's other models still work.
-    WINDOW_EXHAUSTED = (
-        "window_exhausted", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM,
-    )  # fmt: skip
+    WINDOW_EXHAUSTED = KindTraits("window_exhausted", "quota_exhausted", can_fall_back=True, scope=Scope.DEPLOYMENT)
     # The account's tier has no quota for this model: no wait helps, even if the error names one (Gemini, `limit: 0`).
-    NO_QUOTA = ("no_quota", "quota_exhausted", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
-    AUTH = ("auth", "auth", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM)
-    ACCOUNT_BLOCKED = (
-        "account_blocked", "permission", False, True, Signal.NO_EVIDENCE, Scope.CREDENTIAL, Source.UPSTREAM,
-    )  # fmt: skip
+    NO_QUOTA = KindTraits("no_quota", "quota_exhausted", can_fall_back=True, scope=Scope.DEPLOYMENT)
+    AUTH = KindTraits("auth", "auth", can_fall_back=True, scope=Scope.CREDENTIAL)
+    ACCOUNT_BLOCKED = KindTraits("account_blocked", "permission", can_fall_back=True, scope=Scope.CREDENTIAL)
     # Permission for this model or feature: a caller can provoke it, so it must not begin a cooldown of the credential.
-    PERMISSION = ("permission", "permission", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM)
+    PERMISSION = KindTraits("permission", "permission", can_fall_back=True, scope=Scope.DEPLOYMENT)
     # A firewall, a region block, a bot challenge: the key is valid, but this host refuses the connection's origin.
-    BLOCKED = ("blocked", "permission", False, True, Signal.NO_EVIDENCE, Scope.HOST, Source.UPSTREAM)
-    MODEL_NOT_FOUND = (
-        "model_not_found", "model_not_found", False, True, Signal.NO_EVIDENCE, Scope.DEPLOYMENT, Source.UPSTREAM,
-    )  # fmt: skip
-    NOT_FOUND = ("not_found", "not_found", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    BLOCKED = KindTraits("blocked", "permission", can_fall_back=True, scope=Scope.HOST)
+    MODEL_NOT_FOUND = KindTraits("model_not_found", "model_not_found", can_fall_back=True, scope=Scope.DEPLOYMENT)
+    NOT_FOUND = KindTraits("not_found", "not_found")
     # This server does not have the path, the method or the state that the request refers to; another may.
-    WRONG_PATH = ("wrong_path", "not_found", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    MISROUTED = ("misrouted", "invalid_request", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    CONFLICT = ("conflict", "conflict", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    CONTEXT_LENGTH = ("context_length", "context_length", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
+    WRONG_PATH = KindTraits("wrong_path", "not_found", can_fall_back=True)
+    MISROUTED = KindTraits("misrouted", "invalid_request", can_fall_back=True)
+    CONFLICT = KindTraits("conflict", "conflict", is_retriable=True)
+    CONTEXT_LENGTH = KindTraits("context_length", "context_length")
     # The context window is a setting of this server: the same model may run with a larger one elsewhere.
-    DEPLOYMENT_CONTEXT = (
-        "deployment_context", "context_length", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
-    )  # fmt: skip
-    CONTENT_POLICY = ("content_policy", "content_policy", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM)
-    PAYLOAD_TOO_LARGE = (
-        "payload_too_large", "payload_too_large", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
-    )  # fmt: skip
+    DEPLOYMENT_CONTEXT = KindTraits("deployment_context", "context_length", can_fall_back=True)
+    CONTENT_POLICY = KindTraits("content_policy", "content_policy")
+    PAYLOAD_TOO_LARGE = KindTraits("payload_too_large", "payload_too_large")
     # Above the limit of this tier or of a proxy before it; another deployment may accept it.
-    DEPLOYMENT_PAYLOAD = (
-        "deployment_payload", "payload_too_large", False, True, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
-    )  # fmt: skip
-    INVALID_REQUEST = (
-        "invalid_request", "invalid_request", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.UPSTREAM,
-    )  # fmt: skip
-    CLIENT_CANCELLED = (
-        "client_cancelled", "client_cancelled", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.CLIENT,
-    )  # fmt: skip
+    DEPLOYMENT_PAYLOAD = KindTraits("deployment_payload", "payload_too_large", can_fall_back=True)
+    INVALID_REQUEST = KindTraits("invalid_request", "invalid_request")
+    CLIENT_CANCELLED = KindTraits("client_cancelled", "client_cancelled", source=Source.CLIENT)
     # Another attempt of the same call was quicker.
-    SUPERSEDED = (
-        "superseded", "client_cancelled", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY,
-    )  # fmt: skip
-    OWN_POOL = ("own_pool", "overloaded", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
-    OWN_RESOURCES = ("own_resources", "server_error", True, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
-    INTERNAL = ("internal", "server_error", False, False, Signal.NO_EVIDENCE, Scope.CALL, Source.GATEWAY)
+    SUPERSEDED = KindTraits("superseded", "client_cancelled", source=Source.GATEWAY)
+    OWN_POOL = KindTraits("own_pool", "overloaded", is_retriable=True, source=Source.GATEWAY)
+    OWN_RESOURCES = KindTraits("own_resources", "server_error", is_retriable=True, source=Source.GATEWAY)
+    INTERNAL = KindTraits("internal", "server_error", source=Source.GATEWAY)
 
-    def __init__(
-        self,
-        label: str,
-        category: Category,
-        is_retriable: bool,
-        can_fall_back: bool,
-        signal: Signal,
-        scope: Scope,
-        source: Source,
-    ) -> None:
-        self.label = label
-        self.category = category
-        self.is_retriable = is_retriable
-        self.can_fall_back = can_fall_back
-        self.signal = signal
-        self.scope = scope
-        self.source = source
+    def __new__(cls, traits: KindTraits) -> Self:
+        kind = object.__new__(cls)
+        kind._value_ = traits.label
+        return kind
+
+    def __init__(self, traits: KindTraits) -> None:
+        self.label = traits.label
+        self.category = traits.category
+        self.is_retriable = traits.is_retriable
+        self.can_fall_back = traits.can_fall_back
+        self.signal = traits.signal
+        self.scope = traits.scope
+        self.source = traits.source
 
     @property
     def is_final(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from llm_guard.clock import Clock
+from llm_guard.worker_thread import WorkerThread
 
 _log = structlog.get_logger("llm_guard.watched_files")
 
@@ -56,6 +57,7 @@ class WatchedFiles(Generic[_Product]):
         """Digest of the contents that were tried last."""
         self._is_seen_good = True
         """True if those contents are in use."""
+        self._thread = WorkerThread("files")
         self._turn = asyncio.Lock()
 
     def load(self) -> _Product:
@@ -87,7 +89,7 @@ class WatchedFiles(Generic[_Product]):
         """Puts contents into use. Raises BadFile. If cancelled, the contents count as not yet tried: a call that waits
         for a refresh may be cancelled at any time."""
         try:
-            product = await asyncio.to_thread(self._make, contents)
+            product = await self._thread.run(self._make, contents)
         except BadFile:
             self._seen, self._is_seen_good = _digest(contents), False
             raise
@@ -98,13 +100,13 @@ class WatchedFiles(Generic[_Product]):
 
     async def _settled(self) -> Contents | None:
         """Returns new contents that have stopped changing; None if there are none. Raises BadFile."""
-        contents = await asyncio.to_thread(_read, self._paths)
+        contents = await self._thread.run(_read, self._paths)
         for _ in range(_SETTLE_READS):
             if _digest(contents) == self._seen:
                 self._end_absence()
                 return None
             await self._clock.sleep(_SETTLE_S)
-            before, contents = contents, await asyncio.to_thread(_read, self._paths)
+            before, contents = contents, await self._thread.run(_read, self._paths)
             if before == contents:
                 return contents
         return None

@@ -145,7 +145,7 @@ class EngineConfig(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if sum(driver is not None for driver in (self.command, self.docker, self.podman, self.systemd)) != 1:
+        if len(self._ways()) != 1:
             raise wrong("needs exactly one of command, docker, podman and systemd")
         if self.auto_provision and not self.standby:
             raise wrong("auto_provision only works for standby engines: set standby: true as well")
@@ -166,6 +166,7 @@ class EngineConfig(Strict):
     @property
     def way(self) -> CommandConfig | ContainerConfig | UnitConfig:
         """How it is run."""
-        way = self.command or self.docker or self.podman or self.systemd
-        assert way is not None  # noqa: S101  # checked by the validator
-        return way
+        return self._ways()[0]
+
+    def _ways(self) -> list[CommandConfig | ContainerConfig | UnitConfig]:
+        return [way for way in (self.command, self.docker, self.podman, self.systemd) if way is not None]

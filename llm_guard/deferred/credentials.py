@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from llm_guard.proxy.call import Call, Headers
+from llm_guard.resilience.bounded_map import BoundedMap
 
 MOST = 1000
 """Calls that credentials are kept for. Callers choose how many calls they defer; the oldest are evicted."""
@@ -34,7 +34,7 @@ class Credentials:
     """Callers' credentials, by the id of the stored call."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Presented] = OrderedDict()
+        self._kept = BoundedMap[str, Presented](MOST)
 
     def keep(self, kept_id: str, call: Call) -> None:
         """Keeps the call's credentials if its execution will need them."""
@@ -44,8 +44,6 @@ class Credentials:
         parameters = tuple(parameter for parameter in call.query.split("&") if _is_suspicious(parameter))
         if headers or parameters:
             self._kept[kept_id] = Presented(headers, parameters)
-            if len(self._kept) > MOST:
-                self._kept.popitem(last=False)
 
     def of(self, kept_id: str) -> Presented:
         return self._kept.get(kept_id, Presented())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.storage.calls.store import CallStore, StoredCall, StoreError
-from llm_guard.storage.io_thread import IoThread
+from llm_guard.worker_thread import WorkerBusy, WorkerThread, wait_at_most
 
 _log = structlog.get_logger("llm_guard.deferred.store_client")
 
@@ -45,7 +44,7 @@ class AsyncCallStore:
     def __init__(self, store: CallStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._worker = IoThread("stored calls")
+        self._worker = WorkerThread("stored calls")
         self._adding: deque[_Adding] = deque()
 
     async def add(self, call: StoredCall) -> None:
@@ -64,9 +63,11 @@ class AsyncCallStore:
         """Runs `act` in the store's thread, without a timeout. Raises StoreError. Cancelled before its turn, it never
         runs."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, act, self._store)
+            return await self._worker.run(act, self._store)
         except StoreError:
             raise
+        except WorkerBusy as error:
+            raise StoreError(f"the disk does not keep up: {error}") from None
         except Exception as error:
             _log.exception("unexpected error in the store of calls")
             raise StoreError(f"{type(error).__name__}: {error}") from error
@@ -75,9 +76,7 @@ class AsyncCallStore:
         """Runs `act` with a timeout. Raises StoreError, and SlowDisk after the timeout: then it may still have been
         done."""
         try:
-            with self._clock.limit() as limit:
-                limit.set(self._clock.now() + within_s, "store")
-                return await self.do(act)
+            return await wait_at_most(within_s, self.do(act), self._clock)
         except TimeoutError:
             raise SlowDisk(f"the disk has not responded within {within_s:g} s") from None
 
@@ -98,9 +97,7 @@ class AsyncCallStore:
 
     async def close(self) -> None:
         """Closes the store after pending writes, if the disk answers in time."""
-        closed = asyncio.get_running_loop().run_in_executor(self._worker, self._store.close)
-        await asyncio.wait((closed,), timeout=PATIENCE_S)
-        self._worker.shutdown()
+        await self._worker.close(self._store.close, PATIENCE_S)
 
     # Below here: in the store's thread.
 

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from llm_guard.mock.faults import DrawnFaults, Fault, FaultPlan, TokenBucket, parse_plan
+from llm_guard.resilience.bounded_map import BoundedMap
 
 _MOST_CALLS = 100_000
 """Number of call ids remembered; beyond it all counts restart at zero."""
@@ -53,7 +54,7 @@ class FaultStates:
         self._seed = seed
         self._courses: dict[str, FaultState] = {}
         self._switched: dict[str, str] = {}
-        self._attempts: dict[str, int] = {}
+        self._attempts = BoundedMap[str, int](_MOST_CALLS)
 
     def of(self, model: str, header: str) -> FaultState:
         """The state for a model text and a header text, with the faults switched on; raises BadFaultError."""
@@ -65,8 +66,6 @@ class FaultStates:
         """The number of this request among those with the header `x-mock-call: call_id`, from 1; 0 without one."""
         if not call_id:
             return 0
-        if len(self._attempts) >= _MOST_CALLS:
-            self._attempts.clear()
         self._attempts[call_id] = number = self._attempts.get(call_id, 0) + 1
         return number
 

@@ -137,12 +137,9 @@ class _EventWriter:
         self._gzip = zlib.compressobj(wbits=31) if gzipped else None
 
     async def write(self, *events: bytes) -> None:
+        gzip = self._gzip
         for event in events:
-            await self._response.write(event if self._gzip is None else self._squeeze(event))
+            await self._response.write(event if gzip is None else gzip.compress(event) + gzip.flush(zlib.Z_SYNC_FLUSH))
 
     async def end(self) -> None:
         await self._response.write_eof(b"" if self._gzip is None else self._gzip.flush())
-
-    def _squeeze(self, event: bytes) -> bytes:
-        assert self._gzip is not None  # noqa: S101 - the caller has looked
-        return self._gzip.compress(event) + self._gzip.flush(zlib.Z_SYNC_FLUSH)

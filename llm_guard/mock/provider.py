@@ -31,6 +31,7 @@ from llm_guard.mock.openai_answers import answer_openai
 from llm_guard.mock.player import Player
 from llm_guard.mock.realtime import converse
 from llm_guard.mock.stats import Departure, Log, RecordedRequest, Stats
+from llm_guard.resilience.bounded_map import BoundedMap
 
 _KEYS_KEPT = 10_000
 
@@ -47,7 +48,7 @@ class MockProvider:
         self._shelf = FilesAndBatches()
         self._log = Log()
         self._numbers = 0
-        self._answered: dict[str, MockResponse | Script] = {}
+        self._answered = BoundedMap[str, MockResponse | Script](_KEYS_KEPT)
         """Responses by idempotency key, oldest first."""
         self._courses = FaultStates(seed)
         self._server: _Server | None = None
@@ -190,8 +191,6 @@ class MockProvider:
             return self._content(asked)
         if key not in self._answered:
             self._answered[key] = self._content(asked)
-            if len(self._answered) > _KEYS_KEPT:
-                del self._answered[next(iter(self._answered))]
         return self._answered[key]
 
     def _content(self, asked: MockRequest) -> MockResponse | Script:

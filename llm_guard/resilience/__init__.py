@@ -14,5 +14,5 @@ streams/          settings of streams
 health/           probes, health of deployments, restarts of engines
 alerts/           when an alert fires and resolves
 degradation/      degraded mode and deferred calls
-units             durations and sizes; memo: memoizes functions of short texts
+units             durations and sizes; memo: memoizes functions of short texts; bounded_map: evicts its oldest key
 """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import urllib.parse
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -16,6 +15,7 @@ from llm_guard.config import Auth, UpstreamConfig
 from llm_guard.dialects import DIALECTS, DialectName
 from llm_guard.dialects.prefill import prefill_of
 from llm_guard.dialects.resume.transcript import Prefill
+from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.callers import Callers, Suspect
@@ -144,13 +144,16 @@ class Gates:
     limit, because providers limit accounts.
     """
 
-    __slots__ = ("_by_account", "_settings", "in_flight", "shared")
+    __slots__ = ("_by_account", "_newest", "_settings", "in_flight", "shared")
 
     def __init__(self, settings: CapacitySettings) -> None:
         self.in_flight = 0
         """Number of running attempts, on all accounts."""
         self._settings = settings
-        self._by_account: OrderedDict[str, Gate] = OrderedDict()
+        self._by_account = BoundedMap[str, Gate](_CALLERS)
+        """Least recently used first: callers choose their keys."""
+        self._newest: Gate | None = None
+        """The gate used last."""
         self.shared: Gate | None = None
         """Gate for all calls without a pool key; None if each account has its own, or there was no call yet."""
 
@@ -161,11 +164,9 @@ class Gates:
         if gate is None:
             gate = self._by_account[account] = Gate(self._settings, now)
             self._find_shared()
-            # Callers choose their keys, so the number of gates is bounded: the least recently used one is dropped.
-            if len(self._by_account) > _CALLERS:
-                self._by_account.popitem(last=False)
-        else:
+        elif gate is not self._newest:
             self._by_account.move_to_end(account)
+        self._newest = gate
         return gate
 
     def find(self, account: str) -> Gate | None:

@@ -6,7 +6,6 @@ deployments over a reload.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -23,6 +22,7 @@ from llm_guard.config import (
 )
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import Prefill
+from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
@@ -153,7 +153,13 @@ class RouteTable:
         self._models = config.models
         self.pool = pool
         self._live: dict[str, Route] = {}
-        self._recent = {key: OrderedDict[str, None]() for key in config.models if is_pattern(key)}
+        self._recent = {
+            key: BoundedMap[str, None](_NAMES_PER_PATTERN, self._live.__delitem__)
+            for key in config.models
+            if is_pattern(key)
+        }
+        """Names found through each pattern, least recently used first. Clients choose them: without a bound each would
+        leave a breaker in memory."""
         self._keys = _keys_by_name(config)
         self._routes = {name: self._route(key, name) for name, key in self._keys.items()}
         for key in self._recent:
@@ -216,12 +222,7 @@ class RouteTable:
         key = self._pattern_of(model)
         if key is None:
             return None
-        recent = self._recent[key]
-        # Clients choose these names: without a bound each one would leave a breaker in memory.
-        if len(recent) >= _NAMES_PER_PATTERN:
-            oldest, _ = recent.popitem(last=False)
-            del self._live[oldest]
-        recent[model] = None
+        self._recent[key][model] = None
         route = self._live[model] = self._route(key, model)
         return route
 

@@ -7,13 +7,12 @@ hangs would have delayed every upstream.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
-import threading
-from functools import partial
 from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
+
+from llm_guard.worker_thread import WorkerThread
 
 _Key = tuple[str, int, int]
 _Infos = list[tuple[Any, ...]]
@@ -33,31 +32,19 @@ class NameLookup(AbstractResolver):
         key = (host, port, family)
         found = self._running.get(key)
         if found is None:
-            loop = asyncio.get_running_loop()
-            found = self._running[key] = loop.create_future()
-            found.add_done_callback(lambda done: self._forget(key, done))
-            # A daemon thread: one that hangs must not keep the process from ending.
-            threading.Thread(target=_look_up, args=(key, found, loop), name="webhook name", daemon=True).start()
+            found = self._running[key] = WorkerThread("webhook name").run(_look_up, host, port, family)
+            found.add_done_callback(lambda _: self._running.pop(key))
         return [_result(host, *info) for info in await asyncio.shield(found)]
 
     async def close(self) -> None:
         """Does nothing: there is nothing to close."""
 
-    def _forget(self, key: _Key, done: asyncio.Future[_Infos]) -> None:
-        del self._running[key]
-        done.exception()  # marks the exception as retrieved, even if no waiter is left
 
-
-def _look_up(key: _Key, found: asyncio.Future[_Infos], loop: asyncio.AbstractEventLoop) -> None:
-    host, port, family = key
+def _look_up(host: str, port: int, family: int) -> _Infos:
     try:
-        settle = partial(found.set_result, socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM))
-    except OSError as error:
-        settle = partial(found.set_exception, error)
+        return socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # a label of more than 63 characters
-        settle = partial(found.set_exception, OSError(str(error)))
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(settle)
+        raise OSError(str(error)) from None
 
 
 def _result(host: str, family: int, _type: int, proto: int, _name: str, address: tuple[Any, ...]) -> ResolveResult:

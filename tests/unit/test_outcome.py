@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 from llm_guard.outcome import FailureKind, Signal, Source
 
 
@@ -17,3 +19,8 @@ def test_failure_of_client_or_gateway_is_never_repeated() -> None:
 
 def test_rate_limit_is_no_evidence_of_bad_health() -> None:
     assert FailureKind.RATE_LIMIT.signal is Signal.NO_EVIDENCE
+
+
+def test_kind_can_be_pickled_by_its_label() -> None:
+    assert [kind.value for kind in FailureKind] == [kind.label for kind in FailureKind]
+    assert [pickle.loads(pickle.dumps(kind)) for kind in FailureKind] == list(FailureKind)

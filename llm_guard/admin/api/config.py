@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, E
 from llm_guard.clock import iso
 from llm_guard.config import ConfigError, ConfigProblem, KeyChange, shown
 from llm_guard.config_reloader import Adopted, AdoptionCause, ConfigReloader, NothingToDo
+from llm_guard.worker_thread import WorkerThread
 
 _MOST_CHANGES = 1000
 ROLLED_BACK = (
@@ -95,6 +95,7 @@ class ConfigApi:
     def __init__(self, reloads: ConfigReloader, changes: Changes) -> None:
         self._reloads = reloads
         self._changes = changes
+        self._thread = WorkerThread("config shown")
 
     def pages(self) -> list[Endpoint]:
         adopted = Changed[ConfigAdopted]
@@ -130,7 +131,7 @@ class ConfigApi:
     async def _show(self, _asked: AdminRequest) -> AdminResponse:
         reloads = self._reloads
         source = str(reloads.path) if reloads.path is not None else None
-        config = await asyncio.to_thread(shown, reloads.current.config)
+        config = await self._thread.run(shown, reloads.current.config)
         warnings = _warnings(reloads)
         return answer(RunningConfig(source, list(reloads.problems), warnings, _line(reloads.current), config))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from llm_guard.admin.api.parameters import check_known
+from llm_guard.admin.api.parameters import unknown
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
@@ -75,11 +75,11 @@ class EngineApi:
     ) -> AdminResponse:
         """Responds at once: the operation may take minutes, and its result is published as events."""
         name = asked.body.engine
-        check_known(name, set(self._engines.names()), "engine")
+        supervisor = self._engines.find(name)
+        if supervisor is None:
+            raise unknown(name, set(self._engines.names()), "engine")
 
         def do() -> ChangeResult:
-            supervisor = self._engines.find(name)
-            assert supervisor is not None  # noqa: S101  # `check_known` has passed
             was = supervisor.seen().now.state
             has_begun = act(supervisor)
             return ChangeResult(self._view(supervisor.seen()), {"was": was}, [] if has_begun else [f"{name}: {idle}"])

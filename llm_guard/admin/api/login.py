@@ -16,8 +16,8 @@ from llm_guard.admin.http.auth import Authenticator, WrongToken, cookies_in
 from llm_guard.admin.http.credentials import COOKIE_S, Credential, Role
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.used_login_codes import UsedCodes
+from llm_guard.worker_thread import WorkerThread, wait_at_most
 
 _log = structlog.get_logger("llm_guard.admin.api.login")
 
@@ -50,7 +50,7 @@ class LoginApi:
         self._guard = guard
         self._used = used
         self._clock = clock
-        self._thread = IoThread("logins")
+        self._thread = WorkerThread("logins")
 
     def pages(self) -> list[Endpoint]:
         return [
@@ -111,11 +111,9 @@ class LoginApi:
     async def _is_first_use(self, mark: str, until: float, wall: float) -> bool:
         """Returns whether the code is unused, and marks it as used. Raises Refused if the disk does not respond:
         another gateway may have accepted the code."""
-        using = asyncio.get_running_loop().run_in_executor(self._thread, self._used.use, mark, until, wall)
+        using = self._thread.run(self._used.use, mark, until, wall)
         try:
-            with self._clock.limit() as limit:
-                limit.set(self._clock.now() + _DISK_TIMEOUT_S, "login")
-                return await asyncio.shield(using)
+            return await wait_at_most(_DISK_TIMEOUT_S, asyncio.shield(using), self._clock)
         except TimeoutError:
             raise Refused(503, "store_slow", "the disk of ops.store does not respond: log in with the token") from None
 

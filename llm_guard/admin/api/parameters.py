@@ -50,9 +50,14 @@ def labels_of(config: Config) -> dict[str, str]:
 def check_known(name: str, known: AbstractSet[str], kind: str) -> None:
     """Raises Refused if the name is unknown."""
     if name not in known:
-        near = near_names(name, known)
-        hint = f"; similar names: {', '.join(near)}" if near else ""
-        raise Refused(404, f"unknown_{kind}", f"no {kind} is named {name[:256]!r}{hint}")
+        raise unknown(name, known, kind)
+
+
+def unknown(name: str, known: AbstractSet[str], kind: str) -> Refused:
+    """Returns the response to an unknown name, with the known names that it may be a misspelling of."""
+    near = near_names(name, known)
+    hint = f"; similar names: {', '.join(near)}" if near else ""
+    return Refused(404, f"unknown_{kind}", f"no {kind} is named {name[:256]!r}{hint}")
 
 
 def left_alone(config: Config, closed: AbstractSet[str]) -> list[str]:

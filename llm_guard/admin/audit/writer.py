@@ -17,7 +17,7 @@ from llm_guard.admin.http.endpoint import Refused
 from llm_guard.clock import Clock
 from llm_guard.storage.audit_log import AuditFile, Entry
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import IoThread
+from llm_guard.worker_thread import WorkerThread, wait_at_most
 
 _log = structlog.get_logger("llm_guard.admin.audit.writer")
 
@@ -39,7 +39,7 @@ class AuditWriter:
     def __init__(self, file: AuditFile, clock: Clock) -> None:
         self._file = file
         self._clock = clock
-        self._thread = IoThread("audit")
+        self._thread = WorkerThread("audit")
         self._unwritten: deque[Entry] = deque(maxlen=KEPT)
         self._waiting: list[Entry] = []
         """Entries in the thread's queue."""
@@ -55,7 +55,7 @@ class AuditWriter:
         entries = [*self._unwritten, entry]
         self._unwritten.clear()
         self._waiting += entries
-        written = asyncio.get_running_loop().run_in_executor(self._thread, _append, self._file, entries)
+        written = self._thread.run(_append, self._file, entries)
         written.add_done_callback(partial(self._settle, entries))
         return written
 
@@ -63,9 +63,7 @@ class AuditWriter:
         """Returns the future's result. After five seconds it returns a problem instead, though the write may still
         succeed."""
         try:
-            with self._clock.limit() as limit:
-                limit.set(self._clock.now() + PATIENCE_S, "audit")
-                return await asyncio.shield(written)
+            return await wait_at_most(PATIENCE_S, asyncio.shield(written), self._clock)
         except TimeoutError:
             _log.error("the disk of the audit trail does not respond", pending=len(self._waiting))
             return f"the disk has not responded in {PATIENCE_S:g} s; the write may still succeed"
@@ -76,13 +74,11 @@ class AuditWriter:
         if self._reading >= MOST_READING:
             why = f"{self._reading} reads of the disk of ops.store are already pending: check the disk; "
             raise Refused(503, "audit_busy", why + self._kept(), (("Retry-After", f"{PATIENCE_S:.0f}"),))
-        reading = asyncio.get_running_loop().run_in_executor(self._thread, self._file.latest, limit, before)
+        reading = self._thread.run(self._file.latest, limit, before)
         self._reading += 1
         reading.add_done_callback(self._note_read)
         try:
-            with self._clock.limit() as scope:
-                scope.set(self._clock.now() + PATIENCE_S, "audit")
-                found = await asyncio.shield(reading)
+            found = await wait_at_most(PATIENCE_S, asyncio.shield(reading), self._clock)
         except (StoreError, TimeoutError) as error:
             why = f"{error}" or f"the disk has not responded in {PATIENCE_S:g} s"
             raise Refused(503, "audit_unreadable", f"{why}; {self._kept()}") from None
@@ -94,14 +90,10 @@ class AuditWriter:
         if self._is_closed:
             return
         self._is_closed = True
-        closed = asyncio.get_running_loop().run_in_executor(self._thread, self._file.close)
-        await asyncio.wait((closed,), timeout=PATIENCE_S)
-        self._thread.shutdown()
+        await self._thread.close(self._file.close, PATIENCE_S)
 
-    def _note_read(self, reading: asyncio.Future[list[Entry]]) -> None:
+    def _note_read(self, _reading: asyncio.Future[list[Entry]]) -> None:
         self._reading -= 1
-        if not reading.cancelled():
-            reading.exception()  # marks the exception as retrieved: the reader may be gone
 
     def _kept(self) -> str:
         return f"{len(self._unwritten) + len(self._waiting)} changes are not written yet; the log has them"

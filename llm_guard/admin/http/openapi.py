@@ -5,7 +5,6 @@ It is generated from the endpoints themselves, and so cannot differ from them.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args, get_origin
@@ -17,6 +16,7 @@ from msgspec.inspect import DataclassType, DictType, ListType, Metadata, StructT
 from llm_guard.admin.http.endpoint import JSON, AdminRequest, AdminResponse, Change, Endpoint, OperatorHeaders, answer
 from llm_guard.admin.http.schema_docs import field_texts, type_text
 from llm_guard.version import __version__
+from llm_guard.worker_thread import WorkerThread
 
 _REFS = "#/components/schemas/{name}"
 _MODULE = re.compile(r"(?<=_)llm_guard\.(?:[a-z_]+\.)+")
@@ -61,6 +61,7 @@ class Error(Struct, frozen=True):
 
 def with_description(pages: Iterable[Endpoint]) -> list[Endpoint]:
     """Adds the two endpoints that describe all of them."""
+    thread = WorkerThread("openapi")
 
     async def give_list(_asked: AdminRequest) -> AdminResponse:
         return answer(
@@ -68,7 +69,7 @@ def with_description(pages: Iterable[Endpoint]) -> list[Endpoint]:
         )
 
     async def give_description(_asked: AdminRequest) -> AdminResponse:
-        return answer(await asyncio.to_thread(described, every))  # reads source files
+        return answer(await thread.run(described, every))  # reads source files
 
     every = [
         *pages,

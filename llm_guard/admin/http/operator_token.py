@@ -3,7 +3,6 @@ fails."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from collections.abc import Mapping
@@ -16,9 +15,9 @@ from llm_guard.admin.http.credentials import needs_generated
 from llm_guard.clock import Clock
 from llm_guard.config import Ops
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.token_file import FILE, shared_token
+from llm_guard.worker_thread import WorkerThread, wait_at_most
 
 _log = structlog.get_logger("llm_guard.admin.http.operator_token")
 
@@ -70,15 +69,11 @@ class OperatorToken:
     async def prepare_within(self, seconds: float, rules: Ops, clock: Clock) -> None:
         """Does the same as `prepare`, but goes on without the file if the disk is too slow: calls do not need the
         token."""
-        thread = IoThread("token")
         try:
-            with clock.limit() as limit:
-                limit.set(clock.now() + seconds, "token")
-                found = await asyncio.get_running_loop().run_in_executor(thread, self._look, rules)
+            found = await wait_at_most(seconds, WorkerThread("token").run(self._look, rules), clock)
         except TimeoutError:
             found = self._without_file(f"the disk of ops.store has not responded within {seconds:g} s")
         self._adopt(found)
-        thread.shutdown()
 
     def _without_file(self, problem: str) -> Generated:
         """Keeps the current token, if there is one: a disk failure must not lock operators out."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 import structlog
 
 from llm_guard.admin.persistence.operator_state import SavedState
 from llm_guard.clock import Clock
-from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver
+from llm_guard.worker_thread import WorkerThread, wait_at_most
 
 _log = structlog.get_logger("llm_guard.admin.persistence.state_saver")
 
@@ -28,7 +27,6 @@ AGAIN_S = 30.0
 
 _REMEDY = "give each gateway a host name, or an ops.store, of its own"
 
-_Given = TypeVar("_Given")
 _read = msgspec.json.Decoder(SavedState).decode
 _written = msgspec.json.encode
 
@@ -43,7 +41,7 @@ class StateSaver:
         self._gather = gather
         self._recall = recall
         self._clock = clock
-        self._thread = IoThread("kept")
+        self._thread = WorkerThread("kept")
         self._last: SavedState | None = SavedState()
         """The state on the disk; no file counts as an empty state. None: the next one is written in any case."""
         self._writing: asyncio.Future[None] | None = None
@@ -54,9 +52,7 @@ class StateSaver:
     async def recall(self) -> None:
         """Restores the saved state. If the file cannot be read, the gateway starts without it."""
         try:
-            with self._clock.limit() as limit:
-                limit.set(self._clock.now() + PATIENCE_S, "kept")
-                content = await asyncio.shield(self._on_thread(self._file.read))
+            content = await wait_at_most(PATIENCE_S, self._thread.run(self._file.read), self._clock)
             if content is None:
                 return
             self._last = None  # this process owns the file from here on
@@ -75,7 +71,7 @@ class StateSaver:
         kept = self._gather()
         if kept == self._last:
             return
-        self._writing = self._on_thread(partial(self._write, kept))
+        self._writing = self._thread.run(self._write, kept)
         self._writing.add_done_callback(partial(self._settle, kept))
 
     async def close(self) -> None:
@@ -113,9 +109,6 @@ class StateSaver:
             if not self._is_failing:
                 self._is_failing = True
                 _log.error("operator state not saved: a restart would lose alerts and overrides", error=_said(error))
-
-    def _on_thread(self, act: Callable[[], _Given]) -> asyncio.Future[_Given]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, act)
 
 
 def _said(error: BaseException) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from llm_guard.config import TraceSettings
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.trace_propagation import Tracer
+from llm_guard.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from llm_guard.admin.tracing.spans import Spans
@@ -58,7 +58,7 @@ class Traces:
     async def stop(self) -> None:
         """Sends pending spans for up to 2 s."""
         if (closing := self._end()) is not None:
-            await asyncio.to_thread(closing.join, _CLOSING_S)
+            await asyncio.wait((closing,), timeout=_CLOSING_S)
 
     def _begin(self, spans: Spans | None) -> None:
         if spans is None:
@@ -68,16 +68,13 @@ class Traces:
         self._gateway.tracer = Tracer(self._random, self._settings.sample)
         self._gateway.recorder.on_end = self._note
 
-    def _end(self) -> threading.Thread | None:
+    def _end(self) -> asyncio.Future[None] | None:
         spans, self._spans = self._spans, None
         self._gateway.tracer = self._gateway.recorder.on_end = None
         if spans is None:
             return None
         self._complaints.end()
-        # A daemon thread rather than a worker of the loop: the process must not wait for it at its end.
-        closing = threading.Thread(target=spans.close, name="traces", daemon=True)
-        closing.start()
-        return closing
+        return WorkerThread("traces").run(spans.close)
 
     def _note(self, call: Call, now: float) -> None:
         if call.trace is not None and self._spans is not None:

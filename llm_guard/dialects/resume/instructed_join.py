@@ -106,14 +106,14 @@ class InstructedJoin:
         return bool(self._head) and not is_over and self._following is None
 
     def feed(self, text: str) -> str:
+        new = ""
         for at, char in enumerate(text):
-            if self.has_diverged:
+            if self.has_diverged and not new:
                 return ""
             if self._rest is not None:
-                return self._pass(text[at:])
-            if new := self._take(char):
-                return new + self._pass(text[at + 1 :])
-        return ""
+                return new + self._pass(self._rest, text[at:])
+            new = self._take(char)
+        return new
 
     def end(self) -> str:
         new = "" if self.has_diverged or self._rest is not None else self._consider(is_over=True)
@@ -248,12 +248,11 @@ class InstructedJoin:
             self.has_diverged = True
             return ""
         self._rest = _rest_of(found.lead, self._sent)
-        return self._pass(new)
+        return self._pass(self._rest, new)
 
-    def _pass(self, text: str) -> str:
-        assert self._rest is not None  # noqa: S101  # set by the callers
-        new = self._rest.feed(text)
-        self.has_diverged = self._rest.has_diverged
+    def _pass(self, rest: Rest, text: str) -> str:
+        new = rest.feed(text)
+        self.has_diverged = rest.has_diverged
         return new
 
 

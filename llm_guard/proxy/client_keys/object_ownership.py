@@ -15,8 +15,8 @@ import structlog
 from llm_guard.clock import Clock
 from llm_guard.resilience.client_keys.object_owners import ObjectKey, ObjectOwners, Ownership
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import IoThread
 from llm_guard.storage.object_owners import OwnersFile
+from llm_guard.worker_thread import WorkerThread
 
 _log = structlog.get_logger("llm_guard.proxy.client_keys.object_ownership")
 
@@ -36,7 +36,7 @@ class OwnedObjects:
         self.owners = ObjectOwners()
         self._file = OwnersFile(folder)
         self._clock = clock
-        self._worker = IoThread("owners")
+        self._worker = WorkerThread("owners")
         self._unsaved: list[Ownership] = []
         self._read_up_to = 0
         self._is_failing = False

@@ -11,8 +11,7 @@ refused, all callers join, including those that call too seldom to learn a pace.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
+from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.capacity.pacing import Pace
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, ThrottledCallers
@@ -28,7 +27,7 @@ class Paces:
         self.free = Pace(now)
         """The pace of all callers that are not apart."""
         self.apart: ThrottledCallers | None = None
-        self._refused: OrderedDict[str, None] = OrderedDict()
+        self._refused = BoundedMap[str, None](MOST_CALLERS)
         """Callers at `free` that were refused and not accepted since; once a limit has begun, all that were refused."""
 
     def of(self, caller: str, now: float) -> Pace:
@@ -60,8 +59,6 @@ class Paces:
             return
         self._refused[caller] = None
         self._refused.move_to_end(caller)
-        if len(self._refused) > MOST_CALLERS:
-            self._refused.popitem(last=False)
         if apart is not None:
             apart.note_other_refused()
             if apart.has_all:

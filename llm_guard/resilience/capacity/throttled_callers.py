@@ -6,9 +6,9 @@ how one of them leaves. The pace is in `resilience.capacity.pacing`; `proxy.call
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from math import log
 
+from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.capacity.pacing import Pace
 
 MOST_CALLERS = 1024
@@ -40,7 +40,7 @@ class ThrottledCallers:
         self.pace = pace
         self._latest_at = now
         """When one of them was last refused."""
-        self._scores: OrderedDict[str, float] = OrderedDict()
+        self._scores = BoundedMap[str, float](MOST_CALLERS)
         self._refused: str | None = None
         """The caller of the latest refusal that has not been compared with an accepted call yet."""
         self._refused_at = 0.0
@@ -61,8 +61,6 @@ class ThrottledCallers:
     def join(self, callers: list[str]) -> None:
         for caller in callers:
             self._scores[caller] = 0.0
-            if len(self._scores) > MOST_CALLERS:
-                self._scores.popitem(last=False)
 
     def leave(self, caller: str) -> None:
         self._scores.pop(caller, None)

@@ -6,11 +6,11 @@ Decides which callers are judged separately. `proxy.attempts.admission` identifi
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import exp, inf, log
 
+from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.failure_statistics import relative_entropy
 from llm_guard.resilience.retry.budget import RetryBudget
@@ -96,9 +96,9 @@ class Callers:
     failing since then. It is judged with the others again as soon as it fails hardly more than they do.
     """
 
-    _accepted: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    _accepted: BoundedMap[str, float] = field(default_factory=lambda: BoundedMap(MOST_CALLERS))
     """Callers' own keys, by digest, with the instant at which the provider last accepted each."""
-    _records: OrderedDict[str, _Record] = field(default_factory=OrderedDict)
+    _records: BoundedMap[str, _Record] = field(default_factory=lambda: BoundedMap(MOST_CALLERS))
     _together: _Tally = field(default_factory=lambda: _Tally(0.0))
     """Calls of all callers that are judged together, while there is a recent failure."""
     _ok_began_at: float = -inf
@@ -116,8 +116,6 @@ class Callers:
         """Notes that the provider has served a call with this key of a caller's own."""
         self._accepted[key_digest] = now
         self._accepted.move_to_end(key_digest)
-        if len(self._accepted) > MOST_CALLERS:
-            self._accepted.popitem(last=False)
 
     def is_accepted(self, key_digest: str, now: float) -> bool:
         """Returns whether the provider has accepted the key in the last hour. Keys are free to invent: only an accepted
@@ -167,8 +165,6 @@ class Callers:
         if record is None:
             record = self._records[caller] = _Record(_Tally(now))
             self.has_failures = True
-            if len(self._records) > MOST_CALLERS:
-                self._records.popitem(last=False)
         self._records.move_to_end(caller)
         if not record.run:
             record.run_began_at = now

@@ -16,13 +16,13 @@ A cooldown stops every call, so it is narrow, short and verified:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import inf
 
 from llm_guard.outcome import Failure
+from llm_guard.resilience.bounded_map import BoundedMap
 
 CooldownKey = tuple[str, ...]
 
@@ -71,7 +71,7 @@ class _Entry:
     refused: set[str] | None = None
     """Callers that were refused since the last success."""
     accepted_at: float = -inf
-    spent: dict[str, int] | None = None
+    spent: BoundedMap[str, int] | None = None
     """Spent quotas in a row, by model."""
     spent_last: str | None = None
     """The model that reported a spent quota last; None: none since the last success of any model."""
@@ -84,7 +84,7 @@ class Cooldowns:
     """Cooldowns by key. Bounded: the one unused for longest is dropped first."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[CooldownKey, _Entry] = OrderedDict()
+        self._entries = BoundedMap[CooldownKey, _Entry](_CAPACITY)
         self._newest: _Entry | None = None
         """The one used last."""
         self.quiet_from = -inf
@@ -251,9 +251,7 @@ class Cooldowns:
         entry = self._entry(credential)
         is_second_model = entry.spent_last not in (None, model)
         entry.spent_last = model
-        spent = entry.spent = entry.spent or {}
-        if len(spent) >= _MOST_MODELS and model not in spent:  # callers choose the names under a pattern
-            spent.clear()
+        spent = entry.spent = entry.spent or BoundedMap(_MOST_MODELS)
         spent[model] = spent.get(model, 0) + 1
         if spent[model] >= _REFUSALS_IN_A_ROW:
             self._put(self._entry(quota_key(credential, model)), now + CREDENTIAL_S, failure, now, entry.refused)
@@ -278,8 +276,6 @@ class Cooldowns:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry()
-            if len(self._entries) > _CAPACITY:
-                self._entries.popitem(last=False)
         elif entry is not self._newest:
             self._entries.move_to_end(key)
         self._newest = entry

@@ -6,8 +6,9 @@ index.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
+
+from llm_guard.resilience.bounded_map import BoundedMap
 
 MOST_OBJECTS = 20_000
 """Per key: files, batches, vector stores, jobs and the like. The least recently used are dropped first."""
@@ -36,7 +37,8 @@ class ObjectOwners:
     def __init__(self, most_objects: int = MOST_OBJECTS, most_answers: int = MOST_ANSWERS) -> None:
         self._most = {False: most_objects, True: most_answers}
         self._owners: dict[ObjectKey, str] = {}
-        self._recent: dict[tuple[str, bool], OrderedDict[ObjectKey, None]] = {}
+        self._recent: dict[tuple[str, bool], BoundedMap[ObjectKey, None]] = {}
+        """Objects of each client key, least recently used first."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -45,10 +47,10 @@ class ObjectOwners:
         """Adds an entry; returns whether it is new. An object that has an owner keeps it."""
         if entry.key in self._owners:
             return False
-        recent = self._recent.setdefault((entry.owner, entry.is_answer), OrderedDict())
-        if len(recent) >= self._most[entry.is_answer]:
-            oldest, _ = recent.popitem(last=False)
-            del self._owners[oldest]
+        share = (entry.owner, entry.is_answer)
+        recent = self._recent.get(share)
+        if recent is None:
+            recent = self._recent[share] = BoundedMap(self._most[entry.is_answer], self._owners.__delitem__)
         recent[entry.key] = None
         self._owners[entry.key] = entry.owner
         return True

@@ -19,7 +19,7 @@ from llm_guard.clock import Clock
 from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, RouteCacheSize
 from llm_guard.storage.cache.sqlite_cache_file import CacheFile, CacheFileContent
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.io_thread import IoThread
+from llm_guard.worker_thread import WorkerBusy, WorkerThread
 
 _log = structlog.get_logger("llm_guard.storage.cache.sqlite_cache")
 
@@ -44,7 +44,7 @@ class SqliteCache:
         self._file = CacheFile(folder)
         self._clock = clock
         self._max_bytes = max_bytes
-        self._worker = IoThread("cache")
+        self._worker = WorkerThread("cache")
         self._touches: dict[bytes, float] = {}
         """When entries were last used; written with the next entry."""
         self._unwritten = 0
@@ -104,16 +104,14 @@ class SqliteCache:
         if self._is_closed:
             return
         self._is_closed = True
-        closing = asyncio.get_running_loop().run_in_executor(self._worker, self._file.close)
-        await asyncio.wait((closing,), timeout=_CLOSE_S)
-        self._worker.shutdown()
+        await self._worker.close(self._file.close, _CLOSE_S)
 
     @property
     def _is_resting(self) -> bool:
         return self._is_closed or self._clock.now() < self._rests_until
 
     def _begin(self, act: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        asked = asyncio.get_running_loop().run_in_executor(self._worker, self._do, act, *args)
+        asked = self._worker.run(self._do, act, *args)
         asked.add_done_callback(self._note)
         return asked
 
@@ -138,7 +136,7 @@ class SqliteCache:
             return None
         try:
             return asked.result()
-        except StoreError as error:
+        except (StoreError, WorkerBusy) as error:
             self._fail(reason, str(error))
         except Exception as error:  # noqa: BLE001  # the call goes on without the cache
             self._fail(reason, f"{type(error).__name__}: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
@@ -24,6 +24,7 @@ from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.calls.store import StoredCall
 from llm_guard.webhooks.client import WebhookResult
+from llm_guard.worker_thread import WorkerThread
 from tests.chaos.stand import config_text
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.in_memory_store import InMemoryCallStore
@@ -58,10 +59,11 @@ class Provider:
         return [value for call in self.asked for key, value in call.headers if key == name]
 
 
-class AtOnce(Executor):
+class AtOnce(WorkerThread):
     """A stand-in for the store's thread. While it `hangs`, one action is in progress and all others wait behind it."""
 
     def __init__(self) -> None:
+        super().__init__("disk")
         self.hangs = False
         self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
 
@@ -119,7 +121,7 @@ class World:
         self.hook = Hook()
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.deferred = DeferredService(self.config, self.gateway, kept, self.hook.post, self.clock, lambda: 0.5)
-        self.deferred.call_store._worker = self.disk  # type: ignore[assignment]
+        self.deferred.call_store._worker = self.disk
         self.deferred.events.tell = lambda kind, /, **facts: self.told.append((kind, facts))
         self.intake = self.deferred.intake
 

@@ -16,7 +16,7 @@ from llm_guard.storage.cache import sqlite_cache
 from llm_guard.storage.cache.response_store import CachedResponse, cost_of
 from llm_guard.storage.cache.sqlite_cache import REST_S, SqliteCache
 from llm_guard.storage.cache.sqlite_cache_file import FILE, CacheFile
-from llm_guard.storage.io_thread import MOST_WAITING
+from llm_guard.worker_thread import MOST_WAITING
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.waiting import eventually
 

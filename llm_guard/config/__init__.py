@@ -22,7 +22,7 @@ redaction    a config with secrets masked, and the difference between two
 
 from __future__ import annotations
 
-from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat
+from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat, WebhookTarget
 from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.clients import ClientKey
 from llm_guard.config.dry_check import DryCheckResult, try_text
@@ -77,6 +77,7 @@ __all__ = [
     "UpstreamTls",
     "WebhookConfig",
     "WebhookFormat",
+    "WebhookTarget",
     "digest",
     "dotted",
     "encryption_keys",

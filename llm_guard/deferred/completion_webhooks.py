@@ -1,17 +1,15 @@
 """Sends completion webhooks when deferred calls end.
 
-Each is sent until it is delivered, over restarts too, and a webhook that fails delays no other.
+Pending completions are in the store of calls, so that they survive a restart; `webhooks.delivery` sends them.
 `resilience.degradation.deferred` decides which webhook a call has.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -21,32 +19,22 @@ from llm_guard.config import CompletionWebhook, Config
 from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.store_client import AsyncCallStore
 from llm_guard.proxy.http_server.error_responses import KEPT_CALLS
-from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
+from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.storage.calls.store import CallStore, StoredCall, StoreError
-from llm_guard.version import __version__
-from llm_guard.webhooks.signature import SIGNATURE_HEADER, signature
+from llm_guard.webhooks.client import WebhookResult
+from llm_guard.webhooks.delivery import DeliveryPolicy, SendWebhook, WebhookDelivery
+from llm_guard.webhooks.request import WebhookRequest
 
 _log = structlog.get_logger("llm_guard.deferred.completion_webhooks")
 
-_EVERY_S = 5.0
 _MOST = 1000
 """Completions read from the store at once."""
-_RETRY = RetrySettings(base_delay=2.0, max_delay=300.0, jitter="equal", immediate_first=False)
-
-
-class SendResult(Protocol):
-    """Result of one webhook request."""
-
-    @property
-    def is_delivered(self) -> bool: ...
-    @property
-    def problem(self) -> str: ...
-    @property
-    def retry_after_s(self) -> float | None: ...
-
-
-SendCompletion = Callable[[str, Mapping[str, str], bytes, float], Awaitable[SendResult]]
-"""Sends one request: URL, headers, body, and the time in seconds since the epoch. Never raises."""
+_POLICY = DeliveryPolicy(
+    RetrySettings(base_delay=2.0, max_delay=300.0, jitter="equal", immediate_first=False),
+    give_up_after_s=None,  # it is in the store until it is delivered or expires, also over a repair of the receiver
+    rate=None,  # the pace of the calls bounds it
+    look_every_s=5.0,  # calls may end in another process, or while the store fails
+)
 
 
 class CompletionError(msgspec.Struct, frozen=True):
@@ -72,22 +60,14 @@ class Completion(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-@dataclass(slots=True)
-class _Rest:
-    """Backoff state of a webhook that has failed."""
-
-    failures: int = 0
-    until: float = 0.0
-
-
 class CompletionNotifier:
-    """Life cycle: `await run()` until it is cancelled."""
+    """All completion webhooks. Life cycle: `start()`, `adopt` at a reload, `await stop()`."""
 
     def __init__(
         self,
         config: Config,
         call_store: AsyncCallStore,
-        post: SendCompletion,
+        post: SendWebhook,
         counts: DeferredCounters,
         clock: Clock,
         draw: Callable[[], float],
@@ -98,75 +78,115 @@ class CompletionNotifier:
         self._counts = counts
         self._clock = clock
         self._draw = draw
-        self._backoff_state: dict[str, _Rest] = defaultdict(_Rest)
-        self._has_news = asyncio.Event()
+        self._is_running = False
+        self._webhooks: dict[str, CompletionWebhook] = {}
+        self._deliveries: dict[str, WebhookDelivery] = {}
+        """By the webhook's name. One that a reload removes stays, idle: it finishes what is in flight, and if the
+        webhook returns, nothing is sent by two at once."""
         self.adopt(config)
+
+    def start(self) -> None:
+        """Starts sending. Completions that an earlier process left in the store are sent first."""
+        self._is_running = True
+        for delivery in self._deliveries.values():
+            delivery.start()
 
     def adopt(self, config: Config) -> None:
         """Applies the webhooks of a new config. Those that failed before are retried at once."""
         self._webhooks = {webhook.name: webhook for webhook in config.store.webhooks}
-        self._backoff_state.clear()
-        self._has_news.set()
+        for delivery in self._deliveries.values():
+            delivery.end_backoff()
+        for name in self._webhooks.keys() - self._deliveries.keys():
+            delivery = self._deliveries[name] = self._new(name)
+            if self._is_running:
+                delivery.start()
 
     def wake(self) -> None:
         """Sends pending webhooks now, because a call has ended."""
-        self._has_news.set()
+        for delivery in self._deliveries.values():
+            delivery.wake()
 
-    async def run(self) -> None:
-        """Runs one task for each webhook, so that a slow one delays no other."""
-        telling: dict[str, asyncio.Task[None]] = {}
-        try:
-            while True:
-                self._has_news.clear()
-                for name, webhook in self._webhooks.items():
-                    is_busy = name in telling and not telling[name].done()
-                    if not is_busy and self._backoff_state[name].until <= self._clock.now():
-                        telling[name] = asyncio.get_running_loop().create_task(self._tell(webhook), name=f"tell {name}")
-                alarm = self._clock.call_at(self._clock.now() + _EVERY_S, self._has_news.set)
-                await self._has_news.wait()
-                alarm.cancel()
-        finally:
-            for task in telling.values():
-                task.cancel()
-            await asyncio.gather(*telling.values(), return_exceptions=True)
+    async def stop(self) -> None:
+        """Cancels what is in flight: the next process sends it again."""
+        await asyncio.gather(*(delivery.stop(0.0) for delivery in self._deliveries.values()))
 
-    async def _tell(self, webhook: CompletionWebhook) -> None:
-        """Sends all pending completions of one webhook in order, until one is not delivered."""
+    def _new(self, name: str) -> WebhookDelivery:
+        find = partial(self._find, name)
+        pending = StoredCompletions(name, find, self._call_store, self._counts, self._clock)
+        return WebhookDelivery(name, pending, _POLICY, self._post, self._clock, self._draw)
+
+    def _find(self, name: str) -> CompletionWebhook | None:
+        return self._webhooks.get(name)
+
+
+class StoredCompletions:
+    """Pending completions of one webhook, in the store of calls: `webhooks.delivery.PendingDeliveries`."""
+
+    is_drained = True
+    """What is pending stays in the store."""
+
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[], CompletionWebhook | None],
+        call_store: AsyncCallStore,
+        counts: DeferredCounters,
+        clock: Clock,
+    ) -> None:
+        """`find` returns the webhook's present settings, None if the config has it no more."""
+        self._name = name
+        self._find = find
+        self._call_store = call_store
+        self._counts = counts
+        self._clock = clock
+        self._read: deque[StoredCall] = deque()
+        self._is_unsettled = False
+        """The first one was sent, and is not settled."""
+
+    async def next(self) -> WebhookRequest | None:
+        """Builds the request about the oldest pending completion."""
+        webhook = self._find()
+        if webhook is None:
+            self._read.clear()
+            return None
+        if not self._read or self._is_unsettled:  # after a failure the call may be gone, or have another result
+            await self._read_again()
+        if not self._read:
+            return None
+        self._is_unsettled = True
+        said = completion(self._read[0])
+        delivery_id = f"{said.id}-{said.status}"
+        return WebhookRequest(webhook, webhook.url, msgspec.json.encode(said), delivery_id, self._clock.wall())
+
+    def note(self, result: WebhookResult) -> None:
+        self._counts.webhook_requests[self._name, "delivered" if result.is_delivered else "failed"] += 1
+
+    async def settle(self, is_delivered: bool) -> bool:  # noqa: ARG002  # the policy gives none up
+        """Records a delivery in the store, so that it is not repeated."""
+        self._is_unsettled = False
         try:
-            waiting = await self._call_store.do(lambda store: store.unnotified(webhook.name, _MOST))
-            for place, kept in enumerate(waiting):
-                if not await self._has_taken(webhook, kept, len(waiting) - place):
-                    return
+            await self._call_store.run_with_retries(partial(_mark_notified, self._read.popleft()))
         except StoreError as error:
-            _log.warning(
-                "completion webhooks cannot be sent: the store of calls fails", webhook=webhook.name, error=str(error)
-            )
-            return
-        if waiting:
-            self._has_news.set()  # more may be pending than one read returns
-
-    async def _has_taken(self, webhook: CompletionWebhook, kept: StoredCall, waiting: int) -> bool:
-        """Sends one completion, and returns whether it was delivered. Raises StoreError."""
-        rest = self._backoff_state[webhook.name]
-        wall = self._clock.wall()
-        said = completion(kept)
-        content = msgspec.json.encode(said)
-        sent = await self._post(webhook.url, _headers(webhook, said, content, wall), content, wall)
-        self._counts.webhook_requests[webhook.name, "delivered" if sent.is_delivered else "failed"] += 1
-        if not sent.is_delivered:
-            rest.failures += 1
-            rest.until = self._clock.now() + self._wait_s(rest.failures, sent.retry_after_s)
-            if rest.failures == 1:
-                _log.warning("webhook delivery failed", webhook=webhook.name, error=sent.problem, pending=waiting)
+            self._read.clear()
+            self._log_failing_store(error)
             return False
-        rest.failures = 0
-        await self._call_store.run_with_retries(partial(_note_told, kept))
         return True
 
-    def _wait_s(self, failures: int, asked_s: float | None) -> float:
-        return delay_s(
-            _RETRY, retry=failures, kind=None, retry_after_s=asked_s, previous_s=None, u=self._draw()
-        )  # fmt: skip
+    def log_fields(self, will_retry: bool) -> dict[str, object]:  # noqa: ARG002  # it always will
+        return {"pending": len(self._read)}
+
+    async def _read_again(self) -> None:
+        self._read.clear()
+        self._is_unsettled = False
+        try:
+            self._read.extend(await self._call_store.do(lambda store: store.unnotified(self._name, _MOST)))
+        except StoreError as error:
+            self._log_failing_store(error)
+
+    def _log_failing_store(self, error: StoreError) -> None:
+        _log.warning(
+            "completion webhooks cannot be sent: the store of calls fails", webhook=self._name, error=str(error)
+        )
 
 
 def completion(kept: StoredCall) -> Completion:
@@ -188,17 +208,5 @@ def completion(kept: StoredCall) -> Completion:
     )
 
 
-def _note_told(kept: StoredCall, store: CallStore) -> None:
+def _mark_notified(kept: StoredCall, store: CallStore) -> None:
     store.mark_notified(kept.id, kept.state)
-
-
-def _headers(webhook: CompletionWebhook, said: Completion, content: bytes, wall: float) -> dict[str, str]:
-    headers = {
-        **webhook.headers,
-        "content-type": "application/json",
-        "user-agent": f"llm-guard/{__version__}",
-        "x-llm-guard-delivery": f"{said.id}-{said.status}",
-    }
-    if webhook.secret is not None:
-        headers[SIGNATURE_HEADER] = signature(webhook.secret, content, int(wall))
-    return headers

@@ -10,7 +10,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.completion_webhooks import CompletionNotifier, SendCompletion
+from llm_guard.deferred.completion_webhooks import CompletionNotifier
 from llm_guard.deferred.counters import DeferredCounters
 from llm_guard.deferred.credentials import Credentials
 from llm_guard.deferred.deadlines import CallDeadlines
@@ -23,6 +23,7 @@ from llm_guard.deferred.store_client import AsyncCallStore
 from llm_guard.deferred.worker import DeferredWorker
 from llm_guard.proxy.handler import Handler
 from llm_guard.storage.calls.store import CallStore
+from llm_guard.webhooks.delivery import SendWebhook
 
 _log = structlog.get_logger("llm_guard.deferred.service")
 
@@ -39,7 +40,7 @@ class DeferredService:
         config: Config,
         gateway: Handler,
         store: CallStore,
-        post: SendCompletion,
+        post: SendWebhook,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
@@ -83,8 +84,8 @@ class DeferredService:
         self._tasks = [
             _begin(self.runner.run(), "worker"),
             _begin(self._upkeep.run(), "maintenance of stored calls"),
-            _begin(self._notifier.run(), "webhooks of deferred calls"),
         ]
+        self._notifier.start()
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config."""
@@ -105,6 +106,7 @@ class DeferredService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._notifier.stop()
         await self.call_store.close()
 
 

@@ -1,201 +1,198 @@
-"""Delivery to one webhook: queue, retries and statistics.
+"""Delivery engine: sends what is pending for one webhook, in order and with retries.
 
-Losses are counted and logged. `offer` never blocks; a task of its own sends. `webhooks.payloads` has the bodies,
-`webhooks.client` the HTTP.
+Alerts (`webhooks.alert_webhook`) and completions (`deferred.completion_webhooks`) use it. They differ in where pending
+deliveries are kept, in memory or in SQLite, and in their policy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections import deque
+import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
-from msgspec import Struct
 
-from llm_guard.clock import Clock, iso
-from llm_guard.config import WebhookConfig, WebhookFormat
-from llm_guard.resilience.alerts.alert import Severity, rank
+from llm_guard.clock import Clock
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
 from llm_guard.webhooks.client import WebhookResult
-from llm_guard.webhooks.payloads import MOST, Notice, body, headers, url
 from llm_guard.webhooks.rate_limit import SendRate
+from llm_guard.webhooks.request import WebhookRequest
 
 _log = structlog.get_logger("llm_guard.webhooks.delivery")
 
-MOST_WAITING = 500
-GIVE_UP_S = 1800.0
-"""Seconds for which one request is retried; later notices wait behind it."""
-_RETRY = RetrySettings(base_delay=1.0, max_delay=60.0)
+_TIMER_EARLY_S = 0.001
+"""Timers of uvloop may fire up to a millisecond early."""
+_BUG = WebhookResult(False, problem="unexpected error")
 
 SendWebhook = Callable[[str, Mapping[str, str], bytes, float], Awaitable[WebhookResult]]
 """Sends one request: URL, headers, body, and the time in seconds since the epoch."""
 
 
-class WebhookView(Struct, frozen=True):
-    """State of a webhook. Its URL is not shown: Slack's is a secret."""
+@dataclass(frozen=True, slots=True)
+class DeliveryPolicy:
+    """When deliveries of a webhook are sent, and sent again."""
 
-    name: str
-    format: WebhookFormat
-    min_severity: Severity
-    state: Literal["idle", "delivering", "failing"]
-    """idle: nothing is pending, and the last request was delivered or there was none."""
-    waiting: int
-    """Notices not delivered yet."""
-    delivered: int
-    """Notices delivered since the start."""
-    failed: int
-    """Notices given up since the start: rejected, or undelivered for half an hour."""
-    dropped: int
-    """Oldest notices dropped since the start, because too many were pending."""
-    last_delivered: str | None
-    last_problem: str | None
-    last_problem_at: str | None
+    retry: RetrySettings
+    """Backoff between the attempts of one delivery."""
+    give_up_after_s: float | None = None
+    """Seconds, > 0, for which a delivery is retried; one that the receiver rejects is given up at once. None: neither
+    happens."""
+    rate: float | None = None
+    """Requests a second, > 0; None: no limit."""
+    look_every_s: float | None = None
+    """Seconds, > 0, after which pending deliveries are looked up without a `wake`. A retry waits for the next look.
+    None: only `wake` announces deliveries, and a retry waits for its backoff alone."""
 
 
-class Webhook:
-    """Life cycle: `start()`, then `offer` at any time; `await stop()`."""
+class PendingDeliveries(Protocol):
+    """Pending deliveries of one webhook, in order. Implemented by the engine's users."""
+
+    @property
+    def is_drained(self) -> bool:
+        """True if a stop loses no delivery."""
+
+    async def next(self) -> WebhookRequest | None:
+        """Builds the request of the first pending delivery; None if there is none, or they cannot be read. Called again
+        for each attempt."""
+
+    def note(self, result: WebhookResult) -> None:
+        """Counts an attempt."""
+
+    async def settle(self, is_delivered: bool) -> bool:
+        """Removes the delivery of the last request: it was delivered, or given up. Returns False if that could not be
+        recorded; the next attempt then waits for the next look."""
+
+    def log_fields(self, will_retry: bool) -> Mapping[str, object]:
+        """Returns the fields of the log line about a failed attempt, beside the webhook's name and the error."""
+
+
+class WebhookDelivery:
+    """Sends one request at a time, so that a webhook that is slow or fails delays no other.
+
+    Life cycle: `start()`, then `wake()` when there is something to send; `await stop(grace_s)`.
+    """
 
     def __init__(
-        self, config: WebhookConfig, post: SendWebhook, source: str, clock: Clock, draw: Callable[[], float]
+        self,
+        name: str,
+        pending: PendingDeliveries,
+        policy: DeliveryPolicy,
+        post: SendWebhook,
+        clock: Clock,
+        draw: Callable[[], float],
     ) -> None:
-        """`source`: this machine's name. `draw` returns a uniform random number in [0, 1)."""
-        self.config = config
+        """`draw` returns a uniform random number in [0, 1)."""
+        self._name = name
+        self._pending = pending
+        self._policy = policy
         self._post = post
-        self._source = source
         self._clock = clock
         self._draw = draw
-        self._rate = SendRate(config.rate)
-        self._waiting: deque[Notice] = deque()
-        self._sending: list[Notice] = []
-        self._has_work = asyncio.Event()
+        self._rate = None if policy.rate is None else SendRate(policy.rate)
+        self._failures = 0
+        """Failed attempts of the delivery in progress."""
+        self._began_at = -math.inf
+        """Instant of its first attempt."""
+        self._rest_until = -math.inf
+        self._has_news = asyncio.Event()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
-        self._is_failing = False
-        self._delivered = self._failed = self._dropped = 0
-        self._last_delivered_at: float | None = None
-        self._problem: tuple[str, float] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"webhook {self.config.name}")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"webhook {self._name}")
 
-    def offer(self, notice: Notice) -> None:
-        """Queues a notice, if the webhook's settings accept it."""
-        if rank(notice.severity) > rank(self.config.min_severity):
-            return
-        if notice.state == "resolved" and not self.config.send_resolved:
-            return
-        if len(self._waiting) >= MOST_WAITING:
-            self._waiting.popleft()
-            self._dropped += 1
-            if self._dropped == 1 or self._dropped % MOST_WAITING == 0:
-                _log.error(
-                    "alerts dropped: too many are queued for a webhook", webhook=self.config.name, count=self._dropped
-                )
-        self._waiting.append(notice)
-        self._has_work.set()
+    def wake(self) -> None:
+        """Sends what is pending now, unless a backoff or the rate limit delays it."""
+        self._has_news.set()
 
-    def remind(self, notice: Notice) -> None:
-        """Repeats the notice of an alert that still fires, if the format requires that."""
-        if self.config.format == "alertmanager" and not any(queued.id == notice.id for queued in self._waiting):
-            self.offer(notice)
+    def end_backoff(self) -> None:
+        """Sends what is pending now, because the webhook's settings may have changed since it failed."""
+        self._failures, self._rest_until = 0, -math.inf
+        self._has_news.set()
 
-    async def send_at_once(self, notice: Notice) -> WebhookResult:
-        """Sends a test notice once, before all queued ones and regardless of the webhook's filters."""
-        self._rate.take(self._clock.now())
-        sent = await self._send([notice], secrets.token_hex(8))
-        self._note(sent)
-        return sent
+    async def send(self, request: WebhookRequest) -> WebhookResult:
+        """Sends a request once, without waiting for the rate limit; it counts towards it."""
+        if self._rate is not None:
+            self._rate.take(self._clock.now())
+        result = await self._post(request.url, request.headers(), request.content, request.at)
+        self._pending.note(result)
+        return result
 
     async def stop(self, grace_s: float) -> None:
-        """Sends what is queued for up to `grace_s` seconds, and logs the rest."""
-        self._is_closing = True
-        self._has_work.set()
+        """Sends what is pending for up to `grace_s` seconds, then cancels the request in flight."""
         if self._task is None:
             return
-        await asyncio.wait((self._task,), timeout=grace_s)
+        self._is_closing = True
+        if grace_s > 0:
+            self._has_news.set()
+            await asyncio.wait((self._task,), timeout=grace_s)
         self._task.cancel()
         await asyncio.wait((self._task,))
-        if left := self.undelivered():
-            names = sorted({f"{notice.alert} {notice.state}" for notice in left})
-            _log.warning("alerts not delivered", webhook=self.config.name, count=len(left), alerts=names)
-
-    def undelivered(self) -> list[Notice]:
-        return [*self._sending, *self._waiting]
-
-    def view(self) -> WebhookView:
-        waiting = len(self._waiting) + len(self._sending)
-        problem, problem_at = self._problem or (None, None)
-        return WebhookView(
-            self.config.name,
-            self.config.format,
-            self.config.min_severity,
-            "failing" if self._is_failing else "delivering" if waiting else "idle",
-            waiting,
-            self._delivered,
-            self._failed,
-            self._dropped,
-            None if self._last_delivered_at is None else iso(self._last_delivered_at),
-            problem,
-            None if problem_at is None else iso(problem_at),
-        )
 
     async def _run(self) -> None:
-        while self._waiting or not self._is_closing:
-            if not self._waiting:
-                self._has_work.clear()
-                await self._has_work.wait()
-                continue
-            if (wait_s := self._rate.wait_s(self._clock.now())) > 0:
-                await self._clock.sleep(wait_s)
-            count = min(MOST[self.config.format], len(self._waiting))
-            self._sending = [self._waiting.popleft() for _ in range(count)]
-            try:
-                await self._deliver(self._sending)
-            except Exception:  # noqa: BLE001  # a bug must not silence all later alerts
-                self._failed += len(self._sending)
-                _log.exception("unexpected error in a webhook", webhook=self.config.name)
-            self._sending = []
+        while not (self._is_closing and self._pending.is_drained):
+            self._has_news.clear()
+            is_early = self._clock.now() + _TIMER_EARLY_S < self._ready_at()
+            if is_early or not await self._try_deliver():
+                await self._wait()
 
-    async def _deliver(self, notices: list[Notice]) -> None:
-        """Retries until the notices are delivered or rejected, or half an hour has passed."""
-        delivery, give_up_at, retry = secrets.token_hex(8), self._clock.now() + GIVE_UP_S, 0
-        while True:
-            self._rate.take(self._clock.now())
-            sent = await self._send(notices, delivery)
-            if sent.is_delivered:
-                self._delivered += len(notices)
-                self._note(sent)
-                return
-            retry += 1
-            wait_s = delay_s(
-                _RETRY, retry=retry, kind=None, retry_after_s=sent.retry_after_s, previous_s=None, u=self._draw()
-            )
-            is_over = not sent.may_retry or self._clock.now() + wait_s > give_up_at
-            if retry == 1 or is_over:
-                _log.warning(
-                    "webhook delivery failed",
-                    webhook=self.config.name,
-                    error=sent.problem,
-                    alerts=len(notices),
-                    will_retry=not is_over,
-                )
-            self._note(sent)
-            if is_over:
-                self._failed += len(notices)
-                return
-            await self._clock.sleep(max(wait_s, self._rate.wait_s(self._clock.now())))
+    async def _try_deliver(self) -> bool:
+        """Sends the next request. Returns False if the next attempt has to wait."""
+        try:
+            result = await self._attempt()
+        except Exception:  # noqa: BLE001  # a bug must not end all later deliveries
+            _log.exception("unexpected error in a webhook", webhook=self._name)
+            result = _BUG
+        if result is None:
+            return False
+        if result.is_delivered:
+            return await self._settle(is_delivered=True)
+        will_retry = self._try_schedule_retry(result)
+        if result is not _BUG and (self._failures == 1 or not will_retry):
+            fields = self._pending.log_fields(will_retry)
+            _log.warning("webhook delivery failed", webhook=self._name, error=result.problem, **fields)
+        return not will_retry and await self._settle(is_delivered=False)
 
-    async def _send(self, notices: list[Notice], delivery: str) -> WebhookResult:
-        wall = self._clock.wall()
-        content = body(self.config, notices, self._source, wall)
-        return await self._post(url(self.config), headers(self.config, content, delivery, wall), content, wall)
+    async def _attempt(self) -> WebhookResult | None:
+        """Sends the next request; returns None if there is none."""
+        request = await self._pending.next()
+        if request is None:
+            return None
+        if self._failures == 0:
+            self._began_at = self._clock.now()
+        return await self.send(request)
 
-    def _note(self, sent: WebhookResult) -> None:
-        self._is_failing = not sent.is_delivered
-        if sent.is_delivered:
-            self._last_delivered_at = self._clock.wall()
-        else:
-            self._problem = (sent.problem, self._clock.wall())
+    def _try_schedule_retry(self, result: WebhookResult) -> bool:
+        """Sets the instant of the next attempt. Returns False if the delivery is to be given up."""
+        self._failures += 1
+        retry_at = self._clock.now() + delay_s(
+            self._policy.retry, retry=self._failures, kind=None, retry_after_s=result.retry_after_s, previous_s=None,
+            u=self._draw(),
+        )  # fmt: skip
+        give_up_s = self._policy.give_up_after_s
+        if give_up_s is not None and (not result.may_retry or retry_at > self._began_at + give_up_s):
+            return False
+        self._rest_until = retry_at
+        return True
+
+    async def _settle(self, *, is_delivered: bool) -> bool:
+        self._failures = 0
+        return await self._pending.settle(is_delivered)
+
+    def _ready_at(self) -> float:
+        """Returns the instant from which the backoff and the rate limit allow an attempt."""
+        now = self._clock.now()
+        return max(self._rest_until, now + self._rate.wait_s(now) if self._rate is not None else now)
+
+    async def _wait(self) -> None:
+        """Waits for `wake`, or until the next attempt or look is due."""
+        now, look_s = self._clock.now(), self._policy.look_every_s
+        due_at = self._ready_at() if look_s is None else now + look_s
+        alarm = self._clock.call_at(due_at, self._has_news.set) if due_at > now else None
+        try:
+            await self._has_news.wait()
+        finally:
+            if alarm is not None:
+                alarm.cancel()

@@ -15,8 +15,6 @@ import msgspec
 from llm_guard.clock import iso
 from llm_guard.config import WebhookConfig, WebhookFormat
 from llm_guard.resilience.alerts.alert import Severity
-from llm_guard.version import __version__
-from llm_guard.webhooks.signature import SIGNATURE_HEADER, signature
 
 MOST: dict[WebhookFormat, int] = {"generic": 50, "slack": 20, "pagerduty": 1, "alertmanager": 100}
 """Alerts in one request."""
@@ -99,19 +97,6 @@ def url(config: WebhookConfig) -> str:
     if config.format != "alertmanager" or config.url.endswith(path):
         return config.url
     return config.url.rstrip("/") + path
-
-
-def headers(config: WebhookConfig, content: bytes, delivery: str, wall: float) -> dict[str, str]:
-    """Returns the headers, the config's included. `delivery` is the same each time the same body is sent."""
-    ours = {
-        **config.headers,
-        "content-type": "application/json",
-        "user-agent": f"llm-guard/{__version__}",
-        "x-llm-guard-delivery": delivery,
-    }
-    if config.secret is not None:
-        ours[SIGNATURE_HEADER] = signature(config.secret, content, int(wall))
-    return ours
 
 
 def plain(text: str) -> str:

@@ -9,8 +9,8 @@ from secrets import SystemRandom
 
 from llm_guard.clock import Clock
 from llm_guard.config import WebhookConfig
+from llm_guard.webhooks.alert_webhook import Webhook, WebhookView
 from llm_guard.webhooks.client import WebhookClient
-from llm_guard.webhooks.delivery import Webhook, WebhookView
 from llm_guard.webhooks.payloads import Notice
 
 _GRACE_S = 1.0

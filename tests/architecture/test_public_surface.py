@@ -63,11 +63,12 @@ def options(command: click.Command) -> str:
 # response headers
 
 _WRITTEN = re.compile(r'"(x-llm-guard-[a-z-]+|x-should-retry|retry-after(?:-ms)?)"')
+_SENDERS = ("proxy", "deferred", "webhooks")
 
 
 def response_headers() -> Iterator[str]:
-    """Yields the headers that the gateway writes: literal names in its sources."""
-    for path in chain.from_iterable((ROOT / "llm_guard" / each).rglob("*.py") for each in ("proxy", "deferred")):
+    """Yields the headers that the gateway writes, those of webhooks included: literal names in its sources."""
+    for path in chain.from_iterable((ROOT / "llm_guard" / each).rglob("*.py") for each in _SENDERS):
         yield from (found for found in _WRITTEN.findall(path.read_text()) if not found.endswith("-"))
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from llm_guard.clock import SystemClock
 from llm_guard.config import WebhookConfig
+from llm_guard.webhooks.alert_webhook import Webhook
 from llm_guard.webhooks.client import WebhookClient
-from llm_guard.webhooks.delivery import Webhook
 from llm_guard.webhooks.payloads import Notice
 from tests.chaos.wire import ask
 from tests.fakes.waiting import eventually

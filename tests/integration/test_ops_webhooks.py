@@ -15,8 +15,8 @@ import trustme
 
 from llm_guard.config import WebhookConfig
 from llm_guard.webhooks import client as webhook_client
+from llm_guard.webhooks.alert_webhook import Webhook
 from llm_guard.webhooks.client import WebhookClient, WebhookResult
-from llm_guard.webhooks.delivery import Webhook
 from llm_guard.webhooks.payloads import Notice
 from llm_guard.webhooks.signature import signature
 from tests.fakes.clock import SteppedClock

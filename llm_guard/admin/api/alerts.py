@@ -16,7 +16,7 @@ from llm_guard.clock import Clock, iso
 from llm_guard.resilience.alerts.alert import Severity
 from llm_guard.resilience.alerts.rules import RuleName
 from llm_guard.resilience.alerts.silences import EVERY, MOST, Silence
-from llm_guard.webhooks.delivery import WebhookView
+from llm_guard.webhooks.alert_webhook import WebhookView
 from llm_guard.webhooks.payloads import Notice, plain
 from llm_guard.webhooks.queue import Webhooks
 

@@ -49,11 +49,11 @@ class ServerSentEvents:
 class Texts:
     """WebSocket format: one text frame with the same JSON; its `kind` is the type."""
 
-    beat = websocket.frame(websocket.PING)
+    beat = websocket.ping_frame()
     end = websocket.close_frame(websocket.GOING_AWAY, "the gateway is shutting down")
 
     def of(self, message: StreamMessage, position: str) -> bytes:  # noqa: ARG002  # boot and id are in the messages
-        return websocket.frame(websocket.TEXT, as_json(message))
+        return websocket.text_frame(as_json(message))
 
 
 _KINDS: dict[type[Hello | Missed], str] = {Hello: "hello", Missed: "missed"}

@@ -7,8 +7,7 @@ Answers pings and the close frame of the client, and ignores its messages. `admi
 from __future__ import annotations
 
 from llm_guard.admin.events.subscriber import MessageFormat, Subscriber
-from llm_guard.admin.http import websocket
-from llm_guard.admin.http.websocket import ClientFrames, ProtocolError, WebSocketMessage
+from llm_guard.admin.http.websocket import ClientFrames
 from llm_guard.proxy.http_server.response_writer import ResponseConnection
 
 PROTOCOL = "llm-guard.events"
@@ -43,26 +42,23 @@ class EventSocket(Subscriber):
         """Handles bytes from the client."""
         self._unanswered = 0
         if not self._is_closed:
-            try:
-                for message in self._frames.feed(data):
-                    self._hear(message)
-            except ProtocolError as error:
-                self._close(websocket.close_frame(error.code, error.reason))
+            for reply in self._frames.feed(data):
+                if reply.is_close:
+                    self._close(reply.frame)
+                else:
+                    self._pong(reply.frame)
         return False, b""
 
     def feed_eof(self) -> None:
         """Handles the end of the connection."""
         self.end()
 
-    def _hear(self, message: WebSocketMessage) -> None:
-        if message.opcode == websocket.CLOSE:
-            self._close(websocket.answer_to_close(message.payload))
-        elif message.opcode == websocket.PING and not self._is_closed:
-            if self._connection.is_stuck:  # the client pings but does not read: pongs would pile up
-                self.end()
-                self._connection.abort()
-            else:
-                self._connection.push(websocket.frame(websocket.PONG, message.payload))
+    def _pong(self, frame: bytes) -> None:
+        if self._connection.is_stuck:  # the client pings but does not read: pongs would pile up
+            self.end()
+            self._connection.abort()
+        else:
+            self._connection.push(frame)
 
     def _close(self, frame: bytes) -> None:
         if not self._is_closed and not self._connection.is_stuck:

@@ -112,7 +112,7 @@ async def test_many_that_one_webhook_does_not_take_hold_up_no_other(monkeypatch:
         assert [url for url, _, _ in it.hook.got][1:] == ["https://other.example.com/"]
 
 
-async def test_slow_webhook_holds_up_no_other() -> None:
+async def test_slow_webhook_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(**HOOKS) as it:
         told: list[str] = []
 
@@ -121,7 +121,7 @@ async def test_slow_webhook_holds_up_no_other() -> None:
             told.append(url)
             return WebhookResult(True)
 
-        it.deferred._notifier._post = post
+        monkeypatch.setattr(it.hook, "post", post)
         for _ in range(3):
             await it.new_deferred()
         await it.pass_s(1)
@@ -180,3 +180,77 @@ async def test_call_without_a_webhook_is_not_notified() -> None:
         await it.new_deferred()
         await it.pass_s(20)
         assert it.hook.got == []
+
+
+async def test_webhook_that_fails_is_tried_again_at_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(**HOOKS) as it:
+        times: list[float] = []
+        it.hook.sent = REFUSED
+        post = it.hook.post
+
+        async def timed(*request: Any) -> WebhookResult:
+            times.append(it.clock.now() - 1000.0)
+            return await post(*request)
+
+        monkeypatch.setattr(it.hook, "post", timed)
+        await it.new_deferred()
+        await it.pass_s(100)
+        assert times == [0, 5, 10, 20, 35, 60], "the first look after waits of 1.5, 3, 6, 12 and 24 s"
+
+
+async def test_rejected_completion_is_tried_again_because_its_receiver_may_be_repaired() -> None:
+    async with world(**HOOKS) as it:
+        it.hook.sent = WebhookResult(False, problem="answered 404: check its url")
+        kept = await it.new_deferred()
+        await it.pass_s(3600)
+        it.hook.sent = WebhookResult(True)
+        await it.pass_s(300)
+        assert it.now(kept).told == "answered"
+
+
+async def test_call_that_is_deleted_after_a_failure_is_not_notified() -> None:
+    async with world(**HOOKS) as it:
+        it.hook.sent = REFUSED
+        first = await it.new_deferred()
+        await let_run()
+        second = await it.new_deferred()
+        await let_run()
+        del it.store.rows[first.id]
+        it.hook.sent = WebhookResult(True)
+        await it.pass_s(10)
+        assert [said["id"] for said in it.hook.bodies] == [first.id, second.id]
+
+
+async def test_request_in_flight_over_a_reload_is_recorded_and_not_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(**HOOKS) as it:
+        it.hook.sent = WebhookResult(True)
+        post = it.hook.post
+
+        async def slow(*request: Any) -> WebhookResult:
+            await it.clock.sleep(9.0)
+            return await post(*request)
+
+        monkeypatch.setattr(it.hook, "post", slow)
+        kept = await it.new_deferred()
+        await it.pass_s(1)
+        it.deferred.adopt(World(InMemoryCallStore()).config)
+        await it.pass_s(1)
+        it.deferred.adopt(it.config)
+        await it.pass_s(30)
+        assert it.now(kept).told == "answered"
+        assert len(it.hook.got) == 1
+
+
+async def test_store_that_cannot_be_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(**HOOKS) as it:
+        read, failures = it.store.unnotified, iter(range(3))
+
+        def unnotified(webhook: str, limit: int) -> Any:
+            if next(failures, None) is not None:
+                raise StoreError("the disk hangs")
+            return read(webhook, limit)
+
+        monkeypatch.setattr(it.store, "unnotified", unnotified)
+        kept = await it.new_deferred()
+        await it.pass_s(16)
+        assert it.now(kept).told == "answered"

@@ -120,7 +120,11 @@ class World:
         self.disk = AtOnce()
         self.hook = Hook()
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.deferred = DeferredService(self.config, self.gateway, kept, self.hook.post, self.clock, lambda: 0.5)
+
+        async def post(*request: Any) -> WebhookResult:
+            return await self.hook.post(*request)  # a test may replace it
+
+        self.deferred = DeferredService(self.config, self.gateway, kept, post, self.clock, lambda: 0.5)
         self.deferred.call_store._worker = self.disk
         self.deferred.events.tell = lambda kind, /, **facts: self.told.append((kind, facts))
         self.intake = self.deferred.intake
@@ -197,6 +201,7 @@ async def world(
         finally:
             for task in it.deferred._tasks:
                 task.cancel()
+            await it.deferred._notifier.stop()
             for begun in list(it.deferred.runner._begun.values()):
                 if begun.task is not None:
                     begun.task.cancel()

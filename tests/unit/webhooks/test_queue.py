@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import WebhookConfig
+from llm_guard.webhooks.alert_webhook import GIVE_UP_S, MOST_WAITING, Webhook
 from llm_guard.webhooks.client import WebhookClient, WebhookResult
-from llm_guard.webhooks.delivery import GIVE_UP_S, MOST_WAITING, Webhook
 from llm_guard.webhooks.payloads import Notice
 from llm_guard.webhooks.queue import Webhooks
 from tests.fakes.clock import SteppedClock, let_run

@@ -113,7 +113,7 @@ def test_first_event_names_its_kind() -> None:
 
 
 def test_text_is_the_same_json() -> None:
-    assert Texts().of(EVENT, "b007-7") == websocket.frame(websocket.TEXT, as_json(EVENT))
+    assert Texts().of(EVENT, "b007-7") == websocket.text_frame(as_json(EVENT))
 
 
 def test_half_a_surrogate_pair_can_be_sent() -> None:

@@ -6,25 +6,21 @@ from hypothesis import strategies as st
 
 from llm_guard.admin.http.endpoint import Refused
 from llm_guard.admin.http.websocket import (
-    BINARY,
-    CLOSE,
     INVALID_TEXT,
     MAX_BYTES,
-    PING,
     PROTOCOL_ERROR,
-    TEXT,
     TOO_BIG,
     ClientFrames,
-    ProtocolError,
-    WebSocketMessage,
+    WebSocketReply,
     accept,
-    answer_to_close,
     close_frame,
-    frame,
+    ping_frame,
+    text_frame,
 )
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
 
+TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 MASK = b"\x01\x02\x03\xfe"
 UPGRADE = {
     b"host": b"x",
@@ -43,15 +39,21 @@ def sent(opcode: int, payload: bytes = b"", *, first: int = 0x80, mask: bytes = 
     return bytes((first | opcode,)) + length + mask + masked
 
 
-def hear(*pieces: bytes) -> list[WebSocketMessage]:
+def replies(*pieces: bytes) -> list[WebSocketReply]:
     frames = ClientFrames()
-    return [message for piece in pieces for message in frames.feed(piece)]
+    return [reply for piece in pieces for reply in frames.feed(piece)]
+
+
+def pong(payload: bytes) -> WebSocketReply:
+    return WebSocketReply(bytes((0x80 | PONG, len(payload))) + payload)
 
 
 def code(data: bytes) -> int:
-    with pytest.raises(ProtocolError) as caught:
-        hear(data)
-    return caught.value.code
+    """Returns the code with which the connection is closed because of `data`."""
+    (reply,) = replies(data)
+    assert reply.is_close
+    assert reply.frame[0] == 0x80 | CLOSE
+    return int.from_bytes(reply.frame[2:4], "big")
 
 
 # handshake
@@ -98,37 +100,53 @@ def test_request_that_is_no_handshake_is_refused(changed: dict[str, str | None],
 
 @pytest.mark.parametrize(("size", "head"), [(0, 2), (125, 2), (126, 4), (65_535, 4), (65_536, 10)])
 def test_server_frames_are_whole_and_not_masked(size: int, head: int) -> None:
-    data = frame(TEXT, b"a" * size)
+    data = text_frame(b"a" * size)
     assert data[0] == 0x81
     assert data[1] < 128
     assert (len(data), data[head:]) == (head + size, b"a" * size)
+
+
+def test_text_is_sent_as_it_is() -> None:
+    assert text_frame("déjà".encode()) == b"\x81\x06" + "déjà".encode()
+
+
+def test_ping_is_empty() -> None:
+    assert ping_frame() == b"\x89\x00"
 
 
 def test_close_frame_has_code_and_reason() -> None:
     assert close_frame(1001, "bye") == b"\x88\x05\x03\xe9bye"
 
 
+def test_long_reason_is_cut() -> None:
+    assert close_frame(1002, "a" * 200) == b"\x88\x7d\x03\xea" + b"a" * 123
+
+
 # client frames
 
 
-def test_message_is_unmasked() -> None:
-    assert hear(sent(TEXT, "déjà".encode())) == [WebSocketMessage(TEXT, "déjà".encode())]
-    assert hear(sent(BINARY, b"\xff\x00" * 100)) == [WebSocketMessage(BINARY, b"\xff\x00" * 100)]
-    assert hear(sent(PING)) == [WebSocketMessage(PING, b"")]
+def test_ping_is_unmasked_and_answered() -> None:
+    assert replies(sent(PING)) == [pong(b"")]
+    assert replies(sent(PING, b"\xff\x00there?")) == [pong(b"\xff\x00there?")]
 
 
-def test_fragments_are_joined_and_control_frames_pass_between_them() -> None:
+def test_messages_and_pongs_are_ignored() -> None:
+    assert replies(sent(TEXT, "déjà".encode()), sent(BINARY, b"\xff\x00" * 100), sent(PONG, b"p"), sent(TEXT)) == []
+
+
+def test_control_frames_pass_between_fragments() -> None:
     data = sent(TEXT, b"one ", first=0) + sent(PING, b"p") + sent(0, b"two ", first=0) + sent(0, b"three")
-    assert hear(data) == [WebSocketMessage(PING, b"p"), WebSocketMessage(TEXT, b"one two three")]
+    assert replies(data) == [pong(b"p")]
 
 
 @given(st.data())
 def test_network_may_cut_frames_anywhere(data: st.DataObject) -> None:
     payloads = data.draw(st.lists(st.tuples(st.sampled_from([TEXT, PING]), st.text(max_size=40)), max_size=5))
     wire = b"".join(sent(opcode, text.encode()[:120]) for opcode, text in payloads if opcode == PING or text.isascii())
+    wire += data.draw(st.sampled_from([b"", sent(CLOSE, b"\x03\xe8"), sent(3), sent(TEXT, b"a" * (MAX_BYTES + 1))]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=6)))
     pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
-    assert hear(*pieces) == hear(wire)
+    assert replies(*pieces) == replies(wire)
 
 
 @pytest.mark.parametrize(
@@ -143,30 +161,38 @@ def test_network_may_cut_frames_anywhere(data: st.DataObject) -> None:
         (sent(PING, b"a" * 126), PROTOCOL_ERROR),
         (sent(0, b"a"), PROTOCOL_ERROR),
         (sent(TEXT, b"a", first=0) + sent(TEXT, b"b"), PROTOCOL_ERROR),
+        (b"\x81\xfe\x00\x05" + bytes(9), PROTOCOL_ERROR),
         (sent(TEXT, b"\xff"), INVALID_TEXT),
         (sent(TEXT, b"\xc3", first=0) + sent(0, b""), INVALID_TEXT),
         (sent(TEXT, b"a" * (MAX_BYTES + 1)), TOO_BIG),
         (sent(TEXT, b"a" * MAX_BYTES, first=0) + sent(0, b"a"), TOO_BIG),
+        (sent(TEXT, b"a" * MAX_BYTES, first=0) + sent(PONG) + sent(0, b"", first=0) + sent(0, b"a"), TOO_BIG),
         (b"\x81\xff" + (1 << 62).to_bytes(8, "big"), TOO_BIG),
-        (b"\x81\xff" + b"\xff" * 8, TOO_BIG),
+        (b"\x81\xff" + b"\xff" * 8, PROTOCOL_ERROR),
     ],
 )
 def test_protocol_violation_ends_it(data: bytes, expected: int) -> None:
     assert code(data) == expected
 
 
-def test_largest_accepted_message_may_arrive_in_fragments() -> None:
+def test_largest_accepted_message_may_arrive_in_fragments_and_after_another() -> None:
     whole = b"a" * MAX_BYTES
-    assert hear(sent(TEXT, whole)) == [WebSocketMessage(TEXT, whole)]
-    assert hear(sent(TEXT, whole[:-1], first=0) + sent(0, b"a")) == [WebSocketMessage(TEXT, whole)]
+    for message in (sent(TEXT, whole), sent(TEXT, whole[:-1], first=0) + sent(0, b"a")):
+        assert replies(message, message, sent(PING)) == [pong(b"")]
 
 
-def test_text_cut_within_a_character_is_whole_again() -> None:
-    assert hear(sent(TEXT, b"\xc3", first=0) + sent(0, b"\xa9")) == [WebSocketMessage(TEXT, b"\xc3\xa9")]
+def test_text_may_be_cut_within_a_character() -> None:
+    assert replies(sent(TEXT, b"\xc3", first=0) + sent(0, b"\xa9")) == []
 
 
 def test_too_large_a_message_is_refused_before_it_has_arrived() -> None:
     assert code(b"\x81\xfe\xff\xff") == TOO_BIG
+    assert replies(b"\x81\xfe\xff\xff")[0].frame[4:] == b"more than 4096 bytes"
+
+
+def test_head_that_arrives_in_pieces_is_counted_once() -> None:
+    first, second = sent(TEXT, b"a" * 3000, first=0), sent(0, b"a" * 1000)
+    assert replies(first[:4], first[4:], second[:4], second[4:], sent(PING)) == [pong(b"")]
 
 
 # closing
@@ -174,10 +200,14 @@ def test_too_large_a_message_is_refused_before_it_has_arrived() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\x03\xe8", b"\x03\xe9bye", b"\x0f\xa0"])
 def test_close_is_answered_with_its_code(payload: bytes) -> None:
-    assert answer_to_close(payload) == frame(CLOSE, payload[:2])
+    answer = bytes((0x80 | CLOSE, len(payload[:2]))) + payload[:2]
+    assert replies(sent(CLOSE, payload), sent(PING)) == [WebSocketReply(answer, is_close=True)]
 
 
-@pytest.mark.parametrize("payload", [b"\x03", b"\x00\x00", b"\x03\xed", b"\x03\xee", b"\x13\x88", b"\x03\xe8\xff"])
+@pytest.mark.parametrize("payload", [b"\x03", b"\x00\x00", b"\x03\xed", b"\x03\xee", b"\x13\x88"])
 def test_close_with_a_reserved_code_is_against_the_protocol(payload: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        answer_to_close(payload)
+    assert code(sent(CLOSE, payload)) == PROTOCOL_ERROR
+
+
+def test_close_with_a_reason_that_is_no_text_is_against_the_protocol() -> None:
+    assert code(sent(CLOSE, b"\x03\xe8\xff")) == INVALID_TEXT

@@ -270,7 +270,6 @@ class App:
         )
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
-        self.ops.state.is_last_reload_good = False
         self.ops.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
 
     def _serve(self, request: Request, reply: ResponseWriter) -> Awaitable[None]:

@@ -41,14 +41,9 @@ from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, End
 from llm_guard.admin.http.openapi import with_description
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.http.router import Router
+from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.endpoint import Metrics
-from llm_guard.admin.metrics.subsystem_metrics import (
-    cache_metrics,
-    degraded_metrics,
-    engine_metrics,
-    probe_metrics,
-    stored_call_metrics,
-)
+from llm_guard.admin.metrics.subsystem_metrics import SUBSYSTEM_METRICS
 from llm_guard.admin.monitor.monitor import Monitor
 from llm_guard.admin.persistence.operator_state import OperatorState
 from llm_guard.admin.persistence.state_saver import StateSaver
@@ -118,16 +113,9 @@ class ControlPlane:
             config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s,
             lasting,
         )  # fmt: skip
-        others = (
-            *degraded_metrics(running.gateway.degraded),
-            *probe_metrics(running.prober),
-            *engine_metrics(running.engines),
-            *stored_call_metrics(running.deferred.counts),
-            *cache_metrics(running.cache),
-            *self._clients.metrics(),
+        self._metrics = Metrics(
+            running, self._watch, self._health.states, self._alerts.counts, bound(SUBSYSTEM_METRICS, running)
         )
-        self._metrics = Metrics(running, self._watch, self._health.states, self._alerts.counts, others)
-        self.state = self._metrics.state
         self._calls = CallApi(running.gateway, running.clock, config.ops.recent_calls)
         self._logins = LoginApi(lambda: self._site.guard, UsedCodes(folder), running.clock)
         self._site = Router(with_description(self._pages()), self._guard(config), running.clock)
@@ -168,8 +156,6 @@ class ControlPlane:
 
     def follow(self, adopted: Adopted) -> None:
         """Publishes that the gateway runs with a new config."""
-        if adopted.how == "reload":
-            self.state.is_last_reload_good = True
         config = adopted.config
         if (why := BY_ITSELF.get(adopted.by)) is not None:
             source = str(self._running.reloads.path)
@@ -195,7 +181,7 @@ class ControlPlane:
 
     def _new_alerts(self, config: Config) -> Alerts:
         running, rules = self._running, config.ops.alerts
-        lag, reload = lambda: self._watch.lag_s, lambda: self.state.is_last_reload_good
+        lag, reload = lambda: self._watch.lag_s, lambda: not running.reloads.problems
         signals = AlertSignals(
             rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems
         )

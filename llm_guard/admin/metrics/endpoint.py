@@ -15,9 +15,10 @@ from prometheus_client.core import Metric
 
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint
-from llm_guard.admin.metrics.call_metrics import call_metrics
+from llm_guard.admin.metrics.call_metrics import CALL_METRICS
+from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, Family, Format, Histogram, pieces, wanted
-from llm_guard.admin.metrics.state_metrics import AlertCounts, HealthStates, StateMetrics
+from llm_guard.admin.metrics.state_metrics import STATE_METRICS, AlertCounts, HealthStates, StateMetrics
 from llm_guard.admin.monitor.monitor import Monitor
 
 _SHARE = 0.1
@@ -39,7 +40,11 @@ class Metrics:
     ) -> None:
         """`others`: metrics of other subsystems."""
         self.state = StateMetrics(running, watch, health, alerts)
-        self.all: tuple[Family | Histogram, ...] = (*call_metrics(running.counters), *self.state.metrics(), *others)
+        self.all: tuple[Family | Histogram, ...] = (
+            *bound(CALL_METRICS, running.counters),
+            *bound(STATE_METRICS, self.state),
+            *others,
+        )
         """All metrics but those of the process itself."""
         self._process = ProcessCollector(registry=None)
         self._clock = running.clock

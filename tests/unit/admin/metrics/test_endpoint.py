@@ -60,13 +60,14 @@ class Stand:
         self.listeners = [3, 1]
         self.health: dict[str, HealthState] = {}
         self.alerts: dict[tuple[str, str], int] = {}
+        self.reloads = SimpleNamespace(is_rolled_back=False, problems=())
         running = SimpleNamespace(
             gateway=self.gateway,
             counters=counters,
             listeners=lambda: [SimpleNamespace(count=count) for count in self.listeners],
             clock=self.clock,
             dials=lambda origin: {"http://one.test": 4}.get(origin, 0),
-            reloads=SimpleNamespace(is_rolled_back=False),
+            reloads=self.reloads,
         )
         self.watch = Monitor([], self.clock)
         self.metrics = Metrics(
@@ -213,7 +214,7 @@ async def test_credentials_in_cooldown_are_counted_by_upstream_without_deploymen
 async def test_refused_reload_is_shown() -> None:
     stand = Stand()
     assert (await stand.scraped())("config_last_reload_successful") == 1
-    stand.metrics.state.is_last_reload_good = False
+    stand.reloads.problems = ("f.yaml:3: models: is missing",)
     assert (await stand.scraped())("config_last_reload_successful") == 0
 
 

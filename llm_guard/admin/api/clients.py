@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.context import AdminContext
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.counters import ClientCounts
@@ -58,7 +58,7 @@ class ResetClient(Change):
     client: Annotated[str, Meta(min_length=1, max_length=600)]
 
 
-class ClientApi:
+class ClientApi(EndpointGroup):
     """Endpoints of client keys, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, running: AdminContext, changes: Changes) -> None:

@@ -12,7 +12,7 @@ from llm_guard.admin.api.health import WORST_FIRST
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.metrics.declaration import DeclaredFamily, counter, gauge, single
 from llm_guard.admin.metrics.exposition import Row
-from llm_guard.admin.monitor.monitor import Monitor
+from llm_guard.admin.monitor.monitor import LoopLag
 from llm_guard.log import direct_writer
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
@@ -46,10 +46,10 @@ class _Seen:
 class StateMetrics:
     """The values of `STATE_METRICS`; `look` must be exhausted before they are read."""
 
-    def __init__(self, running: AdminContext, watch: Monitor, health: HealthStates, alerts: AlertCounts) -> None:
+    def __init__(self, running: AdminContext, lag: LoopLag, health: HealthStates, alerts: AlertCounts) -> None:
         self.running = running
         self._gateway = running.gateway
-        self.watch = watch
+        self.lag = lag
         self._health = health
         self._alerts = alerts
         self.seen: dict[str, _Seen] = {}
@@ -181,7 +181,7 @@ STATE_METRICS: tuple[DeclaredFamily[StateMetrics], ...] = (
     counter("alerts", "Alerts that fired.", ("alert", "severity"), StateMetrics.alerts_raised),
     gauge(
         "event_loop_lag_seconds", "Longest time that the event loop was blocked, in the last one or two minutes.", (),
-        single(lambda state: state.watch.max_lag_s),
+        single(lambda state: state.lag.max_s),
     ),
     counter("log_lines_dropped", "Log lines dropped because the output was too slow.", (), single(_dropped)),
     gauge(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 from llm_guard.admin.metrics.call_metrics import CALL_METRICS
-from llm_guard.admin.metrics.declaration import bound, counter, gauge, histogram, single
+from llm_guard.admin.metrics.declaration import DeclaredFamily, bound, counter, gauge, histogram, single
 from llm_guard.admin.metrics.exposition import pieces
 from llm_guard.admin.metrics.state_metrics import STATE_METRICS
 from llm_guard.admin.metrics.subsystem_metrics import SUBSYSTEM_METRICS
@@ -17,7 +17,7 @@ class Ovens:
         self.heat = 180.5
 
 
-TABLE = (
+TABLE: tuple[DeclaredFamily[Ovens], ...] = (
     counter("loaves", "Loaves.", ("kind",), lambda ovens: [((kind,), count) for kind, count in ovens.loaves.items()]),
     gauge("heat", "Heat.", (), single(lambda ovens: ovens.heat)),
     histogram("baking", "Time in the oven.", "oven", lambda ovens: [("big", ovens.took)]),

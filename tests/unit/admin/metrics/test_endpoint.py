@@ -13,7 +13,7 @@ from llm_guard.admin.context import AdminContext
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse
 from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
-from llm_guard.admin.monitor.monitor import Monitor
+from llm_guard.admin.monitor.monitor import LoopLag, Monitor
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
@@ -69,10 +69,9 @@ class Stand:
             dials=lambda origin: {"http://one.test": 4}.get(origin, 0),
             reloads=self.reloads,
         )
-        self.watch = Monitor([], self.clock)
-        self.metrics = Metrics(
-            cast("AdminContext", running), self.watch, lambda: self.health.items(), lambda: self.alerts
-        )
+        lag = LoopLag()
+        self.watch = Monitor([], lag, self.clock)
+        self.metrics = Metrics(cast("AdminContext", running), lag, lambda: self.health.items(), lambda: self.alerts)
 
     def deployment(self, label: str) -> Deployment:
         return next(each for each in self.gateway.deployments() if each.label == label)

@@ -50,7 +50,6 @@ from llm_guard.config import Config
 from llm_guard.config_reloader import BY_ITSELF, Adopted
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
-from llm_guard.routing.deployment import Deployment
 from llm_guard.storage.snapshot_file import SnapshotFile, file_name
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.used_login_codes import UsedCodes
@@ -77,7 +76,8 @@ class ControlPlane:
         self._limits = LimitApi(config, running.gateway, self.changes, running.clock)
         self._degraded = DegradedApi(config, running, self.changes, self.journal)
         self._restrictions = Restrictions(config, running, self._history, self._controls, self._limits, self._degraded)
-        running.gateway.table.pool.apply_overrides = self._dress
+        for overrides in (self._controls, self._limits):
+            running.gateway.table.pool.observers.subscribe(overrides.apply_overrides)
         self._health = HealthApi(config, running, self._history, self._controls.holds.view)
         self._letters = DeadLetterApi(config, running.deferred, self.changes, running.clock)
         self._cache = CacheApi(
@@ -177,10 +177,6 @@ class ControlPlane:
         )  # fmt: skip
         file = SnapshotFile(folder, file_name(server.host, server.port))
         return StateSaver(file, operator_state.snapshot, operator_state.restore, running.clock)
-
-    def _dress(self, deployment: Deployment) -> None:
-        self._controls.apply_overrides(deployment)
-        self._limits.apply_overrides(deployment)
 
     def _view(self, label: str) -> DeploymentView | None:
         return self.overview.deployment(label)

@@ -27,7 +27,6 @@ LEFT = {
     "self._gateway.tracer",
     "self._gateway.recorder.on_end",
     "self._degraded.on_turn",
-    "running.gateway.table.pool.apply_overrides",
 }
 """Assignments that are left. The set only shrinks."""
 RECORDS = ("disposition", "line")

@@ -17,10 +17,13 @@ from typing import Any
 
 import structlog
 
+from llm_guard.admin.audit.changes import Changes
+from llm_guard.admin.audit.writer import AuditWriter
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.control_plane import ControlPlane
+from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.events.upstream_events import UpstreamEvents
 from llm_guard.admin.http.operator_token import OperatorToken
-from llm_guard.admin.http.router import is_operators
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, KeyPath, encryption_keys
 from llm_guard.config_files import SERVER, ConfigFiles
@@ -40,6 +43,7 @@ from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import compile_routes
+from llm_guard.storage.audit_log import AuditFile
 from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
 from llm_guard.storage.cache.sqlite_cache import SqliteCache
 from llm_guard.storage.calls.bodies import Bodies
@@ -109,15 +113,20 @@ class App:
             self._clock,
             random,
         )
+        self.journal = EventLog(self._clock)
+        trail = AuditFile(partial(state_folder, self.config.ops.store, os.environ))
+        changes = Changes(AuditWriter(trail, self._clock), self.journal, self._clock)
+        events = UpstreamEvents(changes, self.journal)
         self.prober = Prober(
             lambda subject: new_probe(subject, self._connections),
             self.gateway.deployments,
             table.pool.down,
             self.gateway.end_hints,
+            events.note_probe,
             self._clock,
             self._draw,
         )
-        self.engines = Engines(self.prober, self._clock, self._draw)
+        self.engines = Engines(self.prober, self._clock, self._draw, events.note_engine)
         self.deferred = self._new_deferred()
         self.cache = ResponseCache(self._new_cache_store(), self._clock)
         self.gateway.cache_stage.cache = self.gateway.fallback.cache = self.cache
@@ -137,10 +146,11 @@ class App:
             self.deferred,
             self.engines,
             self.cache,
+            self.journal,
+            changes,
             self.files.problems,
         )
         self.ops = ControlPlane(self.config, running, self.operator_token)
-        self.deferred.events.tell = self.ops.journal.note
 
         rules, ops = self.config.server, self.config.ops
         try:
@@ -186,7 +196,7 @@ class App:
         self.gateway.is_leaving = True
         self.deferred.leave()
         _log.info("draining", running=self.gateway.running)
-        self.ops.journal.note("drain", running=self.gateway.running)
+        self.journal.note("drain", running=self.gateway.running)
         await self._sleep_or_hurry(self.config.server.drain_delay)
         for server, _ in self._listeners[:1]:
             server.close()
@@ -267,16 +277,21 @@ class App:
         self._kept = SqliteCallStore(folder, _new_runner(folder, self.config), _bodies(self.config))
         self._webhook_client = WebhookClient()
         return DeferredService(
-            self.config, self.gateway, self._kept, self._webhook_client.post, self._clock, self._draw
+            self.config,
+            self.gateway,
+            self._kept,
+            self._webhook_client.post,
+            self.journal.note,
+            self._clock,
+            self._draw,
         )
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
-        self.ops.state.is_last_reload_good = False
-        self.ops.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
+        self.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
 
     def _serve(self, request: Request, reply: ResponseWriter) -> Awaitable[None]:
         """Serves a request to the listener that is shared by calls and the admin API."""
-        return self.ops.serve(request, reply) if is_operators(request.path) else self.gateway.serve(request, reply)
+        return self.ops.serve(request, reply) if self.ops.covers(request.path) else self.gateway.serve(request, reply)
 
     async def _listen(self, serve: Serve, host: str, port: int) -> None:
         listener = Listener(serve, listener_settings(self.config), self._clock)

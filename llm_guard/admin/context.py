@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from llm_guard.admin.audit.changes import Changes
+from llm_guard.admin.events.event_log import EventLog
 from llm_guard.clock import Clock
 from llm_guard.config_reloader import ConfigReloader
 from llm_guard.deferred.service import DeferredService
@@ -32,5 +34,7 @@ class AdminContext:
     deferred: DeferredService
     engines: Engines
     cache: ResponseCache
+    journal: EventLog
+    changes: Changes
     file_problems: Callable[[], Mapping[str, str | None]] = dict
     """Problems with keys and certificates in files, by purpose; None: no problem."""

@@ -28,28 +28,19 @@ from llm_guard.admin.api.login import LoginApi
 from llm_guard.admin.api.overview import Others, Overview
 from llm_guard.admin.api.probes import ProbeApi
 from llm_guard.admin.api.restrictions import RestrictionApi
-from llm_guard.admin.audit.changes import Changes
-from llm_guard.admin.audit.writer import AuditWriter
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.dashboard import Dashboard
 from llm_guard.admin.events.breaker_transitions import Transitions
-from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.events.stream import EventStream
 from llm_guard.admin.http.auth import Authenticator
 from llm_guard.admin.http.credentials import credentials_of
-from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint
-from llm_guard.admin.http.openapi import with_description
+from llm_guard.admin.http.endpoint import EndpointGroup
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.http.router import Router
+from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.endpoint import Metrics
-from llm_guard.admin.metrics.subsystem_metrics import (
-    cache_metrics,
-    degraded_metrics,
-    engine_metrics,
-    probe_metrics,
-    stored_call_metrics,
-)
-from llm_guard.admin.monitor.monitor import Monitor
+from llm_guard.admin.metrics.subsystem_metrics import SUBSYSTEM_METRICS
+from llm_guard.admin.monitor.monitor import LoopLag, Monitor
 from llm_guard.admin.persistence.operator_state import OperatorState
 from llm_guard.admin.persistence.state_saver import StateSaver
 from llm_guard.admin.restrictions.restrictions import Restrictions
@@ -59,8 +50,6 @@ from llm_guard.config import Config
 from llm_guard.config_reloader import BY_ITSELF, Adopted
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
-from llm_guard.routing.deployment import Deployment
-from llm_guard.storage.audit_log import AuditFile
 from llm_guard.storage.snapshot_file import SnapshotFile, file_name
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.used_login_codes import UsedCodes
@@ -74,63 +63,55 @@ class ControlPlane:
         """`token` must be prepared for the config, here and before each `adopt`."""
         self._running = running
         self._token = token
-        self.journal = EventLog(running.clock)
+        self.journal, self.changes = running.journal, running.changes
         folder = partial(state_folder, config.ops.store, os.environ)
-        self._trail = AuditWriter(AuditFile(folder), running.clock)
-        self.changes = Changes(self._trail, self.journal, running.clock)
+        self._lag = LoopLag()
         self._traces = Traces(config.ops.traces, running.gateway, running.clock)
-        self._log_levels = LogLevels(config.ops.log, self.changes, running.clock)
+        self._log_levels = LogLevels(config, self.changes, running.clock)
         self._events = EventStream(self.journal, running.clock.now())
-        self._transitions = Transitions(running.gateway.deployments, self.journal)
         self._history = HistoryApi(running.counters, running.clock)
         self._webhooks = Webhooks(config.ops.webhooks, running.clock)
         self._alerts = self._new_alerts(config)
-        looks = [
-            self._transitions.look,
-            self._history.look,
-            self._events.look,
-            self._log_levels.look,
-            self._alerts.look,
-            running.cache.look,
-        ]
         self._controls = DeploymentApi(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitApi(config, running.gateway, self.changes, running.clock)
         self._degraded = DegradedApi(config, running, self.changes, self.journal)
         self._restrictions = Restrictions(config, running, self._history, self._controls, self._limits, self._degraded)
-        running.gateway.table.pool.apply_overrides = self._dress
-        self._keeping = self._new_keeping(folder, config)
-        looks += [self._controls.look, self._limits.look, self._degraded.look, self._restrictions.look]
-        looks += [self._keeping.look] if self._keeping else []
-        self._watch = Monitor(looks, running.clock)
+        for overrides in (self._controls, self._limits):
+            running.gateway.table.pool.observers.subscribe(overrides.apply_overrides)
         self._health = HealthApi(config, running, self._history, self._controls.holds.view)
         self._letters = DeadLetterApi(config, running.deferred, self.changes, running.clock)
         self._cache = CacheApi(
             config, running.cache, running.counters.models, lambda: running.gateway.cache_stage.flights, self.changes
         )
-        self._probes = ProbeApi(running.prober, self.changes, self.journal)
-        self._engines = EngineApi(running.engines, self.changes, self.journal, running.clock)
+        self._probes = ProbeApi(running.prober, self.changes)
+        self._engines = EngineApi(running.engines, self.changes, running.clock)
         self._clients = ClientApi(config, running, self.changes)
         lasting = Others(
             self._degraded.view, self._engines.views, self._probes.views, self._cache.view_if_used,
             self._letters.view_if_used, self._clients.views,
         )  # fmt: skip
         self.overview = Overview(
-            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._watch.max_lag_s,
-            lasting,
-        )  # fmt: skip
-        others = (
-            *degraded_metrics(running.gateway.degraded),
-            *probe_metrics(running.prober),
-            *engine_metrics(running.engines),
-            *stored_call_metrics(running.deferred.counts),
-            *cache_metrics(running.cache),
-            *self._clients.metrics(),
+            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._lag.max_s, lasting
         )
-        self._metrics = Metrics(running, self._watch, self._health.states, self._alerts.counts, others)
-        self.state = self._metrics.state
-        self._calls = CallApi(running.gateway, running.clock, config.ops.recent_calls)
-        self._logins = LoginApi(lambda: self._site.guard, UsedCodes(folder), running.clock)
-        self._site = Router(with_description(self._pages()), self._guard(config), running.clock)
+        self._metrics = Metrics(
+            running, self._lag, self._health.states, self._alerts.counts, bound(SUBSYSTEM_METRICS, running)
+        )
+        self._site = Router(self._groups(config, folder), self._guard(config), running.clock)
+        self._keeping = self._new_keeping(folder, config)
+        self._watch = Monitor(
+            [
+                Transitions(running.gateway.deployments, self.journal).look,
+                *self._site.looks,
+                running.cache.look,
+                *([self._keeping.look] if self._keeping else []),
+            ],
+            self._lag,
+            running.clock,
+        )
+
+    def covers(self, path: str) -> bool:
+        """Returns whether a path belongs to the admin API rather than to the proxy."""
+        return self._site.covers(path)
 
     async def serve(self, request: Request, reply: ResponseWriter) -> None:
         """Serves one request for an admin path."""
@@ -151,25 +132,10 @@ class ControlPlane:
         self._traces.adopt(config.ops.traces)
         if guard.credentials != self._site.guard.credentials:
             self._events.drop_readers()  # readers with a valid token reconnect
-        self._site.guard = guard
-        self._controls.adopt(config)
-        self._limits.adopt(config)
-        self._degraded.adopt(config)
-        self._restrictions.adopt(config)
-        self._calls.adopt(config.ops.recent_calls)
-        self._letters.adopt(config)
-        self._cache.adopt(config)
-        self._clients.adopt(config)
-        self._log_levels.adopt(config.ops.log)
-        self._health.adopt(config)
-        self.overview.adopt(config)
-        self._alerts.adopt(config.ops.alerts)
-        self._webhooks.adopt(config.ops.webhooks, self._alerts.told())
+        self._site.adopt(config, guard)
 
     def follow(self, adopted: Adopted) -> None:
         """Publishes that the gateway runs with a new config."""
-        if adopted.how == "reload":
-            self.state.is_last_reload_good = True
         config = adopted.config
         if (why := BY_ITSELF.get(adopted.by)) is not None:
             source = str(self._running.reloads.path)
@@ -188,14 +154,13 @@ class ControlPlane:
         await self._webhooks.stop()
         if self._keeping is not None:
             await self._keeping.close()
-        self._log_levels.close()
-        self._logins.close()
+        self._site.close()
         await self._traces.stop()
-        await self._trail.close()
+        await self.changes.stop()
 
     def _new_alerts(self, config: Config) -> Alerts:
         running, rules = self._running, config.ops.alerts
-        lag, reload = lambda: self._watch.lag_s, lambda: self.state.is_last_reload_good
+        lag, reload = lambda: self._lag.latest_s, lambda: not running.reloads.problems
         signals = AlertSignals(
             rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems
         )
@@ -213,10 +178,6 @@ class ControlPlane:
         file = SnapshotFile(folder, file_name(server.host, server.port))
         return StateSaver(file, operator_state.snapshot, operator_state.restore, running.clock)
 
-    def _dress(self, deployment: Deployment) -> None:
-        self._controls.apply_overrides(deployment)
-        self._limits.apply_overrides(deployment)
-
     def _view(self, label: str) -> DeploymentView | None:
         return self.overview.deployment(label)
 
@@ -225,36 +186,32 @@ class ControlPlane:
         credentials = credentials_of(config.ops, None if generated is None else generated.token)
         return Authenticator(config.ops, credentials, (config.server.host, config.ops.host))
 
-    def _pages(self) -> list[Endpoint]:
-        return [
-            Endpoint("GET", "/healthz", "Liveness: 200 while the event loop runs.", _alive, media=TEXT, is_open=True),
-            *self._health.pages(),
-            *self._metrics.pages(),
-            *self.overview.pages(),
-            *self._history.pages(),
-            *self._events.pages(),
-            *self._calls.pages(),
-            *ExplainApi(self._running.gateway, self._running.clock).pages(),
-            *self._log_levels.pages(),
-            *AlertApi(self._alerts, self._webhooks, self.changes, self._running.clock).pages(),
-            *self._controls.pages(),
-            *self._limits.pages(),
-            *RestrictionApi(
-                self._restrictions, self._controls, self._running.gateway, self.changes, self._running.clock
-            ).pages(),
-            *self._degraded.pages(),
-            *self._probes.pages(),
-            *self._engines.pages(),
-            *AdmissionApi(self._running.gateway, self._running.engines, self.changes, self._running.clock).pages(),
-            *self._letters.pages(),
-            *self._cache.pages(),
-            *self._clients.pages(),
-            *ConfigApi(self._running.reloads, self.changes).pages(),
-            *self.changes.pages(),
-            *Dashboard().pages(),
-            *self._logins.pages(),
-        ]
-
-
-async def _alive(_asked: AdminRequest) -> AdminResponse:
-    return AdminResponse(b"ok\n", TEXT)
+    def _groups(self, config: Config, folder: Callable[[], Path]) -> tuple[EndpointGroup, ...]:
+        """Returns all endpoints except those that describe them, in the order of the description. A new endpoint needs
+        its class and a line here."""
+        running, changes, clock = self._running, self.changes, self._running.clock
+        return (
+            self._health,
+            self._metrics,
+            self.overview,
+            self._history,
+            self._events,
+            CallApi(config, running.gateway, clock),
+            ExplainApi(running.gateway, clock),
+            self._log_levels,
+            AlertApi(self._alerts, self._webhooks, changes, clock),
+            self._controls,
+            self._limits,
+            RestrictionApi(self._restrictions, self._controls, running.gateway, changes, clock),
+            self._degraded,
+            self._probes,
+            self._engines,
+            AdmissionApi(running.gateway, running.engines, changes, clock),
+            self._letters,
+            self._cache,
+            self._clients,
+            ConfigApi(running.reloads, changes),
+            changes,
+            Dashboard(),
+            LoginApi(lambda: self._site.guard, UsedCodes(folder), clock),
+        )

@@ -16,10 +16,10 @@ class PublishEvent(Protocol):
 
 
 class AggregatedEvents:
-    """Aggregates events. `tell` is set by the admin API; until then events are dropped."""
+    """Aggregates events, and passes them to `publish`."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.tell: PublishEvent = _to_nobody
+    def __init__(self, publish: PublishEvent, clock: Clock) -> None:
+        self._publish = publish
         self._clock = clock
         self._untold: dict[tuple[str, str], int] = {}
         self._told_at: dict[tuple[str, str], float] = {}
@@ -41,8 +41,4 @@ class AggregatedEvents:
 
     def _tell(self, key: tuple[str, str]) -> None:
         self._told_at[key] = self._clock.now()
-        self.tell(key[0], event=key[1], count=self._untold.pop(key))
-
-
-def _to_nobody(kind: str, /, **facts: str | float | bool | None) -> None:
-    """Drops the event."""
+        self._publish(key[0], event=key[1], count=self._untold.pop(key))

@@ -17,7 +17,7 @@ from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.execution import DeferredExecutor
 from llm_guard.deferred.intake import CallIntake
 from llm_guard.deferred.maintenance import StoreMaintenance
-from llm_guard.deferred.operator_events import AggregatedEvents
+from llm_guard.deferred.operator_events import AggregatedEvents, PublishEvent
 from llm_guard.deferred.status_api import StatusApi
 from llm_guard.deferred.store_client import AsyncCallStore
 from llm_guard.deferred.worker import DeferredWorker
@@ -41,12 +41,13 @@ class DeferredService:
         gateway: Handler,
         store: CallStore,
         post: SendWebhook,
+        publish: PublishEvent,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
-        """`draw` returns a uniform random number in [0, 1)."""
+        """`publish` records events for operators; `draw` returns a uniform random number in [0, 1)."""
         self.counts = DeferredCounters()
-        self.events = AggregatedEvents(clock)
+        self.events = AggregatedEvents(publish, clock)
         self.call_store = AsyncCallStore(store, clock)
         credentials, terms = Credentials(), CallDeadlines(clock)
         self._executor = DeferredExecutor(gateway, credentials, terms, clock, draw)

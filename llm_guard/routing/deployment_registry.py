@@ -17,10 +17,25 @@ from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
 from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, Upstream
 
-ApplyOverrides = Callable[[Deployment], None]
-
 _Identity = tuple[str, str, str | None]
 _Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
+
+
+class DeploymentObservers:
+    """Functions that get each deployment that is created or carried over. They outlive the registries, which a reload
+    replaces."""
+
+    def __init__(self) -> None:
+        self._observers: list[Callable[[Deployment], None]] = []
+
+    def subscribe(self, observe: Callable[[Deployment], None]) -> None:
+        """Calls `observe` from now on, before a call can reach the deployment; it must not raise."""
+        self._observers.append(observe)
+
+    def notify(self, deployment: Deployment) -> None:
+        """Passes a deployment to all functions, in the order of their subscription."""
+        for observe in self._observers:
+            observe(deployment)
 
 
 class DeploymentRegistry:
@@ -48,8 +63,7 @@ class DeploymentRegistry:
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
         self.down: FailingDeployments = previous.down if previous else FailingDeployments()
         """Deployments that fail their probes and are tried last."""
-        self.apply_overrides: ApplyOverrides = previous.apply_overrides if previous else _as_it_is
-        """Applies the operator overrides of a label to each deployment that is created or carried over."""
+        self.observers: DeploymentObservers = previous.observers if previous else DeploymentObservers()
         self._hosts: dict[tuple[str, str], Breaker] = {}
         self._previous: dict[_Identity, list[Deployment]] = {}
         for deployment in before:
@@ -121,7 +135,7 @@ class DeploymentRegistry:
         deployment.host.settings = self._host
         deployment.adopt(rules.breaker, rules.retry.budget)
         deployment.gates.adopt(rules.capacity)
-        self.apply_overrides(deployment)
+        self.observers.notify(deployment)
 
     def _do(self, act: Callable[[], None]) -> None:
         if self._waiting is None:
@@ -140,7 +154,3 @@ def _follow(budget: RetryBudget, settings: BudgetSettings) -> None:
 
 def _follow_hedging(budget: HedgeBudget, settings: HedgeSettings) -> None:
     budget.settings = settings
-
-
-def _as_it_is(_deployment: Deployment) -> None:
-    """Applies nothing: there are no operator overrides yet."""

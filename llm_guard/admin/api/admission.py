@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, answer
 from llm_guard.clock import Clock
 from llm_guard.dialects import DIALECTS
 from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
@@ -76,7 +76,7 @@ class Admission(Struct, frozen=True):
     """Standby engine that this request has started."""
 
 
-class AdmissionApi:
+class AdmissionApi(EndpointGroup):
     """Endpoint of the check, against the current routes and engines."""
 
     def __init__(self, gateway: Handler, engines: Engines, changes: Changes, clock: Clock) -> None:

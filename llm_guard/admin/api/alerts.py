@@ -11,8 +11,9 @@ from msgspec import Meta, Struct, field
 from llm_guard.admin.alerting.alerts import Alerts, RaisedAlert
 from llm_guard.admin.api.parameters import Duration, seconds_of
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.clock import Clock, iso
+from llm_guard.config import Config
 from llm_guard.resilience.alerts.alert import Severity
 from llm_guard.resilience.alerts.rules import RuleName
 from llm_guard.resilience.alerts.silences import EVERY, MOST, Silence
@@ -99,7 +100,7 @@ class WebhookTestResult(Struct, frozen=True):
     problem: str | None
 
 
-class AlertApi:
+class AlertApi(EndpointGroup):
     """Endpoints of alerts. A silence only suppresses notices; it changes nothing about the alert itself."""
 
     def __init__(self, alerts: Alerts, webhooks: Webhooks, changes: Changes, clock: Clock) -> None:
@@ -107,6 +108,14 @@ class AlertApi:
         self._webhooks = webhooks
         self._changes = changes
         self._clock = clock
+
+    def adopt(self, config: Config) -> None:
+        """Applies new rules and webhooks. A new webhook gets the notices of alerts that fire."""
+        self._alerts.adopt(config.ops.alerts)
+        self._webhooks.adopt(config.ops.webhooks, self._alerts.told())
+
+    def look(self, now: float) -> None:
+        self._alerts.look(now)
 
     def pages(self) -> list[Endpoint]:
         silences, path = Changed[list[SilenceView]], "/admin/alerts"

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.admin.schemas.subsystems import CacheView, RouteCache
 from llm_guard.config import Config
 from llm_guard.proxy.cache.response_cache import ResponseCache
@@ -37,7 +37,7 @@ class Purged(Struct, frozen=True):
     """Number of purged responses."""
 
 
-class CacheApi:
+class CacheApi(EndpointGroup):
     """Endpoints of the cache, under the current config; a reload replaces it."""
 
     def __init__(

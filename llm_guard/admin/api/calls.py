@@ -11,9 +11,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused
 from llm_guard.clock import Clock
-from llm_guard.config import RecentCallsSettings
+from llm_guard.config import Config
 from llm_guard.log import to_line
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.handler import Handler
@@ -48,17 +48,19 @@ class CallsView(Struct, frozen=True):
     """Calls that run now."""
 
 
-class CallApi:
+class CallApi(EndpointGroup):
     """Endpoints of recent calls; a reload changes how many are kept."""
 
-    def __init__(self, gateway: Handler, clock: Clock, settings: RecentCallsSettings) -> None:
+    def __init__(self, config: Config, gateway: Handler, clock: Clock) -> None:
         self._gateway = gateway
         self._clock = clock
         self._timelines = gateway.recorder.timelines
-        self.adopt(settings)
+        self.adopt(config)
 
-    def adopt(self, settings: RecentCallsSettings) -> None:
-        self._timelines.limit(settings.calls, settings.memory)
+    def adopt(self, config: Config) -> None:
+        """Limits how many calls are kept."""
+        kept = config.ops.recent_calls
+        self._timelines.limit(kept.calls, kept.memory)
 
     def pages(self) -> list[Endpoint]:
         return [

@@ -12,8 +12,7 @@ from msgspec import Meta, Struct
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.context import AdminContext
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
-from llm_guard.admin.metrics.exposition import Family, Row
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.counters import ClientCounts
@@ -59,7 +58,7 @@ class ResetClient(Change):
     client: Annotated[str, Meta(min_length=1, max_length=600)]
 
 
-class ClientApi:
+class ClientApi(EndpointGroup):
     """Endpoints of client keys, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, running: AdminContext, changes: Changes) -> None:
@@ -84,28 +83,6 @@ class ClientApi:
     def views(self) -> list[ClientView]:
         """Returns all keys, in the order of the config."""
         return [self._view(name) for name in self._keys]
-
-    def metrics(self) -> tuple[Family, ...]:
-        """Returns the metrics of the limits; those of calls and tokens are in `admin.metrics.call_metrics`."""
-
-        def refusals() -> list[Row]:
-            return [(of, count) for of, count in self._quotas.refusals.items()]
-
-        def left() -> list[Row]:
-            now, wall = self._clock.now(), self._clock.wall()
-            return [
-                ((name, limit.limit), limit.left)
-                for name, limits in self._quotas.by_name.items()
-                for limit in limits.left(now, wall)
-            ]
-
-        labels = ("client", "limit")
-        return (
-            Family("llm_guard_client_refusals", "counter", "Calls refused by a client key's limit.", labels, refusals),
-            Family(
-                "llm_guard_client_limit_remaining", "gauge", "Remaining amount of a client key's limit.", labels, left
-            ),
-        )
 
     async def _give(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self.views())

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.clock import iso
 from llm_guard.config import ConfigError, ConfigProblem, KeyChange, shown
 from llm_guard.config_reloader import Adopted, AdoptionCause, ConfigReloader, NothingToDo
@@ -89,7 +89,7 @@ class ConfigHistory(Struct, frozen=True):
     """Config that a rollback would apply; null: there is none."""
 
 
-class ConfigApi:
+class ConfigApi(EndpointGroup):
     """Endpoints of the config. Texts are parsed outside the event loop."""
 
     def __init__(self, reloads: ConfigReloader, changes: Changes) -> None:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.admin.schemas.dead_letters import DeadLetterDetail, DeadLetterView, dead_letter_detail, dead_letter_view
 from llm_guard.admin.schemas.subsystems import StoredCallsView
 from llm_guard.clock import Clock, iso
@@ -100,7 +100,7 @@ class SelectionResult(Struct, frozen=True):
 _Found = TypeVar("_Found")
 
 
-class DeadLetterApi:
+class DeadLetterApi(EndpointGroup):
     """Endpoints of stored calls, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, deferred: DeferredService, changes: Changes, clock: Clock) -> None:

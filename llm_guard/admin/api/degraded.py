@@ -15,7 +15,7 @@ from llm_guard.admin.api.parameters import Duration, check_known, optional_secon
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.events.event_log import EventLog
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView, RouteModeView
 from llm_guard.clock import iso
 from llm_guard.config import Config
@@ -54,7 +54,7 @@ class ModeOverride:
     """Monotonic instant at which it ends by itself."""
 
 
-class DegradedApi:
+class DegradedApi(EndpointGroup):
     """Endpoints of degraded modes, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, running: AdminContext, changes: Changes, journal: EventLog) -> None:

@@ -13,7 +13,7 @@ from msgspec import Meta, field
 
 from llm_guard.admin.api.parameters import Duration, check_known, labels_of, left_alone, optional_seconds_of
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused
 from llm_guard.admin.overrides.breaker_overrides import BreakerOverride, BreakerOverrides, BreakerSelector, ForcedState
 from llm_guard.admin.overrides.maintenance_holds import MaintenanceHolds
 from llm_guard.admin.schemas.models import DeploymentView
@@ -70,7 +70,7 @@ class CordonDeployment(UncordonDeployment):
     for_: Duration = field(name="for")
 
 
-class DeploymentApi:
+class DeploymentApi(EndpointGroup):
     """Endpoints of the actions, against the current config; a reload replaces it."""
 
     def __init__(

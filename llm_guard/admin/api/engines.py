@@ -1,4 +1,4 @@
-"""/admin/engines: state of engines, and starting, stopping and restarting them. Records what happens to an engine."""
+"""/admin/engines: state of engines, and starting, stopping and restarting them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,14 @@ from msgspec import Meta
 
 from llm_guard.admin.api.parameters import unknown
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.events.event_log import EventLog
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, answer
 from llm_guard.admin.schemas.subsystems import EngineView
 from llm_guard.clock import Clock, iso
-from llm_guard.resilience.health.engine_state import EngineEvent
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.engines.supervisor import EngineReport, Supervisor
 
 _OUTPUT = 20
 """Lines of output that are shown."""
-_BY_ITSELF = frozenset({
-    "health_failed", "auto_restart", "auto_restart_failed", "auto_restart_success", "auto_restart_gave_up",
-    "auto_restart_postponed", "came_back", "restart_failed", "restart_success", "stop_failed",
-})  # fmt: skip
-"""Automatic operations, and results of operations. Operators' requests are in the audit trail already."""
 
 
 class ChangeEngine(Change):
@@ -32,15 +25,13 @@ class ChangeEngine(Change):
     engine: Annotated[str, Meta(min_length=1, max_length=64, description="Name, as in /admin/engines.")]
 
 
-class EngineApi:
+class EngineApi(EndpointGroup):
     """Endpoints of engines; the engines follow the current config."""
 
-    def __init__(self, engines: Engines, changes: Changes, journal: EventLog, clock: Clock) -> None:
+    def __init__(self, engines: Engines, changes: Changes, clock: Clock) -> None:
         self._engines = engines
         self._changes = changes
-        self._journal = journal
         self._clock = clock
-        engines.tell = self._tell
 
     def pages(self) -> list[Endpoint]:
         return [
@@ -107,14 +98,6 @@ class EngineApi:
             config.provision,
             list(seen.output[-_OUTPUT:]),
         )
-
-    def _tell(self, engine: str, turn: EngineEvent) -> None:
-        state = "gave_up" if turn.after == "failed" else turn.after  # the alert matches this value
-        reason = turn.why or None
-        self._journal.note("engine", engine=engine, state=state, event=turn.what, reason=reason, attempt=turn.attempt)
-        if turn.what in _BY_ITSELF:
-            detail = {"before": turn.before, "after": turn.after, "attempt": turn.attempt}
-            self._changes.note("engines", turn.what, engine, turn.why or "it is running", detail)
 
 
 def _page(path: str, summary: str, give: Callable[[AdminRequest], Awaitable[AdminResponse]]) -> Endpoint:

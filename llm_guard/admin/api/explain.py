@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
 from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
@@ -121,7 +121,7 @@ class Explanation(Struct, frozen=True):
     deployments: list[DeploymentOutlook]
 
 
-class ExplainApi:
+class ExplainApi(EndpointGroup):
     """Endpoint of the prediction, from the current routes and their state."""
 
     def __init__(self, gateway: Handler, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Health of deployments and of the gateway as a whole: /admin/health, and the details of /readyz.
+"""Health of deployments and of the gateway as a whole: /admin/health, the details of /readyz, and /healthz.
 
 Gathers the signals; `resilience.health.status` evaluates them.
 """
@@ -13,7 +13,7 @@ from llm_guard.admin.api.history import HistoryApi
 from llm_guard.admin.api.parameters import left_alone
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.http.cooperative import CooperativePauses
-from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint, answer
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.schemas.models import Counted, HealthSummary, HoldView
 from llm_guard.config import Config, is_pattern
 from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
@@ -45,7 +45,7 @@ Group = Sequence[Deployment]
 """Deployments with one label: each name under a pattern has a breaker of its own."""
 
 
-class HealthApi:
+class HealthApi(EndpointGroup):
     """Evaluates the health when it is requested."""
 
     def __init__(self, config: Config, running: AdminContext, history: HistoryApi, holds: HoldLookup) -> None:
@@ -67,9 +67,10 @@ class HealthApi:
 
     def pages(self) -> list[Endpoint]:
         return [
+            Endpoint("GET", "/healthz", "Liveness: 200 while the event loop runs.", _alive, media=TEXT, is_open=True),
             Endpoint(
                 "GET", "/readyz", "Readiness: 503 during shutdown. With a token: reasons.", self._ready,
-                media=TEXT, is_open=True, says_more=True,
+                media=TEXT, is_open=True, says_more=True, other_statuses={503: "The gateway is shutting down."},
             ),
             Endpoint("GET", "/admin/health", "Returns the health of all deployments.", self._give, gives=HealthSummary),
         ]  # fmt: skip
@@ -240,3 +241,7 @@ def _of_quota(deployment: Deployment, credential: CooldownKey) -> CooldownKey:
 
 def _of_itself(deployment: Deployment, credential: CooldownKey) -> CooldownKey:
     return ("deployment", *credential[1:], deployment.model or "")
+
+
+async def _alive(_asked: AdminRequest) -> AdminResponse:
+    return AdminResponse(b"ok\n", TEXT)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.monitor import rates as tally
 from llm_guard.admin.monitor.rates import NOTHING, CallTally
 from llm_guard.admin.schemas.models import HistoryView, Series
@@ -53,7 +53,7 @@ class _Counted:
     deployments: Mapping[str, CallTally]
 
 
-class HistoryApi:
+class HistoryApi(EndpointGroup):
     """Takes snapshots of the counters in `look`, and answers queries about them."""
 
     def __init__(self, counters: CallCounters, clock: Clock) -> None:

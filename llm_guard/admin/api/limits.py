@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from llm_guard.admin.api.deployments import Label
 from llm_guard.admin.api.parameters import check_known, labels_of
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
@@ -89,7 +89,7 @@ _BUDGET = {
 _CAPACITY = {"concurrency": _Way("concurrency", parse_concurrency), "max_queue": _Way("max_queue", parse_count)}
 
 
-class LimitApi:
+class LimitApi(EndpointGroup):
     """Limits by label. Each name under a pattern has limits of its own; they are changed together."""
 
     def __init__(self, config: Config, gateway: Handler, changes: Changes, clock: Clock) -> None:

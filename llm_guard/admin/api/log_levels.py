@@ -13,9 +13,9 @@ from msgspec import Meta, Struct, field
 
 from llm_guard.admin.api.parameters import Duration, optional_seconds_of
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.clock import Clock, iso
-from llm_guard.config import LogSettings
+from llm_guard.config import Config
 from llm_guard.log import LEVELS, LevelName, is_logger
 
 _MOST_OVERRIDES = 100
@@ -50,18 +50,18 @@ class _Override:
     reason: str
 
 
-class LogLevels:
+class LogLevels(EndpointGroup):
     """Levels of the config, with operators' overrides. `look` must be called periodically."""
 
-    def __init__(self, settings: LogSettings, changes: Changes, clock: Clock) -> None:
+    def __init__(self, config: Config, changes: Changes, clock: Clock) -> None:
         self._changes = changes
         self._clock = clock
         self._ends: dict[str, _Override] = {}
-        self.adopt(settings)
+        self.adopt(config)
 
-    def adopt(self, settings: LogSettings) -> None:
+    def adopt(self, config: Config) -> None:
         """Applies the config's levels; overrides remain."""
-        LEVELS.adopt(settings.level, settings.levels)
+        LEVELS.adopt(config.ops.log.level, config.ops.log.levels)
 
     def look(self, now: float) -> None:
         """Ends expired overrides."""

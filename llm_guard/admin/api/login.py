@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from llm_guard.admin.http.auth import Authenticator, WrongToken, cookies_in
 from llm_guard.admin.http.credentials import COOKIE_S, Credential, Role
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.clock import Clock
 from llm_guard.storage.used_login_codes import UsedCodes
 from llm_guard.worker_thread import WorkerThread, wait_at_most
@@ -43,7 +43,7 @@ class Session(Struct, frozen=True):
     """Several people may have the token; each change can name the operator (x-llm-guard-operator)."""
 
 
-class LoginApi:
+class LoginApi(EndpointGroup):
     """Endpoints of login, logout and session. `guard` returns the current guard."""
 
     def __init__(self, guard: Callable[[], Authenticator], used: UsedCodes, clock: Clock) -> None:

@@ -17,7 +17,7 @@ from llm_guard.admin.api.health import Group, HealthApi, worst
 from llm_guard.admin.api.history import HistoryApi, LastMinuteCounts
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.http.cooperative import CooperativePauses
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.monitor import rates
 from llm_guard.admin.monitor.rates import CallTally
 from llm_guard.admin.schemas.models import (
@@ -58,7 +58,7 @@ class Others:
     clients: Callable[[], list[ClientView]]
 
 
-class Overview:
+class Overview(EndpointGroup):
     """Builds each view when it is requested."""
 
     def __init__(

@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from llm_guard.admin.api.parameters import check_known
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.events.event_log import EventLog
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, answer
 from llm_guard.admin.schemas.subsystems import ProbedView
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.upstreams.probes.prober import Prober
@@ -23,15 +22,13 @@ class ProbeNow(Change):
     upstream: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
-class ProbeApi:
+class ProbeApi(EndpointGroup):
     """Endpoints of probes; the prober follows the current config."""
 
-    def __init__(self, prober: Prober, changes: Changes, journal: EventLog) -> None:
+    def __init__(self, prober: Prober, changes: Changes) -> None:
         self._prober = prober
         self._changes = changes
-        self._journal = journal
         self._timestamps = Timestamps()
-        prober.on_change = self._tell
 
     def pages(self) -> list[Endpoint]:
         return [
@@ -84,8 +81,3 @@ class ProbeApi:
 
     def _iso(self, wall: float | None) -> str | None:
         return None if wall is None else self._timestamps.of(wall)
-
-    def _tell(self, view: ProbeView) -> None:
-        self._journal.note(
-            "probe", upstream=view.upstream, deployment=view.deployment, state=view.state, reason=view.why
-        )

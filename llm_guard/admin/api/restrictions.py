@@ -13,12 +13,13 @@ from msgspec import Meta
 
 from llm_guard.admin.api.deployments import Breakers, DeploymentApi
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.admin.overrides.breaker_overrides import BreakerSelector
 from llm_guard.admin.restrictions.deployments import RESET, concerned_by, is_ramping
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.restrictions import Resettable, Restriction
 from llm_guard.clock import Clock
+from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
@@ -37,7 +38,7 @@ class ResetDeployment(Breakers):
     """Kinds to reset; null: all. An upstream has host_breaker and credential_cooldown."""
 
 
-class RestrictionApi:
+class RestrictionApi(EndpointGroup):
     """Endpoints that list and reset restrictions."""
 
     def __init__(
@@ -48,6 +49,12 @@ class RestrictionApi:
         self._gateway = gateway
         self._changes = changes
         self._clock = clock
+
+    def adopt(self, config: Config) -> None:
+        self._restrictions.adopt(config)
+
+    def look(self, now: float) -> None:
+        self._restrictions.look(now)
 
     def pages(self) -> list[Endpoint]:
         summary = "Lists what refuses or delays calls now: cause, start, end, and the request that lifts it."

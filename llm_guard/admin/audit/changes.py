@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from llm_guard.admin.audit.writer import AuditWriter, WriteResult
 from llm_guard.admin.events.event_log import EventLog
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused, answer
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.clock import Clock, iso
 from llm_guard.storage.audit_log import Entry
 
@@ -57,7 +57,7 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Only entries with a lower id."""
 
 
-class Changes:
+class Changes(EndpointGroup):
     """Carries out changes: `make` those of operators, `note` those that follow from them later."""
 
     def __init__(self, trail: AuditWriter, journal: EventLog, clock: Clock) -> None:
@@ -103,6 +103,10 @@ class Changes:
                 instance=self._instance,
             )
         )
+
+    async def stop(self) -> None:
+        """Writes what is left to the audit trail."""
+        await self._trail.close()
 
     def pages(self) -> list[Endpoint]:
         summary = "Returns the changes with actor and reason, newest first. id null: not written to the disk."

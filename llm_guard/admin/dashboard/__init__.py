@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused
 
 _HERE = Path(__file__).parent
 _TEXTS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -23,7 +23,7 @@ _CONTENT_POLICY = (
 )
 
 
-class Dashboard:
+class Dashboard(EndpointGroup):
     """The files, read once. Raises OSError if the installation lacks them."""
 
     def __init__(self) -> None:

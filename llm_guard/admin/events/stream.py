@@ -18,7 +18,7 @@ from llm_guard.admin.events.event_log import EventLog, OperatorEvent
 from llm_guard.admin.events.subscriber import MessageFormat, ServerSentEvents, StreamMessage, Subscriber, Texts
 from llm_guard.admin.events.websocket_stream import PROTOCOL, EventSocket
 from llm_guard.admin.http import websocket
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused
 from llm_guard.admin.http.router import headers_of
 from llm_guard.admin.schemas.models import Hello, Missed
 from llm_guard.proxy.http_server.request import Request
@@ -53,7 +53,7 @@ class EventsHeaders(Struct):
     """Position as in `since`, which takes precedence. Browsers send it when they reconnect."""
 
 
-class EventStream:
+class EventStream(EndpointGroup):
     """Publishes every event to every reader. `look` sends heartbeats."""
 
     def __init__(self, journal: EventLog, now: float) -> None:

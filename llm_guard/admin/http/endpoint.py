@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from llm_guard.admin.http.credentials import Role
+from llm_guard.config import Config
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
@@ -102,7 +103,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint: one method of one path. Exactly one of `give` and `live` is set."""
+    """An endpoint: one method of one path. Exactly one of `give` and `live` is set. GET needs a token with the role
+    viewer, every other method one with the role operator, unless the endpoint is open."""
 
     method: str
     path: str
@@ -127,8 +129,27 @@ class Endpoint:
     """No token is needed."""
     says_more: bool = False
     """On an open page: `AdminRequest.caller` is set if the request has a valid token."""
+    other_statuses: Mapping[int, str] = field(default_factory=dict)
+    """Statuses other than 200 with the same content, and their meanings, for the API description."""
     may_miss: bool = False
     """The page may return 404 for a name in its query. For a name in its path that is always possible."""
+
+
+class EndpointGroup:
+    """Endpoints of one subject, and what the subject does apart from requests. `Router` calls all of it."""
+
+    def pages(self) -> Iterable[Endpoint]:
+        """Returns the endpoints. Called once."""
+        raise NotImplementedError
+
+    def adopt(self, config: Config) -> None:
+        """Applies a new config, before the gateway adopts it. Must not raise."""
+
+    def look(self, now: float) -> None:
+        """Does what is due at this monotonic instant. Called several times a second."""
+
+    def close(self) -> None:
+        """Releases what outlives requests; no request follows."""
 
 
 def answer(value: object, status: int = 200) -> AdminResponse:

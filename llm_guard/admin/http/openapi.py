@@ -160,8 +160,8 @@ def _responses(page: Endpoint, schemas: dict[Any, Any]) -> dict[str, Any]:
     refused |= {404} if "{" in page.path or page.may_miss else set()
     error = {JSON: {"schema": schemas[Error]}}
     errors = {str(status): {"description": _ERRORS[status], "content": error} for status in sorted(refused)}
-    if page.path == "/readyz":
-        errors["503"] = {"description": "The gateway is shutting down.", "content": good["content"]}
+    for status, meaning in page.other_statuses.items():
+        errors[str(status)] = {"description": meaning, "content": good["content"]}
     return {"200": good, **errors}
 
 

@@ -13,10 +13,13 @@ import msgspec
 import structlog
 
 from llm_guard.admin.http.auth import Authenticator, WrongToken, check_json
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, Operator, Refused
+from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Operator, Refused
+from llm_guard.admin.http.openapi import with_description
 from llm_guard.admin.http.penalty import Penalty
 from llm_guard.admin.http.schema_docs import type_text
+from llm_guard.admin.monitor.monitor import PeriodicCheck
 from llm_guard.clock import Clock
+from llm_guard.config import Config
 from llm_guard.proxy.http_server.request import Request, objection
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
@@ -27,7 +30,6 @@ _MAX_BODY_BYTES = 1 << 20
 _MAX_NAME_CHARS = 64
 _CLOSED = "/admin"
 """Prefix below which every endpoint needs a token."""
-_ROOTS = ("/healthz", "/readyz", "/metrics", "/admin", "/dashboard")
 _HEADERS = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
@@ -39,23 +41,40 @@ _NO_MATCH = re.compile(r"Expected `str` matching regex .* - at `\$\.(\w+)`", re.
 _NO_CONTENT_POLICY = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 
 
-def is_operators(path: str) -> bool:
-    """Returns whether a path belongs to the admin API rather than to the proxy."""
-    return not path.startswith("/v1/") and "/" + path[1:].partition("/")[0] in _ROOTS
-
-
 class Router:
-    """All endpoints. `guard` may be replaced at any moment."""
+    """All endpoints: everything that they need follows from the list of their groups."""
 
-    def __init__(self, pages: Iterable[Endpoint], guard: Authenticator, clock: Clock) -> None:
+    def __init__(self, groups: Iterable[EndpointGroup], guard: Authenticator, clock: Clock) -> None:
         self.guard = guard
         self._clock = clock
         self._penalty = Penalty(clock)
-        self.pages = tuple(pages)
+        self._groups = tuple(groups)
+        self.pages = tuple(with_description(page for group in self._groups for page in group.pages()))
+        self._roots = frozenset(page.path.split("/")[1] for page in self.pages)
         self._by_path: dict[str, dict[str, Endpoint]] = {}
         for page in self.pages:
             self._by_path.setdefault(page.path, {})[page.method] = page
         self._patterns = [path for path in self._by_path if "{" in path]
+
+    @property
+    def looks(self) -> list[PeriodicCheck]:
+        """Periodic checks of all groups."""
+        return [group.look for group in self._groups]
+
+    def covers(self, path: str) -> bool:
+        """Returns whether a path belongs to the admin API rather than to the proxy."""
+        return not path.startswith("/v1/") and path[1:].partition("/")[0] in self._roots
+
+    def adopt(self, config: Config, guard: Authenticator) -> None:
+        """Applies a new config to all groups; `guard` checks requests from now on."""
+        self.guard = guard
+        for group in self._groups:
+            group.adopt(config)
+
+    def close(self) -> None:
+        """Closes all groups."""
+        for group in self._groups:
+            group.close()
 
     async def serve(self, request: Request, reply: ResponseWriter) -> None:
         """Responds to one request, with 404 for an unknown path."""

@@ -2,99 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
-from llm_guard.admin.metrics.exposition import Family, Histogram, Row
+from llm_guard.admin.metrics import declaration
+from llm_guard.admin.metrics.declaration import DeclaredFamily
+from llm_guard.admin.metrics.exposition import Row
 from llm_guard.proxy.telemetry.counters import CallCounters
 
-
-def call_metrics(counters: CallCounters) -> tuple[Family | Histogram, ...]:
-    """Returns the metrics, in the order of a call's life. Values never counted have no sample."""
-    models, deployments, clients = counters.models, counters.deployments, counters.clients
-    return (
-        _counter(models, "calls", "Calls by outcome.", "model", "outcome"),
-        Family(
-            "llm_guard_in_flight_calls", "gauge", "Calls running now.", ("model",), lambda: list(_in_flight(counters))
-        ),
-        _histogram(models, "call_duration", "Duration of a call, to its last byte.", "model"),
-        _histogram(
-            models,
-            "time_to_first_token",
-            "Time from the receipt of a call to the first useful event of its stream.",
-            "model",
-        ),
-        _histogram(
-            models, "overhead", "Time of a call that was spent in the gateway: neither upstream nor in a wait.", "model"
-        ),
-        _counter(models, "refusals", "Calls that the gateway refused.", "model", "reason"),
-        _counter(models, "cache", "Calls to models with a response cache, by cache result.", "model", "result"),
-        _counter(models, "deferred_calls_accepted", "Calls answered with 202 and executed later.", "model"),
-        _counter(models, "fallback_responses", "Failed calls that got a fallback response.", "model", "kind"),
-        _counter(models, "dead_letters", "Failed calls that were stored as dead letters.", "model"),
-        _histogram(deployments, "queue_wait", "Time that calls waited in the queue of a deployment.", "deployment"),
-        _counter(deployments, "attempts", "Attempts by outcome: ok or the failure kind.", "deployment", "outcome"),
-        _histogram(deployments, "upstream_duration", "Duration of one attempt.", "deployment"),
-        _counter(deployments, "timeouts", "Attempts and calls that a timeout ended, by limit.", "deployment", "limit"),
-        _counter(deployments, "retries", "Retries on the same deployment, by failure kind.", "deployment", "kind"),
-        _histogram(deployments, "retry_delay", "Time that calls waited before a retry.", "deployment"),
-        _counter(models, "fallbacks", "Fallbacks to this deployment.", "model", "deployment"),
-        _counter(
-            models, "hedges", "Attempts in parallel with a slow one: won if they responded first.", "model", "outcome"
-        ),
-        _counter(
-            models,
-            "stream_resumes",
-            "Attempts to resume an interrupted stream, by resume mode and result (ok or the failure kind).",
-            "model",
-            "mode",
-            "outcome",
-        ),
-        _counter(models, "tokens", "Tokens as counted by the provider.", "model", "direction"),
-        _counter(models, "wasted_tokens", "Output tokens that no client received, one per event.", "model"),
-        _counter(clients, "client_calls", "Calls with a client key, by outcome.", "client", "outcome"),
-        _counter(
-            clients,
-            "client_tokens",
-            "Tokens by client key: input, output, cached (of the input), wasted (output that the client did not get).",
-            "client",
-            "direction",
-        ),
-        _counter(
-            deployments,
-            "malformed_events",
-            "Events of streams that could not be read, and were passed on.",
-            "deployment",
-        ),
-    )
+_Owners = Literal["models", "deployments", "clients"]
+"""Attribute of the counters: counts by the first label."""
 
 
-CountsByLabel = Mapping[str, object]
+def _counter(owners: _Owners, name: str, text: str, *labels: str) -> DeclaredFamily[CallCounters]:
+    """Declares a counter; `name` is also the attribute's."""
 
-
-def _counter(owners: CountsByLabel, name: str, text: str, *labels: str) -> Family:
-    """Returns a counter; `name` is also the attribute's."""
-
-    def read() -> list[Row]:
+    def read(counters: CallCounters) -> list[Row]:
         return [
             ((label, key) if isinstance(key, str) else (label, *key), count)
-            for label, counts in _of(owners, name)
+            for label, counts in _of(counters, owners, name)
             for key, count in counts.items()
         ]
 
-    return Family(f"llm_guard_{name}", "counter", text, labels, read)
+    return declaration.counter(name, text, labels, read)
 
 
-def _histogram(owners: CountsByLabel, name: str, text: str, label: str) -> Histogram:
-    return Histogram(f"llm_guard_{name}_seconds", text, label, partial(_of, owners, name))
+def _histogram(owners: _Owners, name: str, text: str, label: str) -> DeclaredFamily[CallCounters]:
+    """Declares a histogram; `name` is also the attribute's."""
+    return declaration.histogram(name, text, label, lambda counters: _of(counters, owners, name))
 
 
-def _of(owners: CountsByLabel, name: str) -> Iterator[tuple[str, Any]]:
-    return ((label, getattr(owner, name)) for label, owner in owners.items())
+def _of(counters: CallCounters, owners: _Owners, name: str) -> Iterator[tuple[str, Any]]:
+    return ((label, getattr(owner, name)) for label, owner in getattr(counters, owners).items())
 
 
-def _in_flight(counters: CallCounters) -> Iterator[Row]:
-    for label, counts in counters.models.items():
-        if counts.in_flight_calls is not None:
-            yield (label,), counts.in_flight_calls
+def _in_flight(counters: CallCounters) -> list[Row]:
+    counts = counters.models.items()
+    return [((label,), model.in_flight_calls) for label, model in counts if model.in_flight_calls is not None]
+
+
+CALL_METRICS: tuple[DeclaredFamily[CallCounters], ...] = (
+    _counter("models", "calls", "Calls by outcome.", "model", "outcome"),
+    declaration.gauge("in_flight_calls", "Calls running now.", ("model",), _in_flight),
+    _histogram("models", "call_duration", "Duration of a call, to its last byte.", "model"),
+    _histogram(
+        "models",
+        "time_to_first_token",
+        "Time from the receipt of a call to the first useful event of its stream.",
+        "model",
+    ),
+    _histogram(
+        "models", "overhead", "Time of a call that was spent in the gateway: neither upstream nor in a wait.", "model"
+    ),
+    _counter("models", "refusals", "Calls that the gateway refused.", "model", "reason"),
+    _counter("models", "cache", "Calls to models with a response cache, by cache result.", "model", "result"),
+    _counter("models", "deferred_calls_accepted", "Calls answered with 202 and executed later.", "model"),
+    _counter("models", "fallback_responses", "Failed calls that got a fallback response.", "model", "kind"),
+    _counter("models", "dead_letters", "Failed calls that were stored as dead letters.", "model"),
+    _histogram("deployments", "queue_wait", "Time that calls waited in the queue of a deployment.", "deployment"),
+    _counter("deployments", "attempts", "Attempts by outcome: ok or the failure kind.", "deployment", "outcome"),
+    _histogram("deployments", "upstream_duration", "Duration of one attempt.", "deployment"),
+    _counter("deployments", "timeouts", "Attempts and calls that a timeout ended, by limit.", "deployment", "limit"),
+    _counter("deployments", "retries", "Retries on the same deployment, by failure kind.", "deployment", "kind"),
+    _histogram("deployments", "retry_delay", "Time that calls waited before a retry.", "deployment"),
+    _counter("models", "fallbacks", "Fallbacks to this deployment.", "model", "deployment"),
+    _counter(
+        "models", "hedges", "Attempts in parallel with a slow one: won if they responded first.", "model", "outcome"
+    ),
+    _counter(
+        "models",
+        "stream_resumes",
+        "Attempts to resume an interrupted stream, by resume mode and result (ok or the failure kind).",
+        "model",
+        "mode",
+        "outcome",
+    ),
+    _counter("models", "tokens", "Tokens as counted by the provider.", "model", "direction"),
+    _counter("models", "wasted_tokens", "Output tokens that no client received, one per event.", "model"),
+    _counter("clients", "client_calls", "Calls with a client key, by outcome.", "client", "outcome"),
+    _counter(
+        "clients",
+        "client_tokens",
+        "Tokens by client key: input, output, cached (of the input), wasted (output that the client did not get).",
+        "client",
+        "direction",
+    ),
+    _counter(
+        "deployments",
+        "malformed_events",
+        "Events of streams that could not be read, and were passed on.",
+        "deployment",
+    ),
+)
+"""All of them, in the order of a call's life. Values never counted have no sample."""

@@ -14,11 +14,12 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
 from llm_guard.admin.context import AdminContext
-from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint
-from llm_guard.admin.metrics.call_metrics import call_metrics
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint, EndpointGroup
+from llm_guard.admin.metrics.call_metrics import CALL_METRICS
+from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, Family, Format, Histogram, pieces, wanted
-from llm_guard.admin.metrics.state_metrics import AlertCounts, HealthStates, StateMetrics
-from llm_guard.admin.monitor.monitor import Monitor
+from llm_guard.admin.metrics.state_metrics import STATE_METRICS, AlertCounts, HealthStates, StateMetrics
+from llm_guard.admin.monitor.monitor import LoopLag
 
 _SHARE = 0.1
 """Largest share of the event loop's time for pages. The page is open to all."""
@@ -26,20 +27,24 @@ _LONGEST_PAUSE_S = 1.0
 """Seconds. Prometheus times out a scrape after ten by default."""
 
 
-class Metrics:
+class Metrics(EndpointGroup):
     """All metrics, and the page that shows them."""
 
     def __init__(
         self,
         running: AdminContext,
-        watch: Monitor,
+        lag: LoopLag,
         health: HealthStates,
         alerts: AlertCounts,
         others: Iterable[Family | Histogram] = (),
     ) -> None:
         """`others`: metrics of other subsystems."""
-        self.state = StateMetrics(running, watch, health, alerts)
-        self.all: tuple[Family | Histogram, ...] = (*call_metrics(running.counters), *self.state.metrics(), *others)
+        self.state = StateMetrics(running, lag, health, alerts)
+        self.all: tuple[Family | Histogram, ...] = (
+            *bound(CALL_METRICS, running.counters),
+            *bound(STATE_METRICS, self.state),
+            *others,
+        )
         """All metrics but those of the process itself."""
         self._process = ProcessCollector(registry=None)
         self._clock = running.clock

@@ -6,12 +6,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 from llm_guard.admin.api.health import WORST_FIRST
 from llm_guard.admin.context import AdminContext
-from llm_guard.admin.metrics.exposition import Family, Row
-from llm_guard.admin.monitor.monitor import Monitor
+from llm_guard.admin.metrics.declaration import DeclaredFamily, counter, gauge, single
+from llm_guard.admin.metrics.exposition import Row
+from llm_guard.admin.monitor.monitor import LoopLag
 from llm_guard.log import direct_writer
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
@@ -43,16 +44,15 @@ class _Seen:
 
 
 class StateMetrics:
-    """Samples and metrics; `look` must be exhausted before the metrics are written."""
+    """The values of `STATE_METRICS`; `look` must be exhausted before they are read."""
 
-    def __init__(self, running: AdminContext, watch: Monitor, health: HealthStates, alerts: AlertCounts) -> None:
-        self._running = running
+    def __init__(self, running: AdminContext, lag: LoopLag, health: HealthStates, alerts: AlertCounts) -> None:
+        self.running = running
         self._gateway = running.gateway
-        self._watch = watch
+        self.lag = lag
         self._health = health
         self._alerts = alerts
-        self.is_last_reload_good = True
-        self._seen: dict[str, _Seen] = {}
+        self.seen: dict[str, _Seen] = {}
         self._judged: list[tuple[str, HealthState]] = []
         self._transitions: dict[tuple[str, str], _Steady] = {}
 
@@ -73,111 +73,40 @@ class StateMetrics:
             if looks >= _LOOKS:
                 yield
                 looks = 0
-        self._seen, self._judged = seen, health
+        self.seen, self._judged = seen, health
 
-    def metrics(self) -> tuple[Family, ...]:
-        """Returns the metrics, in the order of a call's life; those of the gateway itself come last."""
-        gauge, counter = _maker("gauge"), _maker("counter")
-        return (
-            gauge("open_connections", "Open connections of clients, by listener.", ("listener",), self._connections),
-            gauge(
-                "spooled_bytes",
-                "Disk space that request bodies use.",
-                (),
-                lambda: [((), self._gateway.spool.used_bytes)],
-            ),
-            gauge(
-                "spool_limit_bytes",
-                "Limit of the disk space for request bodies.",
-                (),
-                lambda: [((), self._gateway.spool.max_bytes)],
-            ),
-            gauge("queue_length", "Calls in the wait queue.", ("deployment",), self._each(lambda one: one.waiting)),
-            gauge(
-                "in_flight_attempts", "Attempts running now.", ("deployment",), self._each(lambda one: one.in_flight)
-            ),
-            counter(
-                "connection_attempts",
-                "Connections opened to an upstream's host. Upstreams with one host show the same number.",
-                ("upstream",),
-                self._dials,
-            ),
-            gauge(
-                "credentials_in_cooldown", "Credentials in a cooldown.", ("upstream",), self._credentials_in_cooldown
-            ),
-            gauge("breaker_state", "1 for the state a breaker is in.", ("deployment", "state"), self._states),
-            counter("breaker_transitions", "Changes of a breaker's state.", ("deployment", "to"), self._entered),
-            gauge("health_state", "1 for the health state of a deployment.", ("deployment", "state"), self._healths),
-            gauge(
-                "last_success_timestamp_seconds",
-                "Time of a deployment's last success.",
-                ("deployment",),
-                self._successes,
-            ),
-            counter("alerts", "Alerts that fired.", ("alert", "severity"), self._alerts_raised),
-            gauge(
-                "event_loop_lag_seconds",
-                "Longest time that the event loop was blocked, in the last one or two minutes.",
-                (),
-                lambda: [((), self._watch.max_lag_s)],
-            ),
-            counter("log_lines_dropped", "Log lines dropped because the output was too slow.", (), _dropped),
-            gauge(
-                "config_last_reload_successful",
-                "1 if the last reload of the config succeeded, 0 if it was refused.",
-                (),
-                lambda: [((), int(self.is_last_reload_good))],
-            ),
-            gauge(
-                "config_rolled_back",
-                "1 while an earlier config runs after a rollback; a restart uses the file.",
-                (),
-                lambda: [((), int(self._running.reloads.is_rolled_back))],
-            ),
-            gauge("build_info", "1; the labels have the versions.", ("version", "python", "compiled"), _build),
-        )
-
-    def _connections(self) -> list[Row]:
+    def connections(self) -> list[Row]:
         names = ("calls", "ops")
-        return [((name,), listener.count) for name, listener in zip(names, self._running.listeners(), strict=False)]
+        return [((name,), listener.count) for name, listener in zip(names, self.running.listeners(), strict=False)]
 
-    def _dials(self) -> list[Row]:
+    def dials(self) -> list[Row]:
         upstreams = self._gateway.table.upstreams
-        return [((name,), self._running.dials(upstream.link)) for name, upstream in upstreams.items()]
+        return [((name,), self.running.dials(upstream.link)) for name, upstream in upstreams.items()]
 
-    def _credentials_in_cooldown(self) -> list[Row]:
+    def credentials_in_cooldown(self) -> list[Row]:
         counts = dict.fromkeys(self._gateway.table.upstreams, 0)
-        for kind, upstream, *_ in self._gateway.cooldowns.snapshot(self._running.clock.now()):
+        for kind, upstream, *_ in self._gateway.cooldowns.snapshot(self.running.clock.now()):
             if kind == "credential" and upstream in counts:
                 counts[upstream] += 1
         return [((name,), count) for name, count in counts.items()]
 
-    def _each(self, number: Callable[[_Seen], int]) -> Callable[[], Iterator[Row]]:
-        return lambda: (((label,), number(one)) for label, one in self._seen.items())
+    def breaker_states(self) -> Iterator[Row]:
+        return (((label, name), int(name == one.worst)) for label, one in self.seen.items() for name in _STATES)
 
-    def _states(self) -> Iterator[Row]:
-        return (((label, name), int(name == one.worst)) for label, one in self._seen.items() for name in _STATES)
-
-    def _entered(self) -> Iterator[Row]:
-        for label, one in self._seen.items():
+    def transitions(self) -> Iterator[Row]:
+        for label, one in self.seen.items():
             for name in _STATES:
                 steady = self._transitions.setdefault((label, name), _Steady())
                 yield (label, name), steady.of(one.entered[name])
 
-    def _healths(self) -> Iterator[Row]:
+    def health_states(self) -> Iterator[Row]:
         return (((label, name), int(name == now)) for label, now in self._judged for name in _HEALTH)
 
-    def _successes(self) -> Iterator[Row]:
-        return (((label,), one.last_success) for label, one in self._seen.items() if one.last_success)
+    def last_successes(self) -> Iterator[Row]:
+        return (((label,), one.last_success) for label, one in self.seen.items() if one.last_success)
 
-    def _alerts_raised(self) -> list[Row]:
+    def alerts_raised(self) -> list[Row]:
         return list(self._alerts().items())
-
-
-def _maker(
-    kind: Literal["counter", "gauge"],
-) -> Callable[[str, str, tuple[str, ...], Callable[[], Iterable[Row]]], Family]:
-    return lambda name, text, labels, read: Family(f"llm_guard_{name}", kind, text, labels, read)
 
 
 def _add(one: _Seen, deployment: Deployment) -> int:
@@ -207,10 +136,62 @@ class _Steady:
         return self._lost + now
 
 
-def _dropped() -> list[Row]:
+def _dropped(_state: StateMetrics) -> float:
     writer = direct_writer()
-    return [((), writer.dropped if writer is not None else 0)]
+    return writer.dropped if writer is not None else 0
 
 
-def _build() -> list[Row]:
+def _build(_state: StateMetrics) -> list[Row]:
     return [((__version__, platform.python_version(), str(is_compiled()).lower()), 1)]
+
+
+def _by_label(number: Callable[[_Seen], int]) -> Callable[[StateMetrics], Iterator[Row]]:
+    return lambda state: (((label,), number(one)) for label, one in state.seen.items())
+
+
+STATE_METRICS: tuple[DeclaredFamily[StateMetrics], ...] = (
+    gauge("open_connections", "Open connections of clients, by listener.", ("listener",), StateMetrics.connections),
+    gauge(
+        "spooled_bytes", "Disk space that request bodies use.", (),
+        single(lambda state: state.running.gateway.spool.used_bytes),
+    ),
+    gauge(
+        "spool_limit_bytes", "Limit of the disk space for request bodies.", (),
+        single(lambda state: state.running.gateway.spool.max_bytes),
+    ),
+    gauge("queue_length", "Calls in the wait queue.", ("deployment",), _by_label(lambda one: one.waiting)),
+    gauge("in_flight_attempts", "Attempts running now.", ("deployment",), _by_label(lambda one: one.in_flight)),
+    counter(
+        "connection_attempts",
+        "Connections opened to an upstream's host. Upstreams with one host show the same number.",
+        ("upstream",), StateMetrics.dials,
+    ),
+    gauge(
+        "credentials_in_cooldown", "Credentials in a cooldown.", ("upstream",), StateMetrics.credentials_in_cooldown
+    ),
+    gauge("breaker_state", "1 for the state a breaker is in.", ("deployment", "state"), StateMetrics.breaker_states),
+    counter("breaker_transitions", "Changes of a breaker's state.", ("deployment", "to"), StateMetrics.transitions),
+    gauge(
+        "health_state", "1 for the health state of a deployment.", ("deployment", "state"), StateMetrics.health_states
+    ),
+    gauge(
+        "last_success_timestamp_seconds", "Time of a deployment's last success.", ("deployment",),
+        StateMetrics.last_successes,
+    ),
+    counter("alerts", "Alerts that fired.", ("alert", "severity"), StateMetrics.alerts_raised),
+    gauge(
+        "event_loop_lag_seconds", "Longest time that the event loop was blocked, in the last one or two minutes.", (),
+        single(lambda state: state.lag.max_s),
+    ),
+    counter("log_lines_dropped", "Log lines dropped because the output was too slow.", (), single(_dropped)),
+    gauge(
+        "config_last_reload_successful", "1 if the last reload of the config succeeded, 0 if it was refused.", (),
+        single(lambda state: int(not state.running.reloads.problems)),
+    ),
+    gauge(
+        "config_rolled_back", "1 while an earlier config runs after a rollback; a restart uses the file.", (),
+        single(lambda state: int(state.running.reloads.is_rolled_back)),
+    ),
+    gauge("build_info", "1; the labels have the versions.", ("version", "python", "compiled"), _build),
+)  # fmt: skip
+"""All of them, in the order of a call's life; those of the gateway itself come last."""

@@ -1,6 +1,8 @@
-"""Metrics of the response cache, degraded modes, engines, deferred calls and dead letters, and probes.
+"""Metrics of degraded modes, probes, engines, deferred calls and dead letters, the response cache, and the limits of
+client keys.
 
-They are read at each scrape. `admin.metrics.call_metrics` has the cache results of calls.
+They are read at each scrape; a subsystem that is not in use has no samples. `admin.metrics.call_metrics` has the cache
+results, calls and tokens.
 """
 
 from __future__ import annotations
@@ -8,156 +10,127 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import get_args
 
-from llm_guard.admin.metrics.exposition import Family, Histogram, Row
-from llm_guard.deferred.counters import DeferredCounters
-from llm_guard.proxy.cache.response_cache import ResponseCache
-from llm_guard.proxy.degraded_mode import DegradedMode
+from llm_guard.admin.context import AdminContext
+from llm_guard.admin.metrics.declaration import DeclaredFamily, counter, gauge, histogram, single
+from llm_guard.admin.metrics.exposition import Row
 from llm_guard.resilience.health.engine_state import EngineState
-from llm_guard.upstreams.engines.registry import Engines
-from llm_guard.upstreams.probes.prober import Prober
 
 _UP = {"up": 1, "down": 0}
+_ENGINE_STATES: tuple[EngineState, ...] = get_args(EngineState)
 
 
-def probe_metrics(prober: Prober) -> tuple[Family | Histogram, ...]:
-    """Returns the metrics. Without probes there are no samples."""
-
-    def up(of_deployments: bool) -> Iterator[Row]:
-        for view in prober.views():
-            label = view.deployment if of_deployments else view.upstream
-            if (view.deployment is not None) == of_deployments and label is not None and view.state in _UP:
-                yield (label,), _UP[view.state]
-
-    def last_ok() -> Iterator[Row]:
-        for view in prober.views():
-            if view.deployment is None and view.last_ok_wall is not None:
-                yield (view.upstream,), view.last_ok_wall
-
-    return (
-        Family(
-            "llm_guard_probes", "counter", "Probes of an upstream.", ("upstream", "kind", "outcome"),
-            lambda: list(prober.counts.items()),
-        ),
-        Histogram(
-            "llm_guard_probe_duration_seconds", "Duration of a probe that got a response.", "upstream",
-            lambda: list(prober.durations.items()),
-        ),
-        Family(
-            "llm_guard_upstream_up", "gauge", "1 if the probes of an upstream succeed, 0 if it is down.",
-            ("upstream",), lambda: up(of_deployments=False),
-        ),
-        Family(
-            "llm_guard_deployment_up", "gauge", "1 if the probes of a deployment succeed, 0 if it is down.",
-            ("deployment",), lambda: up(of_deployments=True),
-        ),
-        Family(
-            "llm_guard_upstream_last_ok_timestamp_seconds", "gauge", "Time of the last probe that succeeded.",
-            ("upstream",), last_ok,
-        ),
-    )  # fmt: skip
+def _degraded_routes(running: AdminContext) -> Iterator[Row]:
+    return (((alias,), int(mode.is_degraded)) for alias, mode in running.gateway.degraded.snapshot().routes.items())
 
 
-def cache_metrics(cache: ResponseCache) -> tuple[Family, ...]:
-    """Returns the metrics: entries and sizes by route, the others in total."""
-
-    def entries() -> list[Row]:
-        return [((route,), held.entries) for route, held in cache.snapshot().routes.items()]
-
-    def sizes() -> list[Row]:
-        return [((route,), held.bytes) for route, held in cache.snapshot().routes.items()]
-
-    return (
-        Family("llm_guard_cache_entries", "gauge", "Cached responses.", ("model",), entries),
-        Family("llm_guard_cache_bytes", "gauge", "Size of the cached responses in bytes.", ("model",), sizes),
-        Family(
-            "llm_guard_cache_evictions",
-            "counter",
-            "Cached responses that were evicted to make room.",
-            (),
-            lambda: [((), cache.snapshot().evictions)],
-        ),
-        Family(
-            "llm_guard_cache_store_failures",
-            "counter",
-            "Failed operations on the cache file, by reason.",
-            ("reason",),
-            lambda: [((reason,), count) for reason, count in cache.snapshot().failures.items()],
-        ),
-    )
+def _upstreams_up(running: AdminContext) -> Iterator[Row]:
+    for view in running.prober.views():
+        if view.deployment is None and view.state in _UP:
+            yield (view.upstream,), _UP[view.state]
 
 
-def degraded_metrics(degraded: DegradedMode) -> tuple[Family, ...]:
-    """Returns the metrics of models with degraded mode in their rules, and of the gateway."""
-
-    def routes() -> Iterator[Row]:
-        return (((alias,), int(mode.is_degraded)) for alias, mode in degraded.snapshot().routes.items())
-
-    return (
-        Family("llm_guard_degraded", "gauge", "1 while the model is in degraded mode.", ("model",), routes),
-        Family(
-            "llm_guard_degraded_gateway",
-            "gauge",
-            "1 while the gateway is in degraded mode: all models that have one are in it.",
-            (),
-            lambda: [((), int(degraded.snapshot().is_degraded))],
-        ),
-    )
+def _deployments_up(running: AdminContext) -> Iterator[Row]:
+    for view in running.prober.views():
+        if view.deployment is not None and view.state in _UP:
+            yield (view.deployment,), _UP[view.state]
 
 
-_STATES: tuple[EngineState, ...] = get_args(EngineState)
+def _last_ok(running: AdminContext) -> Iterator[Row]:
+    for view in running.prober.views():
+        if view.deployment is None and view.last_ok_wall is not None:
+            yield (view.upstream,), view.last_ok_wall
 
 
-def engine_metrics(engines: Engines) -> tuple[Family, ...]:
-    """Returns the metrics. Without engines there are no samples."""
-    return (
-        Family(
-            "llm_guard_engine_state", "gauge", "1 for the state an engine is in.", ("engine", "state"),
-            lambda: [
-                ((report.name, name), int(name == report.now.state)) for report in engines.seen() for name in _STATES
-            ],
-        ),
-        Family(
-            "llm_guard_engine_restarts", "counter", "Finished restarts of an engine.",
-            ("engine", "outcome"),
-            lambda: [
-                ((report.name, outcome), count)
-                for report in engines.seen()
-                for outcome, count in (("ok", report.now.restarts_ok), ("failed", report.now.restarts_failed))
-            ],
-        ),
-    )  # fmt: skip
+def _engine_states(running: AdminContext) -> list[Row]:
+    reports = running.engines.seen()
+    return [((report.name, name), int(name == report.now.state)) for report in reports for name in _ENGINE_STATES]
 
 
-def stored_call_metrics(counts: DeferredCounters) -> tuple[Family, ...]:
-    """Returns the metrics. The stored calls are as of some seconds ago; if there never were any, there are no
-    samples."""
+def _engine_restarts(running: AdminContext) -> Iterator[Row]:
+    for report in running.engines.seen():
+        yield (report.name, "ok"), report.now.restarts_ok
+        yield (report.name, "failed"), report.now.restarts_failed
 
-    def kept() -> Iterator[Row]:
-        if counts.found is not None:
-            for key, count in counts.found.count.items():
-                purpose, _, state = key.partition("/")
-                yield (purpose, state), count
 
-    def size() -> Iterator[Row]:
-        if counts.found is not None and counts.found.count:
-            yield (), counts.found.size
+def _stored_calls(running: AdminContext) -> Iterator[Row]:
+    """Yields the stored calls as of some seconds ago; nothing if there never were any."""
+    if (found := running.deferred.counts.found) is not None:
+        for key, count in found.count.items():
+            purpose, _, state = key.partition("/")
+            yield (purpose, state), count
 
-    return (
-        Family(
-            "llm_guard_stored_calls", "gauge", "Stored calls: dead letters and deferred calls.",
-            ("purpose", "state"), kept,
-        ),
-        Family("llm_guard_stored_calls_bytes", "gauge", "Size of the stored calls on the disk in bytes.", (), size),
-        Family(
-            "llm_guard_dead_letters_lost", "counter", "Dead letters that could not be stored.",
-            ("reason",), lambda: [((reason,), count) for reason, count in counts.lost.items()],
-        ),
-        Family(
-            "llm_guard_deferred_executions", "counter", "Executions of stored calls.", ("purpose", "outcome"),
-            lambda: list(counts.rounds.items()),
-        ),
-        Family(
-            "llm_guard_completion_webhooks", "counter", "Webhook requests that report a finished deferred call.",
-            ("webhook", "outcome"), lambda: list(counts.webhook_requests.items()),
-        ),
-    )  # fmt: skip
+
+def _stored_bytes(running: AdminContext) -> list[Row]:
+    found = running.deferred.counts.found
+    return [((), found.size)] if found is not None and found.count else []
+
+
+def _limits_left(running: AdminContext) -> list[Row]:
+    now, wall = running.clock.now(), running.clock.wall()
+    return [
+        ((name, limit.limit), limit.left)
+        for name, limits in running.gateway.quotas.by_name.items()
+        for limit in limits.left(now, wall)
+    ]
+
+
+SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
+    gauge("degraded", "1 while the model is in degraded mode.", ("model",), _degraded_routes),
+    gauge(
+        "degraded_gateway", "1 while the gateway is in degraded mode: all models that have one are in it.", (),
+        single(lambda running: int(running.gateway.degraded.snapshot().is_degraded)),
+    ),
+    counter(
+        "probes", "Probes of an upstream.", ("upstream", "kind", "outcome"),
+        lambda running: list(running.prober.counts.items()),
+    ),
+    histogram(
+        "probe_duration", "Duration of a probe that got a response.", "upstream",
+        lambda running: list(running.prober.durations.items()),
+    ),
+    gauge("upstream_up", "1 if the probes of an upstream succeed, 0 if it is down.", ("upstream",), _upstreams_up),
+    gauge(
+        "deployment_up", "1 if the probes of a deployment succeed, 0 if it is down.", ("deployment",), _deployments_up
+    ),
+    gauge("upstream_last_ok_timestamp_seconds", "Time of the last probe that succeeded.", ("upstream",), _last_ok),
+    gauge("engine_state", "1 for the state an engine is in.", ("engine", "state"), _engine_states),
+    counter("engine_restarts", "Finished restarts of an engine.", ("engine", "outcome"), _engine_restarts),
+    gauge("stored_calls", "Stored calls: dead letters and deferred calls.", ("purpose", "state"), _stored_calls),
+    gauge("stored_calls_bytes", "Size of the stored calls on the disk in bytes.", (), _stored_bytes),
+    counter(
+        "dead_letters_lost", "Dead letters that could not be stored.", ("reason",),
+        lambda running: [((reason,), count) for reason, count in running.deferred.counts.lost.items()],
+    ),
+    counter(
+        "deferred_executions", "Executions of stored calls.", ("purpose", "outcome"),
+        lambda running: list(running.deferred.counts.rounds.items()),
+    ),
+    counter(
+        "completion_webhooks", "Webhook requests that report a finished deferred call.", ("webhook", "outcome"),
+        lambda running: list(running.deferred.counts.webhook_requests.items()),
+    ),
+    gauge(
+        "cache_entries", "Cached responses.", ("model",),
+        lambda running: [((route,), held.entries) for route, held in running.cache.snapshot().routes.items()],
+    ),
+    gauge(
+        "cache_bytes", "Size of the cached responses in bytes.", ("model",),
+        lambda running: [((route,), held.bytes) for route, held in running.cache.snapshot().routes.items()],
+    ),
+    counter(
+        "cache_evictions", "Cached responses that were evicted to make room.", (),
+        single(lambda running: running.cache.snapshot().evictions),
+    ),
+    counter(
+        "cache_store_failures", "Failed operations on the cache file, by reason.", ("reason",),
+        lambda running: [((reason,), count) for reason, count in running.cache.snapshot().failures.items()],
+    ),
+    counter(
+        "client_refusals", "Calls refused by a client key's limit.", ("client", "limit"),
+        lambda running: list(running.gateway.quotas.refusals.items()),
+    ),
+    gauge(
+        "client_limit_remaining", "Remaining amount of a client key's limit.", ("client", "limit"), _limits_left
+    ),
+)  # fmt: skip
+"""All of them, in the order of the page."""

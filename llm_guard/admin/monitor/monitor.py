@@ -17,28 +17,47 @@ PeriodicCheck = Callable[[float], None]
 """Takes the monotonic time; must not block."""
 
 
-class Monitor:
-    """Runs until it is stopped. A function that fails does not stop the others."""
+class LoopLag:
+    """The event loop's lag: by how many seconds periodic checks come late, because the loop was blocked."""
 
-    def __init__(self, looks: Iterable[PeriodicCheck], clock: Clock) -> None:
-        self._looks = tuple(looks)
-        self._clock = clock
-        self._alarm: Alarm | None = None
-        self._due_at = 0.0
-        self._complained_at = float("-inf")
-        self.lag_s = 0.0
-        """Seconds by which the last run came late, because the event loop was blocked."""
+    def __init__(self) -> None:
+        self.latest_s = 0.0
+        """Lag of the latest run."""
         self._longest_s = [0.0, 0.0]
         """Largest lag of the previous minute, and of the current one so far."""
         self._minute_at = 0.0
 
     @property
-    def max_lag_s(self) -> float:
+    def max_s(self) -> float:
         """Largest lag of the last one to two minutes."""
         return max(self._longest_s)
 
+    def start(self, now: float) -> None:
+        """Begins the first minute."""
+        self._minute_at = now
+
+    def note(self, lag_s: float, now: float) -> None:
+        """Records the lag of one run."""
+        self.latest_s = lag_s
+        if now - self._minute_at >= _MINUTE_S:
+            self._minute_at = now
+            self._longest_s = [self._longest_s[1], 0.0]
+        self._longest_s[1] = max(self._longest_s[1], lag_s)
+
+
+class Monitor:
+    """Runs until it is stopped. A function that fails does not stop the others."""
+
+    def __init__(self, looks: Iterable[PeriodicCheck], lag: LoopLag, clock: Clock) -> None:
+        self._looks = tuple(looks)
+        self._lag = lag
+        self._clock = clock
+        self._alarm: Alarm | None = None
+        self._due_at = 0.0
+        self._complained_at = float("-inf")
+
     def start(self) -> None:
-        self._minute_at = self._clock.now()
+        self._lag.start(self._clock.now())
         self._arm(self._clock.now())
 
     def stop(self) -> None:
@@ -52,7 +71,7 @@ class Monitor:
 
     def _look(self) -> None:
         now = self._clock.now()
-        self._note_lag(max(0.0, now - self._due_at), now)
+        self._lag.note(max(0.0, now - self._due_at), now)
         for look in self._looks:
             try:
                 look(now)
@@ -61,10 +80,3 @@ class Monitor:
                     self._complained_at = now
                     _log.exception("a periodic check failed")
         self._arm(self._clock.now())
-
-    def _note_lag(self, lag_s: float, now: float) -> None:
-        self.lag_s = lag_s
-        if now - self._minute_at >= _MINUTE_S:
-            self._minute_at = now
-            self._longest_s = [self._longest_s[1], 0.0]
-        self._longest_s[1] = max(self._longest_s[1], lag_s)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
-from llm_guard.resilience.health.engine_state import EngineEvent
 from llm_guard.upstreams.engines.docker_driver import ContainerDriver
 from llm_guard.upstreams.engines.driver import EngineDriver
 from llm_guard.upstreams.engines.process_driver import ProcessDriver
@@ -27,11 +26,12 @@ class Engines:
         probing: EngineProber,
         clock: Clock,
         draw: Callable[[], float],
+        tell: EngineListener,
         make: Callable[[EngineConfig, Clock], EngineDriver] | None = None,
     ) -> None:
-        """`make` creates what starts and stops an engine; `strategy_of` by default."""
-        self.tell: EngineListener = _nobody
-        """Called with each state change of an engine. Set once."""
+        """`tell` is called with each state change of an engine; `make` creates what starts and stops one, by default
+        `strategy_of`."""
+        self._tell = tell
         self._probing = probing
         self._clock = clock
         self._draw = draw
@@ -48,7 +48,7 @@ class Engines:
         stopped = self.stopped()
         for name in self._supervisors.keys() - configs.keys():
             gone = self._supervisors.pop(name)
-            self.tell(name, gone.removal_event())
+            self._tell(name, gone.removal_event())
             self._dismiss(gone)
         for name, config in configs.items():
             known = self._supervisors.get(name)
@@ -99,13 +99,10 @@ class Engines:
         return self._supervisors.keys()
 
     def _new(self, name: str, config: EngineConfig) -> Supervisor:
-        return Supervisor(name, config, self._made, self._probing, self._told, self._clock, self._draw)
+        return Supervisor(name, config, self._made, self._probing, self._tell, self._clock, self._draw)
 
     def _made(self, config: EngineConfig) -> EngineDriver:
         return self._make(config, self._clock)
-
-    def _told(self, name: str, turn: EngineEvent) -> None:
-        self.tell(name, turn)
 
     def _dismiss(self, supervisor: Supervisor) -> None:
         task = asyncio.get_running_loop().create_task(supervisor.end())
@@ -122,7 +119,3 @@ def strategy_of(config: EngineConfig, clock: Clock) -> EngineDriver:
             return ContainerDriver(way, "docker" if config.kind == "docker" else "podman", clock)
         case UnitConfig() as way:
             return SystemdDriver(way, clock)
-
-
-def _nobody(_engine: str, _turn: EngineEvent) -> None:
-    """Discards the event."""

@@ -65,15 +65,18 @@ class Prober:
         deployments: Callable[[], Iterable[Deployment]],
         down: FailingDeployments,
         end_hints: Callable[[Iterable[Deployment]], None],
+        on_change: Callable[[ProbeView], None],
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
         """`deployments` returns all current deployments; calls read from `down` which of them are down; `end_hints` is
-        called with the deployments that a probe found healthy (`Handler.end_hints`)."""
+        called with the deployments that a probe found healthy (`Handler.end_hints`), `on_change` when a subject goes
+        from up to down or back."""
         self._new_look = new_look
         self._deployments = deployments
         self._down = down
         self._end_hints = end_hints
+        self._on_change = on_change
         self._clock = clock
         self._draw = draw
         self._watched: dict[ProbeKey, _Watched] = {}
@@ -82,8 +85,6 @@ class Prober:
         self._turns = asyncio.Semaphore(1)
         self._hearers: dict[str, list[ProbeListener]] = {}
         self._failed: dict[str, str] = {}
-        self.on_change: Callable[[ProbeView], None] | None = None
-        """Called when a subject goes from up to down or back."""
         self.counts: Counter[tuple[str, str, str]] = Counter()
         """Probes since the start, by upstream, kind and finding."""
         self.durations: dict[str, Distribution] = {}
@@ -264,8 +265,7 @@ class Prober:
         self._tell_breakers(subject, result, before.failures)
         if is_news:
             _log.warning("probe", upstream=view.upstream, deployment=view.deployment, state=view.state, reason=view.why)
-            if self.on_change is not None:
-                self.on_change(view)
+            self._on_change(view)
         for hear in tuple(self._hearers.get(view.upstream, ())) if view.deployment is None else ():
             hear(view)
 

@@ -124,10 +124,12 @@ class World:
         async def post(*request: Any) -> WebhookResult:
             return await self.hook.post(*request)  # a test may replace it
 
-        self.deferred = DeferredService(self.config, self.gateway, kept, post, self.clock, lambda: 0.5)
+        self.deferred = DeferredService(self.config, self.gateway, kept, post, self._hear, self.clock, lambda: 0.5)
         self.deferred.call_store._worker = self.disk
-        self.deferred.events.tell = lambda kind, /, **facts: self.told.append((kind, facts))
         self.intake = self.deferred.intake
+
+    def _hear(self, kind: str, /, **facts: object) -> None:
+        self.told.append((kind, facts))
 
     def _text(self, sections: dict[str, Any]) -> str:
         text = json.loads(config_text("http://127.0.0.1:1", **{k: v for k, v in sections.items() if k == "models"}))

@@ -440,7 +440,7 @@ def test_table_that_cannot_be_built_changes_nothing_of_the_one_before() -> None:
     before = table(OLD)
     route(before, "m-1")
     dressed: list[Deployment] = []
-    before.pool.apply_overrides = dressed.append
+    before.pool.observers.subscribe(dressed.append)
     was = settings_of(before)
     with pytest.raises(KeyError):
         compile_routes(new_config(), 100.0, before, no_phase)
@@ -451,7 +451,7 @@ def test_table_changes_carried_over_objects_when_it_takes_over() -> None:
     before = table(OLD)
     route(before, "m-1")
     dressed: list[Deployment] = []
-    before.pool.apply_overrides = dressed.append
+    before.pool.observers.subscribe(dressed.append)
     was = settings_of(before)
     built = compile_routes(new_config(), 100.0, before)
     assert (settings_of(before), dressed) == (was, [])

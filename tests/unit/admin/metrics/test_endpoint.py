@@ -13,7 +13,7 @@ from llm_guard.admin.context import AdminContext
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse
 from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.exposition import CONTENT_TYPES, PIECE_SAMPLES, pieces
-from llm_guard.admin.monitor.monitor import Monitor
+from llm_guard.admin.monitor.monitor import LoopLag, Monitor
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
@@ -60,18 +60,18 @@ class Stand:
         self.listeners = [3, 1]
         self.health: dict[str, HealthState] = {}
         self.alerts: dict[tuple[str, str], int] = {}
+        self.reloads = SimpleNamespace(is_rolled_back=False, problems=())
         running = SimpleNamespace(
             gateway=self.gateway,
             counters=counters,
             listeners=lambda: [SimpleNamespace(count=count) for count in self.listeners],
             clock=self.clock,
             dials=lambda origin: {"http://one.test": 4}.get(origin, 0),
-            reloads=SimpleNamespace(is_rolled_back=False),
+            reloads=self.reloads,
         )
-        self.watch = Monitor([], self.clock)
-        self.metrics = Metrics(
-            cast("AdminContext", running), self.watch, lambda: self.health.items(), lambda: self.alerts
-        )
+        lag = LoopLag()
+        self.watch = Monitor([], lag, self.clock)
+        self.metrics = Metrics(cast("AdminContext", running), lag, lambda: self.health.items(), lambda: self.alerts)
 
     def deployment(self, label: str) -> Deployment:
         return next(each for each in self.gateway.deployments() if each.label == label)
@@ -213,7 +213,7 @@ async def test_credentials_in_cooldown_are_counted_by_upstream_without_deploymen
 async def test_refused_reload_is_shown() -> None:
     stand = Stand()
     assert (await stand.scraped())("config_last_reload_successful") == 1
-    stand.metrics.state.is_last_reload_good = False
+    stand.reloads.problems = ("f.yaml:3: models: is missing",)
     assert (await stand.scraped())("config_last_reload_successful") == 0
 
 

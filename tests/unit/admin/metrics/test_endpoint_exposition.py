@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from llm_guard.admin.metrics.call_metrics import call_metrics
+from llm_guard.admin.metrics.call_metrics import CALL_METRICS
+from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.exposition import PIECE_SAMPLES, Family, Format, Row, pieces, wanted
 from llm_guard.admin.metrics.exposition import Histogram as OurHistogram
 from llm_guard.proxy.telemetry.counters import CallCounters, Distribution
@@ -136,7 +137,7 @@ def test_numbers_of_a_metric_are_of_one_moment_despite_calls_between_two_pieces(
         counters.models[f"m{number}"].calls["ok"] = 1
         counters.models[f"m{number}"].call_duration.note_call(1.0, "lg-1", 0, 1.0)
     page = []
-    for piece in pieces(call_metrics(counters), "openmetrics"):
+    for piece in pieces(bound(CALL_METRICS, counters), "openmetrics"):
         page.append(piece)
         for number, counts in enumerate(list(counters.models.values())):
             counts.calls["ok"] += 1
@@ -189,7 +190,7 @@ def test_format_is_the_one_that_the_scraper_prefers(accept: str, form: Format) -
 
 
 def test_gateway_without_calls_names_every_metric_and_shows_no_value() -> None:
-    page = "".join(pieces(call_metrics(CallCounters()), "text")).splitlines()
+    page = "".join(pieces(bound(CALL_METRICS, CallCounters()), "text")).splitlines()
     assert all(line.startswith("# ") for line in page)
     assert [line.split()[2].removeprefix("llm_guard_") for line in page if line.startswith("# TYPE")] == [
         "calls_total",
@@ -223,7 +224,7 @@ def test_only_counted_values_are_shown() -> None:
     counters = CallCounters()
     counters.models["m"].refusals["limit"] += 1
     counters.deployments["a/x"].queue_wait.note(31.0)
-    found = scraped(call_metrics(counters))
+    found = scraped(bound(CALL_METRICS, counters))
     assert {sample.name for sample in found.samples} == {"llm_guard_refusals_total"} | {
         f"llm_guard_queue_wait_seconds_{part}" for part in ("bucket", "count", "sum")
     }
@@ -236,7 +237,7 @@ def test_labels_after_the_first_are_the_key() -> None:
     counters = CallCounters()
     counters.models["m"].stream_resumes["prefill", "ok"] += 2
     counters.models["m"].wasted_tokens[()] += 5
-    found = scraped(call_metrics(counters))
+    found = scraped(bound(CALL_METRICS, counters))
     assert found("stream_resumes_total", model="m", mode="prefill", outcome="ok") == 2
     assert found("wasted_tokens_total", model="m") == 5
     assert len(found.samples) == 2
@@ -246,6 +247,6 @@ def test_models_without_calls_in_flight_show_none_only_if_they_had_some() -> Non
     counters = CallCounters()
     counters.models["busy"].begun = counters.models["quiet"].begun = counters.models["quiet"].ended = 3
     counters.models["refused"].calls["refused"] += 1
-    found = scraped(call_metrics(counters))
+    found = scraped(bound(CALL_METRICS, counters))
     values = {name: found("in_flight_calls", model=name) for name in counters.models}
     assert values == {"busy": 3, "quiet": 0, "refused": None}

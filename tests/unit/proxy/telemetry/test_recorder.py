@@ -10,7 +10,8 @@ import structlog
 from prometheus_client.samples import Timestamp
 from structlog.testing import LogCapture
 
-from llm_guard.admin.metrics.call_metrics import call_metrics
+from llm_guard.admin.metrics.call_metrics import CALL_METRICS
+from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.exposition import Format
 from llm_guard.dialects.openai import ChatReader
 from llm_guard.dialects.sse import StreamObserver, Usage
@@ -43,7 +44,7 @@ class Records:
         return self.scraped()(name, **labels)
 
     def scraped(self, form: Format = "text") -> Scraped:
-        return scraped(call_metrics(self.counters), form)
+        return scraped(bound(CALL_METRICS, self.counters), form)
 
     def whole_call(self, call: Call, at: float = 1010.0) -> dict[str, Any]:
         """Begins and ends the call; returns its log line."""

@@ -34,8 +34,7 @@ class World:
         self.probing = FakeProbing()
         self.made: list[FakeEngine] = []
         self.told: list[tuple[str, str, str]] = []
-        self.engines = Engines(self.probing, self.clock, lambda: 0.5, self._make)
-        self.engines.tell = self._hear
+        self.engines = Engines(self.probing, self.clock, lambda: 0.5, self._hear, self._make)
         self.hurry = asyncio.Event()
 
     @property

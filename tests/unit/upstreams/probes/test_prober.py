@@ -69,10 +69,10 @@ class Stand:
             lambda: self.table.deployments(),
             self.table.pool.down,
             lambda deployments: self.found_well.extend(deployment.label for deployment in deployments),
+            self.news.append,
             self.clock,
             lambda: self.draws.pop(0) if self.draws else 0.0,
         )
-        self.prober.on_change = self.news.append
 
     def adopt(self, text: str) -> None:
         self.table = compile_routes(parse(text), self.clock.now(), self.table)

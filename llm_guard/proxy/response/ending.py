@@ -40,8 +40,8 @@ async def end_response(
     """Completes a response, or breaks it off so that it cannot be taken for a complete one.
 
     `last_words` returns what is sent before the connection is closed in the middle of the body; None if the provider's
-    own error was the last thing that was passed on, after which the response ends like a complete one. `store_dead_letter` may store
-    the failed call as a dead letter, before the connection is closed: closing it cancels the task that serves the call.
+    own error was the last thing that was passed on, after which the response ends like a complete one.
+    `store_dead_letter` is called before the connection is closed: closing it cancels the task that serves the call.
     """
     if failure is None:
         if not reply.is_over:

@@ -32,8 +32,8 @@ from llm_guard.proxy.request_body.model_field import inspect
 from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
 from llm_guard.proxy.response.delivery import Delivery
+from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
-from llm_guard.proxy.response.relay import CLIENT_DISCONNECTED
 from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.access_log import log_ids

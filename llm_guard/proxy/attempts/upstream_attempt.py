@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 
 from llm_guard.clock import Clock, TimeLimit
-from llm_guard.outcome import Failure, FailureKind, Limit
+from llm_guard.outcome import Failure, Limit
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.first_response import judged, read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
@@ -21,7 +21,7 @@ from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.telemetry.trace_propagation import pass_on
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
-from llm_guard.resilience.retry.deadline import ATTEMPT_S, FIRST_TOKEN_S, TimeoutSettings, earlier, first_token_s
+from llm_guard.resilience.retry.deadline import earlier, first_token_s, timeout_failure
 
 _CLIENT_SLOW_S = 5.0
 """Servers give up a request body of which nothing arrives for 10 s or more; a failure well before that has another
@@ -255,18 +255,3 @@ def _weighed(outcome: Opened | Failure, limits: _Limits, exchange: Exchange | No
         return outcome
     is_given_up = outcome.answer is None or outcome.answer.status == 408
     return replace(outcome, is_incomplete=True, is_clients_delay=is_given_up and limits.is_client_slow)
-
-
-def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: bool = False) -> Failure:
-    """Returns the failure of an exchange that ran into the limit called `name`."""
-    said = {
-        "connect": f"no connection within {timeouts.connect:g} s",
-        "first_token": f"no first token within {timeouts.first_token or FIRST_TOKEN_S:g} s",
-        "idle": f"silent for {timeouts.idle:g} s in the middle of the stream",
-        "stall": f"nothing but keep-alives for {timeouts.stall:g} s in the middle of the stream",
-        "attempt": f"no complete response within {timeouts.attempt or ATTEMPT_S:g} s",
-        "total": "the call's total timeout, or the client's own, has passed",
-    }
-    limit: Limit = name  # type: ignore[assignment]  # TimeLimit returns the name it was given
-    kind = FailureKind.CONNECT_TIMEOUT if name == "connect" else FailureKind.TIMEOUT
-    return Failure(kind, said[name], limit=limit, is_before_sending=is_before_sending)

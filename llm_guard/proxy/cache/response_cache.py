@@ -14,12 +14,13 @@ import msgspec
 from llm_guard.clock import Clock
 from llm_guard.outcome import Disposition
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.cache.cached_response import replay, shareable_headers
+from llm_guard.proxy.cache.cached_response import replay
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.coalescing.single_flight import SingleFlight
 from llm_guard.proxy.gc_pause import uncollected
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.model_field import kind_of
+from llm_guard.proxy.response.shared_response import shareable_headers
 from llm_guard.resilience.caching.cacheability import ANSWERS, forbids_keeping, is_filtered, may_be_asked_of_cache
 from llm_guard.resilience.caching.freshness import (
     CacheControl,

@@ -7,28 +7,30 @@ a `proxy.coalescing.single_flight`.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
+from functools import partial
 
 from llm_guard.clock import Clock
-from llm_guard.dialects import DIALECTS
-from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal, Source
+from llm_guard.outcome import Exhausted, Failure, FailureKind
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.attempts.upstream_attempt import timeout_failure
-from llm_guard.proxy.cache.cached_response import CLIENT_DISCONNECTED, CLIENT_STALLED, shareable_headers, write
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.coalescing.single_flight import SingleFlight, Waiter
-from llm_guard.proxy.http_server.error_responses import DRAINED
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
+from llm_guard.proxy.response.ending import (
+    CLIENT_DISCONNECTED,
+    ENDED_BY_DRAIN,
+    OUT_OF_PLACE,
+    content_length,
+    end_response,
+    error_text,
+    is_encoded,
+)
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.proxy.response.keepalive import KeepAlive
+from llm_guard.proxy.response.shared_response import GRACE_S, SharedResponse, send_shared, shareable_headers
+from llm_guard.resilience.retry.deadline import timeout_failure
 
-_GRACE_S = 0.05
-"""Added to the call's own limits: the request has the same ones, and its error says more."""
 _LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly for a shared stream")
-_INCOMPATIBLE_RESPONSE = Failure(
-    FailureKind.MALFORMED, "cannot continue the client's stream: no stream, or a compressed one"
-)
 
 
 class WaiterResponder:
@@ -78,7 +80,7 @@ class WaiterResponder:
     async def _has_news(self, follower: Waiter) -> bool:
         try:
             with self._clock.limit() as limit:
-                limit.set(follower.call.commit_by + _GRACE_S, "total")
+                limit.set(follower.call.commit_by + GRACE_S, "total")
                 await follower.reader.wait_begun()
         except TimeoutError:
             return False
@@ -88,65 +90,40 @@ class WaiterResponder:
 
     async def _pass_on(self, flight: SingleFlight, follower: Waiter, reply: ResponseWriter, *, is_own: bool) -> None:
         call = follower.call
-        call.failure = CLIENT_DISCONNECTED  # until the client has stayed to the end
         try:
-            if _is_out_of_place(call, flight, reply):
-                call.failure = _INCOMPATIBLE_RESPONSE
-            else:
-                self._begin(flight, call, reply, is_own=is_own)
-                call.failure = await self._copy(flight, follower, reply)
-        except ConnectionError:
-            call.failure = _of_who_left(flight, follower)
-            return
+            failure = await self._send(flight, follower, reply, is_own=is_own)
+            if failure is CLIENT_DISCONNECTED:
+                failure = _of_who_left(flight, follower)
         except asyncio.CancelledError:
-            call.failure = _of_who_left(flight, follower)
+            failure = call.failure = _of_who_left(flight, follower)
             if not call.is_draining:
                 raise
             uncancel()
-        if call.failure is None:
-            await reply.end()
-        elif call.failure.kind.source is Source.CLIENT:
-            reply.connection.abort()
-        else:
-            await self._break_off(flight, follower, call.failure, reply)
+        call.failure = failure
+        last_words = partial(_last_words, flight, follower, reply)
+        await end_response(call, failure, reply, self._fallback.dead_letter, last_words)
 
-    def _begin(self, flight: SingleFlight, call: Call, reply: ResponseWriter, *, is_own: bool) -> None:
-        tape = flight.tape
-        headers = header_rules.to_client(tape.headers) if is_own else list(shareable_headers(tape.headers))
-        headers += header_rules.ours(call, header_rules.value_of(tape.headers, "x-llm-guard-deployment") or None)
-        call.sent_status = call.sent_status or tape.status
-        length = header_rules.value_of(tape.headers, "content-length")
-        reply.begin(tape.status, tape.reason, headers, int(length) if length else None)
+    async def _send(
+        self, flight: SingleFlight, follower: Waiter, reply: ResponseWriter, *, is_own: bool
+    ) -> Failure | None:
+        """Sends the response to the client. Returns a failure if it did not end well."""
+        call, tape, reader = follower.call, flight.tape, follower.reader
+        if _is_out_of_place(call, flight, reply):
+            return OUT_OF_PLACE
         if flight.call.first_token_at is not None:
             call.first_token_at = self._clock.now()
         call.client_deadline = float("inf")
-
-    async def _copy(self, flight: SingleFlight, follower: Waiter, reply: ResponseWriter) -> Failure | None:
-        """Copies the response to the client. Returns a failure if it did not end well."""
-        call, reader = follower.call, follower.reader
-        assert call.route is not None  # noqa: S101  # the request has one
-        limit = self._clock.limit()
-        try:
-            with limit:
-                limit.set(call.deadline_at + _GRACE_S, "total")
-                while piece := await reader.next():
-                    await write(call, piece, reply, self._clock)
-        except TimeoutError:
-            is_late = self._clock.now() >= call.deadline_at
-            return timeout_failure("total", call.route.timeouts) if is_late else CLIENT_STALLED
-        return _LEFT_BEHIND if reader.is_left_behind else flight.call.failure
-
-    async def _break_off(self, flight: SingleFlight, follower: Waiter, failure: Failure, reply: ResponseWriter) -> None:
-        """Ends a response that has failed, like `relay`."""
-        call, tape = follower.call, flight.tape
-        await self._fallback.dead_letter(call, reply)
-        if failure is not flight.call.failure:
-            words = _last_words(call, failure, reply) if follower.reader.is_at_end else b""
-            await reply.break_off(words)
-        elif tape.is_broken:  # the error text is shared: it needs this call's id in place of the request's
-            await reply.break_off(bytes(tape.last_words).replace(flight.call.id.encode(), call.id.encode()))
-        else:  # the provider's own error was the last thing that arrived
-            await reply.end()
+        response = SharedResponse(
+            tape.status,
+            tape.reason,
+            tuple(header_rules.to_client(tape.headers)) if is_own else shareable_headers(tape.headers),
+            header_rules.value_of(tape.headers, "x-llm-guard-deployment") or None,
+            content_length(tape.headers),
+            reader.next,
+            call.deadline_at,
+        )
+        failure = await send_shared(call, response, reply, self._clock)
+        return failure or (_LEFT_BEHIND if reader.is_left_behind else flight.call.failure)
 
 
 def _is_out_of_place(call: Call, flight: SingleFlight, reply: ResponseWriter) -> bool:
@@ -156,8 +133,7 @@ def _is_out_of_place(call: Call, flight: SingleFlight, reply: ResponseWriter) ->
         return False
     headers = flight.tape.headers
     is_stream = header_rules.value_of(headers, "content-type").lower().startswith("text/event-stream")
-    is_compressed = header_rules.value_of(headers, "content-encoding") not in ("", "identity")
-    return is_compressed or is_stream != call.is_stream
+    return is_encoded(headers) or is_stream != call.is_stream
 
 
 def _of_who_left(flight: SingleFlight, follower: Waiter) -> Failure | None:
@@ -165,16 +141,16 @@ def _of_who_left(flight: SingleFlight, follower: Waiter) -> Failure | None:
     end."""
     if flight.has_said_all and follower.reader.is_at_end:
         return None
-    return Failure(FailureKind.INTERNAL, DRAINED.message) if follower.call.is_draining else CLIENT_DISCONNECTED
+    return ENDED_BY_DRAIN if follower.call.is_draining else CLIENT_DISCONNECTED
 
 
-def _last_words(call: Call, failure: Failure, reply: ResponseWriter) -> bytes:
-    """Returns the error text for a failure of this call alone."""
-    dialect = DIALECTS[call.dialect]
-    status = 504 if failure.kind.category == "timeout" else 502
-    refusal = Refusal(status, f"upstream_{failure.kind.label}", failure.detail, by=None)
-    if call.is_draining:
-        refusal = DRAINED
-    if call.is_stream:
-        return dialect.error_event(refusal, call.id)
-    return json.dumps(dialect.refusal_body(refusal, call.id)).encode() if reply.is_early else b""
+def _last_words(flight: SingleFlight, follower: Waiter, reply: ResponseWriter, failure: Failure) -> bytes | None:
+    """See `end_response`."""
+    call, tape = follower.call, flight.tape
+    if failure is not flight.call.failure:
+        if not follower.reader.is_at_end or not (call.is_stream or reply.is_early):
+            return b""
+        return error_text(call, failure, failure.detail, is_event=call.is_stream)
+    if tape.is_broken:  # the error text is shared: it needs this call's id in place of the request's
+        return bytes(tape.last_words).replace(flight.call.id.encode(), call.id.encode())
+    return None

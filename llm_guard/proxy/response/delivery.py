@@ -10,24 +10,19 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from llm_guard.clock import Clock
-from llm_guard.outcome import Exhausted, Failure, FailureKind
+from llm_guard.outcome import Exhausted, Failure
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.output_counter import count_output
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
+from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED, ENDED_BY_DRAIN, OUT_OF_PLACE, end_response, error_text
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.proxy.response.keepalive import KeepAlive
-from llm_guard.proxy.response.relay import (
-    CLIENT_DISCONNECTED,
-    ENDED_BY_DRAIN,
-    INCOMPATIBLE_RESPONSE,
-    break_off,
-    internal,
-    relay,
-)
+from llm_guard.proxy.response.relay import internal, is_out_of_place, relay
 from llm_guard.proxy.streams.resume import recovery_of
 
 _NO_KEEP_ALIVE = contextlib.nullcontext()
@@ -125,14 +120,22 @@ class Delivery:
         if end is not None and self._died is not None:
             detail = f"{self._died.detail}, and the stream was not resumed ({end.why})"
             call.gave_up, call.failure = end.why, replace(self._died, detail=detail)
-        if call.failure is not None:
-            if fallback is not None:  # before the connection is closed: that cancels the task that serves the call
-                await fallback.dead_letter(call, self._reply)
-            await break_off(call, served, call.failure, self._reply)
-        elif not self._reply.is_over:
-            with contextlib.suppress(ConnectionError):  # the client disconnected at the terminal event
-                await self._reply.end()
+        store_dead_letter = fallback.dead_letter if fallback is not None else None
+        await end_response(call, call.failure, self._reply, store_dead_letter, partial(self._last_words, served))
         return None
+
+    def _last_words(self, served: Delivered, failure: Failure) -> bytes | None:
+        """See `end_response`."""
+        call, view = self._call, served.opened.view
+        words = view.suppressed if view is not None else b""
+        is_sent = view is not None and view.watch.is_error_heard and not call.is_draining
+        if is_sent and not words:
+            return None
+        takes_events = view.takes_events if view is not None else self._reply.is_early and is_out_of_place(call, served)
+        if takes_events and not is_sent:
+            detail = f"{served.attempt.target.deployment.label}: {failure.detail}"
+            words += error_text(call, failure, detail, is_event=call.is_stream or view is not None)
+        return words
 
     def _join(self, served: Delivered) -> Failure | None:
         """Begins the transcript with the call's first stream, and joins the others to it. Returns the failure of a
@@ -147,7 +150,7 @@ class Delivery:
         except Exception as error:  # noqa: BLE001  # a bug in the gateway must not cost the stream or its slot
             failure = internal(error, call)
             return None if self._served is None else failure
-        return Failure(FailureKind.MALFORMED, INCOMPATIBLE_RESPONSE)
+        return replace(OUT_OF_PLACE)  # a failure identifies its attempt
 
 
 async def _failed(failure: Failure) -> Failure:

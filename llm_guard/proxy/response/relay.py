@@ -4,33 +4,31 @@ ends no response: see `proxy.response.delivery`."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 from collections.abc import Awaitable
 
 import structlog
 
 from llm_guard.clock import Clock, TimeLimit
-from llm_guard.dialects import DIALECTS
-from llm_guard.outcome import Failure, FailureKind, Refusal, Source
+from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.attempts.upstream_attempt import timeout_failure
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened, StreamDecoder
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
-from llm_guard.proxy.http_server.error_responses import DRAINED
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, pieces_of
+from llm_guard.proxy.response.ending import (
+    CLIENT_DISCONNECTED,
+    CLIENT_STALLED,
+    ENDED_BY_DRAIN,
+    OUT_OF_PLACE,
+    content_length,
+    is_encoded,
+)
 from llm_guard.proxy.response.websocket_tunnel import tunnel
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.resilience.classification.classify import classify_event
-from llm_guard.resilience.retry.deadline import earlier
+from llm_guard.resilience.retry.deadline import earlier, timeout_failure
 from llm_guard.resilience.streams.settings import ENDING_S, why_cut
 
 _log = structlog.get_logger("llm_guard.proxy.response.relay")
-
-CLIENT_DISCONNECTED = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
-_CLIENT_STALLED = Failure(FailureKind.CLIENT_CANCELLED, "the client stopped reading")
-ENDED_BY_DRAIN = Failure(FailureKind.INTERNAL, DRAINED.message)
-INCOMPATIBLE_RESPONSE = "cannot continue the client's stream: no stream, or a compressed one"
 
 
 def relay(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Awaitable[Failure | None]:
@@ -44,14 +42,14 @@ def relay(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) ->
 async def _send(call: Call, served: Delivered, reply: ResponseWriter) -> Failure | None:
     """Sends a response that has been read completely."""
     opened = served.opened
-    if reply.is_early and _is_out_of_place(call, served):
-        call.failure = Failure(FailureKind.MALFORMED, INCOMPATIBLE_RESPONSE)
-        return call.failure
+    if reply.is_early and is_out_of_place(call, served):
+        call.failure = OUT_OF_PLACE
+        return OUT_OF_PLACE
     headers = _headers(call, served)
     call.failure = CLIENT_DISCONNECTED  # until the client has taken all of it
     try:
         if call.method == "HEAD":
-            reply.begin(opened.status, opened.reason, headers, _length(opened))
+            reply.begin(opened.status, opened.reason, headers, content_length(opened.headers))
             await reply.end()
         else:
             await reply.send(opened.status, opened.reason, headers, opened.buffered)
@@ -61,29 +59,20 @@ async def _send(call: Call, served: Delivered, reply: ResponseWriter) -> Failure
     return None
 
 
-def _length(opened: Opened) -> int | None:
-    length = header_rules.value_of(opened.headers, "content-length")
-    return int(length) if length.isdigit() else None
-
-
 def _headers(call: Call, served: Delivered) -> list[tuple[str, str]]:
     opened = served.opened
     call.sent_status = call.sent_status or opened.status
-    is_inflated = opened.view is not None and opened.view.takes_events and _is_encoded(opened)
+    is_inflated = opened.view is not None and opened.view.takes_events and is_encoded(opened.headers)
     headers = header_rules.to_client(opened.headers, is_upgraded=opened.status == 101, is_inflated=is_inflated)
     return headers + header_rules.ours(call, served.attempt.target.deployment.label)
 
 
-def _is_out_of_place(call: Call, served: Delivered) -> bool:
+def is_out_of_place(call: Call, served: Delivered) -> bool:
     """Returns True if the response cannot follow a head sent early: a whole response behind a stream's head, or a
     compressed one behind any."""
     view = served.opened.view
-    is_compressed = _is_encoded(served.opened) and (view is None or not view.takes_events)
+    is_compressed = is_encoded(served.opened.headers) and (view is None or not view.takes_events)
     return is_compressed or (call.is_stream and view is None)
-
-
-def _is_encoded(opened: Opened) -> bool:
-    return header_rules.value_of(opened.headers, "content-encoding") not in ("", "identity")
 
 
 # one exchange
@@ -124,9 +113,9 @@ def _has_ended(opened: Opened) -> bool:
 
 def _begin(call: Call, served: Delivered, reply: ResponseWriter) -> None:
     opened = served.opened
-    if reply.is_early and _is_out_of_place(call, served):
-        raise UpstreamError(FailureKind.MALFORMED, INCOMPATIBLE_RESPONSE)
-    length = _length(opened) if opened.view is None else None
+    if reply.is_early and is_out_of_place(call, served):
+        raise UpstreamError(OUT_OF_PLACE.kind, OUT_OF_PLACE.detail)
+    length = content_length(opened.headers) if opened.view is None else None
     reply.begin(opened.status, opened.reason, _headers(call, served), length)
     call.extend_client_deadline()
 
@@ -166,7 +155,7 @@ async def _copy(call: Call, served: Delivered, reply: ResponseWriter, clock: Clo
                 else:
                     passed = chunk if view is None else view.feed(chunk)
     except TimeoutError:
-        broken = _CLIENT_STALLED if is_writing else _out_of_time(limit, served)
+        broken = CLIENT_STALLED if is_writing else _out_of_time(limit, served)
     except UpstreamError as error:
         broken = Failure(error.kind, error.detail, is_shape_only=error.is_shape_only)
     if view is not None:
@@ -222,38 +211,3 @@ def _judge(view: StreamDecoder, broken: Failure | None, attempt: Attempt) -> Fai
 def internal(error: Exception, call: Call) -> Failure:
     _log.exception("unexpected error while relaying a stream", **log_ids(call))
     return Failure(FailureKind.INTERNAL, type(error).__name__)
-
-
-# the end of a response that broke off
-
-
-async def break_off(call: Call, served: Delivered, failure: Failure, reply: ResponseWriter) -> None:
-    """Ends a broken response so that it cannot be taken for a complete one: sends an error event where the client can
-    read one, then closes the connection in the middle of the body."""
-    view = served.opened.view
-    if failure.kind.source is Source.CLIENT:
-        reply.connection.abort()
-        return
-    last_words = view.suppressed if view is not None else b""
-    is_told = view is not None and view.watch.is_error_heard and not call.is_draining
-    if is_told and not last_words:  # the upstream's own error event was the last thing passed on
-        with contextlib.suppress(ConnectionError):
-            await reply.end()
-        return
-    takes_events = view.takes_events if view is not None else (reply.is_early and _is_out_of_place(call, served))
-    if not is_told and takes_events:
-        last_words += _last_words(call, served, failure)
-    await reply.break_off(last_words)
-
-
-def _last_words(call: Call, served: Delivered, failure: Failure) -> bytes:
-    """Returns the failure as an event in the client's dialect, or as the body of a response that is not streamed."""
-    dialect = DIALECTS[call.dialect]
-    status = 504 if failure.kind.category == "timeout" else 502
-    message = f"{served.attempt.target.deployment.label}: {failure.detail}"
-    refusal = Refusal(status, f"upstream_{failure.kind.label}", message, by=None)
-    if call.is_draining:
-        refusal = DRAINED
-    if not call.is_stream and served.opened.view is None:
-        return json.dumps(dialect.refusal_body(refusal, call.id)).encode()
-    return dialect.error_event(refusal, call.id)

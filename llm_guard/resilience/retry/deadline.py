@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.outcome import Limit
+from llm_guard.outcome import Failure, FailureKind, Limit
 from llm_guard.resilience.routing.latency import Latency, known
 from llm_guard.resilience.units import Factor, OptionalSeconds, Seconds
 
@@ -122,3 +122,18 @@ def can_finish(now: float, deadline_at: float, latency: Latency) -> bool:
     left_s = deadline_at - now
     fastest_s = known(latency.quantile(0.05, now))
     return left_s > 0 and (fastest_s is None or left_s >= fastest_s)
+
+
+def timeout_failure(name: str, timeouts: TimeoutSettings, *, is_before_sending: bool = False) -> Failure:
+    """Returns the failure of an exchange that ran into the limit called `name`."""
+    said = {
+        "connect": f"no connection within {timeouts.connect:g} s",
+        "first_token": f"no first token within {timeouts.first_token or FIRST_TOKEN_S:g} s",
+        "idle": f"silent for {timeouts.idle:g} s in the middle of the stream",
+        "stall": f"nothing but keep-alives for {timeouts.stall:g} s in the middle of the stream",
+        "attempt": f"no complete response within {timeouts.attempt or ATTEMPT_S:g} s",
+        "total": "the call's total timeout, or the client's own, has passed",
+    }
+    limit: Limit = name  # type: ignore[assignment]  # TimeLimit returns the name it was given
+    kind = FailureKind.CONNECT_TIMEOUT if name == "connect" else FailureKind.TIMEOUT
+    return Failure(kind, said[name], limit=limit, is_before_sending=is_before_sending)

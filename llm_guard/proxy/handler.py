@@ -227,9 +227,10 @@ class Handler:
             while True:
                 with delivery.keep_alive():
                     result = await attempts.next(failure)
-                reply.closes_connection |= self.is_leaving
-                if self.screening is not None and not delivery.has_begun and self._is_screened(call):
-                    result = await self.screening.screen(call, result, self._run_again)
+                if not delivery.has_begun:
+                    reply.closes_connection |= self.is_leaving
+                    if self.screening is not None and self._is_screened(call):
+                        result = await self.screening.screen(call, result, self._run_again)
                 if isinstance(result, Exhausted):
                     delivery.give_up(result)
                     break

@@ -184,6 +184,23 @@ async def test_response_arrives_whole_when_the_provider_closes_long_before_the_c
         assert received.partition(b"\r\n\r\n")[2] == body
 
 
+async def test_whole_response_that_is_written_reaches_a_slow_client_after_the_drain() -> None:
+    body = CHAT.answer.replace(b'"hi"', b'"%b"' % (WORDS * 3))
+    async with facing([whole(200, body)]) as (stand, provider), Connection(stand.url) as client:
+        stop_reading(client)
+        while not stand.app.gateway.running:  # until the buffers between them are full
+            client.writer.write(CHAT.request())
+            requests = len(provider.requests) + 1
+            await eventually(lambda: len(provider.requests) == requests)  # noqa: B023  # awaited at once
+            await asyncio.sleep(0.02)
+        stand.app.gateway.end_running()
+        await stand.idle()
+        go_on_reading(client)
+        for _ in provider.requests:
+            reply = await client.reply()
+            assert (reply.is_whole, reply.body) == (True, body)
+
+
 @streams
 async def test_data_before_a_cut_reaches_a_slow_client(form: Form) -> None:
     async with facing([stream_head(), *[chunk(event_of(form))] * TOKENS, Close()]) as (stand, _):

@@ -138,6 +138,24 @@ async def test_drain_during_a_resume_is_reported() -> None:
         assert this.in_flight() == 0
 
 
+async def test_connection_of_a_stream_resumed_during_a_drain_is_kept_as_its_head_says() -> None:
+    """A server that closes a connection without `Connection: close` may lose the client's next request."""
+    async with (
+        pair_of(begin(FIRST), finish(FIRST[-40:] + REST), **CONTINUE) as this,
+        Connection(this.stand.url) as client,
+    ):
+        client.writer.write(CHAT.request(stream=True, messages=SAID))
+        await eventually(lambda: this.front.open)
+        await asyncio.sleep(0.02)
+        this.stand.app.gateway.is_leaving = True
+        this.front.open[0].cut()
+        reply = await client.reply()
+        assert (reply.is_whole, "connection" in reply.headers) == (True, False)
+        this.front.on_request = lambda exchange: exchange.answer(*CHAT.ok)
+        second = await client.ask(CHAT.request())
+        assert (second.status, second.headers["connection"]) == (200, "close")
+
+
 async def test_deadline_ends_the_waiting_for_the_next() -> None:
     async with dying(rules={**CONTINUE, "timeout": {"total": "400ms"}}) as (this, call, stream):
         stream.cut()

@@ -20,11 +20,13 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI, NotFoundError, PermissionDeniedError
 
 from llm_guard.config import ConfigError
-from tests.chaos.stand import Stand, config_of, standing
-from tests.chaos.wire import Connection, Reply
+from llm_guard.proxy.client_keys.response_tap import EventReader
+from tests.chaos.forms import RESPONSES
+from tests.chaos.stand import Stand, config_of, facing, standing
+from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.client import raw_request
 from tests.fakes.object_provider import ObjectProvider, event
-from tests.fakes.provider import END, Pause, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.provider import END, Hold, Pause, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.security.grammar import Request
 from tests.security.keys import OPS_TOKEN, UPSTREAM_KEY
@@ -511,6 +513,22 @@ async def test_objects_of_two_upstreams_with_one_id_are_two(tmp_path: Path) -> N
 async def test_isolation_without_client_keys_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="isolate_objects"):
         config_for("http://127.0.0.1:9", tmp_path, keys=[])
+
+
+async def test_bug_while_a_stream_is_screened_costs_no_slot_and_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: EventReader, chunk: bytes) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(EventReader, "feed", broken)
+    begun: list[Step] = [stream_head(), *map(chunk, RESPONSES.preamble), chunk(RESPONSES.token), Hold()]
+    server = {"client_keys": [{"name": "app", "key": "k-app"}], "isolate_objects": True}
+    async with facing(begun, server=server) as (stand, provider):
+        body, key = RESPONSES.body(stream=True, input="hi"), {"authorization": "Bearer k-app"}
+        assert (await ask(stand.url, RESPONSES.path, body, key)).status == 500
+        assert await provider.closed_within(1)
+        assert stand.deployment(RESPONSES.deployment).gates.in_flight == 0
+        (call,) = await stand.calls()
+        assert [attempt["outcome"] for attempt in call["attempts"]] == ["internal"]
 
 
 async def test_official_sdks_see_their_own_objects_and_plain_errors(tmp_path: Path) -> None:

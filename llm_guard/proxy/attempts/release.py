@@ -75,7 +75,7 @@ class ResponseScope:
         if served.opened.exchange is not None:
             served.opened.exchange.abort()
         failure = served.attempt.failure
-        settle(served.attempt, served.lease, _HEALTHY if failure is None else failure.kind.signal, self._clock)
+        settle(served.attempt, served.lease, _HEALTHY if failure is None else failure.signal, self._clock)
 
 
 def _failure_of(attempt: Attempt, error: BaseException) -> Failure:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.outcome import Exhausted, Refusal
+from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
+from llm_guard.proxy.attempts.release import ResponseScope
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.model_list import filter_models, is_filtered
 from llm_guard.proxy.client_keys.object_isolation import ObjectIsolation, RunAttempts
@@ -55,9 +56,15 @@ class Screening:
         return await self._isolation.check(call) if self._isolation.applies_to(call) else None
 
     async def screen(self, call: Call, result: Delivered | Exhausted, run: RunAttempts) -> Delivered | Exhausted:
-        """Returns the response as the call's key may see it. `run` fetches further pages of a list."""
+        """Returns the response as the call's key may see it. `run` fetches further pages of a list. A response that
+        cannot be screened is closed."""
         if not isinstance(result, Delivered):
             return result
-        if is_filtered(call):
-            return filter_models(call, result, self._table(), self._clock)
-        return await self._isolation.screen(call, result, run) if self._isolation.applies_to(call) else result
+        try:
+            if is_filtered(call):
+                return filter_models(call, result, self._table(), self._clock)
+            return await self._isolation.screen(call, result, run) if self._isolation.applies_to(call) else result
+        except Exception as error:  # a bug in the gateway must not cost a slot
+            result.attempt.failure = Failure(FailureKind.INTERNAL, type(error).__name__)
+            with ResponseScope(result, self._clock):
+                raise

@@ -31,8 +31,8 @@ _NO_KEEP_ALIVE = contextlib.nullcontext()
 class Delivery:
     """A context manager for the attempts and relays of one call, which `finish` follows.
 
-    At its end the tokens that were paid for are noted. If the gateway's shutdown has cancelled the call after its
-    response had begun, the cancellation ends here, so that `finish` can still send an error.
+    At its end the tokens that were paid for are noted. If the gateway's shutdown has cancelled the call while its
+    response was arriving, the cancellation ends here, so that `finish` can still send an error.
     """
 
     __slots__ = ("_call", "_clock", "_died", "_exhausted", "_fallback", "_reply", "_served")
@@ -59,7 +59,8 @@ class Delivery:
         if served is None:
             return False
         _note_tokens(call, served)
-        if not call.is_draining or not isinstance(error, asyncio.CancelledError):
+        is_whole = served.opened.exchange is None  # its last bytes may be written: closing the connection sends them
+        if is_whole or not call.is_draining or not isinstance(error, asyncio.CancelledError):
             return False
         uncancel()
         call.failure = ENDED_BY_DRAIN if call.failure is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "llm_guard"
@@ -10,13 +11,17 @@ MAX_LINES = 350
 BANNED = ("manager", "helper", "util", "handle_data")
 
 SOURCES = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(source) for name, source in SOURCES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(source) for name, source in SOURCES.items()}
 
 
 def defined_names(name: str) -> list[str]:
     """Returns the names of the module, its classes and functions."""
     named = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [Path(name).stem, *(node.name for node in ast.walk(TREES[name]) if isinstance(node, named))]
+    return [Path(name).stem, *(node.name for node in ast.walk(trees()[name]) if isinstance(node, named))]
 
 
 def test_the_package_was_found() -> None:
@@ -24,7 +29,7 @@ def test_the_package_was_found() -> None:
 
 
 def test_file_docstring_states_what_it_owns() -> None:
-    docstrings = {name: ast.get_docstring(tree) or "" for name, tree in TREES.items()}
+    docstrings = {name: ast.get_docstring(tree) or "" for name, tree in trees().items()}
     assert not [name for name, docstring in docstrings.items() if not docstring]
     no_sentence = [name for name, said in docstrings.items() if said[-1] not in ".:)" and "\n" not in said]
     assert not no_sentence

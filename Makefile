@@ -39,7 +39,7 @@ tests: $(VENV)/ready-dev tools
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore=tests/mutants
 
 # What CI runs besides: every mutant is killed by its test, and tests that repeat something at random repeat all of it.
-THOROUGH_TESTS = tests/mutants $(shell grep -rl --include='test_*.py' 'from tests.effort import' tests)
+THOROUGH_TESTS = tests/mutants $(shell grep -rlE --include='test_*.py' 'from tests.effort import|^ *@given' tests)
 
 thorough-tests: $(VENV)/ready-dev
 	LLM_GUARD_TEST_EFFORT=full $(BIN)/pytest -n $(WORKERS) --dist worksteal $(THOROUGH_TESTS)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests.effort import repeated
 from tests.hypothesis_draws import without_constants_of_modules
 from tests.sweep import SWEEP, listen
 
@@ -25,7 +26,10 @@ listen(SWEEP)
 # Results must not depend on how fast or how busy the machine is, nor on which tests ran before.
 without_constants_of_modules()
 hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any machine",
+    max_examples=repeated(100),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any machine")
 

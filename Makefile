@@ -1,14 +1,15 @@
 # make run    sets everything up and runs the gateway in front of a mock provider that fails on purpose: no key needed
-# make test   sets everything up and runs all tests, lint, types and import rules
+# make test   sets everything up and runs the tests, lint, types and import rules: five minutes
 # make docs   builds the documentation site in build/site
 # make compiled   builds a wheel in dist/ with the data path as machine code; needs a C compiler and Python's headers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+# Tests wait as much as they compute: two for each processor of a machine that has two.
+WORKERS ?= 4
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests tooling-tests tools bench soak storm-matrix frontier fuzz \
+.PHONY: run demo test check lint types imports tests thorough-tests tooling-tests tools bench soak storm-matrix frontier fuzz \
 	sdk-suites compiled compiled-package compiled-tests release docs lock clean
 
 run: $(VENV)/ready
@@ -31,8 +32,17 @@ types: $(VENV)/ready-dev
 imports: $(VENV)/ready-dev
 	$(BIN)/lint-imports
 
+# Tests start Python hundreds of times: without bytecode files each start compiles the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 tests: $(VENV)/ready-dev tools
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore=tests/mutants
+
+# What CI runs besides: every mutant is killed by its test, and tests that repeat something at random repeat all of it.
+THOROUGH_TESTS = tests/mutants $(shell grep -rlE --include='test_*.py' 'from tests.effort import|^ *@given' tests)
+
+thorough-tests: $(VENV)/ready-dev
+	LLM_GUARD_TEST_EFFORT=full $(BIN)/pytest -n $(WORKERS) --dist worksteal $(THOROUGH_TESTS)
 
 # Tests of the benchmarks and of the build. CI runs them; users need not.
 tooling-tests: $(VENV)/ready-dev

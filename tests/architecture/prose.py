@@ -9,6 +9,8 @@ from pathlib import Path
 
 _DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|ruff:|pragma|!)")
 _COMMENT = re.compile(r"(?:\s*|.*\S  )(#.*)")
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Fields of a statement that hold statements, or their handlers and cases."""
 _CODE_BLOCK = re.compile(r"```.*?```", re.DOTALL)
 
 
@@ -43,12 +45,16 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yields every string that stands as a statement: docstrings, and the texts under fields and constants."""
-    for node in ast.walk(tree):
-        for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+    """Yields every string that stands as a statement: docstrings, and the texts under fields and constants. Visits
+    statements only: nine of ten nodes are expressions."""
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # grows meanwhile
+        for statement in getattr(node, "body", ()):
             value = statement.value if isinstance(statement, ast.Expr) else None
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 yield statement.lineno, value.value
+        for block in _BLOCKS:
+            nodes += getattr(node, block, ())
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:

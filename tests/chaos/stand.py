@@ -182,7 +182,8 @@ async def standing(config: Config) -> AsyncIterator[Stand]:
             stand.lag.check()
         finally:
             stand.lag.stop()
-            await app.stop()
+            if not app.gateway.is_closed:  # a second stop takes two seconds
+                await app.stop()
 
 
 @asynccontextmanager

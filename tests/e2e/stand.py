@@ -75,7 +75,8 @@ async def gateway(config: str) -> AsyncIterator[App]:
     try:
         yield app
     finally:
-        await app.stop()
+        if not app.gateway.is_closed:  # a second stop takes two seconds
+            await app.stop()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.effort import repeated
 from tests.fuzz.mutation import CHANGES, DICE_BYTES, MOST_BYTES, cuts_of, minimal, mutated, random_steps, rolled
 from tests.fuzz.targets import TARGETS
 
@@ -23,7 +24,7 @@ def test_invariants_hold_for_nearly_valid_input(name: str) -> None:
     target = TARGETS[name]
 
     @settings(
-        max_examples=target.examples, deadline=None, derandomize=True, database=None,
+        max_examples=repeated(target.examples), deadline=None, derandomize=True, database=None,
         phases=[Phase.generate, Phase.shrink], suppress_health_check=[HealthCheck.too_slow],
     )  # fmt: skip
     @given(dice=st.binary(min_size=4, max_size=4), seed=st.sampled_from(target.seeds) | st.binary(), changes=steps)

@@ -17,6 +17,8 @@ from tests.chaos.stand import Stand, config_of, standing
 from tests.fakes.keyed_provider import REFUSED, KeyedProvider
 from tests.fakes.waiting import eventually
 
+often = pytest.mark.usefixtures("poll_s")
+
 
 @asynccontextmanager
 async def keyed(file: Path, provider: KeyedProvider) -> AsyncIterator[Stand]:
@@ -42,6 +44,7 @@ def logged_errors(stand: Stand, event: str) -> list[str]:
     return [str(line.get("error", "")) for line in stand.log if line["event"].startswith(event)]
 
 
+@often
 async def test_key_is_read_from_the_file_and_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sk-filed-key-first\n")
@@ -64,6 +67,7 @@ async def test_call_whose_key_was_revoked_reads_the_file_and_is_served(tmp_path:
         assert [each["outcome"] for each in line["attempts"]] == ["auth", "ok"]
 
 
+@often
 async def test_key_that_the_provider_does_not_know_yet_leaves_the_one_before_in_use(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sk-filed-key-first")
@@ -77,6 +81,7 @@ async def test_key_that_the_provider_does_not_know_yet_leaves_the_one_before_in_
         assert await serves(stand, provider) == "sk-filed-key-second"
 
 
+@often
 async def test_key_that_is_accepted_stays_in_use_while_the_file_changes_twice(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sk-filed-key-first")
@@ -90,6 +95,7 @@ async def test_key_that_is_accepted_stays_in_use_while_the_file_changes_twice(tm
             assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-first"] * 3
 
 
+@often
 async def test_key_that_replaced_a_revoked_one_is_tried_before_its_cooldown_ends(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sk-filed-key-first")
@@ -102,6 +108,7 @@ async def test_key_that_replaced_a_revoked_one_is_tried_before_its_cooldown_ends
         assert [await serves(stand, provider) for _ in range(3)] == ["sk-filed-key-second"] * 3
 
 
+@often
 async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
     for name, key in (("..one", "sk-filed-key-first"), ("..two", "sk-filed-key-second")):
         (tmp_path / name).mkdir()
@@ -126,14 +133,14 @@ async def test_kubernetes_swap_of_links_is_seen(tmp_path: Path) -> None:
     ],
 )
 async def test_file_without_a_key_leaves_the_last_good_one_in_use_and_is_reported_once(
-    tmp_path: Path, spoil: Callable[[Path], object], problem: str
+    tmp_path: Path, poll_s: float, spoil: Callable[[Path], object], problem: str
 ) -> None:
     file = tmp_path / "key"
     file.write_text("sk-filed-key-first")
     async with KeyedProvider() as provider, keyed(file, provider) as stand:
         spoil(file)
         await eventually(lambda: logged_errors(stand, "changed files cannot be used"))
-        await asyncio.sleep(2.2)  # long enough to check the file twice more
+        await asyncio.sleep(5 * poll_s)  # long enough to check the file twice more
         assert await serves(stand, provider) == "sk-filed-key-first"
         (only,) = logged_errors(stand, "changed files cannot be used")
         assert problem in only
@@ -192,6 +199,7 @@ async def test_call_that_both_keys_refuse_is_sent_once_with_each(tmp_path: Path)
         assert provider.keys[1:] == ["sk-filed-key-first", "sk-filed-key-second"]
 
 
+@often
 async def test_call_in_flight_keeps_its_key(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("sk-filed-key-first")

@@ -24,6 +24,7 @@ from llm_guard.admin.schemas import models
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import ask
+from tests.effort import repeated
 from tests.integration.operating import HERE, get, running
 
 LOGINS = {"/dashboard/login", "/dashboard/logout"}
@@ -314,7 +315,7 @@ def try_one(url: str, operation: APIOperation[Any, Any, Any, Any], mode: Generat
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=8, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+        max_examples=repeated(8), derandomize=True, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     def check(case: Any) -> None:

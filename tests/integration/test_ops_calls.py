@@ -320,7 +320,8 @@ async def test_command_draws_a_call_and_lists_those_that_failed() -> None:
         assert json.loads(raw.output) == await get(stand, f"/admin/calls/{name}")
 
 
-async def test_command_without_a_response_states_why_and_ends_with_1() -> None:
+async def test_command_without_a_response_states_why_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_guard.cli.explain_command._TIMEOUT_S", 0.5)
     async with facing() as (stand, provider):
         unknown = await command(stand, "lg-0")
         assert (unknown.exit_code, unknown.output[:27]) == (1, "the gateway responded 404: ")

@@ -22,12 +22,13 @@ from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
+from tests.effort import repeated
 from tests.fakes.provider import Hold, ScriptedProvider
 from tests.fakes.waiting import eventually
 from tests.integration.calls_on_disk import ASYNC
 from tests.tokens import BEARER
 
-KILLS = 5
+KILLS = repeated(5)
 RULES = {"deployments": [{"upstream": "one"}], "dead_letter": "always"}
 
 

@@ -84,7 +84,7 @@ class Stand:
 @contextlib.contextmanager
 def standing(*, is_warm: bool = False) -> Iterator[Stand]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0"}
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "LLM_GUARD_TEST_EFFORT": "full"}
     command, pipe = [sys.executable, "-m", "tests.mutants.stand", *(["warm"] if is_warm else [])], subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from llm_guard.outcome import FailureKind
 from llm_guard.resilience.retry.backoff import IMMEDIATE_S, BaseDelays, RetrySettings, delay_s
+from tests.effort import repeated
 
 draws = st.floats(0, 1, exclude_max=True)
 seconds = st.floats(1e-3, 1e5)
@@ -23,7 +24,7 @@ retries = st.integers(1, 5) | st.integers(1, 10**6)
 kinds = st.none() | st.sampled_from(FailureKind)
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(derandomize=True, deadline=None, max_examples=repeated(500))
 @given(retry_settings, retries, kinds, st.none() | seconds, draws, shares)
 def test_own_wait_stays_between_nothing_and_the_longest(
     chosen: RetrySettings, retry: int, kind: FailureKind | None, previous_s: float | None, u: float, share: float
@@ -34,7 +35,7 @@ def test_own_wait_stays_between_nothing_and_the_longest(
     assert 0 <= wait_s <= chosen.max_delay
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(derandomize=True, deadline=None, max_examples=repeated(500))
 @given(retry_settings, retries, kinds, seconds, st.none() | seconds, draws, shares)
 def test_wait_never_undercuts_retry_after_nor_exceeds_it_by_more_than_a_tenth(
     chosen: RetrySettings,
@@ -51,7 +52,7 @@ def test_wait_never_undercuts_retry_after_nor_exceeds_it_by_more_than_a_tenth(
     assert asked_s <= wait_s <= max(chosen.max_delay, asked_s * 1.1)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 @given(retry_settings, retries, st.floats(0, 1), draws, shares)
 def test_jitter_stays_within_bounds_of_the_exponential_wait(
     chosen: RetrySettings, retry: int, spread: float, u: float, share: float
@@ -66,7 +67,7 @@ def test_jitter_stays_within_bounds_of_the_exponential_wait(
     assert middle_s * (1 - spread) * 0.999999 <= wait_s <= middle_s * (1 + spread) * 1.000001
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 @given(retry_settings, retries, kinds, st.none() | seconds, draws, draws, shares, shares)
 def test_wait_grows_with_the_draw_and_with_the_failure_share(
     chosen: RetrySettings,
@@ -91,7 +92,7 @@ def test_wait_grows_with_the_draw_and_with_the_failure_share(
     assert chosen.adaptive or wait_s(u, low_share) == wait_s(u, high_share)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=repeated(200))
 @given(retry_settings, st.sampled_from([FailureKind.NETWORK, FailureKind.TRUNCATED, FailureKind.TIMEOUT]), draws)
 def test_immediate_retry_is_immediate_for_any_jitter(chosen: RetrySettings, kind: FailureKind, u: float) -> None:
     wait_s = delay_s(chosen, retry=1, kind=kind, retry_after_s=None, previous_s=None, u=u)

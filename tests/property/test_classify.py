@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from llm_guard.outcome import FailureKind
 from llm_guard.resilience.classification.classify import classify_answer, classify_event
+from tests.effort import repeated
 
 WALL = 1_800_000_000.0
 
@@ -44,7 +45,7 @@ headers = st.dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=repeated(500), deadline=None)
 @given(status=statuses, headers=headers, body=bodies)
 @example(400, {"retry-after": "1e308", "date": "x"}, b'{"error": {"code": 1e400}}')
 def test_every_answer_has_a_meaning(status: int, headers: dict[str, str], body: bytes) -> None:
@@ -56,7 +57,7 @@ def test_every_answer_has_a_meaning(status: int, headers: dict[str, str], body: 
     assert hint is None or (hint > 0 and math.isfinite(hint))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeated(300), deadline=None)
 @given(data=bodies)
 def test_every_error_event_has_a_meaning(data: bytes) -> None:
     verdict = classify_event(data)
@@ -76,7 +77,7 @@ def shuffled(value: dict[str, Any], order: list[int]) -> dict[str, Any]:
     return dict(pair for _, pair in sorted(zip(ranks, pairs, strict=True), key=lambda ranked: ranked[0]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeated(200), deadline=None)
 @given(
     status=statuses, code=codes, kind=types, message=words, request_id=words, prompt=words,
     order=st.permutations(range(6)),
@@ -92,7 +93,7 @@ def test_order_of_keys_changes_nothing(
     assert classify_event(written) == classify_event(rewritten)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeated(200), deadline=None)
 @given(status=statuses, code=codes, kind=types, request_id=words, prompt=words)
 def test_terms_planted_in_ids_and_prompts_change_nothing(
     status: int, code: object, kind: object, request_id: str, prompt: str

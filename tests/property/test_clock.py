@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.clock import SystemClock, TimeLimit
+from tests.effort import repeated
 
 Step = str | int
 """`leave`: the task is cancelled; `done`: the body's wait is over; `run`: all tasks run; a number: the deadline of
@@ -131,7 +132,7 @@ async def told(new_scope: Callable[[], Scope], levels: int, catches: frozenset[i
 steps = st.lists(st.sampled_from(["leave", "done", "run", "run", 0, 1, 2]), max_size=8)
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
+@settings(derandomize=True, deadline=None, max_examples=repeated(400))
 @given(st.integers(1, 3), st.frozensets(st.integers(0, 2)), steps)
 def test_scopes_end_as_those_of_asyncio_do(levels: int, catches: frozenset[int], steps: list[Step]) -> None:
     assert asyncio.run(told(own, levels, catches, steps)) == asyncio.run(told(standard, levels, catches, steps))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.resilience.capacity.concurrency_limit import Ending, Limiter, LimiterSettings
+from tests.effort import repeated
 
 calls = st.tuples(
     st.sampled_from(get_args(Ending)),
@@ -19,7 +20,7 @@ calls = st.tuples(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 @given(st.integers(1, 30), st.integers(1, 30), st.sampled_from([None, 0.5]), st.lists(calls, max_size=150))
 def test_limit_moves_by_the_law_and_within_its_bounds(
     lowest: int, highest: int, slow: float | None, walk: list[tuple[Ending, float | None, float, float, float]]
@@ -49,7 +50,7 @@ def test_limit_moves_by_the_law_and_within_its_bounds(
         most = max(most, after)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=repeated(200))
 @given(
     st.integers(1, 50),
     st.integers(0, 30),

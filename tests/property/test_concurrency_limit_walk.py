@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from llm_guard.resilience.capacity.concurrency_limit import RAMP_SHARE, RAMP_START, Ending, Limiter, LimiterSettings
+from tests.effort import repeated
 
 chosen_settings = st.builds(
     LimiterSettings,
@@ -118,7 +119,8 @@ class LimiterWalk(RuleBasedStateMachine):
 
 def test_limiter_holds_on_every_walk() -> None:
     run_state_machine_as_test(
-        LimiterWalk, settings=settings(derandomize=True, deadline=None, max_examples=100, stateful_step_count=40)
+        LimiterWalk,
+        settings=settings(derandomize=True, deadline=None, max_examples=repeated(100), stateful_step_count=40),
     )
     # A walk that never gets far proves nothing.
-    assert min(LimiterWalk.met.values()) > 3, LimiterWalk.met
+    assert min(LimiterWalk.met.values()) > repeated(3), LimiterWalk.met

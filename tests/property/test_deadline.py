@@ -14,8 +14,9 @@ from llm_guard.resilience.retry.deadline import (
     reserve_s,
 )
 from llm_guard.resilience.routing.latency import Latency
+from tests.effort import repeated
 
-quick = settings(derandomize=True, deadline=None, max_examples=200)
+quick = settings(derandomize=True, deadline=None, max_examples=repeated(200))
 durations = st.floats(0.001, 100)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from llm_guard.resilience.degradation.degraded_mode import Degradation, DegradedSettings, RouteTotals
+from tests.effort import repeated
 
 rules = st.builds(
     DegradedSettings,
@@ -123,8 +124,10 @@ class DegradedWalk(RuleBasedStateMachine):
 
 
 def test_mode_holds_on_every_walk() -> None:
-    run_state_machine_as_test(DegradedWalk, settings=settings(max_examples=240, stateful_step_count=30, deadline=None))
-    assert min(DegradedWalk.entered, DegradedWalk.left_well, DegradedWalk.left_silent) > 20
+    run_state_machine_as_test(
+        DegradedWalk, settings=settings(max_examples=repeated(240), stateful_step_count=30, deadline=None)
+    )
+    assert min(DegradedWalk.entered, DegradedWalk.left_well, DegradedWalk.left_silent) > repeated(20)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.integers(0, 3), st.integers(0, 3)), max_size=60))

@@ -25,6 +25,7 @@ from llm_guard.resilience.routing.load_balancing import Balance
 from llm_guard.routing.deployment import Deployment, MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target
+from tests.effort import repeated
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call, new_route, new_target
 
@@ -179,7 +180,7 @@ WORLDS = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=repeated(300))
 @given(WORLDS)
 def test_dry_run_changes_nothing(world: World) -> None:
     before = world.snapshots()
@@ -187,7 +188,7 @@ def test_dry_run_changes_nothing(world: World) -> None:
     assert world.snapshots() == before
 
 
-@settings(max_examples=300)
+@settings(max_examples=repeated(300))
 @given(WORLDS, st.sampled_from([0.0, 5.0, 30.0]))
 def test_obstacle_is_the_one_that_the_entrance_finds(world: World, hint_patience_s: float) -> None:
     target = world.targets[0]
@@ -198,7 +199,7 @@ def test_obstacle_is_the_one_that_the_entrance_finds(world: World, hint_patience
     assert foreseen == (None if isinstance(found, Lease) else found)
 
 
-@settings(max_examples=300)
+@settings(max_examples=repeated(300))
 @given(WORLDS)
 def test_call_goes_where_the_dry_run_predicted(world: World) -> None:
     foreseen = world.look(lambda: 0.3)
@@ -229,7 +230,7 @@ def test_states_reach_every_answer() -> None:
     seen = set()
     paced = set()
 
-    @settings(max_examples=1000, database=None, derandomize=True)
+    @settings(max_examples=repeated(1000), database=None, derandomize=True)
     @given(WORLDS)
     def look(world: World) -> None:
         for candidate in world.look(lambda: 0.3):

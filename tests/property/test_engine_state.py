@@ -17,8 +17,9 @@ from hypothesis.stateful import (
 
 from llm_guard.resilience.health.engine_state import Engine, EngineCommand, EngineEvent, EngineEventKind
 from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings, delay_s
+from tests.effort import repeated
 
-EXAMPLES = 400
+EXAMPLES = repeated(400)
 STEPS = 40
 BOOT_S = 30.0
 draws = st.floats(0.0, 1.0, exclude_max=True)

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.resilience.capacity.fair_queue import Caller, FairQueue, Ticket
+from tests.effort import repeated
 
 weights = st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0, 10.0])
 events = st.lists(st.tuples(st.sampled_from(["join", "leave", "take"]), st.integers(0, 5)), max_size=200)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 @given(shares=st.lists(weights, min_size=2, max_size=6), steps=events)
 def test_callers_that_wait_all_the_time_are_served_by_weight(shares: list[float], steps: list[tuple[str, int]]) -> None:
     """The first two wait all the time; the others come and go. Golestani's bound: over any interval their service by

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from llm_guard.resilience.routing.latency import CAPACITY, ENOUGH, FORGOTTEN_S, PENALTY, WINDOW_S, Latency, PeakEwma
+from tests.effort import repeated
 
 # Few values, so that equal ones meet: removing one of them must leave the others.
 durations = st.sampled_from([0.0, 0.1, 0.1000001, 1.0, 2.5, 60.0])
@@ -82,7 +83,7 @@ events = st.lists(
 
 
 @given(events)
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=repeated(200))
 def test_peak_is_never_below_what_was_just_seen_nor_above_all_that_was_ever_seen(
     seen: list[tuple[str, float, float]],
 ) -> None:

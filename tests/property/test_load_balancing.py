@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.resilience.routing.load_balancing import Balance, LoadCandidate, arranged
+from tests.effort import repeated
 
 candidate_lists = st.lists(
     st.builds(
@@ -22,7 +23,7 @@ hows = st.sampled_from(get_args(Balance))
 
 
 @given(candidate_lists, hows, st.integers(0, 99))
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 def test_every_candidate_occurs_once_and_groups_are_in_order(
     found: list[LoadCandidate], how: Balance, seed: int
 ) -> None:
@@ -33,7 +34,7 @@ def test_every_candidate_occurs_once_and_groups_are_in_order(
 
 
 @given(candidate_lists, st.integers(0, 99))
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 def test_least_loaded_is_sorted_and_latency_is_sorted_but_for_the_first(found: list[LoadCandidate], seed: int) -> None:
     for group in {candidate.group for candidate in found}:
         members = [candidate for candidate in found if candidate.group == group]

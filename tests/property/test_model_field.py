@@ -16,6 +16,7 @@ from llm_guard.proxy.request_body.model_field import (
     rename,
     rename_in_query,
 )
+from tests.effort import repeated
 
 JSON = "application/json"
 BOUND = 1 << 20
@@ -60,7 +61,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, str, str]:
     return f'{{{head}{gap}"model"{gap}:{gap}', write(draw(names)), f"{gap}{tail}}}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeated(300), deadline=None)
 @given(parts=bodies(), new=names)
 def test_rename_changes_the_model_and_no_byte_besides(parts: tuple[str, str, str], new: str) -> None:
     before, value, after = parts
@@ -84,7 +85,7 @@ def test_compression_changes_nothing(parts: tuple[str, str, str], new: str, enco
     assert unpack(rename(pack(body), JSON, encoding, new)) == rename(body, JSON, "", new)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeated(200), deadline=None)
 @given(value=values, model=names)
 def test_model_is_what_a_json_parser_reads(value: Any, model: str) -> None:
     fields = {"messages": value, "stream": value, "n": value, "model": model}
@@ -108,7 +109,7 @@ junk = st.binary(max_size=80) | st.lists(pieces | st.binary(max_size=4), max_siz
 packed = junk | junk.map(gzip.compress) | junk.map(zlib.compress)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=repeated(600), deadline=None)
 @given(body=packed, kind=kinds, encoding=encodings)
 @example(b'{"model": "\xff"}', JSON, "")
 @example(b'{"t": "\\ud83d", "model": ' + b"[" * 500 + b"]" * 500 + b"}", JSON, "")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from llm_guard.resilience.capacity.pacer import Pacer
 from llm_guard.resilience.throttling.gcra import BURST_S, LOWEST_RATE
+from tests.effort import repeated
 
 
 def flood(pacer: Pacer, now: float) -> float:
@@ -22,7 +23,7 @@ steps = st.lists(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=repeated(150))
 @given(steps)
 @example([("flood", 0)] + [("go", 0)] * 50)
 @example([("flood", 0)] + [("go", 0), ("go", 0), ("go", 0), ("429", 400)] * 15)

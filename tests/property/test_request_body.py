@@ -17,6 +17,7 @@ from llm_guard.proxy.request_body.json_scanner import JsonScanner
 from llm_guard.proxy.request_body.model_field import form_fields, inspect, rename
 from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner
 from llm_guard.proxy.request_body.spooled_body import patched
+from tests.effort import repeated
 
 JSON = "application/json"
 BOUND = 1 << 30
@@ -96,7 +97,7 @@ def check_json(body: bytes, cuts: list[int], read_bytes: int) -> BodyFields | No
     return asked
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeated(200), deadline=None)
 @given(body=documents(), cuts=sizes, read_bytes=st.sampled_from([1, 1, 50, 5000]))
 @example(b'{"x": "' + b"y" * 5000 + b'model": "evil", "model": "a"}', [7], 1)
 @example(b'{"model": "\\ud83d", "model": "a"}', [1], 1)
@@ -106,7 +107,7 @@ def test_document_in_pieces_has_the_fields_of_the_whole(body: bytes, cuts: list[
     check_json(body, cuts, read_bytes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeated(200), deadline=None)
 @given(
     body=documents(),
     cuts=sizes,
@@ -134,7 +135,7 @@ lines = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=repeated(400), deadline=None)
 @given(body=st.lists(lines, max_size=16).map(b"".join), cuts=sizes)
 @example(b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\na\r\n--b--', [1])
 @example(b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n--b--', [1])

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from llm_guard.resilience.retry import retry_yield
 from llm_guard.resilience.retry.budget import MEMORY_S, BudgetSettings, RetryBudget, try_spend_all
 from llm_guard.resilience.retry.failure_rate import FADE_S, MEMORY, FailureRate
+from tests.effort import repeated
 
 budget_settings = st.builds(
     BudgetSettings,
@@ -137,18 +138,18 @@ class BudgetWalk(RuleBasedStateMachine):
 def test_budget_holds_on_every_walk() -> None:
     run_state_machine_as_test(
         BudgetWalk,
-        settings=settings(derandomize=True, deadline=None, max_examples=80, stateful_step_count=30),
+        settings=settings(derandomize=True, deadline=None, max_examples=repeated(80), stateful_step_count=30),
     )
     # A walk that never gets far proves nothing.
     reached = (BudgetWalk.times_empty, BudgetWalk.quiet_calls, BudgetWalk.outages, BudgetWalk.recoveries)
-    assert min(reached) > 10
-    assert BudgetWalk.refused_by_one > 10
+    assert min(reached) > repeated(10)
+    assert BudgetWalk.refused_by_one > repeated(10)
 
 
 shares = st.floats(0, 1)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 @given(budget_settings, shares, shares, shares)
 def test_effective_ratio_grows_with_what_retries_achieve_and_stays_in_its_bounds(
     chosen: BudgetSettings, one: float, other: float, fixed: float
@@ -160,7 +161,7 @@ def test_effective_ratio_grows_with_what_retries_achieve_and_stays_in_its_bounds
     assert 0 <= chosen.effective_ratio(one, other) <= most + 1e-12
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=repeated(300))
 @given(
     st.lists(st.tuples(st.booleans(), st.just(0.0) | st.floats(0, 100)), max_size=300),
     st.floats(0, 1000),

@@ -9,6 +9,7 @@ from llm_guard.outcome import Failure, FailureKind
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.decision import FallBack, GiveUp, Retry, Step, next_step
 from llm_guard.resilience.retry.idempotency import may_have_executed
+from tests.effort import repeated
 from tests.property.test_backoff import draws, retry_settings, seconds
 
 
@@ -90,7 +91,7 @@ facts = st.builds(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
+@settings(derandomize=True, deadline=None, max_examples=repeated(1000))
 @given(facts)
 def test_retry_is_allowed_affordable_and_over_before_the_deadline(given_facts: Facts) -> None:
     step = given_facts.decide()
@@ -110,7 +111,7 @@ def test_retry_is_allowed_affordable_and_over_before_the_deadline(given_facts: F
     assert wait_s <= chosen.max_delay * 1.1
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
+@settings(derandomize=True, deadline=None, max_examples=repeated(1000))
 @given(facts)
 def test_fallback_requires_another_model_that_may_do_better_in_time(given_facts: Facts) -> None:
     if isinstance(given_facts.decide(), FallBack) and given_facts.failure.kind.can_fall_back:
@@ -119,7 +120,7 @@ def test_fallback_requires_another_model_that_may_do_better_in_time(given_facts:
         assert given_facts.now < given_facts.deadline_at
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
+@settings(derandomize=True, deadline=None, max_examples=repeated(1000))
 @given(facts)
 def test_call_is_given_up_only_when_no_other_deployment_is_left(given_facts: Facts) -> None:
     step = given_facts.decide()
@@ -134,7 +135,7 @@ def test_call_is_given_up_only_when_no_other_deployment_is_left(given_facts: Fac
         assert is_over or is_done or not (given_facts.has_other_model and is_for_other_model)
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
+@settings(derandomize=True, deadline=None, max_examples=repeated(1000))
 @given(facts)
 def test_other_model_is_tried_only_where_configured(given_facts: Facts) -> None:
     step = given_facts.decide()
@@ -145,7 +146,7 @@ def test_other_model_is_tried_only_where_configured(given_facts: Facts) -> None:
         assert given_facts.now < given_facts.deadline_at
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
+@settings(derandomize=True, deadline=None, max_examples=repeated(1000))
 @given(facts)
 def test_another_model_is_preferred_only_after_a_timeout_or_where_the_wait_ends_too_late(given_facts: Facts) -> None:
     alone = replace(given_facts, has_peer=False, has_other_model=True)
@@ -155,7 +156,7 @@ def test_another_model_is_preferred_only_after_a_timeout_or_where_the_wait_ends_
         assert is_slow or step.back_after_s > given_facts.fallback_in_s - 1e-6
 
 
-@settings(derandomize=True, deadline=None, max_examples=1000)
+@settings(derandomize=True, deadline=None, max_examples=repeated(1000))
 @given(facts)
 def test_repetition_is_refused_exactly_where_it_may_execute_a_call_twice(given_facts: Facts) -> None:
     once, often = replace(given_facts, is_repeatable=False), replace(given_facts, is_repeatable=True)

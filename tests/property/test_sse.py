@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llm_guard.dialects import anthropic, openai
 from llm_guard.dialects.sse import Mark, SseEvent, StreamObserver, StreamReader, Usage
 from llm_guard.dialects.sse_framing import MAX_EVENT_BYTES
+from tests.effort import repeated
 
 WORDS = [
     "hello", "error", '"error"', "error: 5", "event: error", "finish_reason", '"finish_reason":"stop"', "[DONE]",
@@ -174,7 +175,7 @@ class Thorough:
 
 
 @pytest.mark.parametrize("name", objects)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(data=st.data())
 def test_marks_and_bytes_passed_on_are_the_same_under_any_split(name: str, data: st.DataObject) -> None:
     stream, chunks = data.draw(cut_streams(name))
@@ -224,7 +225,7 @@ def test_long_comment_is_the_same_wherever_the_stream_is_split(length: int) -> N
 
 
 @pytest.mark.parametrize("name", objects)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(data=st.data())
 def test_no_mark_is_hidden_by_the_fast_path(name: str, data: st.DataObject) -> None:
     _, chunks = data.draw(cut_streams(name))
@@ -244,7 +245,7 @@ def sought(by: StreamReader, chunks: list[bytes], every: int) -> tuple[Shown, by
 
 
 @pytest.mark.parametrize("name", objects)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(data=st.data(), every=st.integers(1, 3))
 def test_search_for_progress_changes_neither_marks_nor_bytes(name: str, data: st.DataObject, every: int) -> None:
     _, chunks = data.draw(cut_streams(name))
@@ -252,7 +253,7 @@ def test_search_for_progress_changes_neither_marks_nor_bytes(name: str, data: st
 
 
 @pytest.mark.parametrize("name", objects)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(data=st.data())
 def test_progress_is_found_however_the_stream_is_split(name: str, data: st.DataObject) -> None:
     stream, chunks = data.draw(cut_streams(name))
@@ -261,7 +262,7 @@ def test_progress_is_found_however_the_stream_is_split(name: str, data: st.DataO
     assert sought(Thorough(reader(name)), [stream], 1) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeated(200), deadline=None)
 @given(stream=st.binary(max_size=60) | st.lists(st.sampled_from([b"\r", b"\n", b"data: x", b":"])).map(b"".join),
        at=st.integers(0, 60))  # fmt: skip
 def test_any_bytes_pass_complete_and_in_order(stream: bytes, at: int) -> None:

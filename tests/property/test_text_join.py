@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llm_guard.dialects.resume.overlap import folded, is_proof
 from llm_guard.dialects.resume.text_join import LEAST_ECHO, TextJoin, anchor, given_back, seam
 from llm_guard.dialects.resume.transcript import ResumeMode
+from tests.effort import repeated
 from tests.fakes.continuation_styles import HABITS, TEXTS, Cut, Habit
 from tests.fakes.hard_texts import KINDS
 
@@ -66,7 +67,7 @@ def test_prefill_is_resumed(cut: tuple[str, str], data: st.DataObject) -> None:
     assert not joint.has_diverged
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(cut=cut_texts(), data=st.data())
 def test_instruction_is_followed_from_the_anchor_or_an_earlier_word(cut: tuple[str, str], data: st.DataObject) -> None:
     """The text is joined, or the join is given up if the words are too weak a proof."""
@@ -106,7 +107,7 @@ def test_restart_with_different_text_diverges(cut: tuple[str, str], data: st.Dat
 
 
 @pytest.mark.parametrize("resume_mode", ["prefill", "instruction", "restart"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(sent=st.text("ab \n`.", max_size=60), new=st.text("ab \n`.", max_size=120), data=st.data())
 def test_any_split_of_any_text_gives_the_same(
     resume_mode: ResumeMode, sent: str, new: str, data: st.DataObject
@@ -119,7 +120,7 @@ def test_any_split_of_any_text_gives_the_same(
 
 
 @pytest.mark.parametrize("resume_mode", BOTH)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(sent=st.text("ab .", max_size=60), new=st.text("ab .", max_size=90), tail=st.text("cd ", max_size=9))
 def test_nothing_after_the_join_is_lost(resume_mode: ResumeMode, sent: str, new: str, tail: str) -> None:
     joint = seam(resume_mode, sent)
@@ -177,14 +178,14 @@ def test_text_joins_after_almost_every_character(kind: str) -> None:
     assert sum(joint.has_diverged for joint in joints) <= 0.05 * len(cuts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(text=st.text(max_size=60), other=st.text(max_size=60))
 def test_text_is_folded_alike_in_one_piece_and_in_many(text: str, other: str) -> None:
     assert folded(text + other) == folded(text) + folded(other) == "".join(map(folded, text + other))
     assert not any(map(str.isspace, folded(text)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeated(150), deadline=None)
 @given(text=st.text("ab c", max_size=80) | st.text(max_size=80), data=st.data())
 def test_end_that_proves_a_join_occurs_once_in_the_text(text: str, data: st.DataObject) -> None:
     known = folded(text)

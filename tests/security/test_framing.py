@@ -7,6 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import repeated
 from tests.security.grammar import chunked, head, requests_in
 from tests.security.stand import HOST, POST, Front, fronting
 
@@ -63,7 +64,7 @@ def test_provider_gets_what_a_strict_reader_reads() -> None:
         standing = fronting(server={"head_timeout": "50ms", "body_timeout": "50ms"})
         front = runner.run(standing.__aenter__())
 
-        @settings(max_examples=300, derandomize=True, database=None, deadline=None)
+        @settings(max_examples=repeated(300), derandomize=True, database=None, deadline=None)
         @given(mutated())
         def check(pieces: list[bytes]) -> None:
             runner.run(_check_read_strictly(front, pieces))

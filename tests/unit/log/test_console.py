@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_guard.log import configure_logging, to_line
 from llm_guard.log.console import to_console
+from tests.effort import repeated
 
 AT = "2026-01-31T23:59:58.123456Z"
 
@@ -85,9 +86,11 @@ def test_colour_is_for_terminals_and_ends_before_the_fields() -> None:
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=10) | st.dictionaries(st.text(), inner, max_size=10),
+    max_leaves=20,
 )
 
 
+@settings(max_examples=repeated(100))
 @given(st.dictionaries(st.text() | st.sampled_from(["event", "attempts", "reason", "deployment"]), JSON))
 def test_every_line_can_be_shown(fields: dict[str, Any]) -> None:
     shown_line = to_console(to_line(fields), is_coloured=False).decode()

@@ -8,9 +8,10 @@ from benchmarks.frontier.limits import Returning
 from benchmarks.frontier.measure import ALONE, MODEL, is_served
 from benchmarks.virtual.clients import Load
 from benchmarks.virtual.world import play
+from tests.effort import some
 
 
-@pytest.mark.parametrize("back_at", [4.0, 4.4])
+@pytest.mark.parametrize("back_at", some([4.0, 4.4]))
 def test_herd_is_served_within_a_tenth_more_than_the_provider_needs(back_at: float) -> None:
     """1,000 clients retry until they are answered. The provider returns with 20 slots of 100 ms, right after a
     probe or just before the next one."""

@@ -10,6 +10,7 @@ from benchmarks.virtual import answers
 from benchmarks.virtual.clients import Load
 from benchmarks.virtual.provider import Answer, Request
 from benchmarks.virtual.world import Played, play
+from tests.effort import some
 
 BY_CLIENT_KEY = """
 server:
@@ -108,7 +109,7 @@ def test_poisoner_does_not_take_the_service_from_a_victim(config: str, share: fl
 
 
 @pytest.mark.parametrize(
-    ("config", "begins_at"), [(BY_MANY_CLIENT_KEYS, 0.0), (BY_MANY_CLIENT_KEYS, 5.0), (BY_OWN_KEY, 0.0)]
+    ("config", "begins_at"), some([(BY_MANY_CLIENT_KEYS, 0.0), (BY_MANY_CLIENT_KEYS, 5.0), (BY_OWN_KEY, 0.0)])
 )
 def test_crowd_of_poisoners_does_not_take_the_service_from_a_victim(config: str, begins_at: float) -> None:
     """Where a provider accepts any key, one client can pose as many callers."""
@@ -122,7 +123,7 @@ def test_poisoner_does_not_take_the_retries_of_a_victim() -> None:
     assert served(play(BY_CLIENT_KEY, Poisoned(1.0, share_of_all=0.4), loads), "victim") >= 0.95
 
 
-@pytest.mark.parametrize("gap_s", [10.0, 200.0])
+@pytest.mark.parametrize("gap_s", some([10.0, 200.0]))
 def test_victim_that_calls_seldom_is_served(gap_s: float) -> None:
     loads = [
         Load("m", 1 / gap_s, 5 * gap_s, arrivals="even", caller="victim"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from statistics import median
 
 import pytest
 
 from benchmarks.storm import header_pacing, rate_limit_storms
 from benchmarks.storm.rate_limit_storms import BucketQuota, Provider, Run, Stormy, WindowQuota
+from tests.effort import some
 
 HALF_AN_HOUR_S = 1800.0
 
@@ -24,9 +26,7 @@ def used(of: Run, per_minute: float) -> float:
     return (len(of.sent_at) - len(of.limited_at)) / (per_minute * HALF_AN_HOUR_S / 60)
 
 
-@pytest.mark.parametrize("rate", [0.5, 5, 200])
-@pytest.mark.parametrize("length_s", [5, 16, 60])
-@pytest.mark.parametrize("hint_s", [None, 20.0])
+@pytest.mark.parametrize(("rate", "length_s", "hint_s"), some([*product([0.5, 5, 200], [5, 16, 60], [None, 20.0])]))
 def test_calls_are_served_ten_seconds_after_a_storm_of_429s(length_s: float, rate: float, hint_s: float | None) -> None:
     cell = rate_limit_storms.storm(length_s, rate, hint_s)
     assert cell.served >= 0.95
@@ -59,10 +59,9 @@ def test_provider_that_takes_little_more_than_is_offered_is_used_after_a_storm(
     assert of.served_share(end + 10.0, end + 60.0) >= least
 
 
-@pytest.mark.parametrize(("offered", "taken"), rate_limit_storms.TAKEN)
-@pytest.mark.parametrize("hint_s", rate_limit_storms.HINTS)
-def test_capacity_that_is_left_after_a_storm_is_used(offered: float, taken: float, hint_s: float | None) -> None:
-    assert rate_limit_storms.used_share(offered, taken, hint_s) >= 0.9
+@pytest.mark.parametrize(("load", "hint_s"), some([*product(rate_limit_storms.TAKEN, rate_limit_storms.HINTS)]))
+def test_capacity_that_is_left_after_a_storm_is_used(load: tuple[float, float], hint_s: float | None) -> None:
+    assert rate_limit_storms.used_share(*load, hint_s) >= 0.9
 
 
 @pytest.mark.parametrize("times", [2, 10, 50])
@@ -73,9 +72,7 @@ def test_quota_without_bursts_is_used_at_any_load(per_minute: int, times: int) -
     assert len(of.limited_at) <= 0.08 * len(of.sent_at) + 25
 
 
-@pytest.mark.parametrize("has_hint", [False, True])
-@pytest.mark.parametrize("times", [2, 10, 50])
-@pytest.mark.parametrize("per_minute", [3, 15])
+@pytest.mark.parametrize(("per_minute", "times", "has_hint"), some([*product([15, 3], [2, 10, 50], [False, True])]))
 def test_fixed_windows_meet_about_one_429_each(per_minute: int, times: int, has_hint: bool) -> None:
     of = run(WindowQuota(per_minute, has_hint), per_minute * times)
     assert used(of, per_minute) >= 0.8
@@ -97,9 +94,10 @@ def test_calls_that_a_probe_of_a_fixed_window_took_too_early_are_paid_back_by_a_
     assert median(sum(at >= 60.0 for at in of.limited_at) for of in runs) <= 15
 
 
-@pytest.mark.parametrize("answer_s", header_pacing.ANSWERS_S)
-@pytest.mark.parametrize("times", header_pacing.OFFERED_TIMES)
-@pytest.mark.parametrize("kind", header_pacing.KINDS)
+@pytest.mark.parametrize(
+    ("kind", "times", "answer_s"),
+    some([*product(header_pacing.KINDS, header_pacing.OFFERED_TIMES, header_pacing.ANSWERS_S)]),
+)
 def test_calls_paced_by_headers_meet_hardly_a_429(kind: str, times: float, answer_s: float) -> None:
     cell = header_pacing.measure(kind, 600, times, answer_s)
     assert cell.limited <= 0.02

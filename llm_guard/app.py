@@ -22,17 +22,21 @@ from llm_guard.admin.audit.writer import AuditWriter
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.control_plane import ControlPlane
 from llm_guard.admin.events.event_log import EventLog
-from llm_guard.admin.events.upstream_events import UpstreamEvents
+from llm_guard.admin.events.state_changes import StateChanges
 from llm_guard.admin.http.operator_token import OperatorToken
+from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, KeyPath, encryption_keys
 from llm_guard.config_files import SERVER, ConfigFiles
 from llm_guard.config_reloader import AdaptConfig, Adopted, ConfigReloader
+from llm_guard.deferred.intake import CallIntake
 from llm_guard.deferred.service import DeferredService
+from llm_guard.deferred.state import DeferredState
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
 from llm_guard.proxy.client_keys.screening import Screening
+from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_server.binding import address_of, bound, listen, listener_settings
@@ -105,18 +109,33 @@ class App:
         counters = CallCounters()
         self.upstreams = Upstreams(self._connections, self._clock)
         self.upstreams.memory.limit_bytes = self.config.server.max_buffered
+        folder = partial(state_folder, self.config.ops.store, os.environ)
+        self.journal = EventLog(self._clock)
+        changes = Changes(AuditWriter(AuditFile(folder), self._clock), self.journal, self._clock)
+        events = StateChanges(changes, self.journal)
+        traces = Traces(self.config.ops.traces, self._clock)
+        self.cache = ResponseCache(_new_cache_store(folder, self.config, self._clock), self._clock)
+        self.screening = Screening(OwnedObjects(folder, self._clock), self._clock)
+        self._kept = SqliteCallStore(folder, _new_runner(folder, self.config), _bodies(self.config))
+        deferred_state = DeferredState(self._kept, self.journal.note, self._clock)
+        intake = CallIntake(self.config, deferred_state, self._clock, self._draw)
         self.gateway = Handler(
             self.config,
             table,
             self.upstreams,
-            Recorder(counters, self._clock),
+            Recorder(counters, traces, self._clock),
+            DegradedMode(counters.models, self._clock, events.note_mode),
+            self.cache,
+            intake,
+            self.screening,
+            traces,
             self._clock,
             random,
         )
-        self.journal = EventLog(self._clock)
-        trail = AuditFile(partial(state_folder, self.config.ops.store, os.environ))
-        changes = Changes(AuditWriter(trail, self._clock), self.journal, self._clock)
-        events = UpstreamEvents(changes, self.journal)
+        self._webhook_client = WebhookClient()
+        self.deferred = DeferredService(
+            self.config, deferred_state, intake, self.gateway, self._webhook_client.post, self._clock, self._draw
+        )
         self.prober = Prober(
             lambda subject: new_probe(subject, self._connections),
             self.gateway.deployments,
@@ -127,13 +146,6 @@ class App:
             self._draw,
         )
         self.engines = Engines(self.prober, self._clock, self._draw, events.note_engine)
-        self.deferred = self._new_deferred()
-        self.cache = ResponseCache(self._new_cache_store(), self._clock)
-        self.gateway.cache_stage.cache = self.gateway.fallback.cache = self.cache
-        objects = OwnedObjects(partial(state_folder, self.config.ops.store, os.environ), self._clock)
-        self.screening = self.gateway.screening = Screening(objects, lambda: self.gateway.table, self._clock)
-        self.gateway.deferred_store = self.deferred.intake
-        self.gateway.cache_stage.deferred_store = self.gateway.fallback.deferred_store = self.deferred.intake
         self.reloads = ConfigReloader(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
         running = AdminContext(
             self.gateway,
@@ -148,6 +160,7 @@ class App:
             self.cache,
             self.journal,
             changes,
+            traces,
             self.files.problems,
         )
         self.ops = ControlPlane(self.config, running, self.operator_token)
@@ -266,26 +279,6 @@ class App:
         elif context is not None:
             self._connections.trust(str(key[1]), context)
 
-    def _new_cache_store(self) -> ResponseStore:
-        rules = self.config.store.cache
-        if rules.kind == "memory":
-            return MemoryCache(self._clock, rules.size)
-        return SqliteCache(partial(state_folder, self.config.ops.store, os.environ), self._clock, rules.size)
-
-    def _new_deferred(self) -> DeferredService:
-        folder = partial(state_folder, self.config.ops.store, os.environ)
-        self._kept = SqliteCallStore(folder, _new_runner(folder, self.config), _bodies(self.config))
-        self._webhook_client = WebhookClient()
-        return DeferredService(
-            self.config,
-            self.gateway,
-            self._kept,
-            self._webhook_client.post,
-            self.journal.note,
-            self._clock,
-            self._draw,
-        )
-
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
 
@@ -306,6 +299,11 @@ class App:
         hurry = asyncio.ensure_future(self._is_told_to_hurry.wait())
         await asyncio.wait((hurry,), timeout=seconds)
         hurry.cancel()
+
+
+def _new_cache_store(folder: Callable[[], Path], config: Config, clock: Clock) -> ResponseStore:
+    rules = config.store.cache
+    return MemoryCache(clock, rules.size) if rules.kind == "memory" else SqliteCache(folder, clock, rules.size)
 
 
 def _new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:

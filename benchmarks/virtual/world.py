@@ -17,9 +17,7 @@ from llm_guard.config import parse_config
 from llm_guard.log import ACCESS_LOGGER, LEVELS
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder
-from llm_guard.routing.route_table import compile_routes
+from tests.fakes.gateway import new_gateway
 
 
 @dataclass(frozen=True)
@@ -91,16 +89,8 @@ async def _play(
 
 def _gateway(config: str, connections: ScriptedConnections, clock: VirtualClock, seed: int) -> Handler:
     """Builds a gateway as `app.App` does, without the operator side, the prober and deferred calls."""
-    parsed = parse_config(config)
-    random = Random(f"gateway {seed}")
-    return Handler(
-        parsed,
-        compile_routes(parsed, clock.now(), draw=random.random),
-        Upstreams(connections, clock),
-        Recorder(CallCounters(), clock),
-        clock,
-        random,
-    )
+    upstreams = Upstreams(connections, clock)
+    return new_gateway(parse_config(config), clock, upstreams=upstreams, random=Random(f"gateway {seed}"))
 
 
 @contextlib.contextmanager

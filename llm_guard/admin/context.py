@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from llm_guard.admin.audit.changes import Changes
 from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.clock import Clock
 from llm_guard.config_reloader import ConfigReloader
 from llm_guard.deferred.service import DeferredService
@@ -36,5 +37,6 @@ class AdminContext:
     cache: ResponseCache
     journal: EventLog
     changes: Changes
+    traces: Traces
     file_problems: Callable[[], Mapping[str, str | None]] = dict
     """Problems with keys and certificates in files, by purpose; None: no problem."""

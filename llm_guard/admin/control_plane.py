@@ -45,7 +45,6 @@ from llm_guard.admin.persistence.operator_state import OperatorState
 from llm_guard.admin.persistence.state_saver import StateSaver
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.models import DeploymentView
-from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.config import Config
 from llm_guard.config_reloader import BY_ITSELF, Adopted
 from llm_guard.proxy.http_server.request import Request
@@ -63,10 +62,9 @@ class ControlPlane:
         """`token` must be prepared for the config, here and before each `adopt`."""
         self._running = running
         self._token = token
-        self.journal, self.changes = running.journal, running.changes
+        self.journal, self.changes, self._traces = running.journal, running.changes, running.traces
         folder = partial(state_folder, config.ops.store, os.environ)
         self._lag = LoopLag()
-        self._traces = Traces(config.ops.traces, running.gateway, running.clock)
         self._log_levels = LogLevels(config, self.changes, running.clock)
         self._events = EventStream(self.journal, running.clock.now())
         self._history = HistoryApi(running.counters, running.clock)
@@ -74,7 +72,7 @@ class ControlPlane:
         self._alerts = self._new_alerts(config)
         self._controls = DeploymentApi(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitApi(config, running.gateway, self.changes, running.clock)
-        self._degraded = DegradedApi(config, running, self.changes, self.journal)
+        self._degraded = DegradedApi(config, running, self.changes)
         self._restrictions = Restrictions(config, running, self._history, self._controls, self._limits, self._degraded)
         for overrides in (self._controls, self._limits):
             running.gateway.table.pool.observers.subscribe(overrides.apply_overrides)

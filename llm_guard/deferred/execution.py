@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.serialization import MOST_BODY_BYTES, call_of, end_of, ended_of
+from llm_guard.deferred.state import DeferredState
 from llm_guard.outcome import Failure, FailureKind, Scope
 from llm_guard.proxy.cache.response_buffer import MOST_BYTES, ResponseBuffer
 from llm_guard.proxy.call import Call
@@ -78,13 +77,11 @@ class _Asking:
 class DeferredExecutor:
     """Executes stored calls through a `Handler`."""
 
-    def __init__(
-        self, gateway: Handler, credentials: Credentials, terms: CallDeadlines, clock: Clock, draw: Callable[[], float]
-    ) -> None:
+    def __init__(self, gateway: Handler, state: DeferredState, clock: Clock, draw: Callable[[], float]) -> None:
         """`draw` returns a uniform random number in [0, 1)."""
         self._gateway = gateway
-        self._credentials = credentials
-        self._terms = terms
+        self._credentials = state.credentials
+        self._terms = state.terms
         self._clock = clock
         self._draw = draw
 

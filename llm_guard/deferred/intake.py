@@ -13,13 +13,11 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import DeferredCounters, LossReason
-from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import CallDeadlines
-from llm_guard.deferred.operator_events import AggregatedEvents
+from llm_guard.deferred.counters import LossReason
 from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, new_id, stored_call
+from llm_guard.deferred.state import DeferredState
 from llm_guard.deferred.status_api import StatusApi
-from llm_guard.deferred.store_client import AsyncCallStore, SlowDisk
+from llm_guard.deferred.store_client import SlowDisk
 from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
@@ -44,32 +42,18 @@ _TOO_LARGE = Refusal(
 class CallIntake:
     """Implements `proxy.ports.DeferredStore`."""
 
-    def __init__(
-        self,
-        config: Config,
-        call_store: AsyncCallStore,
-        status_api: StatusApi,
-        credentials: Credentials,
-        counts: DeferredCounters,
-        events: AggregatedEvents,
-        terms: CallDeadlines,
-        clock: Clock,
-        draw: Callable[[], float],
-        on_deferred: Callable[[], None],
-        take_back: Callable[[str], None],
-    ) -> None:
-        """`draw` returns a uniform random number in [0, 1). `on_deferred` is called when a deferred call is stored,
-        `take_back` with the id of a call that must not run, should its write succeed after all."""
-        self._call_store = call_store
-        self._status_api = status_api
-        self._credentials = credentials
-        self._counts = counts
-        self._events = events
-        self._terms = terms
+    def __init__(self, config: Config, state: DeferredState, clock: Clock, draw: Callable[[], float]) -> None:
+        """`draw` returns a uniform random number in [0, 1)."""
+        self._call_store = state.call_store
+        self._status_api = StatusApi(state.call_store, clock, state.running.give_up)
+        self._credentials = state.credentials
+        self._counts = state.counts
+        self._events = state.events
+        self._terms = state.terms
+        self._running = state.running
+        self._has_work = state.has_work
         self._clock = clock
         self._draw = draw
-        self._on_deferred = on_deferred
-        self._take_back = take_back
         self._waiting = self._waiting_bytes = 0
         self.adopt(config)
 
@@ -107,7 +91,7 @@ class CallIntake:
             # The client never gets this id, so the call must not run.
             self._credentials.forget(kept.id)
             self._terms.forget(kept.id)
-            self._take_back(kept.id)
+            self._running.take_back(kept.id)
             self._call_store.run_unawaited(lambda store: store.delete(CallFilter(ids=(kept.id,))))
             if isinstance(error, StoreError):
                 if self._events.note("deferred", "rejected"):
@@ -116,7 +100,7 @@ class CallIntake:
             raise
         _disposition(call).deferred_id = kept.id
         self._events.note("deferred", "accepted")
-        self._on_deferred()
+        self._has_work.set()
         return kept.id
 
     def _due_in_s(self, call: Call, rules: DeferredSettings) -> float | None:

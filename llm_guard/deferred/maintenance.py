@@ -7,10 +7,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import DeferredCounters
-from llm_guard.deferred.deadlines import CallDeadlines
-from llm_guard.deferred.operator_events import AggregatedEvents
-from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.deferred.state import DeferredState
 from llm_guard.deferred.worker import LEASE_S, DeferredWorker
 from llm_guard.storage.calls.store import CallStore, StoreError
 
@@ -24,21 +21,13 @@ _SWEEP_EVERY_S = 60.0
 class StoreMaintenance:
     """Life cycle: `await run()` until it is cancelled."""
 
-    def __init__(
-        self,
-        config: Config,
-        call_store: AsyncCallStore,
-        runner: DeferredWorker,
-        counts: DeferredCounters,
-        events: AggregatedEvents,
-        terms: CallDeadlines,
-        clock: Clock,
-    ) -> None:
-        self._call_store = call_store
+    def __init__(self, config: Config, state: DeferredState, runner: DeferredWorker, clock: Clock) -> None:
+        self._call_store = state.call_store
         self._runner = runner
-        self._counts = counts
-        self._events = events
-        self._terms = terms
+        self._running = state.running
+        self._counts = state.counts
+        self._events = state.events
+        self._terms = state.terms
         self._clock = clock
         self._swept_at = float("-inf")
         self._is_failing = False
@@ -64,10 +53,10 @@ class StoreMaintenance:
     async def _look(self) -> None:
         """Runs one round of maintenance. Raises StoreError."""
         await self._runner.follow_clock()
-        if running := self._runner.running():
+        if running := self._running.ids():
             gone = await self._call_store.do(lambda store: store.extend(running, self._clock.wall(), LEASE_S))
             for kept_id in gone:
-                self._runner.cancel_lost(kept_id)
+                self._running.cancel_lost(kept_id)
         if recovered := await self._call_store.do(lambda store: store.recover(self._clock.wall())):
             _log.info("stored calls of an ended process taken over", count=recovered)
             self._runner.wake()

@@ -1,4 +1,5 @@
-"""Builds the parts of the deferred-call service and runs their life cycle: start, reload, drain, stop."""
+"""Builds the execution side of the deferred-call service, and runs the life cycle of both sides: start, reload, drain,
+stop."""
 
 from __future__ import annotations
 
@@ -11,18 +12,12 @@ import structlog
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.deferred.completion_webhooks import CompletionNotifier
-from llm_guard.deferred.counters import DeferredCounters
-from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import CallDeadlines
 from llm_guard.deferred.execution import DeferredExecutor
 from llm_guard.deferred.intake import CallIntake
 from llm_guard.deferred.maintenance import StoreMaintenance
-from llm_guard.deferred.operator_events import AggregatedEvents, PublishEvent
-from llm_guard.deferred.status_api import StatusApi
-from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.deferred.state import DeferredState
 from llm_guard.deferred.worker import DeferredWorker
 from llm_guard.proxy.handler import Handler
-from llm_guard.storage.calls.store import CallStore
 from llm_guard.webhooks.delivery import SendWebhook
 
 _log = structlog.get_logger("llm_guard.deferred.service")
@@ -38,46 +33,19 @@ class DeferredService:
     def __init__(
         self,
         config: Config,
+        state: DeferredState,
+        intake: CallIntake,
         gateway: Handler,
-        store: CallStore,
         post: SendWebhook,
-        publish: PublishEvent,
         clock: Clock,
         draw: Callable[[], float],
     ) -> None:
-        """`publish` records events for operators; `draw` returns a uniform random number in [0, 1)."""
-        self.counts = DeferredCounters()
-        self.events = AggregatedEvents(publish, clock)
-        self.call_store = AsyncCallStore(store, clock)
-        credentials, terms = Credentials(), CallDeadlines(clock)
-        self._executor = DeferredExecutor(gateway, credentials, terms, clock, draw)
-        self._notifier = CompletionNotifier(config, self.call_store, post, self.counts, clock, draw)
-        self.runner = DeferredWorker(
-            config,
-            self.call_store,
-            self._executor,
-            credentials,
-            self.counts,
-            self.events,
-            terms,
-            clock,
-            self._notifier.wake,
-        )
-        self._upkeep = StoreMaintenance(config, self.call_store, self.runner, self.counts, self.events, terms, clock)
-        status_api = StatusApi(self.call_store, clock, self.runner.give_up)
-        self.intake = CallIntake(
-            config,
-            self.call_store,
-            status_api,
-            credentials,
-            self.counts,
-            self.events,
-            terms,
-            clock,
-            draw,
-            self.runner.wake,
-            self.runner.take_back,
-        )
+        """`gateway` hands calls to `intake` and executes them; `draw` returns a uniform random number in [0, 1)."""
+        self.call_store, self.counts, self._intake = state.call_store, state.counts, intake
+        executor = DeferredExecutor(gateway, state, clock, draw)
+        self._notifier = CompletionNotifier(config, state.call_store, post, state.counts, clock, draw)
+        self.runner = DeferredWorker(config, state, executor, clock, self._notifier.wake)
+        self._upkeep = StoreMaintenance(config, state, self.runner, clock)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -90,7 +58,7 @@ class DeferredService:
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config."""
-        for part in (self.intake, self.runner, self._upkeep, self._notifier):
+        for part in (self._intake, self.runner, self._upkeep, self._notifier):
             part.adopt(config)
         self.runner.wake()
 

@@ -7,20 +7,16 @@ renews the leases.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.deferred.counters import DeferredCounters, RoundOutcome
-from llm_guard.deferred.credentials import Credentials
-from llm_guard.deferred.deadlines import CallDeadlines
+from llm_guard.deferred.counters import RoundOutcome
 from llm_guard.deferred.execution import Answered, DeferredExecutor, Failed, Interrupted, Round
-from llm_guard.deferred.operator_events import AggregatedEvents
-from llm_guard.deferred.store_client import AsyncCallStore
+from llm_guard.deferred.running_calls import RunningCall
+from llm_guard.deferred.state import DeferredState
 from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall, StoreError
 
 _log = structlog.get_logger("llm_guard.deferred.worker")
@@ -28,22 +24,6 @@ _log = structlog.get_logger("llm_guard.deferred.worker")
 LEASE_S = 10.0
 """Seconds that a lease lasts: after that another gateway takes over the call of a dead one."""
 _LOOK_EVERY_S = 1.0
-_TAKEN_BACK_KEPT = 1000
-
-
-@dataclass(slots=True)
-class _Begun:
-    """A call that runs in this process."""
-
-    kept: StoredCall
-    task: asyncio.Task[None] | None = None
-    is_asking: bool = False
-    """Set while the task may be cancelled. A task that is cancelled before its first step would never run its
-    cleanup."""
-    is_given_up: bool = False
-    """Its owner has deleted it."""
-    is_taken: bool = False
-    """Another gateway has taken it over."""
 
 
 class DeferredWorker:
@@ -52,27 +32,22 @@ class DeferredWorker:
     def __init__(
         self,
         config: Config,
-        call_store: AsyncCallStore,
+        state: DeferredState,
         executor: DeferredExecutor,
-        credentials: Credentials,
-        counts: DeferredCounters,
-        events: AggregatedEvents,
-        terms: CallDeadlines,
         clock: Clock,
         on_over: Callable[[], None],
     ) -> None:
         """`on_over` is called when a call has ended, so that its webhook can be sent."""
-        self._call_store = call_store
+        self._call_store = state.call_store
         self._executor = executor
-        self._credentials = credentials
-        self._counts = counts
-        self._events = events
-        self._terms = terms
+        self._credentials = state.credentials
+        self._counts = state.counts
+        self._events = state.events
+        self._terms = state.terms
+        self._running = state.running
+        self._has_work = state.has_work
         self._clock = clock
         self._on_over = on_over
-        self._begun: dict[str, _Begun] = {}
-        self._taken_back: deque[str] = deque(maxlen=_TAKEN_BACK_KEPT)
-        self._has_work = asyncio.Event()
         self._is_leaving = self._is_failing = False
         self._letters_since = clock.now()
         """Instant from which unused starts of dead letters accumulate, as in a token bucket."""
@@ -120,41 +95,14 @@ class DeferredWorker:
     async def stop(self, within_s: float) -> None:
         """Waits until the running calls, which the drain interrupts, are written to the store; cancels them after
         `within_s`."""
-        if tasks := [begun.task for begun in self._begun.values() if begun.task is not None]:
+        if tasks := [begun.task for begun in self._running if begun.task is not None]:
             _, hanging = await asyncio.wait(tasks, timeout=within_s)
             for task in hanging:
                 task.cancel()
             await asyncio.gather(*hanging, return_exceptions=True)
 
-    def running(self) -> list[str]:
-        """Returns the ids of the calls that run in this process."""
-        return list(self._begun)
-
-    def give_up(self, kept_id: str) -> bool:
-        """Cancels a call that its owner has deleted. Returns False if it does not run here."""
-        begun = self._begun.get(kept_id)
-        if begun is None or begun.task is None:
-            return False
-        begun.is_given_up = True
-        if begun.is_asking:
-            begun.task.cancel()
-        return True
-
-    def take_back(self, kept_id: str) -> None:
-        """Marks a call to be dropped if it is ever begun: its write failed or timed out, but may still reach the
-        disk."""
-        self._taken_back.append(kept_id)
-
-    def cancel_lost(self, kept_id: str) -> None:
-        """Cancels a call after another gateway has taken over its lease: two must not run it."""
-        begun = self._begun.get(kept_id)
-        if begun is not None and begun.task is not None and begun.is_asking:
-            _log.warning("another gateway has taken over a stored call: cancelled here", stored_call_id=kept_id)
-            begun.is_taken = True
-            begun.task.cancel()
-
     def _room(self, purpose: Purpose) -> int:
-        return self._at_once - sum(begun.kept.purpose == purpose for begun in self._begun.values())
+        return self._at_once - self._running.count(purpose)
 
     def _letters_due(self) -> float:
         """Returns how many dead letters may begin now. The bucket holds one second's worth, at least one."""
@@ -172,7 +120,7 @@ class DeferredWorker:
         found = await self._call_store.do(lambda store: store.begin(wall, room, LEASE_S, purpose))
         for kept in found:
             self._terms.note(kept)
-            begun = self._begun[kept.id] = _Begun(kept, is_given_up=kept.id in self._taken_back)
+            begun = self._running.add(kept)
             begun.task = asyncio.get_running_loop().create_task(self._run_one(begun), name=f"stored call {kept.id}")
         return len(found)
 
@@ -182,7 +130,7 @@ class DeferredWorker:
         self._has_work.clear()
         alarm.cancel()
 
-    async def _run_one(self, begun: _Begun) -> None:
+    async def _run_one(self, begun: RunningCall) -> None:
         try:
             outcome = await self._outcome(begun)
             self._counts.rounds[begun.kept.purpose, outcome] += 1
@@ -194,10 +142,10 @@ class DeferredWorker:
                 "the outcome of a stored call could not be written", stored_call_id=begun.kept.id, error=str(error)
             )
         finally:
-            del self._begun[begun.kept.id]
+            self._running.remove(begun.kept.id)
             self._has_work.set()
 
-    async def _outcome(self, begun: _Begun) -> RoundOutcome:
+    async def _outcome(self, begun: RunningCall) -> RoundOutcome:
         """Executes the call, and writes the result to the store. Raises StoreError."""
         try:
             begun.is_asking = True

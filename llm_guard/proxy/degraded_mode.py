@@ -60,9 +60,11 @@ class Modes:
 class DegradedMode:
     """Tracks degraded mode. Call `look` regularly, and `limit_wait` for each call of a route with these rules."""
 
-    def __init__(self, counts: Mapping[str, ModelCounts], clock: Clock) -> None:
+    def __init__(self, counts: Mapping[str, ModelCounts], clock: Clock, on_change: OnModeChange) -> None:
+        """`counts`: the counters of calls by model. `on_change` must not raise."""
         self._counts = counts
         self._clock = clock
+        self._on_change = on_change
         self._routes: dict[str, Degradation] = {}
         self._words: dict[str | None, bool] = {}
         """Operator overrides by alias; None: the gateway's."""
@@ -72,8 +74,6 @@ class DegradedMode:
         self._since: float | None = None
         self._why = ""
         self._now_degraded: frozenset[str] = frozenset()
-        self.on_turn: OnModeChange = _to_nobody
-        """Must not raise."""
 
     def adopt(self, config: Config) -> None:
         """Applies the rules of a new config. The state of a route that still has rules is kept."""
@@ -152,14 +152,10 @@ class DegradedMode:
         self._told[alias] = is_degraded
         if alias is None:
             self._since, self._why = (now, why) if is_degraded else (None, "")
-        self.on_turn(alias, is_degraded, why)
+        self._on_change(alias, is_degraded, why)
 
 
 def rules_of(config: Config) -> dict[str, DegradedSettings]:
     """Returns the rules by the alias of their route."""
     found = {alias: model.degraded for alias, model in config.models.items()} | {NO_ALIAS: config.defaults.degraded}
     return {alias: rules for alias, rules in found.items() if rules is not None}
-
-
-def _to_nobody(_alias: str | None, _is_degraded: bool, _why: str) -> None:
-    """The default listener: does nothing."""

@@ -16,6 +16,7 @@ from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
 from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
 from llm_guard.proxy.attempts.release import ResponseScope
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
+from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.proxy.client_keys.screening import Screening
@@ -38,7 +39,7 @@ from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.proxy.telemetry.recorder import Recorder
-from llm_guard.proxy.telemetry.trace_propagation import Tracer, begin_trace
+from llm_guard.proxy.telemetry.trace_propagation import Tracing, begin_trace
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.resilience.routing.client_hints import decide_within_s, patience_s, retry_count
 from llm_guard.routing.deployment import Deployment
@@ -53,7 +54,18 @@ class Handler:
     """Serves calls with the current config and route table, which a reload replaces."""
 
     def __init__(
-        self, config: Config, table: RouteTable, upstreams: Upstreams, recorder: Recorder, clock: Clock, random: Random
+        self,
+        config: Config,
+        table: RouteTable,
+        upstreams: Upstreams,
+        recorder: Recorder,
+        degraded: DegradedMode,
+        cache: ResponseCache,
+        deferred_store: DeferredStore,
+        screening: Screening,
+        tracing: Tracing,
+        clock: Clock,
+        random: Random,
     ) -> None:
         self.cooldowns = Cooldowns()
         self._loop = AttemptLoop(upstreams, self.cooldowns, clock, random.random)
@@ -62,15 +74,12 @@ class Handler:
         self._clock = clock
         self._random = random
         self._running: dict[asyncio.Task[object], Call] = {}
-        self.tracer: Tracer | None = None
-        """None if calls are not traced."""
-        self.deferred_store: DeferredStore | None = None
-        """Store of deferred calls and dead letters; None if neither is configured."""
-        self.screening: Screening | None = None
-        """Checks that apply to calls with a scope; None if no call has one."""
-        self.fallback = FallbackResponder(clock)
-        self.degraded = DegradedMode(recorder.models, clock)
-        self.cache_stage = CacheStage(self, self.fallback, self.degraded, clock)
+        self._tracing = tracing
+        self._deferred_store = deferred_store
+        self._screening = screening
+        self._fallback = FallbackResponder(cache, deferred_store, clock)
+        self.degraded = degraded
+        self.cache_stage = CacheStage(self, cache, deferred_store, self._fallback, degraded, clock)
         self.quotas = ClientQuotas(clock)
         self.is_leaving = False
         """True once shutdown has begun: responses carry `Connection: close`."""
@@ -174,8 +183,7 @@ class Handler:
         self, call: Call, body: ArrivingBody, refusal: Refusal | None, reply: ResponseWriter
     ) -> None:
         """Forwards the body while it arrives, unless a check or a feature needs all of it. Raises BadRequest."""
-        is_screened = self.screening is not None and self.screening.needs_whole_body(call)
-        if refusal is not None or is_screened or needs_whole_body(call, reply):
+        if refusal is not None or self._screening.needs_whole_body(call) or needs_whole_body(call, reply):
             call.body, asked = await body.receive_whole()
             self._note_arrived(call, reply, asked)
             await self._answer(call, identify(call, self.table, self._clock.now()), reply)
@@ -189,13 +197,13 @@ class Handler:
         if refusal is not None:
             return self._refuse(call, refusal, reply)
         if call.route is None:
-            return self._serve_status_api(call, reply)
+            return self._deferred_store.serve_status_api(call, reply)
         if self._is_screened(call):
             return self._answer_screened(call, reply)
         return self._answer_identified(call, reply)
 
     async def _answer_screened(self, call: Call, reply: ResponseWriter) -> None:
-        refusal = await self.screening.check(call) if self.screening is not None else None
+        refusal = await self._screening.check(call)
         await (self._answer_identified(call, reply) if refusal is None else self._refuse(call, refusal, reply))
 
     def _answer_identified(self, call: Call, reply: ResponseWriter) -> Awaitable[object]:
@@ -206,12 +214,12 @@ class Handler:
         self.recorder.begin(call)
         if ASYNC_HEADER in reply.request.names or (call.route is not None and call.route.lasting.comes_first):
             return self._answer_from_cache(call, reply)
-        return self.execute(call, reply, self.fallback)
+        return self.execute(call, reply, self._fallback)
 
     async def _answer_from_cache(self, call: Call, reply: ResponseWriter) -> None:
         if not await self.cache_stage.try_respond(call, reply):
             self.degraded.limit_wait(call, has_stale=False)
-            await self.execute(call, reply, self.fallback)
+            await self.execute(call, reply, self._fallback)
 
     async def execute(
         self, call: Call, reply: ResponseWriter, fallback: FallbackResponder | None = None
@@ -229,8 +237,8 @@ class Handler:
                     result = await attempts.next(failure)
                 if not delivery.has_begun:
                     reply.closes_connection |= self.is_leaving
-                    if self.screening is not None and self._is_screened(call):
-                        result = await self.screening.screen(call, result, self._run_again)
+                    if self._is_screened(call):
+                        result = await self._screening.screen(call, result, self.table, self._run_again)
                 if isinstance(result, Exhausted):
                     delivery.give_up(result)
                     break
@@ -244,7 +252,7 @@ class Handler:
         return self._loop.begin(call, route).next()
 
     def _is_screened(self, call: Call) -> bool:
-        return call.scope is not None and self.screening is not None and self.screening.applies_to(call)
+        return call.scope is not None and self._screening.applies_to(call)
 
     def restore(self, call: Call, asked: BodyFields) -> Refusal | None:
         """Prepares a stored call as if it had just arrived; returns a refusal if no current route can serve it."""
@@ -265,15 +273,6 @@ class Handler:
             del self._running[task]
             if call.reservation is not None:
                 self.quotas.settle(call, call.reservation)
-
-    async def _serve_status_api(self, call: Call, reply: ResponseWriter) -> None:
-        """Serves the status and result of a deferred call."""
-        if self.deferred_store is None:
-            await self._refuse(
-                call, Refusal(404, "unknown_path", "this gateway does not store calls", by="route"), reply
-            )
-        else:
-            await self.deferred_store.serve_status_api(call, reply)
 
     async def _refuse(self, call: Call, refusal: Refusal, reply: ResponseWriter) -> None:
         reply.closes_connection |= self.is_leaving
@@ -296,8 +295,8 @@ class Handler:
             is_upgrade=request.is_for_websocket,
             client_retries=retry_count(names),
         )
-        if self.tracer is not None or "traceparent" in names:
-            begin_trace(call, self.tracer)
+        if (tracer := self._tracing.tracer) is not None or "traceparent" in names:
+            begin_trace(call, tracer)
         return call
 
     # admit: before the body is read

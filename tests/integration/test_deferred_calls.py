@@ -180,7 +180,7 @@ async def test_running_call_can_be_cancelled(tmp_path: Path) -> None:
         assert (await shown(stand, kept_id, method="DELETE")).status == 200
         assert await provider.closed_within(1)
         await stand.idle()
-        await eventually(lambda: not stand.app.deferred.runner.running())
+        await eventually(lambda: not stand.app.deferred.runner._running.ids())
         assert (await shown(stand, kept_id)).status == 404
 
 

@@ -193,7 +193,7 @@ def running_by(stand: Stand) -> list[object]:
     (_, listener) = app._listeners[0]
     settings = [(deployment.breaker.settings, deployment.gates.settings) for deployment in app.gateway.deployments()]
     parts = [app.config, app.gateway.table, app.gateway._body_limits, app.gateway._clients._known, app.ops._site.guard]
-    ops = [app.ops._traces._settings, app.ops._limits._wanted, app.gateway.tracer, app.ops.overview._models]
+    ops = [app.ops._traces._settings, app.ops._limits._wanted, app.ops._traces.tracer, app.ops.overview._models]
     return [*parts, *ops, settings, listener.settings]
 
 

@@ -242,8 +242,7 @@ async def test_without_traces_the_callers_headers_pass_as_they_are() -> None:
     async with facing(CHAT.ok) as (stand, provider):
         await ask(stand.url, CHAT.path, CHAT.body(), SAID)
         assert passed_on(provider) == [SAID["traceparent"]]
-        assert stand.app.gateway.tracer is None
-        assert stand.app.gateway.recorder.on_end is None
+        assert stand.app.ops._traces.tracer is None
 
 
 @pytest.mark.parametrize("script", [(Reset(),), (Hold(),)], ids=["resets", "never answers"])

@@ -139,7 +139,7 @@ async def test_client_that_leaves_while_the_provider_thinks_frees_its_room() -> 
 
 async def test_call_that_breaks_the_gateway_frees_its_room() -> None:
     async with facing([STORED]) as (stand, _), Connection(stand.url) as client:
-        stand.app.gateway.cache_stage.deferred_store = cast("Any", object())
+        stand.app.gateway.cache_stage._deferred_store = cast("Any", object())
         reply = await client.ask(upload(2 * MIB, headers={"x-llm-guard-async": "true"}))
         assert reply.status == 500
         await stand.idle()

@@ -14,7 +14,6 @@ from msgspec import Meta, field
 from llm_guard.admin.api.parameters import Duration, check_known, optional_seconds_of
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.context import AdminContext
-from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView, RouteModeView
 from llm_guard.clock import iso
@@ -57,16 +56,14 @@ class ModeOverride:
 class DegradedApi(EndpointGroup):
     """Endpoints of degraded modes, under the current config; a reload replaces it."""
 
-    def __init__(self, config: Config, running: AdminContext, changes: Changes, journal: EventLog) -> None:
+    def __init__(self, config: Config, running: AdminContext, changes: Changes) -> None:
         self._running = running
         self._degraded = running.gateway.degraded
         self._changes = changes
-        self._journal = journal
         self._clock = running.clock
         self._config = config
         self._overrides: dict[str | None, ModeOverride] = {}
         """Overrides by model; None: of the whole gateway."""
-        self._degraded.on_turn = self._note_turn
 
     def pages(self) -> list[Endpoint]:
         path, gives = "/admin/degraded", Changed[DegradedView]
@@ -166,9 +163,6 @@ class DegradedApi(EndpointGroup):
         self._degraded.say(model, None, why)
         detail = {"was": _mode_name(override), "reason": override.reason}
         self._changes.note(who, "degraded.auto", model or _GATEWAY, why, detail)
-
-    def _note_turn(self, model: str | None, is_degraded: bool, why: str) -> None:
-        self._journal.note("degraded", model=model, is_degraded=is_degraded, reason=why)
 
     def _gateway_view(self, modes: Modes) -> ModeView:
         override = self._overrides.get(None)

@@ -17,8 +17,8 @@ import structlog
 from llm_guard.clock import Clock
 from llm_guard.config import TraceSettings
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.trace_propagation import Tracer
+from llm_guard.trace_context import TraceContext
 from llm_guard.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ _QUIET_S = 60.0
 
 
 class Traces:
-    """Exports traces according to the current settings."""
+    """Exports traces according to the current settings: `proxy.telemetry.trace_propagation.Tracing`."""
 
-    def __init__(self, settings: TraceSettings, gateway: Handler, clock: Clock) -> None:
+    def __init__(self, settings: TraceSettings, clock: Clock) -> None:
         self._settings = settings
-        self._gateway = gateway
         self._clock = clock
         self._random = Random()  # noqa: S311  # for ids, not for secrets
+        self.tracer: Tracer | None = None
+        """None if calls are not traced."""
         self._spans: Spans | None = None
         self._complaints = _Complaints(clock)
 
@@ -60,25 +61,24 @@ class Traces:
         if (closing := self._end()) is not None:
             await asyncio.wait((closing,), timeout=_CLOSING_S)
 
+    def export(self, call: Call, trace: TraceContext, now: float) -> None:
+        """Exports the spans of a call, if calls are still traced at its end."""
+        if self._spans is not None:
+            self._spans.note(call, trace, now, self._clock.wall())
+
     def _begin(self, spans: Spans | None) -> None:
         if spans is None:
             return
         self._complaints.listen()
         self._spans = spans
-        self._gateway.tracer = Tracer(self._random, self._settings.sample)
-        self._gateway.recorder.on_end = self._note
+        self.tracer = Tracer(self._random, self._settings.sample)
 
     def _end(self) -> asyncio.Future[None] | None:
-        spans, self._spans = self._spans, None
-        self._gateway.tracer = self._gateway.recorder.on_end = None
+        spans, self._spans, self.tracer = self._spans, None, None
         if spans is None:
             return None
         self._complaints.end()
         return WorkerThread("traces").run(spans.close)
-
-    def _note(self, call: Call, now: float) -> None:
-        if call.trace is not None and self._spans is not None:
-            self._spans.note(call, call.trace, now, self._clock.wall())
 
 
 def _spans(settings: TraceSettings) -> Spans | None:

@@ -79,7 +79,7 @@ class Upstreams:
         target = _target(call, attempt)
         body: bytes | FileBody = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
         if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
-            body = limits.sending = ForwardedBody(body, limits)
+            body = limits.forwarded(body)
         headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.resume_mode is not None)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
@@ -118,6 +118,11 @@ class _Limits:
         """The transfer of a body that is still arriving; None if the body was complete."""
         self.is_sending_over = False
         """True once sending the rest of the body no longer changes the limit."""
+
+    def forwarded(self, body: FileBody) -> ForwardedBody:
+        """Returns the transfer of a body that is still arriving. Its progress sets these limits."""
+        self.sending = ForwardedBody(body, self)
+        return self.sending
 
     def on_dialing(self) -> None:
         """Implements `proxy.call.Dialing`."""

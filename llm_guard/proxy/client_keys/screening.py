@@ -3,8 +3,6 @@ and lists of models (`proxy.client_keys.model_list`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
@@ -20,10 +18,9 @@ from llm_guard.routing.route_table import RouteTable
 class Screening:
     """The filters for calls that have a scope."""
 
-    def __init__(self, objects: OwnedObjects, table: Callable[[], RouteTable], clock: Clock) -> None:
+    def __init__(self, objects: OwnedObjects, clock: Clock) -> None:
         self._objects = objects
         self._isolation = ObjectIsolation(objects, clock)
-        self._table = table
         self._clock = clock
 
     def adopt(self, config: Config) -> None:
@@ -55,14 +52,16 @@ class Screening:
             ask_for_plain(call)
         return await self._isolation.check(call) if self._isolation.applies_to(call) else None
 
-    async def screen(self, call: Call, result: Delivered | Exhausted, run: RunAttempts) -> Delivered | Exhausted:
-        """Returns the response as the call's key may see it. `run` fetches further pages of a list. A response that
-        cannot be screened is closed."""
+    async def screen(
+        self, call: Call, result: Delivered | Exhausted, table: RouteTable, run: RunAttempts
+    ) -> Delivered | Exhausted:
+        """Returns the response as the call's key may see it. `table` has the current routes, `run` fetches further
+        pages of a list. A response that cannot be screened is closed."""
         if not isinstance(result, Delivered):
             return result
         try:
             if is_filtered(call):
-                return filter_models(call, result, self._table(), self._clock)
+                return filter_models(call, result, table, self._clock)
             return await self._isolation.screen(call, result, run) if self._isolation.applies_to(call) else result
         except Exception as error:  # a bug in the gateway must not cost a slot
             result.attempt.failure = Failure(FailureKind.INTERNAL, type(error).__name__)

@@ -41,11 +41,17 @@ class CacheStage:
     """The stage before the attempts, for calls of routes with a cache, and for calls that may be deferred."""
 
     def __init__(
-        self, executor: CallExecutor, fallback: FallbackResponder, degraded: DegradedMode, clock: Clock
+        self,
+        executor: CallExecutor,
+        cache: ResponseCache,
+        deferred_store: DeferredStore,
+        fallback: FallbackResponder,
+        degraded: DegradedMode,
+        clock: Clock,
     ) -> None:
-        self.deferred_store: DeferredStore | None = None
-        self.cache: ResponseCache | None = None
         self._executor = executor
+        self._cache = cache
+        self._deferred_store = deferred_store
         self._degraded = degraded
         self._clock = clock
         self._following = WaiterResponder(fallback, clock, lambda: executor.is_leaving)
@@ -70,9 +76,9 @@ class CacheStage:
             await refuse(call, _INVALID, reply)
             return True
         is_wanted = call.route.lasting.later.is_at_once(is_asked_for=said == "true")
-        if not is_wanted or self.deferred_store is None or call.method != "POST":
+        if not is_wanted or call.method != "POST":
             return False
-        deferred_id = await self.deferred_store.defer(call, is_at_once=True)
+        deferred_id = await self._deferred_store.defer(call, is_at_once=True)
         if isinstance(deferred_id, Refusal):
             await refuse(call, deferred_id, reply)
         else:
@@ -82,14 +88,14 @@ class CacheStage:
     # cached responses and single flights
 
     async def _has_cached(self, call: Call, reply: ResponseWriter) -> bool:
-        lookup = await self.cache.look_up(call) if self.cache is not None else None
-        if self.cache is None or lookup is None:
+        lookup = await self._cache.look_up(call)
+        if lookup is None:
             return False
         reply.closes_connection |= self._executor.is_leaving
         if lookup.result == "stale":
             self._refresh(call, lookup)
         if lookup.result != "miss":
-            await self.cache.give(call, lookup, reply)
+            await self._cache.give(call, lookup, reply)
         elif lookup.cache_control.only_if_cached:
             await refuse(call, _NOT_CACHED, reply)
         else:
@@ -118,18 +124,14 @@ class CacheStage:
             self._begin(SingleFlight(background_call, lookup.rules.max_answer, is_background=True), lookup)
 
     def _begin(self, flight: SingleFlight, lookup: Lookup) -> None:
+        """Starts the flight. It can be joined until its response is stored, also by a call that looked it up before
+        then."""
         self._flights[lookup.key] = flight
         flight.begin(
             self._executor.execute_background if flight.is_background else self._executor.execute,
-            partial(self._keep, lookup),
+            partial(self._cache.keep, lookup),
         )
         flight.task.add_done_callback(lambda _: self._forget(flight, lookup.key))
-
-    async def _keep(self, lookup: Lookup, flight: SingleFlight) -> None:
-        """Stores the response. Until then the flight can be joined, also by a call that looked it up before it was
-        stored."""
-        if self.cache is not None:
-            await self.cache.keep(lookup, flight)
 
     def _forget(self, flight: SingleFlight, key: bytes) -> None:
         if self._flights.get(key) is flight:

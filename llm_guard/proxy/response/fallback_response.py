@@ -39,9 +39,9 @@ _CONTENT_TYPES = {
 class FallbackResponder:
     """The last stage of every call that has failed."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.deferred_store: DeferredStore | None = None
-        self.cache: ResponseCache | None = None
+    def __init__(self, cache: ResponseCache, deferred_store: DeferredStore, clock: Clock) -> None:
+        self._cache = cache
+        self._deferred_store = deferred_store
         self._clock = clock
 
     async def respond(self, call: Call, result: Exhausted, reply: ResponseWriter) -> None:
@@ -51,12 +51,12 @@ class FallbackResponder:
             await _say(call, result, reply, self._clock.now())
             return
         _note_hurry(call, result)
-        old = await self.cache.find_stale(call) if self.cache is not None else None
+        old = await self._cache.find_stale(call)
         if old is None and await self._has_deferred(call, reply):
             return
         await self.dead_letter(call, reply)
-        if old is not None and self.cache is not None:
-            await self.cache.serve_stale(call, old, reply)
+        if old is not None:
+            await self._cache.serve_stale(call, old, reply)
         elif (static := static_body(call, self._clock.wall())) is not None:
             await _give_static(call, static, reply)
         else:
@@ -64,17 +64,17 @@ class FallbackResponder:
 
     async def dead_letter(self, call: Call, reply: ResponseWriter) -> None:
         """Keeps a failed call as a dead letter, where its route or its client wants that."""
-        if self.deferred_store is not None and _wants_letter(call, reply) and _is_worth_it(call):
-            await self.deferred_store.dead_letter(call)
+        if _wants_letter(call, reply) and _is_worth_it(call):
+            await self._deferred_store.dead_letter(call)
 
     async def _has_deferred(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred. That is not possible after an early head, which has sent status
         200."""
         assert call.route is not None  # noqa: S101  # only calls with a route get here
         is_wanted = call.route.lasting.later.mode == "on_failure" and call.method == "POST" and not call.is_upgrade
-        if self.deferred_store is None or not is_wanted or reply.has_begun:
+        if not is_wanted or reply.has_begun:
             return False
-        deferred_id = await self.deferred_store.defer(call, is_at_once=False)
+        deferred_id = await self._deferred_store.defer(call, is_at_once=False)
         if isinstance(deferred_id, Refusal):
             return False
         await send_accepted(call, deferred_id, reply)

@@ -5,7 +5,6 @@ Callers cannot choose a label: an unknown model is `other`, a name under a patte
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import get_args
 
 import msgspec
@@ -19,6 +18,7 @@ from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
 from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts
 from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
+from llm_guard.proxy.telemetry.trace_propagation import Tracing
 
 _log = structlog.get_logger(ACCESS_LOGGER)
 _INFO = 20
@@ -38,8 +38,9 @@ _CLIENTS_FAILURES: frozenset[Category] = frozenset(
 class Recorder:
     """Counts calls, and writes a log line for each."""
 
-    def __init__(self, counters: CallCounters, clock: Clock) -> None:
+    def __init__(self, counters: CallCounters, tracing: Tracing, clock: Clock) -> None:
         """Log lines go through structlog, or directly to its `LogWriter` if it has one."""
+        self._tracing = tracing
         self._clock = clock
         self.models = counters.models
         """Counters by model label."""
@@ -51,8 +52,6 @@ class Recorder:
         self._threshold = LEVELS.threshold(ACCESS_LOGGER)
         self._timestamps = Timestamps()
         self.timelines = RecentCalls()
-        self.on_end: Callable[[Call, float], None] | None = None
-        """Called with each finished call and the current instant; must not raise."""
 
     def begin(self, call: Call) -> None:
         """Counts a call as in flight; it has a route."""
@@ -80,8 +79,8 @@ class Recorder:
                     client.client_tokens[kind] += count
         self._count(call, outcome, model, now, wall, spent_s)
         self._write(call, outcome, tokens, now, wall, spent_s)
-        if self.on_end is not None:
-            self.on_end(call, now)
+        if call.trace is not None:
+            self._tracing.export(call, call.trace, now)
 
     def _count(self, call: Call, outcome: str, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
         if call.disposition is not None:

@@ -7,6 +7,7 @@ exports spans.
 from __future__ import annotations
 
 from random import Random
+from typing import Protocol
 
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.headers import value_of
@@ -33,6 +34,16 @@ class Tracer:
 
     def _new_id(self, bits: int) -> int:
         return self._random.getrandbits(bits) or 1
+
+
+class Tracing(Protocol):
+    """Traces calls while it is on, which a reload changes. `admin.tracing.exporter` implements it."""
+
+    tracer: Tracer | None
+    """None if calls are not traced."""
+
+    def export(self, call: Call, trace: TraceContext, now: float) -> None:
+        """Exports the spans of a traced call that has just ended. Must not raise."""
 
 
 def begin_trace(call: Call, tracer: Tracer | None) -> None:

@@ -355,7 +355,7 @@ async def test_call_that_is_being_begun_when_the_gateway_leaves_is_put_back_unas
         await it.pass_s(5)
         await stopping
         assert it.now(kept).state == "queued"
-        assert (it.provider.asked, it.deferred.runner.running()) == ([], [])
+        assert (it.provider.asked, it.running.ids()) == ([], [])
         assert it.store.done[-1] == "close"
 
 
@@ -367,7 +367,7 @@ async def test_call_that_another_gateway_has_taken_over_is_released() -> None:
         other = it.store.beside("two")
         it.store.leases[kept.id] = ("two", it.clock.wall() + 100)
         await it.pass_s(3)
-        assert it.deferred.runner.running() == []
+        assert it.running.ids() == []
         assert it.now(kept).state == "running"
         assert it.deferred.counts.rounds == {("deferred", "lost"): 1}
         assert other.put_back(kept.id, None, it.clock.wall(), it.clock.wall())
@@ -418,7 +418,7 @@ async def test_response_that_can_never_be_written_is_given_up_and_counted() -> N
         it.provider.is_silent = False
         await it.pass_s(40)
         assert it.deferred.counts.rounds == {("deferred", "lost"): 1}
-        assert it.deferred.runner.running() == []
+        assert it.running.ids() == []
         assert it.now(kept).state == "running"
 
 
@@ -483,7 +483,7 @@ async def test_disk_that_hangs_does_not_hold_up_the_end() -> None:
         it.provider.is_silent = False
         await it.pass_s(2)
         await asyncio.wait_for(it.deferred.runner.stop(0.01), 1)
-        assert it.deferred.runner.running() == []
+        assert it.running.ids() == []
 
 
 async def test_store_that_cannot_be_read_is_tried_again() -> None:
@@ -544,7 +544,7 @@ async def test_credentials_are_forgotten_with_the_answer_and_with_a_call_that_it
         it.provider.is_silent = True
         kept = await it.new_deferred(headers=headers)
         await let_run()
-        assert it.deferred.runner.give_up(kept.id)
+        assert it.running.give_up(kept.id)
         await let_run()
         assert kept.id not in it.store.rows
         assert not it.intake._credentials._kept

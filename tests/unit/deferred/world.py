@@ -7,26 +7,26 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
-from random import Random
-from typing import Any
+from typing import Any, cast
 
 from structlog.testing import capture_logs
 
 from llm_guard.config import parse_config
+from llm_guard.deferred.intake import CallIntake
 from llm_guard.deferred.service import DeferredService
+from llm_guard.deferred.state import DeferredState
 from llm_guard.outcome import Failure, FailureKind
+from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from llm_guard.proxy.call import Attempt, Call, Headers, Opened
-from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder
-from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.calls.store import StoredCall
 from llm_guard.webhooks.client import WebhookResult
 from llm_guard.worker_thread import WorkerThread
 from tests.chaos.stand import config_text
 from tests.fakes.clock import SteppedClock, let_run
+from tests.fakes.gateway import new_gateway
 from tests.fakes.in_memory_store import InMemoryCallStore
 
 OK = Opened(200, "OK", (("content-type", "application/json"), ("set-cookie", "a=b")), b'{"id":"good"}', None)
@@ -113,9 +113,6 @@ class World:
         self.clock = SteppedClock()
         self.provider = Provider(self.clock)
         self.counters = CallCounters()
-        recorder = Recorder(self.counters, self.clock)
-        table = compile_routes(self.config, self.clock.now())
-        self.gateway = Handler(self.config, table, self.provider, recorder, self.clock, Random(1))  # type: ignore[arg-type]
         self.store = kept
         self.disk = AtOnce()
         self.hook = Hook()
@@ -124,9 +121,18 @@ class World:
         async def post(*request: Any) -> WebhookResult:
             return await self.hook.post(*request)  # a test may replace it
 
-        self.deferred = DeferredService(self.config, self.gateway, kept, post, self._hear, self.clock, lambda: 0.5)
-        self.deferred.call_store._worker = self.disk
-        self.intake = self.deferred.intake
+        state = DeferredState(kept, self._hear, self.clock)
+        state.call_store._worker = self.disk
+        self.running = state.running
+        self.intake = CallIntake(self.config, state, self.clock, lambda: 0.5)
+        self.gateway = new_gateway(
+            self.config,
+            self.clock,
+            upstreams=cast("Upstreams", self.provider),
+            counters=self.counters,
+            deferred_store=self.intake,
+        )
+        self.deferred = DeferredService(self.config, state, self.intake, self.gateway, post, self.clock, lambda: 0.5)
 
     def _hear(self, kind: str, /, **facts: object) -> None:
         self.told.append((kind, facts))
@@ -204,7 +210,7 @@ async def world(
             for task in it.deferred._tasks:
                 task.cancel()
             await it.deferred._notifier.stop()
-            for begun in list(it.deferred.runner._begun.values()):
+            for begun in list(it.running):
                 if begun.task is not None:
                     begun.task.cancel()
             await let_run()

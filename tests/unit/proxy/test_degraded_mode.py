@@ -30,10 +30,9 @@ class World:
         self.clock = ManualClock()
         self.counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.config = config(one=RULES, two=RULES, three=RULES, plain=None)
-        self.degraded = DegradedMode(self.counts, self.clock)
+        self.degraded = DegradedMode(self.counts, self.clock, self.hear)
         self.turns: list[tuple[str | None, bool]] = []
         self.reasons: list[str] = []
-        self.degraded.on_turn = self.hear
         self.degraded.adopt(self.config)
 
     def hear(self, alias: str | None, is_degraded: bool, why: str) -> None:

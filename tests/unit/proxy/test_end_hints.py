@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from random import Random
-from typing import Any, cast
 
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.resilience.circuit_breaker.cooldown import deployment_key
 from llm_guard.routing.deployment import Deployment
-from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
+from tests.fakes.gateway import new_gateway
 
 LIMITED = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=60.0)
 
@@ -24,8 +20,7 @@ def gateway(clock: ManualClock) -> tuple[Handler, Deployment, Deployment]:
     upstreams = {"a": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "api_key": "sk-one"}}
     models = {name: {"deployments": [{"upstream": "a"}]} for name in ("x", "y")}
     config = parse_config(json.dumps({"upstreams": upstreams, "models": models}), "test.yaml", {})
-    table = compile_routes(config, clock.now())
-    made = Handler(config, table, cast("Any", None), Recorder(CallCounters(), clock), clock, Random(1))
+    made = new_gateway(config, clock)
     found = {deployment.model: deployment for deployment in made.deployments()}
     return made, found["x"], found["y"]
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from random import Random
-from typing import Any, cast
+from typing import Any
 
 from llm_guard.admin.alerting.alerts import Alerts
 from llm_guard.admin.alerting.signals import AlertSignals
 from llm_guard.admin.events.event_log import EventLog
 from llm_guard.config import Config, parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.routing.deployment import Deployment
-from llm_guard.routing.route_table import compile_routes
 from llm_guard.webhooks.payloads import Notice
 from tests.fakes.clock import ManualClock
+from tests.fakes.gateway import new_gateway
 
 
 def config_of(**ops: Any) -> Config:
@@ -68,10 +65,8 @@ class World:
     def __init__(self, **alerts: Any) -> None:
         self.clock = ManualClock()
         self.config = config_of(alerts=alerts)
-        table = compile_routes(self.config, self.clock.now())
         self.counters = CallCounters()
-        recorder = Recorder(self.counters, self.clock)
-        self.gateway = Handler(self.config, table, cast("Any", None), recorder, self.clock, Random(1))
+        self.gateway = new_gateway(self.config, self.clock, counters=self.counters)
         self.journal = EventLog(self.clock)
         self.told = RecordingWebhooks()
         self.lag_s = 0.0

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from random import Random
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,14 +16,12 @@ from llm_guard.admin.monitor.monitor import LoopLag, Monitor
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
-from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.resilience.health.status import HealthState
 from llm_guard.routing.deployment import Deployment
-from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock, SteppedClock
+from tests.fakes.gateway import new_gateway
 from tests.scrape import Scraped
 
 CONFIG: dict[str, dict[str, object]] = {
@@ -49,14 +46,8 @@ class Stand:
         many = {f"m{number}": {"deployments": [{"upstream": "a"}]} for number in range(models)}
         config = parse_config(json.dumps({**CONFIG, "models": {**CONFIG["models"], **many}}), "test.yaml", {})
         counters = self.counters = CallCounters()
-        self.gateway = Handler(
-            config,
-            compile_routes(config, self.clock.now()),
-            Upstreams(ConnectionPool(), self.clock),
-            Recorder(counters, self.clock),
-            self.clock,
-            Random(1),
-        )
+        upstreams = Upstreams(ConnectionPool(), self.clock)
+        self.gateway = new_gateway(config, self.clock, upstreams=upstreams, counters=counters)
         self.listeners = [3, 1]
         self.health: dict[str, HealthState] = {}
         self.alerts: dict[tuple[str, str], int] = {}

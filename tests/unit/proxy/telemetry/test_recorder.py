@@ -21,6 +21,7 @@ from llm_guard.proxy.call import Attempt, Call, Skipped
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder, overhead_s
+from llm_guard.proxy.telemetry.trace_propagation import Tracer
 from llm_guard.routing.route_table import Target
 from llm_guard.trace_context import TraceContext
 from tests.fakes.clock import ManualClock
@@ -31,6 +32,18 @@ TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="
 SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 
 
+class RecordedTraces:
+    """Records what is exported."""
+
+    tracer: Tracer | None = None
+
+    def __init__(self) -> None:
+        self.exported: list[tuple[Call, TraceContext, float]] = []
+
+    def export(self, call: Call, trace: TraceContext, now: float) -> None:
+        self.exported.append((call, trace, now))
+
+
 class Records:
     """A recorder and its output."""
 
@@ -38,7 +51,8 @@ class Records:
         self.log = LogCapture()
         self.clock = ManualClock()
         self.counters = CallCounters()
-        self.recorder = Recorder(self.counters, self.clock)
+        self.traces = RecordedTraces()
+        self.recorder = Recorder(self.counters, self.traces, self.clock)
 
     def __call__(self, name: str, **labels: str) -> float | None:
         return self.scraped()(name, **labels)
@@ -458,12 +472,16 @@ def test_quiet_log_has_no_calls_and_the_timelines_have(records: Records) -> None
     assert len(records.log.entries) == 1
 
 
-def test_listener_gets_each_call_and_its_end(records: Records) -> None:
-    heard: list[tuple[Call, float]] = []
-    records.recorder.on_end = lambda call, now: heard.append((call, now))
+def test_traced_call_is_exported_at_its_end(records: Records) -> None:
     call = new_call(new_target("a/x"))
+    call.trace = TraceContext(1, 2, None)
     records.whole_call(call)
-    assert heard == [(call, 1010.0)]
+    assert records.traces.exported == [(call, call.trace, 1010.0)]
+
+
+def test_call_without_a_trace_is_not_exported(records: Records) -> None:
+    records.whole_call(new_call(new_target("a/x")))
+    assert records.traces.exported == []
 
 
 def test_line_of_a_stream_has_the_response_time_of_each_attempt(records: Records) -> None:

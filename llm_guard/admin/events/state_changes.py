@@ -1,5 +1,5 @@
-"""Records what the probes find and what the engines do: as events, and an engine's automatic operations also in the
-audit trail."""
+"""Records what the probes find, what the engines do and which degraded modes change: as events, and an engine's
+automatic operations also in the audit trail."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _BY_ITSELF = frozenset({
 """Automatic operations, and results of operations. Operators' requests are in the audit trail already."""
 
 
-class UpstreamEvents:
-    """Records the changes of state of probed upstreams and of engines."""
+class StateChanges:
+    """Records the changes of state of probed upstreams, of engines and of degraded modes."""
 
     def __init__(self, changes: Changes, journal: EventLog) -> None:
         self._changes = changes
@@ -36,3 +36,7 @@ class UpstreamEvents:
         if turn.what in _BY_ITSELF:
             detail = {"before": turn.before, "after": turn.after, "attempt": turn.attempt}
             self._changes.note("engines", turn.what, engine, turn.why or "it is running", detail)
+
+    def note_mode(self, model: str | None, is_degraded: bool, why: str) -> None:
+        """Records that a model, or the whole gateway (None), entered or left degraded mode."""
+        self._journal.note("degraded", model=model, is_degraded=is_degraded, reason=why)

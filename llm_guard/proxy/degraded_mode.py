@@ -13,7 +13,7 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.response.fallback_response import has_static
+from llm_guard.proxy.response.fallback_response import static_text
 from llm_guard.proxy.telemetry.counters import ModelCounts
 from llm_guard.resilience.degradation.degraded_mode import (
     Degradation,
@@ -103,7 +103,7 @@ class DegradedMode:
         """Shortens the wait of a call of a degraded route that has a fallback response. To be called before the first
         attempt."""
         route = call.route
-        if route is None or route.alias not in self._now_degraded or not (has_stale or has_static(call)):
+        if route is None or route.alias not in self._now_degraded or not (has_stale or static_text(call) is not None):
             return
         mode, now = self._routes[route.alias], self._clock.now()
         if mode.is_degraded and route.alias not in self._words and mode.may_wait(now):

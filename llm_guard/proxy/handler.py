@@ -212,12 +212,13 @@ class Handler:
             if refusal is not None:
                 return self._refuse(call, refusal, reply)
         self.recorder.begin(call)
-        if ASYNC_HEADER in reply.request.names or (call.route is not None and call.route.lasting.comes_first):
-            return self._answer_from_cache(call, reply)
+        route = call.route
+        if route is not None and (route.lasting.comes_first or ASYNC_HEADER in reply.request.names):
+            return self._answer_from_cache(call, route, reply)
         return self.execute(call, reply, self._fallback)
 
-    async def _answer_from_cache(self, call: Call, reply: ResponseWriter) -> None:
-        if not await self.cache_stage.try_respond(call, reply):
+    async def _answer_from_cache(self, call: Call, route: Route, reply: ResponseWriter) -> None:
+        if not await self.cache_stage.try_respond(call, route, reply):
             self.degraded.limit_wait(call, has_stale=False)
             await self.execute(call, reply, self._fallback)
 

@@ -54,4 +54,4 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
         if call.route is None:
             return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
     call.deadline_at = deadline_at(now, call.route.timeouts.total, None)
-    return wrong_dialect(call)
+    return wrong_dialect(call, call.route)

@@ -150,7 +150,7 @@ class ExplainApi(EndpointGroup):
         call.is_repeatable = gateway.repeatable.allows("POST", path, is_stateful=False)
         call.deadline_at = now + call.route.timeouts.total
         route = _route_outlook(call, call.route, now)
-        if (refusal := wrong_dialect(call)) is not None:
+        if (refusal := wrong_dialect(call, call.route)) is not None:
             return _refused(refusal, route)
         foreseen = predict(call, call.route, gateway.cooldowns, self._clock, self._draw)
         outlooks = [_outlook(candidate, call, call.route, now) for candidate in foreseen]

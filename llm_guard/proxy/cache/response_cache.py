@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -53,6 +53,10 @@ _asks = msgspec.json.Decoder(_Asks).decode
 _answer = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
+ServedAs = Literal["hit", "stale", "stale_if_error"]
+"""How a cached response was served."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """The result of a cache lookup."""
@@ -74,13 +78,14 @@ class ResponseCache:
         self._clock = clock
         self._purges = 0
 
-    async def look_up(self, call: Call) -> Lookup | None:
+    async def look_up(self, call: Call, route: Route) -> Lookup | None:
         """Returns None if the call may neither be served from the cache nor have its response stored."""
-        rules = call.route.lasting.cache if call.route is not None else None
-        if rules is None or not _is_plain(call):
+        rules = route.lasting.cache
+        body = None if rules is None else _plain_body(call)
+        if rules is None or body is None:
             return None
         cache_control = parse_cache_control(_cache_control(call))
-        key = _key(call, rules) if cache_control.is_stored else None
+        key = _key(call, body, route, rules) if cache_control.is_stored else None
         if key is None:
             return None
         found = None if cache_control.no_cache else await self.store.get(key)
@@ -89,11 +94,11 @@ class ResponseCache:
         disposition.cache_key = b"" if cache_control.no_cache else key
         return Lookup(key, rules, cache_control, self._purges, found, age)
 
-    async def give(self, call: Call, lookup: Lookup, reply: ResponseWriter) -> None:
-        """Sends the client the response that was found."""
-        assert lookup.found is not None and lookup.result != "miss" and call.disposition is not None  # noqa: S101, PT018
-        call.disposition.cache, call.disposition.age_s = lookup.result, lookup.found.age_s
-        await replay(call, lookup.found.answer, reply, self._clock)
+    async def give(self, call: Call, found: CacheHit, result: ServedAs, reply: ResponseWriter) -> None:
+        """Sends the client a response that was found, and records it as `result`."""
+        disposition = call.disposition = call.disposition or Disposition()
+        disposition.cache, disposition.age_s = result, found.age_s
+        await replay(call, found.answer, reply, self._clock)
 
     async def find_stale(self, call: Call) -> CacheHit | None:
         """Returns the stale response that the route allows after a failure, if there is one."""
@@ -105,9 +110,7 @@ class ResponseCache:
 
     async def serve_stale(self, call: Call, found: CacheHit, reply: ResponseWriter) -> None:
         """Sends the client a stale response. The call's outcome stays a failure."""
-        assert call.disposition is not None  # noqa: S101  # else nothing was found
-        call.disposition.cache, call.disposition.age_s = "stale_if_error", found.age_s
-        await replay(call, found.answer, reply, self._clock)
+        await self.give(call, found, "stale_if_error", reply)
 
     async def keep(self, lookup: Lookup, flight: SingleFlight) -> None:
         """Stores the response of a flight, if it may be stored and the cache has not been purged since the lookup."""
@@ -137,24 +140,26 @@ def may_serve_stale_later(lookup: Lookup) -> bool:
 # requests
 
 
-def _is_plain(call: Call) -> bool:
+def _plain_body(call: Call) -> bytes | None:
+    """Returns the body of a call that the cache may serve; None: this call does not use the cache."""
     if call.method != "POST" or call.path not in ANSWERS or call.is_sticky or call.is_upgrade:
-        return False
-    return isinstance(call.body, bytes) and not call.content_encoding and kind_of(call.content_type) != "form"
+        return None
+    if not isinstance(call.body, bytes) or call.content_encoding or kind_of(call.content_type) == "form":
+        return None
+    return call.body
 
 
 def _cache_control(call: Call) -> str:
     return ",".join(value for name, value in call.headers if name.lower() == "cache-control")
 
 
-def _key(call: Call, rules: CacheSettings) -> bytes | None:
+def _key(call: Call, request_body: bytes, route: Route, rules: CacheSettings) -> bytes | None:
     """Returns the cache key; None: the request cannot be read, or does more than produce a response."""
-    assert isinstance(call.body, bytes) and call.route is not None  # noqa: S101, PT018  # checked by `_is_plain`
     try:
-        asks = msgspec.structs.asdict(uncollected(_asks, call.body))
+        asks = msgspec.structs.asdict(uncollected(_asks, request_body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    body = canonical(call.body) if may_be_asked_of_cache(call.path, asks, rules.requests) else None
+    body = canonical(request_body) if may_be_asked_of_cache(call.path, asks, rules.requests) else None
     if body is None:
         return None
     return key_of(
@@ -164,8 +169,8 @@ def _key(call: Call, rules: CacheSettings) -> bytes | None:
             path=call.path,
             query=call.query,
             upstream=call.upstream_name or "",
-            route=call.route.alias,
-            targets=_targets(call.route),
+            route=route.alias,
+            targets=_targets(route),
             model=call.model or "",
             is_stream=call.is_stream,
             media_type=media_type(call.content_type),

@@ -22,6 +22,7 @@ from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
 from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.routing.route_table import Route
 
 _INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
 _NOT_CACHED = Refusal(504, "not_cached", "no cached response, and the request has only-if-cached", by="request")
@@ -57,9 +58,9 @@ class CacheStage:
         self._following = WaiterResponder(fallback, clock, lambda: executor.is_leaving)
         self._flights: dict[bytes, SingleFlight] = {}
 
-    async def try_respond(self, call: Call, reply: ResponseWriter) -> bool:
+    async def try_respond(self, call: Call, route: Route, reply: ResponseWriter) -> bool:
         """Returns whether the client has its response; if not, the call goes on to the attempts."""
-        return await self._has_deferred(call, reply) or await self._has_cached(call, reply)
+        return await self._has_deferred(call, route, reply) or await self._has_cached(call, route, reply)
 
     @property
     def flights(self) -> int:
@@ -68,14 +69,13 @@ class CacheStage:
 
     # deferred calls
 
-    async def _has_deferred(self, call: Call, reply: ResponseWriter) -> bool:
+    async def _has_deferred(self, call: Call, route: Route, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred or refused."""
-        assert call.route is not None  # noqa: S101  # set before this stage
         said = reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
         if said not in ("true", "false"):
             await refuse(call, _INVALID, reply)
             return True
-        is_wanted = call.route.lasting.later.is_at_once(is_asked_for=said == "true")
+        is_wanted = route.lasting.later.is_at_once(is_asked_for=said == "true")
         if not is_wanted or call.method != "POST":
             return False
         deferred_id = await self._deferred_store.defer(call, is_at_once=True)
@@ -87,15 +87,15 @@ class CacheStage:
 
     # cached responses and single flights
 
-    async def _has_cached(self, call: Call, reply: ResponseWriter) -> bool:
-        lookup = await self._cache.look_up(call)
+    async def _has_cached(self, call: Call, route: Route, reply: ResponseWriter) -> bool:
+        lookup = await self._cache.look_up(call, route)
         if lookup is None:
             return False
         reply.closes_connection |= self._executor.is_leaving
         if lookup.result == "stale":
-            self._refresh(call, lookup)
-        if lookup.result != "miss":
-            await self._cache.give(call, lookup, reply)
+            self._refresh(call, route, lookup)
+        if lookup.found is not None and lookup.result != "miss":
+            await self._cache.give(call, lookup.found, lookup.result, reply)
         elif lookup.cache_control.only_if_cached:
             await refuse(call, _NOT_CACHED, reply)
         else:
@@ -117,10 +117,10 @@ class CacheStage:
         self._begin(flight, lookup)
         await self._following.follow(flight, call, reply, is_own=True)
 
-    def _refresh(self, call: Call, lookup: Lookup) -> None:
+    def _refresh(self, call: Call, route: Route, lookup: Lookup) -> None:
         """Refreshes a stale response in the background, at most once at a time."""
         if lookup.key not in self._flights and not self._executor.is_leaving:
-            background_call = refresh_call(call, self._clock.now())
+            background_call = refresh_call(call, route, self._clock.now())
             self._begin(SingleFlight(background_call, lookup.rules.max_answer, is_background=True), lookup)
 
     def _begin(self, flight: SingleFlight, lookup: Lookup) -> None:

@@ -19,6 +19,7 @@ from llm_guard.proxy.http_server.error_responses import DRAINED
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.telemetry.access_log import log_ids
+from llm_guard.routing.route_table import Route
 
 _log = structlog.get_logger("llm_guard.proxy.coalescing.single_flight")
 
@@ -170,13 +171,12 @@ def call_for_all(call: Call) -> Call:
     )
 
 
-def refresh_call(call: Call, now: float) -> Call:
+def refresh_call(call: Call, route: Route, now: float) -> Call:
     """Returns a copy of an answered call that refreshes the cached response in the background."""
-    assert call.route is not None  # noqa: S101  # it has an answer
     background_call = call_for_all(call)
     background_call.id = f"{call.id}-refresh"
     background_call.started_at = now
-    background_call.client_deadline, background_call.deadline_at = float("inf"), now + call.route.timeouts.total
+    background_call.client_deadline, background_call.deadline_at = float("inf"), now + route.timeouts.total
     background_call.priority, background_call.client_retries = 2, 0
     background_call.trace, background_call.trace_id = None, 0  # the call's, which is over
     background_call.reservation = None

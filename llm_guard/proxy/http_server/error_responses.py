@@ -15,7 +15,7 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.request import METHODS
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
-from llm_guard.routing.route_table import RouteTable
+from llm_guard.routing.route_table import Route, RouteTable
 
 KEPT_CALLS = "/v1/llm-guard/calls/"
 """Path below which a client fetches the response of a deferred call."""
@@ -112,17 +112,16 @@ def unknown_model(table: RouteTable, model: str) -> Refusal:
     return Refusal(404, "model_not_found", f"no route for the model {model!r}{hint}", by="route", param="model")
 
 
-def wrong_dialect(call: Call) -> Refusal | None:
-    assert call.route is not None  # noqa: S101  # `identify` has set it
-    served = call.route.targets[0].deployment.upstream.dialect
+def wrong_dialect(call: Call, route: Route) -> Refusal | None:
+    upstream = route.targets[0].deployment.upstream
+    served = upstream.dialect
     if served == call.dialect:
         return None
     path = DIALECTS[served].DEFAULT_PATH
     return Refusal(
         400,
         "wrong_dialect",
-        f"{call.model or call.route.targets[0].deployment.upstream.name!r} speaks the {served} dialect: call {path} "
-        f"with an {served} SDK",
+        f"{call.model or upstream.name!r} speaks the {served} dialect: call {path} with an {served} SDK",
         by="route",
         param="model",
     )

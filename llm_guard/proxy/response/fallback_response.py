@@ -151,20 +151,19 @@ _MAX_BODY_BYTES = 1 << 20
 _wants_of = msgspec.json.Decoder(msgspec.defstruct("Wants", [(name, Any, None) for name in FIELDS])).decode
 
 
-def has_static(call: Call) -> bool:
-    """Returns whether the call's route has a static text for it. The request may still require something that no text
-    can be."""
+def static_text(call: Call) -> str | None:
+    """Returns the static text that the call's route has for it, if any. The request may still require something that no
+    text can be."""
     rules = call.route.lasting.degraded if call.route is not None else None
     is_asked_so = call.method == "POST" and not call.is_upgrade
-    return rules is not None and rules.static_response is not None and is_asked_so and has_form(call.path)
+    return rules.static_response if rules is not None and is_asked_so and has_form(call.path) else None
 
 
 def static_body(call: Call, at: float) -> bytes | None:
     """Returns the body of the static response at this instant, in seconds since the epoch; None: the call has none."""
-    if not has_static(call):
+    text = static_text(call)
+    if text is None:
         return None
-    assert call.route is not None and call.route.lasting.degraded is not None  # noqa: S101, PT018  # it has one
-    text = call.route.lasting.degraded.static_response or ""
     occasion = StaticAnswerRequest(
         call.path, call.id, call.model or "", int(at), call.is_stream, call.choices, wants(call)
     )

@@ -36,11 +36,12 @@ async def test_response_that_is_still_stored_is_served_after_a_failure_only_with
     clock = ManualClock()
     cache = ResponseCache(MemoryCache(clock, 1 << 20), clock)
     call = choosy_call(ttl="10s", stale_if_error="20s", stale_while_revalidate="1h")
-    lookup = await cache.look_up(call)
+    assert call.route is not None
+    lookup = await cache.look_up(call, call.route)
     assert lookup is not None
     await cache.store.put(lookup.key, ANSWER, 3610.0)
     clock.advance(age_s)
-    lookup = await cache.look_up(call)
+    lookup = await cache.look_up(call, call.route)
     assert lookup is not None and lookup.found is not None  # noqa: PT018
     assert lookup.result == "miss"
     assert may_serve_stale_later(lookup) is is_served

@@ -200,7 +200,8 @@ def test_refresh_in_the_background_takes_nothing_from_its_call() -> None:
     reservation = limits.try_enter(10, 0.0, 0.0)
     assert isinstance(reservation, Reservation)
     served.reservation = reservation
-    background_call = refresh_call(served, 1050.0)
+    assert served.route is not None
+    background_call = refresh_call(served, served.route, 1050.0)
     assert background_call.reservation is None
     assert served.reservation is reservation
     assert (background_call.priority, background_call.client_retries, background_call.started_at) == (2, 0, 1050.0)

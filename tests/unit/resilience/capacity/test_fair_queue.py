@@ -141,6 +141,15 @@ def line_of(*waiting: tuple[Caller, int]) -> WaitQueue:
     return queue
 
 
+@pytest.mark.parametrize(("slots", "next_priority"), [(4, 2), (3, 0)])
+def test_priority_that_holds_none_of_four_slots_has_the_next_one_at_once(slots: int, next_priority: int) -> None:
+    """Of fewer slots none can be a priority's own: their time is shared, and the others first have three turns."""
+    queue = line_of((HOG, 0), (VICTIM, 2))
+    for _ in range(slots - 1):
+        queue.hold(0, HOG.name, 0.0)
+    assert queue.take(slots, now=1.0).priority == next_priority
+
+
 def test_heavy_caller_of_high_priority_leaves_a_quarter_of_the_turns() -> None:
     queue = line_of(*[(HOG, 0)] * 1000, *[(VICTIM, 1)] * 1000)
     assert Counter(queue.take().caller.name for _ in range(400)) == {"hog": 300, "victim": 100}

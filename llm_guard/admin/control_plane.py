@@ -95,6 +95,8 @@ class ControlPlane:
             running, self._lag, self._health.states, self._alerts.counts, bound(SUBSYSTEM_METRICS, running)
         )
         self._site = Router(self._groups(config, folder), self._guard(config), running.clock)
+        self.covers = self._site.covers
+        """Returns whether a path belongs to the admin API rather than to the proxy. Bound once: asked for each call."""
         self._keeping = self._new_keeping(folder, config)
         self._watch = Monitor(
             [
@@ -106,10 +108,6 @@ class ControlPlane:
             self._lag,
             running.clock,
         )
-
-    def covers(self, path: str) -> bool:
-        """Returns whether a path belongs to the admin API rather than to the proxy."""
-        return self._site.covers(path)
 
     async def serve(self, request: Request, reply: ResponseWriter) -> None:
         """Serves one request for an admin path."""

@@ -14,7 +14,6 @@ from llm_guard.config import Config
 from llm_guard.dialects import dialect_of
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
 from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
-from llm_guard.proxy.attempts.release import ResponseScope
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.call import Call, Delivered
@@ -192,30 +191,28 @@ class Handler:
         async with BodyReception(call, body, partial(self._note_arrived, call, reply), self._clock):
             await self._answer(call, None, reply)
 
-    def _answer(self, call: Call, refusal: Refusal | None, reply: ResponseWriter) -> Awaitable[object]:
-        """Returns the coroutine that answers the call, from here on one step after the other."""
+    def _answer(
+        self, call: Call, refusal: Refusal | None, reply: ResponseWriter, *, is_checked: bool = False
+    ) -> Awaitable[object]:
+        """Returns the coroutine that answers the call, from here on one step after the other. `is_checked`: the call
+        has passed the screening of its scope."""
         if refusal is not None:
             return self._refuse(call, refusal, reply)
         if call.route is None:
             return self._deferred_store.serve_status_api(call, reply)
-        if self._is_screened(call):
+        if call.scope is not None and not is_checked and self._screening.applies_to(call):
             return self._answer_screened(call, reply)
-        return self._answer_identified(call, reply)
-
-    async def _answer_screened(self, call: Call, reply: ResponseWriter) -> None:
-        refusal = await self._screening.check(call)
-        await (self._answer_identified(call, reply) if refusal is None else self._refuse(call, refusal, reply))
-
-    def _answer_identified(self, call: Call, reply: ResponseWriter) -> Awaitable[object]:
         if call.client_key is not None and self.quotas.by_name:
             refusal = self.quotas.reserve(call)
             if refusal is not None:
                 return self._refuse(call, refusal, reply)
         self.recorder.begin(call)
-        route = call.route
-        if route is not None and (route.lasting.comes_first or ASYNC_HEADER in reply.request.names):
-            return self._answer_from_cache(call, route, reply)
+        if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
+            return self._answer_from_cache(call, call.route, reply)
         return self.execute(call, reply, self._fallback)
+
+    async def _answer_screened(self, call: Call, reply: ResponseWriter) -> None:
+        await self._answer(call, await self._screening.check(call), reply, is_checked=True)
 
     async def _answer_from_cache(self, call: Call, route: Route, reply: ResponseWriter) -> None:
         if not await self.cache_stage.try_respond(call, route, reply):
@@ -231,29 +228,24 @@ class Handler:
         client that waits for the call; without it the caller does what follows.
         """
         assert call.route is not None  # noqa: S101  # the caller has set it
-        attempts, failure = self._loop.begin(call, call.route), None
+        selector, failure = self._loop.begin(call, call.route), None
         with Delivery(call, reply, self._clock, fallback) as delivery:
             while True:
-                with delivery.keep_alive():
-                    result = await attempts.next(failure)
-                if not delivery.has_begun:
+                result = await delivery.wait_for(self._loop.next_response(selector, failure))
+                if delivery.served is None:
                     reply.closes_connection |= self.is_leaving
-                    if self._is_screened(call):
+                    if call.scope is not None and self._screening.applies_to(call):
                         result = await self._screening.screen(call, result, self.table, self._run_again)
                 if isinstance(result, Exhausted):
                     delivery.give_up(result)
                     break
-                with ResponseScope(result, self._clock):
-                    failure = await delivery.relay(result)
-                if delivery.is_over(result, failure):
+                failure = await delivery.relay(result)
+                if failure is None or not delivery.may_go_on(result, failure):
                     break
-        return await delivery.finish()
+        return None if failure is None and reply.is_over else await delivery.finish()
 
     def _run_again(self, call: Call, route: Route) -> Awaitable[Delivered | Exhausted]:
-        return self._loop.begin(call, route).next()
-
-    def _is_screened(self, call: Call) -> bool:
-        return call.scope is not None and self._screening.applies_to(call)
+        return self._loop.next_response(self._loop.begin(call, route))
 
     def restore(self, call: Call, asked: BodyFields) -> Refusal | None:
         """Prepares a stored call as if it had just arrived; returns a refusal if no current route can serve it."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.proxy.attempts.attempt_loop import AttemptLoop, CallAttempts
+from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.call import Call
 from llm_guard.routing.route_table import Route
 from tests.chaos.forms import CHAT, MESSAGES
@@ -163,7 +164,7 @@ async def test_exception_is_hidden_from_the_client_except_for_its_id() -> None:
         def __init__(self) -> None:
             """Skips the collaborators that the base class needs."""
 
-        def begin(self, call: Call, route: Route) -> CallAttempts:
+        def begin(self, call: Call, route: Route) -> CandidateSelector:
             raise RuntimeError("connect to redis://:word@10.0.0.7 failed in /srv/app.py")
 
     async with keyed() as front:

@@ -6,7 +6,7 @@ and does all waiting, and `proxy.attempts.hedging` runs the exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 
@@ -35,23 +35,6 @@ from llm_guard.routing.route_table import Hedging, Route, Target
 _SLACK_S = 0.02
 
 
-class CallAttempts:
-    """The attempts of one call."""
-
-    __slots__ = ("_loop", "latest", "selector")
-
-    def __init__(self, loop: AttemptLoop, selector: CandidateSelector) -> None:
-        self._loop = loop
-        self.selector = selector
-        self.latest: Attempt | None = None
-        """The attempt whose response was returned last."""
-
-    def next(self, failure: Failure | None = None) -> Awaitable[Delivered | Exhausted]:
-        """Returns the next good response, or why there is none. `failure` is how the response that was returned before
-        has died on its way to the client. Releases everything it holds when cancelled."""
-        return self._loop.next_response(self, failure)
-
-
 class AttemptLoop:
     """Tries the deployments of a call's route, each as often as its rules allow."""
 
@@ -65,21 +48,21 @@ class AttemptLoop:
         self._clock = clock
         self._draw = draw
 
-    def begin(self, call: Call, route: Route) -> CallAttempts:
-        """Returns the attempts of a call, none of them made yet."""
+    def begin(self, call: Call, route: Route) -> CandidateSelector:
+        """Returns the selector of a call's deployments, for `next_response`."""
         selector = CandidateSelector(call, route, self._admission, self._clock, self._draw)
         if call.client_retries == 0:  # a client's own retry adds no budget tokens
             route.budget.deposit(selector.tried_since)
             if route.hedging is not None:
                 route.hedging.budget.deposit()
-        return CallAttempts(self, selector)
+        return selector
 
-    async def next_response(self, attempts: CallAttempts, failure: Failure | None) -> Delivered | Exhausted:
-        """See `CallAttempts.next`."""
-        selector, last, why = attempts.selector, failure, "no deployment available"
-        call = selector.call
-        if failure is not None and attempts.latest is not None:
-            after = self._decide_after_death(selector, attempts.latest.target, failure)
+    async def next_response(self, selector: CandidateSelector, failure: Failure | None = None) -> Delivered | Exhausted:
+        """Returns the next good response, or why there is none. `failure` is how the response that was returned before
+        has died on its way to the client. Releases everything it holds when cancelled."""
+        call, last, why = selector.call, failure, "no deployment available"
+        if failure is not None and selector.latest is not None:
+            after = self._decide_after_death(selector, selector.latest.target, failure)
             if isinstance(after, Exhausted):
                 return after
             why = after
@@ -88,14 +71,18 @@ class AttemptLoop:
             begun = len(call.attempts)
             attempt, delay_s = self._begin(selector, candidate, lease)
             if delay_s is None:
-                with self._runner.holding(call, attempt, lease):
+                call.attempts.append(attempt)
+                try:
                     opened = await self._upstreams.open(call, attempt)
+                except BaseException as error:
+                    self._runner.abandon(attempt, lease, error)
+                    raise
                 outcome = self._runner.end(call, attempt, lease, opened)
             else:
                 beside = partial(self._beside, selector, candidate)
                 outcome = await self._runner.run_hedged(call, attempt, lease, delay_s, beside)
             if isinstance(outcome, Delivered):
-                attempts.latest = outcome.attempt
+                selector.latest = outcome.attempt
                 return outcome
             last = more_useful(last, outcome)
             self._put_back(selector, candidate, call.attempts[begun:])

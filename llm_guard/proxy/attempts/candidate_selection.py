@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llm_guard.clock import Clock
 from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, QueueGrant, Unavailable
-from llm_guard.proxy.call import Call, Skipped
+from llm_guard.proxy.call import Attempt, Call, Skipped
 from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.budget import RetryBudget, try_spend_all
@@ -34,7 +34,9 @@ class _Wait:
 class CandidateSelector:
     """Yields one deployment after the other to a call, until one has answered well or none is left."""
 
-    __slots__ = ("_admission", "_clock", "call", "candidates", "rejected", "route", "tried_since", "wait_reason")
+    __slots__ = (
+        "_admission", "_clock", "call", "candidates", "latest", "rejected", "route", "tried_since", "wait_reason",
+    )  # fmt: skip
 
     def __init__(
         self, call: Call, route: Route, admission: AdmissionControl, clock: Clock, draw: Callable[[], float]
@@ -43,6 +45,8 @@ class CandidateSelector:
         self.route = route
         self.rejected: list[Unavailable | AtCapacity] = []
         """The reasons for which deployments were dropped without an attempt."""
+        self.latest: Attempt | None = None
+        """The attempt whose response was returned last; the loop sets it."""
         self.wait_reason: WaitedFor = ""
         """The reason of the call's wait before the current deployment; empty if it did not wait."""
         self.tried_since = clock.now()

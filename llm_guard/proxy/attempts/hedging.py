@@ -13,7 +13,7 @@ from typing import Protocol
 from llm_guard.clock import Alarm, Clock
 from llm_guard.outcome import Failure, FailureKind, Scope, Signal
 from llm_guard.proxy.attempts.admission import credential_of
-from llm_guard.proxy.attempts.release import SUPERSEDED, AttemptScope, settle, settle_begun, settle_host
+from llm_guard.proxy.attempts.release import settle, settle_begun, settle_host
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.routing.lease import Lease
@@ -21,6 +21,7 @@ from llm_guard.routing.lease import Lease
 HedgeCandidate = tuple[Attempt, Lease]
 _LEFT = Failure(FailureKind.CLIENT_CANCELLED, "the client disconnected")
 _HEALTHY = Signal.HEALTHY
+_SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 _TURNS_TO_READ = 2
 """Event-loop turns before a hedge begins: after a busy spell the loop runs timers before it reads from sockets, and the
 first attempt's response may already be there."""
@@ -41,10 +42,11 @@ class AttemptRunner:
         self._cooldowns = cooldowns
         self._clock = clock
 
-    def holding(self, call: Call, attempt: Attempt, lease: Lease) -> AttemptScope:
-        """Begins an attempt: a context manager for its exchange. After it, `end` reports the outcome."""
-        call.attempts.append(attempt)
-        return AttemptScope(attempt, lease, self._clock)
+    def abandon(self, attempt: Attempt, lease: Lease, error: BaseException) -> None:
+        """Releases the lease of an attempt that ended with an exception, such as a cancellation, without evidence."""
+        attempt.failure = _failure_of(attempt, error)
+        settle_host(attempt, lease, Signal.NO_EVIDENCE, self._clock)
+        settle(attempt, lease, Signal.NO_EVIDENCE, self._clock)
 
     def end(self, call: Call, attempt: Attempt, lease: Lease, outcome: Opened | Failure) -> Delivered | Failure:
         """Reports an attempt's outcome. Releases its lease, unless a response goes on with it."""
@@ -90,8 +92,12 @@ class AttemptRunner:
         return await self._attempt(call, *entered) if entered is not None else None
 
     async def _attempt(self, call: Call, attempt: Attempt, lease: Lease) -> Delivered | Failure:
-        with self.holding(call, attempt, lease):
+        call.attempts.append(attempt)
+        try:
             outcome = await self._upstreams.open(call, attempt)
+        except BaseException as error:
+            self.abandon(attempt, lease, error)
+            raise
         return self.end(call, attempt, lease, outcome)
 
     async def _end(self, hedge: _Hedge, first: Delivered | Failure | None, winner: Delivered | Failure | None) -> None:
@@ -105,7 +111,7 @@ class AttemptRunner:
             for outcome in (first, hedge.outcome):
                 if isinstance(outcome, Delivered) and outcome is not winner:
                     outcome.attempt.wasted = _output_tokens(outcome.opened)
-                    self._close(outcome, SUPERSEDED if winner is not None else _LEFT)
+                    self._close(outcome, _SUPERSEDED if winner is not None else _LEFT)
 
     def _close(self, served: Delivered, why: Failure) -> None:
         served.attempt.failure = why
@@ -158,6 +164,12 @@ class AttemptRunner:
             ):
                 credential = credential_of(call, attempt.target, attempt.key)
                 self._cooldowns.note_refused_alone(credential, attempt.target.model, attempt.failure, now)
+
+
+def _failure_of(attempt: Attempt, error: BaseException) -> Failure:
+    if not isinstance(error, asyncio.CancelledError):
+        return Failure(FailureKind.INTERNAL, type(error).__name__)
+    return _SUPERSEDED if attempt.is_superseded else Failure(FailureKind.CLIENT_CANCELLED, type(error).__name__)
 
 
 class _Hedge:

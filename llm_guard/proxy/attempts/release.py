@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 
 import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.log import BREAKER_LOGGER
-from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.outcome import FailureKind, Signal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt, Delivered
 from llm_guard.resilience.capacity.concurrency_limit import Ending
@@ -19,7 +18,6 @@ from llm_guard.routing.lease import Lease
 
 _log = structlog.get_logger(BREAKER_LOGGER)
 
-SUPERSEDED = Failure(FailureKind.SUPERSEDED, "another attempt of the call was faster")
 _CUT = frozenset({FailureKind.TIMEOUT, FailureKind.SUPERSEDED, FailureKind.CLIENT_CANCELLED})
 """Outcomes that cut an exchange off: it would have taken longer."""
 _WORTH_HOLDING_S = 2.0
@@ -30,29 +28,6 @@ _OVERLOADS = frozenset({FailureKind.OVERLOADED, FailureKind.TIMEOUT, FailureKind
 _HEALTHY = Signal.HEALTHY
 _UNHEALTHY = Signal.UNHEALTHY
 _NO_EVIDENCE = Signal.NO_EVIDENCE
-
-
-class AttemptScope:
-    """A context manager for the exchange of an attempt. If it ends with an exception, such as a cancellation, the lease
-    is released without evidence."""
-
-    __slots__ = ("_attempt", "_clock", "_lease")
-
-    def __init__(self, attempt: Attempt, lease: Lease, clock: Clock) -> None:
-        self._attempt = attempt
-        self._lease = lease
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._attempt.failure = _failure_of(self._attempt, error)
-            settle_host(self._attempt, self._lease, _NO_EVIDENCE, self._clock)
-            settle(self._attempt, self._lease, _NO_EVIDENCE, self._clock)
 
 
 class ResponseScope:
@@ -76,12 +51,6 @@ class ResponseScope:
             served.opened.exchange.abort()
         failure = served.attempt.failure
         settle(served.attempt, served.lease, _HEALTHY if failure is None else failure.signal, self._clock)
-
-
-def _failure_of(attempt: Attempt, error: BaseException) -> Failure:
-    if not isinstance(error, asyncio.CancelledError):
-        return Failure(FailureKind.INTERNAL, type(error).__name__)
-    return SUPERSEDED if attempt.is_superseded else Failure(FailureKind.CLIENT_CANCELLED, type(error).__name__)
 
 
 def settle(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None:

@@ -7,25 +7,23 @@ Decides when a dead stream is worth another attempt, and ends the response. `pro
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from llm_guard.clock import Clock
 from llm_guard.outcome import Exhausted, Failure
+from llm_guard.proxy.attempts.release import ResponseScope
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.output_counter import count_output
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
 from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED, ENDED_BY_DRAIN, OUT_OF_PLACE, end_response, error_text
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.proxy.response.keepalive import KeepAlive
-from llm_guard.proxy.response.relay import internal, is_out_of_place, relay
+from llm_guard.proxy.response.relay import follow, internal, is_out_of_place, send_whole
 from llm_guard.proxy.streams.resume import recovery_of
-
-_NO_KEEP_ALIVE = contextlib.nullcontext()
 
 
 class Delivery:
@@ -35,7 +33,7 @@ class Delivery:
     response was arriving, the cancellation ends here, so that `finish` can still send an error.
     """
 
-    __slots__ = ("_call", "_clock", "_died", "_exhausted", "_fallback", "_reply", "_served")
+    __slots__ = ("_call", "_clock", "_died", "_exhausted", "_fallback", "_reply", "served")
 
     def __init__(self, call: Call, reply: ResponseWriter, clock: Clock, fallback: FallbackResponder | None) -> None:
         """`fallback` answers a client that waits for the call; None for a call that no client waits for."""
@@ -43,7 +41,7 @@ class Delivery:
         self._reply = reply
         self._clock = clock
         self._fallback = fallback
-        self._served: Delivered | None = None
+        self.served: Delivered | None = None
         """The response that was relayed last; None before the first."""
         self._died: Failure | None = None
         """How its relay broke off."""
@@ -55,7 +53,7 @@ class Delivery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        call, served = self._call, self._served
+        call, served = self._call, self.served
         if served is None:
             return False
         _note_tokens(call, served)
@@ -66,44 +64,52 @@ class Delivery:
         call.failure = ENDED_BY_DRAIN if call.failure is not None else None
         return True
 
-    @property
-    def has_begun(self) -> bool:
-        """True once a response was relayed."""
-        return self._served is not None
-
-    def keep_alive(self) -> contextlib.AbstractContextManager[object]:
-        """Returns a context manager for the wait for the next response."""
+    def wait_for(self, response: Coroutine[Any, Any, Delivered | Exhausted]) -> Awaitable[Delivered | Exhausted]:
+        """Waits for the next response; sends keep-alives to the client meanwhile, if its route has them."""
         call, route = self._call, self._call.route
-        if route is None or (self._fallback is None and self._served is None):
-            return _NO_KEEP_ALIVE
-        settings = route.stream.keepalive
+        settings = route.stream.keepalive if route is not None else None
         if settings is None or not settings.applies_to(is_stream=call.is_stream):
-            return _NO_KEEP_ALIVE
-        return KeepAlive(call, self._reply, settings, self._clock)
+            return response
+        if self._fallback is None and self.served is None:
+            return response
+        return self._wait_with(KeepAlive(call, self._reply, settings, self._clock), response)
+
+    async def _wait_with(
+        self, keep_alive: KeepAlive, response: Coroutine[Any, Any, Delivered | Exhausted]
+    ) -> Delivered | Exhausted:
+        with keep_alive:
+            return await response
 
     def relay(self, served: Delivered) -> Awaitable[Failure | None]:
-        """Relays a response to the client, if it is the first or continues what the client has. Returns why it broke
-        off, or could not be relayed; None if the client has all of it."""
-        call = self._call
-        failure = self._join(served)
-        if failure is not None:
-            served.attempt.failure = failure
-            return _failed(failure)
-        self._served = served
-        if call.reservation is not None:
-            count_output(served, call.reservation)
-        return relay(call, served, self._reply, self._clock)
+        """Relays a response to the client, if it is the first or continues what the client has; releases its lease.
+        Returns why it broke off, or could not be relayed; None if the client has all of it."""
+        if served.opened.exchange is None and self.served is None:  # its lease was released when it had been read
+            self.served = served
+            if self._call.reservation is not None:
+                count_output(served, self._call.reservation)
+            return send_whole(self._call, served, self._reply)
+        return self._relay(served)
 
-    def is_over(self, served: Delivered, failure: Failure | None) -> bool:
-        """Returns True if no other attempt may continue this response, whose relay ended so."""
-        if failure is None:
-            return True
-        if served is self._served:
+    async def _relay(self, served: Delivered) -> Failure | None:
+        call = self._call
+        with ResponseScope(served, self._clock):
+            failure = self._join(served)
+            if failure is not None:
+                served.attempt.failure = failure
+                return failure
+            self.served = served
+            if call.reservation is not None:
+                count_output(served, call.reservation)
+            return await follow(call, served, self._reply, self._clock)
+
+    def may_go_on(self, served: Delivered, failure: Failure) -> bool:
+        """Returns True if another attempt may continue what the client has, after this response has failed."""
+        if served is self.served:
             self._died, recovery = failure, self._call.recovery
             if recovery is None or not recovery.may_go_on(served, failure):
-                return True
+                return False
         self._call.failure = CLIENT_DISCONNECTED  # until the client has stayed for the next stream
-        return False
+        return True
 
     def give_up(self, end: Exhausted) -> None:
         """Notes that there is no response, or none that continues the one that died."""
@@ -112,7 +118,7 @@ class Delivery:
     async def finish(self) -> Exhausted | None:
         """Ends the response, or answers the client without one. Returns why no response has begun; None if one has,
         possibly in part: see `call.failure`."""
-        call, served, end, fallback = self._call, self._served, self._exhausted, self._fallback
+        call, served, end, fallback = self._call, self.served, self._exhausted, self._fallback
         if served is None:
             if fallback is not None and end is not None:
                 await fallback.respond(call, end, self._reply)
@@ -142,19 +148,15 @@ class Delivery:
         response that cannot continue what the client has."""
         call = self._call
         try:
-            if self._served is None:
+            if self.served is None:
                 call.recovery = recovery_of(call, served, self._clock) if served.opened.exchange is not None else None
                 return None
             if call.recovery is not None and call.recovery.adopt(served):
                 return None
         except Exception as error:  # noqa: BLE001  # a bug in the gateway must not cost the stream or its slot
             failure = internal(error, call)
-            return None if self._served is None else failure
+            return None if self.served is None else failure
         return replace(OUT_OF_PLACE)  # a failure identifies its attempt
-
-
-async def _failed(failure: Failure) -> Failure:
-    return failure
 
 
 def _note_tokens(call: Call, served: Delivered) -> None:

@@ -4,7 +4,6 @@ ends no response: see `proxy.response.delivery`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 import structlog
 
@@ -31,16 +30,9 @@ from llm_guard.resilience.streams.settings import ENDING_S, why_cut
 _log = structlog.get_logger("llm_guard.proxy.response.relay")
 
 
-def relay(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Awaitable[Failure | None]:
-    """Sends the client what an attempt has opened. Returns why that broke off, also set as `call.failure`; None if the
-    client has all of it. The response is not ended: another attempt may continue it."""
-    if served.opened.exchange is None:
-        return _send(call, served, reply)
-    return _follow(call, served, reply, clock)
-
-
-async def _send(call: Call, served: Delivered, reply: ResponseWriter) -> Failure | None:
-    """Sends a response that has been read completely."""
+async def send_whole(call: Call, served: Delivered, reply: ResponseWriter) -> Failure | None:
+    """Sends the client a response that has been read completely. Returns why that broke off, also set as
+    `call.failure`; None if the client has all of it."""
     opened = served.opened
     if reply.is_early and is_out_of_place(call, served):
         call.failure = OUT_OF_PLACE
@@ -78,8 +70,9 @@ def is_out_of_place(call: Call, served: Delivered) -> bool:
 # one exchange
 
 
-async def _follow(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Failure | None:
-    """Copies a response that is still arriving, to its end."""
+async def follow(call: Call, served: Delivered, reply: ResponseWriter, clock: Clock) -> Failure | None:
+    """Copies a response that is still arriving to the client. Returns why it broke off, also set as `call.failure`;
+    None if the client has all of it. The response is not ended: another attempt may continue it."""
     opened = served.opened
     assert opened.exchange is not None  # noqa: S101  # else it was sent as a whole
     failure: Failure | None = CLIENT_DISCONNECTED  # until the client has stayed to the end

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
-from llm_guard.proxy.attempts.attempt_loop import AttemptLoop, CallAttempts
+from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
+from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
@@ -33,16 +34,17 @@ class Play:
     cooldowns: Cooldowns = field(default_factory=Cooldowns)
     facts: dict[str, Any] = field(default_factory=dict)
     """Further fields of the call."""
-    attempts: CallAttempts = field(init=False)
+    loop: AttemptLoop = field(init=False)
+    selector: CandidateSelector = field(init=False)
 
     def __post_init__(self) -> None:
         self.call = new_call(*self.targets, deadline_at=self.deadline_at, **self.facts)
 
     async def run(self) -> Delivered | Exhausted:
-        loop = AttemptLoop(self.script, self.cooldowns, self.script.clock, lambda: 0.0)
+        self.loop = AttemptLoop(self.script, self.cooldowns, self.script.clock, lambda: 0.0)
         assert self.call.route is not None
-        self.attempts = loop.begin(self.call, self.call.route)
-        return await self.attempts.next()
+        self.selector = self.loop.begin(self.call, self.call.route)
+        return await self.loop.next_response(self.selector)
 
     async def gives_up(self) -> Exhausted:
         result = await self.run()
@@ -88,7 +90,7 @@ class Stage:
         """Starts a call now and runs it until it waits for something."""
         call = new_call(**facts)
         call.id, call.route, call.started_at = f"lg-{len(self._running)}", self.route, self.clock.now()
-        self._running[call.id] = asyncio.ensure_future(self.loop.begin(call, self.route).next())
+        self._running[call.id] = asyncio.ensure_future(self.loop.next_response(self.loop.begin(call, self.route)))
         await self.clock.pass_s(0.0)
         return call
 

@@ -63,7 +63,7 @@ async def test_client_that_disconnects_at_the_end_of_a_hedge_leaks_nothing(
     route = new_route(*targets, hedging=Hedging(settings, HedgeBudget(settings)))
     loop = AttemptLoop(upstreams, Cooldowns(), SystemClock(), lambda: 0.0)
     call = new_call(is_stream=True)
-    running = asyncio.ensure_future(loop.begin(call, route).next())
+    running = asyncio.ensure_future(loop.next_response(loop.begin(call, route)))
     await eventually(lambda: upstreams.asked == 2)
 
     for number in answering:

@@ -179,7 +179,8 @@ class Race:
         task = asyncio.current_task()
         assert task is not None
         try:
-            return await AttemptLoop(self, Cooldowns(), self.clock, lambda: 0.0).begin(self.call, self.route).next()
+            loop = AttemptLoop(self, Cooldowns(), self.clock, lambda: 0.0)
+            return await loop.next_response(loop.begin(self.call, self.route))
         finally:
             self.is_over = True
             self.cancelling = task.cancelling()

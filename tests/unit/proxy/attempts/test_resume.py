@@ -67,7 +67,7 @@ def die(this: Play, served: Delivered) -> None:
 
 
 async def resumed(this: Play, failure: Failure = CUT) -> Delivered | Exhausted:
-    return await this.attempts.next(failure)
+    return await this.loop.next_response(this.selector, failure)
 
 
 async def test_another_deployment_is_tried_first() -> None:

@@ -23,7 +23,6 @@ from tests.chaos.stand import facing
 MOST_FRAMES = 7
 MOST_FILES = 40
 _PACKAGE = str(Path(llm_guard.__file__).parent)
-_ADMIN = f"{_PACKAGE}/admin/"
 
 
 @dataclass(slots=True)

@@ -79,8 +79,8 @@ class WorkerThread(Executor):
         self._work.put(None)
 
     async def close(self, last: Callable[[], object], within_s: float) -> None:
-        """Ends the thread after the queued calls and `last`, whose error is dropped. Returns after `within_s` at the
-        latest; the thread then goes on."""
+        """Ends the thread after the queued calls and `last`. An error of `last` is dropped. Returns after `within_s`
+        seconds at the latest; the thread then goes on."""
         closing = self.run(last)
         self.shutdown()
         await asyncio.wait((closing,), timeout=within_s)

@@ -129,7 +129,7 @@ class ScriptedOrigin:
         body: bytes | FileBody,
         dialing: Dialing | None,
         *,
-        is_repeatable: bool,  # noqa: ARG002
+        is_repeatable: bool,  # noqa: ARG002  # part of the interface; no connection is used twice
     ) -> Awaitable[ScriptedExchange]:
         return self.connections.send(self.link, headers, body, dialing)
 

@@ -57,7 +57,7 @@ class RunningCalls:
         return begun
 
     def remove(self, kept_id: str) -> None:
-        """Removes a call whose round has ended."""
+        """Removes a call at the end of its round."""
         del self._begun[kept_id]
 
     def give_up(self, kept_id: str) -> bool:

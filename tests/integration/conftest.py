@@ -1,4 +1,4 @@
-"""Fixtures of tests whose gateway runs in the test's own process."""
+"""Fixtures of tests that run the gateway in their own process."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class EndpointGroup:
 
     def pages(self) -> Iterable[Endpoint]:
         """Returns the endpoints. Called once."""
-        raise NotImplementedError
+        raise NotImplementedError  # unlike the methods below, every group has its own
 
     def adopt(self, config: Config) -> None:
         """Applies a new config, before the gateway adopts it. Must not raise."""

@@ -112,7 +112,11 @@ class _SizeLimit(Extension):
             return CloseReason.MESSAGE_TOO_BIG
         return super().frame_inbound_header(proto, opcode, rsv, payload_length)
 
-    def frame_inbound_complete(self, proto: FrameDecoder | FrameProtocol, fin: bool) -> None:  # noqa: ARG002
+    def frame_inbound_complete(
+        self,
+        proto: FrameDecoder | FrameProtocol,  # noqa: ARG002  # as in `Extension`
+        fin: bool,
+    ) -> None:
         if self._size is not None:
             self._earlier = 0 if fin else self._size
 

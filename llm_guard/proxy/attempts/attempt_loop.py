@@ -72,7 +72,7 @@ class AttemptLoop:
             attempt, delay_s = self._begin(selector, candidate, lease)
             if delay_s is None:
                 call.attempts.append(attempt)
-                try:
+                try:  # as in `AttemptRunner`, without its coroutine: this is the path of nearly every call
                     opened = await self._upstreams.open(call, attempt)
                 except BaseException as error:
                     self._runner.abandon(attempt, lease, error)

@@ -46,7 +46,7 @@ class CandidateSelector:
         self.rejected: list[Unavailable | AtCapacity] = []
         """The reasons for which deployments were dropped without an attempt."""
         self.latest: Attempt | None = None
-        """The attempt whose response was returned last; the loop sets it."""
+        """The attempt that provided the latest response; set by the attempt loop."""
         self.wait_reason: WaitedFor = ""
         """The reason of the call's wait before the current deployment; empty if it did not wait."""
         self.tried_since = clock.now()

@@ -22,6 +22,7 @@ from playwright.async_api import expect
 
 from tests.admin_client import look
 from tests.browser.conftest import Opens
+from tests.chaos.lag import measured
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = Path(__file__).parents[2]
 CALL = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "hello"}]}).encode()
-SEEN_WITHIN_MS = 2000
+SEEN_WITHIN_S = 2.0
 COMMAND = (sys.executable, "-m", "llm_guard")
 PATHS = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT)), "LLM_GUARD_OPS_TOKEN": SHARED}
 
@@ -94,10 +95,11 @@ async def test_operator_sees_an_outage_is_alerted_finds_the_cause_acts_and_finds
 
                 # The outage begins and is visible.
                 await ask(provider, "/mock/faults", b'{"model": "gpt", "faults": "status:503"}')
-                began_at = time.monotonic()
-                await expect(tile.locator(".state")).to_contain_text("Open", timeout=SEEN_WITHIN_MS)
-                await expect(page.locator("#status-state")).not_to_have_text("Healthy", timeout=SEEN_WITHIN_MS)
-                assert time.monotonic() - began_at < SEEN_WITHIN_MS / 1000
+                with measured() as lag:
+                    began_at = time.monotonic()
+                    await expect(tile.locator(".state")).to_contain_text("Open")
+                    await expect(page.locator("#status-state")).not_to_have_text("Healthy")
+                    assert time.monotonic() - began_at < SEEN_WITHIN_S + lag.total_s
 
                 # One alert is sent.
                 await eventually(lambda: any(b"success_rate" in each for each in team.requests), within_s=20)

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 LONGEST_BLOCK_S = 0.1
@@ -67,6 +68,18 @@ class Lag:
             self._collecting_since = time.monotonic()
         else:
             self._collected_s += time.monotonic() - self._collecting_since
+
+
+@contextlib.contextmanager
+def measured() -> Iterator[Lag]:
+    """Measures the lag of the running loop inside the block, and fails where a bound was stretched by a block of it."""
+    lag = Lag()
+    lag.start()
+    try:
+        yield lag
+        lag.check()
+    finally:
+        lag.stop()
 
 
 def queued() -> float:

@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,7 +20,7 @@ from llm_guard.app import App, create_app
 from llm_guard.config import Config, parse_config
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSnapshot
 from llm_guard.routing.deployment import Deployment
-from tests.chaos.lag import Lag
+from tests.chaos.lag import Lag, measured
 from tests.chaos.wire import fetch
 from tests.fakes.provider import ScriptedProvider, Step
 from tests.fakes.waiting import eventually
@@ -98,7 +98,7 @@ class Stand:
     app: App
     log: list[MutableMapping[str, Any]]
     """Every log line since the start."""
-    lag: Lag = field(default_factory=Lag)
+    lag: Lag
 
     @property
     def lag_s(self) -> float:
@@ -175,13 +175,10 @@ async def standing(config: Config) -> AsyncIterator[Stand]:
     with capture_logs() as log:
         app = create_app(config)
         await app.start()
-        stand = Stand(app, log)
-        stand.lag.start()
         try:
-            yield stand
-            stand.lag.check()
+            with measured() as lag:
+                yield Stand(app, log, lag)
         finally:
-            stand.lag.stop()
             if not app.gateway.is_closed:  # a second stop takes two seconds
                 await app.stop()
 

@@ -165,7 +165,7 @@ async def test_breaker_of_a_dead_provider_refuses_in_milliseconds(form: Form, is
         refused = [await form.ask(stand.url, stream=is_stream) for _ in range(5)]
         for reply in refused:
             check_refused(form, reply, stand, 20)
-        assert min(reply.took_s for reply in refused) < 0.01
+        assert min(reply.took_s for reply in refused) < 0.01 + stand.lag_s
         assert len(provider.requests) == 3
         assert await stand.metric("llm_guard_breaker_state", deployment=form.deployment, state="open") == 1
         assert await stand.metric("llm_guard_refusals_total", reason="breaker") == 5

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from llm_guard.app import App, create_app
 from llm_guard.config import load_config
+from tests.chaos.lag import measured
 from tests.chaos.stand import Stand
 from tests.chaos.wire import Reply, ask
 from tests.tokens import NAMED, bearer
@@ -52,6 +53,7 @@ async def running(path: Path) -> AsyncIterator[Stand]:
         app: App = create_app(load_config(path), path=path)
         await app.start()
         try:
-            yield Stand(app, log)
+            with measured() as lag:
+                yield Stand(app, log, lag)
         finally:
             await app.stop()

@@ -212,6 +212,6 @@ async def test_client_deadline_is_split_so_that_the_second_is_reached_in_time(is
         body, headers = CHAT.body(stream=is_stream), {"x-stainless-read-timeout": str(patience_s)}
         reply = await ask(this.stand.url, CHAT.path, body, headers)
         assert origin(reply) == (200, "p1/gpt", "2")
-        assert reply.took_s < patience_s
+        assert reply.took_s < patience_s + this.stand.lag_s
         # An attempt that was cut short to leave time for the next says nothing about its deployment.
         assert this.stand.breaker("p0/gpt").consecutive_failures == failures > 0

@@ -68,7 +68,9 @@ async def test_wait_for_anothers_request_is_no_time_that_the_gateway_takes() -> 
         await asyncio.sleep(0.2)
         go_on.set()
         await asyncio.gather(*calls)
-        assert all(line["overhead_s"] < 0.1 < 0.2 < line["duration_s"] for line in await stand.calls())
+        for line in await stand.calls():
+            assert line["overhead_s"] < 0.1 + stand.lag_s
+            assert line["duration_s"] > 0.2
 
 
 async def test_hundred_calls_make_one_request_with_a_file_too(tmp_path: Any) -> None:

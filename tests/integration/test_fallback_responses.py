@@ -176,7 +176,7 @@ async def test_degraded_route_answers_soon_where_its_provider_hangs() -> None:
         await fail(stand)
         reply = await CHAT.ask(stand.url)
         assert (reply.status, reply.headers["x-llm-guard-degraded"]) == (200, "static")
-        assert reply.took_s < 2.0  # its limits are 5 s
+        assert reply.took_s < 2.0 + stand.lag_s  # its limits are 5 s
         assert len(provider.requests) == 4
         line = (await stand.calls())[-1]
         assert (line["outcome"], line["fallback_response"]) == ("timeout", "static")

@@ -23,6 +23,7 @@ from llm_guard.admin.http import websocket
 from llm_guard.version import __version__
 from tests.admin_client import HOST, Listening, look
 from tests.chaos.forms import CHAT
+from tests.chaos.lag import measured
 from tests.chaos.process import serving, write
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import Connection
@@ -205,15 +206,16 @@ async def test_number_of_readers_is_bounded_and_slots_are_reused(stand: Stand) -
 
 
 async def test_drain_is_published_and_then_the_stream_ends_cleanly() -> None:
-    async with facing(CHAT.ok) as (stand, _):
-        reader = Listening(stand.url)
-        await reader.__aenter__()
-        await reader.event()
-        began_at = asyncio.get_running_loop().time()
-    told = await reader.event()
-    assert (told["kind"], told["facts"]) == ("drain", {"running": 0})
-    assert await reader.block() == {}
-    assert asyncio.get_running_loop().time() - began_at < 1.0
+    with measured() as lag:
+        async with facing(CHAT.ok) as (stand, _):
+            reader = Listening(stand.url)
+            await reader.__aenter__()
+            await reader.event()
+            began_at = asyncio.get_running_loop().time()
+        told = await reader.event()
+        assert (told["kind"], told["facts"]) == ("drain", {"running": 0})
+        assert await reader.block() == {}
+        assert asyncio.get_running_loop().time() - began_at < 1.0 + lag.total_s
     await reader.__aexit__()
 
 
@@ -294,14 +296,15 @@ async def test_close_of_a_client_is_answered_with_its_code(stand: Stand, http: a
 
 async def test_socket_is_closed_when_the_gateway_stops() -> None:
     async with aiohttp.ClientSession(headers=BEARER) as session:
-        async with facing(CHAT.ok) as (stand, _):
-            socket = await session.ws_connect(stand.url + PATH)
-            await receive(socket)
-            began_at = asyncio.get_running_loop().time()
-        assert (await receive(socket))["kind"] == "drain"
-        closed = await socket.receive(timeout=5)
-        assert (closed.type, closed.data) == (WSMsgType.CLOSE, websocket.GOING_AWAY)
-        assert asyncio.get_running_loop().time() - began_at < 1.0
+        with measured() as lag:
+            async with facing(CHAT.ok) as (stand, _):
+                socket = await session.ws_connect(stand.url + PATH)
+                await receive(socket)
+                began_at = asyncio.get_running_loop().time()
+            assert (await receive(socket))["kind"] == "drain"
+            closed = await socket.receive(timeout=5)
+            assert (closed.type, closed.data) == (WSMsgType.CLOSE, websocket.GOING_AWAY)
+            assert asyncio.get_running_loop().time() - began_at < 1.0 + lag.total_s
 
 
 async def test_client_that_answers_no_ping_is_disconnected(stand: Stand, http: aiohttp.ClientSession) -> None:

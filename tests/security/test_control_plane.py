@@ -123,9 +123,11 @@ async def test_wrong_token_costs_its_own_request_a_second_and_a_right_one_nothin
         ]
         await eventually(lambda: stand.app.ops._site._penalty._waiting == penalty.MOST_WAITING)
         right = await ask(stand.url, "/admin", headers={**HOST, **BEARER}, method="GET")
-        assert (right.status, right.took_s < 0.5) == (200, True)
+        assert right.status == 200
+        assert right.took_s < 0.5 + stand.lag_s
         none = await ask(stand.url, "/admin", headers=HOST, method="GET")
-        assert (none.status, none.took_s < 0.5) == (401, True)
+        assert none.status == 401
+        assert none.took_s < 0.5 + stand.lag_s
         replies = await asyncio.gather(*guesses)
         assert {reply.status for reply in replies} == {401}
         slow = [reply for reply in replies if reply.took_s >= penalty.WRONG_TOKEN_S * 0.99]

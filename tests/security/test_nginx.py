@@ -124,5 +124,5 @@ async def test_guesses_of_others_through_it_do_not_slow_the_operator(behind: tup
     await eventually(lambda: stand.app.ops._site._penalty._waiting == 20)
     began_at = time.monotonic()
     assert (await get(url, "/admin", **BEARER)).status == 200
-    assert time.monotonic() - began_at < 0.7
+    assert time.monotonic() - began_at < 0.7 + stand.lag_s
     assert {reply.status for reply in await asyncio.gather(*guesses)} == {401}

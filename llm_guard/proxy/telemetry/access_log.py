@@ -89,7 +89,7 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
         outcome=outcome,
         status=call.sent_status,
         stream=call.is_stream,
-        duration_s=_rounded(now - call.started_at),
+        duration_s=int((now - call.started_at) * 1e4 + 0.5) / 1e4,  # as `_rounded`, which would be four calls here
         overhead_s=int(overhead_s * 1e6 + 0.5) / 1e6,
         attempts=[_attempt_line(attempt, call.started_at, now) for attempt in call.attempts],
     )
@@ -169,9 +169,9 @@ def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLi
     line = AttemptLine(
         deployment=attempt.target.deployment.label,
         outcome=attempt.outcome,
-        waited_s=_rounded(attempt.waited_s),
-        started_s=_rounded(started_at - received_at),
-        duration_s=_rounded(ended_at - started_at),
+        waited_s=int(attempt.waited_s * 1e4 + 0.5) / 1e4,
+        started_s=int((started_at - received_at) * 1e4 + 0.5) / 1e4,
+        duration_s=int((ended_at - started_at) * 1e4 + 0.5) / 1e4,
     )
     if attempt.is_stream and attempt.answered_at is not None:
         line.answered_s = _rounded(attempt.answered_at - started_at)

@@ -42,18 +42,23 @@ class ClientQuotas:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.by_name: dict[str, ClientLimits] = {}
+        self._suspended: dict[str, ClientLimits] = {}
+        """Limits that a reload has lifted from keys that still exist: what was used stays used if they return."""
         self.refusals: dict[tuple[str, LimitName], int] = {}
         """Number of refused calls, by key and limit."""
 
     def adopt(self, keys: Iterable[ClientKey]) -> None:
         """Applies these limits from the next call on. The use counted so far under a name is kept."""
         now, wall = self._clock.now(), self._clock.wall()
-        before, self.by_name = self.by_name, {}
+        before = {**self._suspended, **self.by_name}
+        self.by_name, self._suspended = {}, {}
         for key in keys:
-            if key.limits == NO_LIMITS:
-                continue
-            limits = self.by_name[key.name] = before.get(key.name) or ClientLimits(key.limits, now, wall)
-            limits.settings = key.limits
+            limits = before.get(key.name)
+            if key.limits != NO_LIMITS:
+                limits = self.by_name[key.name] = limits or ClientLimits(key.limits, now, wall)
+                limits.settings = key.limits
+            elif limits is not None:
+                self._suspended[key.name] = limits
         self.refusals = {of: count for of, count in self.refusals.items() if of[0] in self.by_name}
 
     def days(self) -> list[tuple[str, int, int]]:

@@ -52,6 +52,8 @@ class Reservation:
     tokens: int
     """Estimated tokens."""
     day: int
+    minute_tokens: int = 0
+    """Part of the estimate that was added to the minute's sum: none if there was no such limit."""
     streamed_tokens: int = 0
     """Output of its stream, one per event: providers send no usage in a stream unless the client requests it."""
 
@@ -137,10 +139,10 @@ class ClientLimits:
         if self.settings.rate is not None and not is_deferred:
             self._bucket.take(self.settings.rate, now)
         self._in_flight += 1
-        if self.settings.tokens_per_minute is not None:
-            self._minute_tokens += tokens
+        minute_tokens = tokens if self.settings.tokens_per_minute is not None else 0
+        self._minute_tokens += minute_tokens
         self._day_tokens += tokens
-        return Reservation(self, tokens, self._day)
+        return Reservation(self, tokens, self._day, minute_tokens)
 
     def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
         """Notes that the call is over, and has used so many tokens."""
@@ -148,10 +150,10 @@ class ClientLimits:
             self._roll(wall)
         self._flow_back(now)
         self._in_flight -= 1
-        correction = tokens - reservation.tokens
-        self._minute_tokens = max(0.0, self._minute_tokens + correction)
+        if self.settings.tokens_per_minute is not None:
+            self._minute_tokens = max(0.0, self._minute_tokens + tokens - reservation.minute_tokens)
         if reservation.day == self._day:
-            self._day_tokens = max(0, self._day_tokens + correction)
+            self._day_tokens = max(0, self._day_tokens + tokens - reservation.tokens)
 
     def reset(self, now: float, wall: float) -> None:
         """Forgets what was used, but not the calls that are running: an operator's reset."""

@@ -56,6 +56,24 @@ def test_reload_preserves_usage_and_changes_the_limit() -> None:
     assert isinstance(limited.reserve(call()), Refusal)
 
 
+def test_key_that_had_no_limits_for_a_while_has_used_what_it_had_used() -> None:
+    limited = quotas(concurrency=1, tokens_per_day=1000)
+    assert limited.reserve(call()) is None
+    limited.adopt([key()])
+    assert limited.reserve(call()) is None  # without limits
+    limited.adopt([key(concurrency=1, tokens_per_day=1000)])
+    assert isinstance(limited.reserve(call()), Refusal)
+    assert [tokens for _, _, tokens in limited.days()] == [200]
+
+
+def test_key_that_was_deleted_begins_anew() -> None:
+    limited = quotas(concurrency=1)
+    assert limited.reserve(call()) is None
+    limited.adopt([])
+    limited.adopt([key(concurrency=1)])
+    assert limited.reserve(call()) is None
+
+
 def test_every_choice_is_reserved() -> None:
     assert estimated_tokens(call()) == 100 + 100
     assert estimated_tokens(call(choices=3)) == 100 + 300

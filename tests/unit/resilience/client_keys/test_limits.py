@@ -211,6 +211,17 @@ def test_changed_settings_preserve_usage() -> None:
     assert key.left() == {"tokens_per_minute": 10, "tokens_per_day": 130}
 
 
+def test_call_that_began_before_a_limit_counts_with_its_usage_at_its_end() -> None:
+    key = Key(concurrency=9)
+    call = key.enter(70)
+    key.limits.settings = ClientLimitSettings(tokens_per_minute=100)
+    other = key.enter(60)
+    key.leave(call, 30)
+    assert key.left() == {"tokens_per_minute": 10}
+    key.leave(other, 50)
+    assert key.left() == {"tokens_per_minute": 20}
+
+
 def test_reset_forgets_all_but_the_calls_that_run() -> None:
     key = Key(rate=1, concurrency=1, tokens_per_minute=60, tokens_per_day=60)
     reservation = key.enter(60)

@@ -92,7 +92,11 @@ class Handler:
         self.repeatable = by.repeatable
         self._clients = by.clients
         self.quotas.adopt(by.config.server.client_keys)
-        self.recorder.adopt_clients(key.name for key in by.config.server.client_keys)
+        self.recorder.adopt(
+            [key.name for key in by.config.server.client_keys],
+            by.config.models,
+            [deployment.label for deployment in by.table.deployments()],
+        )
         self._body_limits = by.body_limits
         self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()

@@ -226,6 +226,7 @@ class Overview(EndpointGroup):
             _rounded(rates.share(lately.timeouts, lately.attempts)),
             _rounded(rates.share(sum(lately.refused), lately.calls)),
             rates.quantiles(rates.DURATION_BOUNDS, lately.durations),
+            rates.quantiles(rates.DURATION_BOUNDS, lately.failed_durations),
             deployment_aggregation.first_tokens(group, now),
             self._timestamps.of(last_success) if last_success else None,
             self._running.dials(upstream.link),
@@ -261,6 +262,8 @@ def _traffic(lately: LastMinuteCounts, calls: int, success_rate: float | None, i
         _rounded(rates.share(sum(news.refused), news.calls)),
         in_flight,
         rates.quantiles(rates.DURATION_BOUNDS, news.durations),
+        rates.quantiles(rates.DURATION_BOUNDS, news.failed_durations),
+        rates.quantiles(rates.DURATION_BOUNDS, news.refused_durations),
         rates.quantiles(rates.FIRST_TOKEN_BOUNDS, news.first_tokens),
     )
 

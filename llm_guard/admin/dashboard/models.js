@@ -35,6 +35,16 @@ export function showSparklines(history) {
   }
 }
 
+/** Percentiles by outcome: refusals take milliseconds, and would make an outage look fast. */
+function durations({ duration, failed_duration, refused_duration }) {
+  const others = [
+    ["failed", failed_duration],
+    ["refused", refused_duration],
+  ].filter(([, found]) => found.p95_s !== null);
+  const ok = `p95 ${seconds(duration.p95_s)} · p99 ${seconds(duration.p99_s)}`;
+  return [ok, ...others.map(([outcome, found]) => `${outcome} p95 ${seconds(found.p95_s)}`)].join(" · ");
+}
+
 function showDials(total) {
   const figures = [
     ["Success rate", share(total.success_rate), "of the last 100 calls"],
@@ -43,7 +53,7 @@ function showDials(total) {
     [
       "Duration",
       seconds(total.duration.p50_s),
-      `p95 ${seconds(total.duration.p95_s)} · p99 ${seconds(total.duration.p99_s)}`,
+      durations(total),
     ],
     [
       "Time to first token",

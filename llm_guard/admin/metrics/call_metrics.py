@@ -8,7 +8,7 @@ from typing import Any, Literal
 from llm_guard.admin.metrics import declaration
 from llm_guard.admin.metrics.declaration import DeclaredFamily
 from llm_guard.admin.metrics.exposition import Row
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.counters import CallCounters, Distribution
 
 _Owners = Literal["models", "deployments", "clients"]
 """Attribute of the counters: counts by the first label."""
@@ -27,9 +27,17 @@ def _counter(owners: _Owners, name: str, text: str, *labels: str) -> DeclaredFam
     return declaration.counter(name, text, labels, read)
 
 
-def _histogram(owners: _Owners, name: str, text: str, label: str) -> DeclaredFamily[CallCounters]:
-    """Declares a histogram; `name` is also the attribute's."""
-    return declaration.histogram(name, text, label, lambda counters: _of(counters, owners, name))
+def _histogram(owners: _Owners, name: str, text: str, *labels: str) -> DeclaredFamily[CallCounters]:
+    """Declares a histogram; `name` is also the attribute's: a distribution, or one for each value of a second label."""
+
+    def read(counters: CallCounters) -> Iterator[tuple[tuple[str, ...], Distribution]]:
+        for label, found in _of(counters, owners, name):
+            if isinstance(found, Distribution):
+                yield (label,), found
+            else:
+                yield from (((label, key), distribution) for key, distribution in found.items())
+
+    return declaration.histogram(name, text, labels, read)
 
 
 def _of(counters: CallCounters, owners: _Owners, name: str) -> Iterator[tuple[str, Any]]:
@@ -44,7 +52,13 @@ def _in_flight(counters: CallCounters) -> list[Row]:
 CALL_METRICS: tuple[DeclaredFamily[CallCounters], ...] = (
     _counter("models", "calls", "Calls by outcome.", "model", "outcome"),
     declaration.gauge("in_flight_calls", "Calls running now.", ("model",), _in_flight),
-    _histogram("models", "call_duration", "Duration of a call, to its last byte.", "model"),
+    _histogram(
+        "models",
+        "call_duration",
+        "Duration of a call, to its last byte. Outcome: ok, failed, or refused by the gateway.",
+        "model",
+        "outcome",
+    ),
     _histogram(
         "models",
         "time_to_first_token",
@@ -61,7 +75,9 @@ CALL_METRICS: tuple[DeclaredFamily[CallCounters], ...] = (
     _counter("models", "dead_letters", "Failed calls that were stored as dead letters.", "model"),
     _histogram("deployments", "queue_wait", "Time that calls waited in the queue of a deployment.", "deployment"),
     _counter("deployments", "attempts", "Attempts by outcome: ok or the failure kind.", "deployment", "outcome"),
-    _histogram("deployments", "upstream_duration", "Duration of one attempt.", "deployment"),
+    _histogram(
+        "deployments", "upstream_duration", "Duration of one attempt. Outcome: ok or failed.", "deployment", "outcome"
+    ),
     _counter("deployments", "timeouts", "Attempts and calls that a timeout ended, by limit.", "deployment", "limit"),
     _counter("deployments", "retries", "Retries on the same deployment, by failure kind.", "deployment", "kind"),
     _histogram("deployments", "retry_delay", "Time that calls waited before a retry.", "deployment"),
@@ -94,4 +110,5 @@ CALL_METRICS: tuple[DeclaredFamily[CallCounters], ...] = (
         "deployment",
     ),
 )
-"""All of them, in the order of a call's life. Values never counted have no sample."""
+"""All of them, in the order of a call's life. Configured models, deployments and client keys have samples from the
+start; those with a label such as outcome or kind have none for values that were never counted."""

@@ -27,13 +27,13 @@ class DeclaredFamily(Generic[_Source]):
     text: str
     labels: tuple[str, ...]
     read: Callable[[_Source], Iterable[Any]]
-    """Returns the values at one moment: rows, of a histogram distributions by label."""
+    """Returns the values at one moment: rows, of a histogram distributions with their label values."""
 
     def of(self, source: _Source) -> Family | Histogram:
         """Returns the family; each scrape reads `source`."""
         read = partial(self.read, source)
         if self.kind == "histogram":
-            return Histogram(self.name, self.text, self.labels[0], read)
+            return Histogram(self.name, self.text, self.labels, read)
         return Family(self.name, self.kind, self.text, self.labels, read)
 
 
@@ -57,10 +57,13 @@ def gauge(
 
 
 def histogram(
-    name: str, text: str, label: str, read: Callable[[_Source], Iterable[tuple[str, Distribution]]]
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    read: Callable[[_Source], Iterable[tuple[tuple[str, ...], Distribution]]],
 ) -> DeclaredFamily[_Source]:
     """Declares `llm_guard_{name}_seconds`."""
-    return DeclaredFamily(f"llm_guard_{name}_seconds", "histogram", text, (label,), read)
+    return DeclaredFamily(f"llm_guard_{name}_seconds", "histogram", text, labels, read)
 
 
 def single(read: Callable[[_Source], float]) -> Callable[[_Source], list[Row]]:

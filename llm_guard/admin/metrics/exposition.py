@@ -17,8 +17,8 @@ from llm_guard.proxy.telemetry.counters import Distribution, Exemplar
 PIECE_SAMPLES = 500
 """Samples written without a pause: they take a quarter of a millisecond."""
 
-_VALUE = "\0"
-"""Placeholder for a label's value in a pattern. No value contains it."""
+_LABELS = "\0"
+"""Placeholder for the labels in a pattern. No value contains it."""
 _MOST_LABEL_VALUES = 8192
 
 Format = Literal["text", "openmetrics"]
@@ -56,31 +56,28 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A histogram, with a distribution for each value of its label."""
+    """A histogram, with a distribution for each combination of labels."""
 
     name: str
     text: str
-    label: str
-    read: Callable[[], Iterable[tuple[str, Distribution]]]
+    labels: tuple[str, ...]
+    read: Callable[[], Iterable[tuple[tuple[str, ...], Distribution]]]
     kind = "histogram"
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return (self.label,)
 
     def samples(self, form: Format) -> Iterator[tuple[int, str]]:
         """Yields numbers of samples, and their lines. Empty distributions are left out."""
         seen = [
-            (value, distribution.bounds, distribution.counts.copy(), distribution.sum, _exemplars(distribution, form))
-            for value, distribution in self.read()
+            (values, distribution.bounds, distribution.counts.copy(), distribution.sum, _exemplars(distribution, form))
+            for values, distribution in self.read()
         ]
-        for value, bounds, counts, total, exemplars in seen:
+        for values, bounds, counts, total, exemplars in seen:
             upto = tuple(accumulate(counts))
             if not upto[-1]:
                 continue
-            pattern = _histogram_pattern(self.name, self.label, bounds, bool(exemplars))
+            pairs = _pairs(self.labels, values)
+            pattern = _histogram_pattern(self.name, bounds, has_labels=bool(pairs), has_exemplars=bool(exemplars))
             numbers = _interleaved(upto, exemplars) if exemplars else upto
-            lines = pattern.replace(_VALUE, _escaped(value).replace("%", "%%"))
+            lines = pattern.replace(_LABELS, pairs.replace("%", "%%"))
             yield len(upto) + 2, lines % (*numbers, total, upto[-1])
 
 
@@ -133,12 +130,16 @@ def _head(metric: Family | Histogram, form: Format) -> str:
 
 
 @lru_cache(maxsize=256)
-def _histogram_pattern(name: str, label: str, bounds: tuple[float, ...], has_exemplars: bool) -> str:
+def _histogram_pattern(name: str, bounds: tuple[float, ...], *, has_labels: bool, has_exemplars: bool) -> str:
     number = "%d%s" if has_exemplars else "%d"
+    before, alone = (f"{_LABELS},", f"{{{_LABELS}}}") if has_labels else ("", "")
     limits = [*(repr(float(bound)) for bound in bounds), "+Inf"]
-    buckets = [f'{name}_bucket{{{label}="{_VALUE}",le="{limit}"}} {number}\n' for limit in limits]
-    rest = (f'{name}_{part}{{{label}="{_VALUE}"}} {number}\n' for part, number in (("sum", "%s"), ("count", "%d")))
-    return "".join((*buckets, *rest))
+    buckets = [f'{name}_bucket{{{before}le="{limit}"}} {number}\n' for limit in limits]
+    return "".join((*buckets, f"{name}_sum{alone} %s\n", f"{name}_count{alone} %d\n"))
+
+
+def _pairs(labels: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
 
 
 def _exemplars(seen: Distribution, form: Format) -> Sequence[Exemplar | None]:

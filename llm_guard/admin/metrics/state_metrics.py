@@ -10,7 +10,7 @@ from typing import get_args
 
 from llm_guard.admin.api.health import WORST_FIRST
 from llm_guard.admin.context import AdminContext
-from llm_guard.admin.metrics.declaration import DeclaredFamily, counter, gauge, single
+from llm_guard.admin.metrics.declaration import DeclaredFamily, counter, gauge, histogram, single
 from llm_guard.admin.metrics.exposition import Row
 from llm_guard.admin.monitor.monitor import LoopLag
 from llm_guard.log import direct_writer
@@ -179,8 +179,13 @@ STATE_METRICS: tuple[DeclaredFamily[StateMetrics], ...] = (
         StateMetrics.last_successes,
     ),
     counter("alerts", "Alerts that fired.", ("alert", "severity"), StateMetrics.alerts_raised),
+    histogram(
+        "event_loop_lag", "Time that the event loop was blocked when a periodic check was due: four a second.", (),
+        lambda state: [((), state.lag.distribution)],
+    ),
     gauge(
-        "event_loop_lag_seconds", "Longest time that the event loop was blocked, in the last one or two minutes.", (),
+        "event_loop_lag_max_seconds",
+        "Longest time that the event loop was blocked, in the last one or two minutes.", (),
         single(lambda state: state.lag.max_s),
     ),
     counter("log_lines_dropped", "Log lines dropped because the output was too slow.", (), single(_dropped)),

@@ -85,8 +85,8 @@ SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
         lambda running: list(running.prober.counts.items()),
     ),
     histogram(
-        "probe_duration", "Duration of a probe that got a response.", "upstream",
-        lambda running: list(running.prober.durations.items()),
+        "probe_duration", "Duration of a probe that got a response.", ("upstream",),
+        lambda running: [((upstream,), found) for upstream, found in running.prober.durations.items()],
     ),
     gauge("upstream_up", "1 if the probes of an upstream succeed, 0 if it is down.", ("upstream",), _upstreams_up),
     gauge(

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from llm_guard.clock import Alarm, Clock
+from llm_guard.proxy.telemetry.counters import Distribution
 
 _log = structlog.get_logger("llm_guard.admin.monitor.monitor")
 
 PERIOD_S = 0.25
 _MINUTE_S = 60.0
+_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 PeriodicCheck = Callable[[float], None]
 """Takes the monotonic time; must not block."""
@@ -26,6 +28,8 @@ class LoopLag:
         self._longest_s = [0.0, 0.0]
         """Largest lag of the previous minute, and of the current one so far."""
         self._minute_at = 0.0
+        self.distribution = Distribution(_LAG_S)
+        """All lags since the start."""
 
     @property
     def max_s(self) -> float:
@@ -39,6 +43,7 @@ class LoopLag:
     def note(self, lag_s: float, now: float) -> None:
         """Records the lag of one run."""
         self.latest_s = lag_s
+        self.distribution.note(lag_s)
         if now - self._minute_at >= _MINUTE_S:
             self._minute_at = now
             self._longest_s = [self._longest_s[1], 0.0]

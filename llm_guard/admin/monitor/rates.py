@@ -10,7 +10,7 @@ from llm_guard.admin.schemas.models import Quantiles
 from llm_guard.outcome import GATEWAYS_DOING, FailureKind, Scope
 from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
 
-DURATION_BOUNDS = ModelCounts().call_duration.bounds
+DURATION_BOUNDS = ModelCounts().call_duration["ok"].bounds
 FIRST_TOKEN_BOUNDS = ModelCounts().time_to_first_token.bounds
 """Bucket bounds of all calls and attempts, in seconds."""
 
@@ -31,7 +31,10 @@ class CallTally:
     retries: int = 0
     timeouts: int = 0
     durations: tuple[int, ...] = ()
-    """Counts by `DURATION_BOUNDS`, the last one above them all; empty: none."""
+    """Counts of successful ones by `DURATION_BOUNDS`, the last one above them all; empty: none."""
+    failed_durations: tuple[int, ...] = ()
+    refused_durations: tuple[int, ...] = ()
+    """Those that the gateway itself refused; a deployment has none."""
     first_tokens: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
     """Calls that the gateway refused, by `GATEWAYS_DOING`; empty: none."""
@@ -62,6 +65,8 @@ class CallTally:
             how(self.retries, other.retries),
             how(self.timeouts, other.timeouts),
             _each(self.durations, other.durations, how),
+            _each(self.failed_durations, other.failed_durations, how),
+            _each(self.refused_durations, other.refused_durations, how),
             _each(self.first_tokens, other.first_tokens, how),
             _each(self.refused, other.refused, how),
         )
@@ -82,7 +87,9 @@ def of_model(counts: ModelCounts, before: CallTally = NOTHING) -> CallTally:
         counts.attempts_made,
         counts.retries_made,
         counts.limits_hit,
-        tuple(counts.call_duration.counts),
+        tuple(counts.call_duration["ok"].counts),
+        tuple(counts.call_duration["failed"].counts),
+        tuple(counts.call_duration["refused"].counts),
         tuple(counts.time_to_first_token.counts),
         _refused(counts.refusals),
     )
@@ -102,7 +109,8 @@ def of_deployment(counts: DeploymentCounts, before: CallTally = NOTHING) -> Call
         attempts,
         sum(counts.retries.values()),
         sum(counts.timeouts.values()),
-        tuple(counts.upstream_duration.counts),
+        tuple(counts.upstream_duration["ok"].counts),
+        tuple(counts.upstream_duration["failed"].counts),
         refused=_refused(counts.refusals),
     )
 

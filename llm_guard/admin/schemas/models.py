@@ -70,7 +70,11 @@ class Traffic(Struct, frozen=True):
     in_flight: int
     """Calls that run now."""
     duration: Quantiles
-    """Duration of the last minute's calls, from their arrival to their end."""
+    """Duration of the last minute's successful calls, from their arrival to their end."""
+    failed_duration: Quantiles
+    """The same of those that failed."""
+    refused_duration: Quantiles
+    """The same of those that the gateway itself refused."""
     time_to_first_token: Quantiles
     """Time to the first token of the last minute's streams, from their arrival."""
 
@@ -170,7 +174,9 @@ class DeploymentView(Struct, frozen=True):
     refused_rate: float | None
     """Share of the last minute's calls that the gateway itself refused instead of sending them to it."""
     duration: Quantiles
-    """Duration of the last minute's attempts."""
+    """Duration of the last minute's successful attempts."""
+    failed_duration: Quantiles
+    """Duration of the last minute's failed attempts."""
     time_to_first_token: Quantiles
     """Time to the first token of the last five minutes' streams, from the request sent."""
     last_success: str | None
@@ -295,9 +301,9 @@ class Series(Struct, frozen=True):
     success_rate: list[float | None]
     """Success rate in each step; failures that the client caused do not count."""
     duration_p50_s: list[float | None]
-    """Seconds that half of a step's calls did not exceed."""
+    """Seconds that half of a step's successful calls did not exceed."""
     duration_p95_s: list[float | None]
-    """Seconds that 95 % of a step's calls did not exceed."""
+    """Seconds that 95 % of a step's successful calls did not exceed."""
     first_token_p50_s: list[float | None]
     """Seconds to the first token that half of a step's streams did not exceed."""
     first_token_p95_s: list[float | None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from typing import Literal
 
 RECENT = 100
 
@@ -46,6 +47,15 @@ class Distribution:
         self.counts[index] += 1
         self.sum += value
         self.exemplars[index] = (call_id, trace_id, value, at)
+
+
+OutcomeClass = Literal["ok", "failed", "refused"]
+"""Classes of outcomes whose durations are not comparable. A call is refused if the gateway itself refused it."""
+
+
+def by_outcome(*outcomes: OutcomeClass, bounds: tuple[float, ...]) -> dict[OutcomeClass, Distribution]:
+    """Returns an empty distribution for each class of outcomes."""
+    return {outcome: Distribution(bounds) for outcome in outcomes}
 
 
 def recent_outcomes() -> deque[bool]:
@@ -111,12 +121,12 @@ class ModelCounts:
         self.tokens: dict[str, int] = defaultdict(int)
         self.hedges: dict[str, int] = defaultdict(int)
         self.stream_resumes: dict[tuple[str, str], int] = defaultdict(int)
-        self.wasted_tokens: dict[tuple[()], int] = defaultdict(int)
-        self.dead_letters: dict[tuple[()], int] = defaultdict(int)
-        self.deferred_calls_accepted: dict[tuple[()], int] = defaultdict(int)
+        self.wasted_tokens: dict[tuple[()], int] = {(): 0}
+        self.dead_letters: dict[tuple[()], int] = {(): 0}
+        self.deferred_calls_accepted: dict[tuple[()], int] = {(): 0}
         self.cache: dict[str, int] = defaultdict(int)
         self.fallback_responses: dict[str, int] = defaultdict(int)
-        self.call_duration = Distribution(_DURATION_S)
+        self.call_duration = by_outcome("ok", "failed", "refused", bounds=_DURATION_S)
         self.time_to_first_token = Distribution(_FIRST_TOKEN_S)
         self.overhead = Distribution(_OVERHEAD_S)
 
@@ -142,8 +152,8 @@ class DeploymentCounts:
         """Those of them that made no attempt on it."""
         self.retries: dict[str, int] = defaultdict(int)
         self.timeouts: dict[str, int] = defaultdict(int)
-        self.malformed_events: dict[tuple[()], int] = defaultdict(int)
-        self.upstream_duration = Distribution(_DURATION_S)
+        self.malformed_events: dict[tuple[()], int] = {(): 0}
+        self.upstream_duration = by_outcome("ok", "failed", bounds=_DURATION_S)
         self.queue_wait = Distribution(_DELAY_S)
         self.retry_delay = Distribution(_DELAY_S)
 
@@ -170,8 +180,13 @@ class CallCounters:
         self.recent = recent_outcomes()
         """Outcomes of the last hundred judged calls of all models."""
 
-    def adopt_clients(self, names: Iterable[str]) -> None:
-        """Counts these client keys from now on, and deletes the counts of all others."""
-        counted = {name: self.clients.get(name) or ClientCounts() for name in names}
+    def adopt(self, clients: Iterable[str], models: Iterable[str], deployments: Iterable[str]) -> None:
+        """Counts these client keys from now on, and deletes the counts of all other keys. The models and deployments
+        have counts of zero from now on, if they had none."""
+        counted = {name: self.clients.get(name) or ClientCounts() for name in clients}
         self.clients.clear()
         self.clients.update(counted)
+        for model in models:
+            self.models[model]
+        for deployment in deployments:
+            self.deployments[deployment]

@@ -16,7 +16,7 @@ from llm_guard.outcome import GATEWAYS_DOING, Category, Disposition, RefusedBy, 
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
-from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts
+from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts, OutcomeClass
 from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
 from llm_guard.proxy.telemetry.trace_propagation import Tracing
 
@@ -46,7 +46,7 @@ class Recorder:
         """Counters by model label."""
         self._deployments = counters.deployments
         self._clients = counters.clients
-        self.adopt_clients = counters.adopt_clients
+        self.adopt = counters.adopt
         self._recent = counters.recent
         self._writer = direct_writer()
         self._threshold = LEVELS.threshold(ACCESS_LOGGER)
@@ -95,9 +95,11 @@ class Recorder:
             self._recent.append(outcome == "ok")
         model.attempts_made += len(call.attempts)
         trace_id = call.trace.trace_id if call.trace is not None else 0
-        model.call_duration.note_call(now - call.started_at, call.id, trace_id, wall)
+        group: OutcomeClass = "ok" if outcome == "ok" else "failed"
         if (refused_by := call.refused_by) is not None:
+            group = "refused"
             self._count_refusal(call, refused_by, model)
+        model.call_duration[group].note_call(now - call.started_at, call.id, trace_id, wall)
         if prompt := call.usage.prompt:
             model.tokens["input"] += prompt
         if call.usage.output:
@@ -139,7 +141,8 @@ class Recorder:
         label = attempt.target.deployment.label
         deployment = self._deployments[label]
         deployment.attempts[attempt.outcome] += 1
-        deployment.upstream_duration.note((attempt.ended_at or now) - attempt.timed_from)
+        group: OutcomeClass = "ok" if attempt.failure is None else "failed"
+        deployment.upstream_duration[group].note((attempt.ended_at or now) - attempt.timed_from)
         if attempt.failure is not None:
             if wasted := wasted_by(attempt):
                 model.wasted_tokens[()] += wasted

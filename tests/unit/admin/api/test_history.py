@@ -19,13 +19,13 @@ class Past:
         for _ in range(times):
             counts.calls[outcome] += 1
             counts.judged += 1
-            counts.call_duration.note(seconds)
+            counts.call_duration["ok" if outcome == "ok" else "failed"].note(seconds)
 
     def attempt(self, label: str, outcome: str = "ok", times: int = 1) -> None:
         counts = self.counters.deployments[label]
         for _ in range(times):
             counts.attempts[outcome] += 1
-            counts.upstream_duration.note(0.2)
+            counts.upstream_duration["ok" if outcome == "ok" else "failed"].note(0.2)
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):
@@ -47,14 +47,15 @@ def test_step_shows_its_events() -> None:
     past.call("gpt", 10)
     past.step()
     past.call("gpt", 3)
-    past.call("gpt", 1, outcome="timeout", seconds=45.0)
+    past.call("gpt", 1, seconds=45.0)
+    past.call("gpt", 1, outcome="timeout", seconds=600.0)
     past.step()
     past.step()
     view = past.history.view()
     assert view.at == [1_800_000_005.0, 1_800_000_010.0, 1_800_000_015.0]
     line = view.models["gpt"]
-    assert line.calls_per_second == [2.0, 0.8, 0.0]
-    assert line.success_rate == [1.0, 0.75, None]
+    assert line.calls_per_second == [2.0, 1.0, 0.0]
+    assert line.success_rate == [1.0, 0.8, None]
     assert line.duration_p50_s[0] == pytest.approx(0.175)
     assert line.duration_p95_s[1] == pytest.approx(54.0)
     assert line.duration_p50_s[2] is line.first_token_p50_s[0] is None

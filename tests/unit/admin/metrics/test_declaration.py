@@ -20,7 +20,7 @@ class Ovens:
 TABLE: tuple[DeclaredFamily[Ovens], ...] = (
     counter("loaves", "Loaves.", ("kind",), lambda ovens: [((kind,), count) for kind, count in ovens.loaves.items()]),
     gauge("heat", "Heat.", (), single(lambda ovens: ovens.heat)),
-    histogram("baking", "Time in the oven.", "oven", lambda ovens: [("big", ovens.took)]),
+    histogram("baking", "Time in the oven.", ("oven",), lambda ovens: [(("big",), ovens.took)]),
 )
 
 

@@ -46,16 +46,17 @@ def test_estimated_quantile_is_within_the_bounds_of_the_true_one(values: list[fl
 def test_interval_between_two_instants_is_the_difference() -> None:
     counts = ModelCounts()
     counts.calls["ok"] += 3
-    counts.call_duration.note(0.07)
+    counts.call_duration["ok"].note(0.07)
     counts.judged, counts.attempts_made, counts.retries_made, counts.limits_hit = 3, 5, 2, 1
     before = rates.of_model(counts)
     counts.calls["timeout"] += 1
     counts.judged += 1
-    counts.call_duration.note(0.07)
+    counts.call_duration["failed"].note(0.07)
     counts.time_to_first_token.note(0.02)
     news = rates.of_model(counts).since(before)
     assert (news.calls, news.judged, news.ok, news.attempts) == (1, 1, 0, 0)
-    assert sum(news.durations) == sum(news.first_tokens) == 1
+    assert (sum(news.durations), sum(news.failed_durations), sum(news.refused_durations)) == (0, 1, 0)
+    assert sum(news.first_tokens) == 1
     assert news.success_rate == 0.0
 
 

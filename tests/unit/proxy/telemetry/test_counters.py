@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.proxy.telemetry.counters import Distribution, ModelCounts
+from llm_guard.proxy.telemetry.counters import DeploymentCounts, Distribution, ModelCounts
 
 BOUNDS = (0.1, 0.5, 1, 30)
 
@@ -29,6 +29,7 @@ def test_latest_call_is_the_example_of_its_bucket_alone() -> None:
 
 def test_buckets_span_the_durations_of_model_calls() -> None:
     counts = ModelCounts()
-    assert (counts.call_duration.bounds[0], counts.call_duration.bounds[-1]) == (0.05, 600)
+    for duration in (*counts.call_duration.values(), *DeploymentCounts().upstream_duration.values()):
+        assert (duration.bounds[0], duration.bounds[-1]) == (0.05, 600)
     assert (counts.time_to_first_token.bounds[0], counts.time_to_first_token.bounds[-1]) == (0.005, 120)
     assert (counts.overhead.bounds[0], counts.overhead.bounds[-1]) == (0.00005, 1)

@@ -97,10 +97,30 @@ def test_call_that_went_well_is_counted_once_and_timed(records: Records) -> None
     assert records("attempts_total", deployment="a/x", outcome="ok") == 1
     assert records("tokens_total", model="gpt-4", direction="input") == 7
     assert records("tokens_total", model="gpt-4", direction="output") == 3
-    assert records("call_duration_seconds_sum", model="gpt-4") == 10.0
+    assert records("call_duration_seconds_sum", model="gpt-4", outcome="ok") == 10.0
     assert records("time_to_first_token_seconds_sum", model="gpt-4") == 2.5
-    assert records("upstream_duration_seconds_sum", deployment="a/x") == 8.0
+    assert records("upstream_duration_seconds_sum", deployment="a/x", outcome="ok") == 8.0
     assert records("overhead_seconds_sum", model="gpt-4") == 2.0
+
+
+def test_durations_of_failed_and_refused_calls_are_counted_separately(records: Records) -> None:
+    target = new_target("a/x")
+    failed, refused = new_call(target, failure=SERVER_ERROR), new_call(target)
+    failed.attempts = [tried(target, 1001.0, 1004.0, SERVER_ERROR)]
+    refused.refusal = Refusal(503, "circuit_open", "open", by="breaker")
+    records.whole_call(failed)
+    records.whole_call(refused)
+    for outcome, count in (("ok", None), ("failed", 1), ("refused", 1)):
+        assert records("call_duration_seconds_count", model="gpt-4", outcome=outcome) == count
+    assert records("upstream_duration_seconds_sum", deployment="a/x", outcome="failed") == 3.0
+
+
+def test_configured_models_and_deployments_are_counted_from_zero(records: Records) -> None:
+    records.recorder.adopt([], ["quiet"], ["a/quiet"])
+    for name in ("wasted_tokens", "dead_letters", "deferred_calls_accepted"):
+        assert records(f"{name}_total", model="quiet") == 0
+    assert records("malformed_events_total", deployment="a/quiet") == 0
+    assert records("calls_total", model="quiet") is None
 
 
 def test_call_is_the_example_of_the_durations_that_it_had(records: Records) -> None:
@@ -169,7 +189,7 @@ def test_memory_of_an_attempt_is_released_with_its_call(records: Records) -> Non
 
 
 def test_calls_and_tokens_of_a_client_key_are_counted_for_it(records: Records) -> None:
-    records.recorder.adopt_clients(["app"])
+    records.recorder.adopt(["app"], [], [])
     call = new_call(new_target("a/x"), client_key="app")
     call.usage = Usage(7, 3)
     records.whole_call(call)
@@ -523,8 +543,8 @@ def test_call_whose_tokens_all_arrived_wastes_none(records: Records) -> None:
     call = new_call(target)
     call.attempts = [tried(target, 1000.0, 1001.0, watch=watched(tokens=100))]
     records.whole_call(call)
-    assert records("wasted_tokens_total", model="gpt-4") is None
-    assert records("malformed_events_total", deployment="a/x") is None
+    assert records("wasted_tokens_total", model="gpt-4") == 0
+    assert records("malformed_events_total", deployment="a/x") == 0
 
 
 def test_events_that_could_not_be_read_are_counted_for_their_deployment(records: Records) -> None:

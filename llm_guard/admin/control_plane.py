@@ -39,6 +39,7 @@ from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.http.router import Router
 from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.endpoint import Metrics
+from llm_guard.admin.metrics.otlp_export import MetricsExport
 from llm_guard.admin.metrics.subsystem_metrics import SUBSYSTEM_METRICS
 from llm_guard.admin.monitor.monitor import LoopLag, Monitor
 from llm_guard.admin.persistence.operator_state import OperatorState
@@ -94,6 +95,7 @@ class ControlPlane:
         self._metrics = Metrics(
             running, self._lag, self._health.states, self._alerts.counts, bound(SUBSYSTEM_METRICS, running)
         )
+        self._metrics_export = MetricsExport(config.ops.metrics, self._metrics.all, running.clock)
         self._site = Router(self._groups(config, folder), self._guard(config), running.clock)
         self.covers = self._site.covers
         """Returns whether a path belongs to the admin API rather than to the proxy. Bound once: asked for each call."""
@@ -121,6 +123,7 @@ class ControlPlane:
         self._webhooks.start()
         self._watch.start()
         self._traces.start()
+        self._metrics_export.start()
 
     def adopt(self, config: Config) -> None:
         """Applies the settings of a new config. If one of them cannot be applied, raises before it applies any."""
@@ -129,6 +132,7 @@ class ControlPlane:
         if guard.credentials != self._site.guard.credentials:
             self._events.drop_readers()  # readers with a valid token reconnect
         self._site.adopt(config, guard)
+        self._metrics_export.adopt(config.ops.metrics)
 
     def follow(self, adopted: Adopted) -> None:
         """Publishes that the gateway runs with a new config."""
@@ -152,6 +156,7 @@ class ControlPlane:
             await self._keeping.close()
         self._site.close()
         await self._traces.stop()
+        await self._metrics_export.stop()
         await self.changes.stop()
 
     def _new_alerts(self, config: Config) -> Alerts:

@@ -39,7 +39,14 @@ from llm_guard.config.models import (
     UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
-from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, RecentCallsSettings, TraceSettings
+from llm_guard.config.operator import (
+    LogSettings,
+    MetricsExportSettings,
+    OperatorTokenConfig,
+    Ops,
+    RecentCallsSettings,
+    TraceSettings,
+)
 from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
 from llm_guard.config.storage import CompletionWebhook, StoreConfig, encryption_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
@@ -63,6 +70,7 @@ __all__ = [
     "KeyChange",
     "KeyPath",
     "LogSettings",
+    "MetricsExportSettings",
     "ModelConfig",
     "OperatorTokenConfig",
     "Ops",

@@ -15,7 +15,7 @@ from llm_guard.config.alerts import AlertRules, WebhookConfig, check_webhook_nam
 from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Secret, Strict, wrong
 from llm_guard.log.levels import LevelName, is_logger
 from llm_guard.resilience.health.status import HealthSettings
-from llm_guard.resilience.units import Ratio, Size
+from llm_guard.resilience.units import Ratio, Seconds, Size
 
 _OTEL = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 CallCount = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
@@ -53,13 +53,30 @@ class TraceSettings(Strict):
     @field_validator("endpoint")
     @classmethod
     def _check_endpoint(cls, endpoint: str | None) -> str | None:
-        if endpoint is None:
-            return None
-        if not re.fullmatch(r"https?://[^\s/@?#]+/[^\s?#]*", endpoint):
-            raise wrong("must be the full URL, such as http://127.0.0.1:4318/v1/traces")
-        if not _has_opentelemetry():
-            raise wrong("needs OpenTelemetry, which is not installed: pip install 'llm-guard-proxy[otel]'")
-        return endpoint
+        return _checked_collector(endpoint, "http://127.0.0.1:4318/v1/traces")
+
+
+class MetricsExportSettings(Strict):
+    """The metrics of `/metrics`, sent to an OpenTelemetry collector by OTLP over HTTP."""
+
+    otlp: NonEmptyText | None = None
+    """The complete URL; None: not sent."""
+    interval: Seconds = 60.0
+    """Seconds between two exports, at least 1."""
+    service_name: NonEmptyText = "llm-guard"
+    """The resource attribute `service.name` of the metrics."""
+
+    @field_validator("interval")
+    @classmethod
+    def _check_interval(cls, interval: float) -> float:
+        if interval < 1:
+            raise wrong("must be at least 1s")
+        return interval
+
+    @field_validator("otlp")
+    @classmethod
+    def _check_collector(cls, otlp: str | None) -> str | None:
+        return _checked_collector(otlp, "http://127.0.0.1:4318/v1/metrics")
 
 
 class LogSettings(Strict):
@@ -114,9 +131,20 @@ class Ops(Strict):
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()
+    metrics: MetricsExportSettings = MetricsExportSettings()
     alerts: AlertRules = AlertRules()
     webhooks: Annotated[tuple[WebhookConfig, ...], AfterValidator(check_webhook_names)] = ()
     """Webhooks that are notified of alerts."""
+
+
+def _checked_collector(url: str | None, example: str) -> str | None:
+    if url is None:
+        return None
+    if not re.fullmatch(r"https?://[^\s/@?#]+/[^\s?#]*", url):
+        raise wrong(f"must be the full URL, such as {example}")
+    if not _has_opentelemetry():
+        raise wrong("needs OpenTelemetry, which is not installed: pip install 'llm-guard-proxy[otel]'")
+    return url
 
 
 def _has_opentelemetry() -> bool:

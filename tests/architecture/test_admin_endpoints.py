@@ -129,4 +129,5 @@ def test_control_plane_calls_no_group_by_hand() -> None:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("pages", "adopt", "look", "close")
     }
-    assert calls == {"self._traces.adopt", "self._site.adopt", "self._site.close", "self._keeping.close"}
+    exporters = {"self._traces.adopt", "self._metrics_export.adopt"}
+    assert calls == {*exporters, "self._site.adopt", "self._site.close", "self._keeping.close"}

@@ -1,8 +1,8 @@
 """Builds OpenTelemetry spans of a call and its attempts, and sends them to a collector in a thread.
 
 Follows the conventions for generative AI and for HTTP (github.com/open-telemetry/semantic-conventions-genai,
-opentelemetry.io/docs/specs/semconv/http). Spans never contain a prompt, a key or a response. The only module that
-imports OpenTelemetry, which is an optional dependency.
+opentelemetry.io/docs/specs/semconv/http). Spans never contain a prompt, a key or a response. Imports OpenTelemetry,
+which is an optional dependency.
 """
 
 from __future__ import annotations

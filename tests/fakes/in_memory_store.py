@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from llm_guard.storage.calls.store import (
     CallFailure,
     CallFilter,
+    CallGroup,
     CallStats,
     Purpose,
     State,
@@ -64,6 +65,15 @@ class InMemoryCallStore:
             key = f"{row.purpose}/{row.state}"
             count[key] = count.get(key, 0) + 1
         return CallStats(count=count, size=sum(len(row.request.body or b"") for row in self.rows.values()))
+
+    def groups(self, limit: int) -> list[CallGroup]:
+        self._note("groups")
+        found: dict[tuple[str, str | None, Purpose, State], list[float]] = {}
+        for row in self.rows.values():
+            kind = row.ended.kind if row.ended is not None else None
+            found.setdefault((row.request.route, kind, row.purpose, row.state), []).append(row.received_at)
+        groups = [CallGroup(*of, len(times), min(times), max(times)) for of, times in found.items()]
+        return sorted(groups, key=lambda group: -group.count)[:limit]
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         self._note(f"begin {purpose} {limit}")

@@ -254,6 +254,18 @@ async def test_dead_letters_are_listed_newest_first_and_filtered(tmp_path: Path)
         assert page["bytes"] > 0
 
 
+async def test_dead_letters_are_counted_by_model_and_reason(tmp_path: Path) -> None:
+    async with running_with_store(tmp_path / "s", BUSY, BUSY, [Reset()], **ALWAYS) as (stand, _):
+        for _ in range(3):
+            await new_dead_letter(stand)
+        groups = await get(stand.url, "dead-letters/stats")
+    assert [(group["route"], group["kind"], group["state"], group["count"]) for group in groups] == [
+        ("gpt", "overloaded", "dead", 2),
+        ("gpt", "network", "dead", 1),
+    ]
+    assert groups[0]["oldest"] < groups[0]["newest"]
+
+
 async def test_dead_letters_are_deleted_by_filter_by_id_and_all(tmp_path: Path) -> None:
     rate = (whole(429, b'{"error":{"message":"slow down"}}'),)
     async with running_with_store(tmp_path / "s", rate, BUSY, **ALWAYS) as (stand, _):

@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
-from llm_guard.admin.schemas.dead_letters import DeadLetterDetail, DeadLetterView, dead_letter_detail, dead_letter_view
+from llm_guard.admin.schemas.dead_letters import (
+    DeadLetterDetail,
+    DeadLetterGroup,
+    DeadLetterView,
+    dead_letter_detail,
+    dead_letter_group,
+    dead_letter_view,
+)
 from llm_guard.admin.schemas.subsystems import StoredCallsView
 from llm_guard.clock import Clock, iso
 from llm_guard.config import Config
@@ -24,6 +31,7 @@ from llm_guard.storage.calls.store import CallFilter, CallStats, CallStore, Purp
 _STORE_TIMEOUT_S = 5.0
 _ROOT = "/admin/dead-letters"
 _MOST_IDS = 10_000
+_MOST_GROUPS = 200
 
 Id = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 Name = Annotated[str, Meta(min_length=1, max_length=600)]
@@ -125,6 +133,10 @@ class DeadLetterApi(EndpointGroup):
                 gives=DeadLettersView, may_miss=True,
             ),
             Endpoint(
+                "GET", f"{_ROOT}/stats", "Counts stored calls by route and kind of failure, the largest groups first.",
+                self._stats, gives=list[DeadLetterGroup],
+            ),
+            Endpoint(
                 "GET", f"{_ROOT}/{{id}}", "Returns a stored call.", self._one,
                 query=BodyQuery, gives=DeadLetterDetail,
             ),
@@ -163,6 +175,10 @@ class DeadLetterApi(EndpointGroup):
             raise _unknown()
         oldest = None if stats.oldest_at is None else iso(stats.oldest_at)
         return answer(DeadLettersView([dead_letter_view(call) for call in found], stats.count, stats.size, oldest))
+
+    async def _stats(self, _asked: AdminRequest) -> AdminResponse:
+        groups = await self._ask(lambda store: store.groups(_MOST_GROUPS))
+        return answer([dead_letter_group(group) for group in groups])
 
     async def _one(self, asked: AdminRequest) -> AdminResponse:
         kept = await self._ask(lambda store: store.get(asked.params["id"]))

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from llm_guard.clock import iso
-from llm_guard.storage.calls.store import Purpose, State, StoredCall
+from llm_guard.storage.calls.store import CallGroup, Purpose, State, StoredCall
 
 
 class LastFailureView(Struct, frozen=True):
@@ -63,6 +63,26 @@ class DeadLetterDetail(Struct, frozen=True):
     """null: not requested with ?body=true, or not stored."""
     failure_body: BodyView | None
     response_body: BodyView | None
+
+
+class DeadLetterGroup(Struct, frozen=True):
+    """Stored calls of one route that failed for one reason."""
+
+    route: str
+    kind: str | None
+    """Kind of the last failure; null: none of them has failed."""
+    purpose: Purpose
+    state: State
+    count: int
+    oldest: str
+    newest: str
+    """When the first and the last of them were received."""
+
+
+def dead_letter_group(group: CallGroup) -> DeadLetterGroup:
+    return DeadLetterGroup(
+        group.route, group.kind, group.purpose, group.state, group.count, iso(group.oldest_at), iso(group.newest_at)
+    )
 
 
 def dead_letter_view(kept: StoredCall) -> DeadLetterView:

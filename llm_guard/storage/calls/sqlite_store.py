@@ -19,7 +19,31 @@ from typing import Any
 from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
 from llm_guard.storage.calls.process_lock import RunnerLock
 from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, stored_call, written
-from llm_guard.storage.calls.store import CallFailure, CallFilter, CallStats, Purpose, State, StoredCall, StoredResponse
+from llm_guard.storage.calls.statements import (
+    BEGIN,
+    CAN_BE_ASKED,
+    DUE,
+    EXTEND,
+    GROUPS,
+    LOST,
+    MOVE,
+    OVERDUE_AND_UNREADABLE,
+    REQUEUE,
+    RESCHEDULE,
+    RUNNING,
+    TOO_MANY,
+    TOO_OLD,
+)
+from llm_guard.storage.calls.store import (
+    CallFailure,
+    CallFilter,
+    CallGroup,
+    CallStats,
+    Purpose,
+    State,
+    StoredCall,
+    StoredResponse,
+)
 from llm_guard.storage.errors import DiskFullError
 from llm_guard.storage.sqlite_file import SqliteFile
 
@@ -28,57 +52,7 @@ INTERRUPTED = CallFailure(
     detail="the gateway ended during the call; the call may have been executed, and is not retried automatically",
 )
 
-_MINE = "id = ? AND state = 'running' AND runner = ?"
-_RESCHEDULE = """
-    UPDATE calls SET due_at = iif(state = 'queued', ?, NULL), deadline_at = ?
-    WHERE id = ? AND state IN ('queued', 'running')
-"""
-_RUNNING = f"SELECT number, purpose FROM calls WHERE {_MINE}"  # noqa: S608  # constants
-_EXTEND = f"UPDATE calls SET leased_until = ? WHERE {_MINE}"  # noqa: S608  # constants
 OVERDUE = CallFailure(kind="deadline", detail="its deadline has passed, and no store.encryption_key fits its request")
-# json_each takes a list of any length; SQLite's own parameters do not.
-_CAN_BE_ASKED = """
-    EXISTS (SELECT 1 FROM bodies WHERE call = number AND part = 'request'
-        AND (key IS NULL OR key IN (SELECT value FROM json_each(:keys))))
-"""
-_DUE = f"""
-    SELECT number FROM calls WHERE state = 'queued' AND due_at <= :now AND (:purpose IS NULL OR purpose = :purpose)
-    AND {_CAN_BE_ASKED} ORDER BY due_at, number LIMIT :limit
-"""  # noqa: S608  # constants
-_OVERDUE = f"""
-    SELECT number, id, purpose FROM calls
-    WHERE state = 'queued' AND deadline_at <= :now AND NOT {_CAN_BE_ASKED} LIMIT :limit
-"""  # noqa: S608  # constants
-_LOST = """
-    SELECT id, runner, is_repeatable FROM calls
-    WHERE state = 'running' AND (leased_until <= :now OR runner IN (SELECT value FROM json_each(:ended)))
-"""
-_BEGIN = """
-    UPDATE calls SET state = 'running', runner = ?, leased_until = ?, due_at = NULL, rounds = rounds + 1
-    WHERE number = ?
-"""
-_MOVE = """
-    UPDATE calls SET state = :state, due_at = :due_at, runner = NULL, leased_until = NULL,
-        kind = coalesce(:kind, kind), ended = coalesce(:ended, ended), attempts = attempts + :attempts,
-        first_failed_at = coalesce(first_failed_at, :failed_at), last_failed_at = coalesce(:failed_at, last_failed_at),
-        answer = :answer, answered_at = :answered_at,
-        size = size + coalesce(length(:ended) - coalesce(length(ended), 0), 0) + coalesce(length(:answer), 0)
-    WHERE number = :number
-"""
-_REQUEUE = "UPDATE calls SET state = 'queued', due_at = ?, deadline_at = NULL WHERE number = ?"
-_TOO_OLD = """
-    SELECT id, state, size FROM calls WHERE state = 'answered' AND answered_at <= :answered
-    UNION ALL SELECT id, state, size FROM calls WHERE state = 'dead' AND received_at <= :received
-    UNION ALL SELECT id, state, size FROM calls
-        WHERE state = 'queued' AND received_at <= :received AND coalesce(deadline_at, 0) <= :now
-    LIMIT :limit
-"""
-_TOO_MANY = """
-    SELECT id, state, size FROM (
-        SELECT id, state, size, sum(size) OVER (ORDER BY received_at DESC, number DESC) AS total
-        FROM calls WHERE state = 'dead'
-    ) WHERE total > :most ORDER BY total DESC LIMIT :limit
-"""
 _BATCH = 300
 _BATCH_BYTES = 2 * 1024**2
 """Limits of a transaction that deletes, so that other gateways get their turn and the WAL stays small."""
@@ -134,6 +108,10 @@ class SqliteCallStore:
         count = {f"{purpose}/{state}": number for purpose, state, number, _ in totals}
         return CallStats(count=count, size=sum(size for *_, size in totals), oldest_at=oldest_at)
 
+    def groups(self, limit: int) -> list[CallGroup]:
+        with self._database.reading() as connection:
+            return [CallGroup(*row) for row in connection.execute(GROUPS, (limit,))] if connection else []
+
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         if not self._database.is_there():
             return []
@@ -142,8 +120,8 @@ class SqliteCallStore:
         bodies = self._bodies  # another thread may replace it
         values = {"now": now, "purpose": purpose, "limit": limit, "keys": bodies.keys}
         with self._database.writing() as connection:
-            numbers = [number for (number,) in connection.execute(_DUE, values).fetchall()]
-            connection.executemany(_BEGIN, [(self._runner, now + lease_s, number) for number in numbers])
+            numbers = [number for (number,) in connection.execute(DUE, values).fetchall()]
+            connection.executemany(BEGIN, [(self._runner, now + lease_s, number) for number in numbers])
             begun = [self._begun(connection, number, bodies, now) for number in numbers]
         return [call for call in begun if call is not None]
 
@@ -154,13 +132,13 @@ class SqliteCallStore:
         with self._database.writing() as connection:
             until = now + lease_s
             return [
-                call_id for call_id in ids if not connection.execute(_EXTEND, (until, call_id, self._runner)).rowcount
+                call_id for call_id in ids if not connection.execute(EXTEND, (until, call_id, self._runner)).rowcount
             ]
 
     def reschedule(self, times: Mapping[str, tuple[float, float]]) -> None:
         if times and self._database.is_there():
             with self._database.writing() as connection:
-                connection.executemany(_RESCHEDULE, [(*both, call_id) for call_id, both in times.items()])
+                connection.executemany(RESCHEDULE, [(*both, call_id) for call_id, both in times.items()])
 
     def put_back(self, call_id: str, ended: CallFailure | None, now: float, due_at: float) -> bool:
         return self._leave(call_id, "queued", now, ended, due_at=due_at)
@@ -178,14 +156,14 @@ class SqliteCallStore:
         if not self._database.is_there():
             return []
         where, values = condition(wanted)
-        where += f" AND state = 'dead' AND {_CAN_BE_ASKED}"
+        where += f" AND state = 'dead' AND {CAN_BE_ASKED}"
         chosen = f"SELECT number, id FROM calls WHERE {where} ORDER BY received_at, number"  # noqa: S608  # constants
         ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'dead_letter'"
         with self._database.writing() as connection:
             found = connection.execute(chosen, values | {"keys": self._bodies.keys}).fetchall()
             first = connection.execute(ahead, (now,)).fetchone()[0]
             dues = [(now + pace_s * place, number) for place, (number, _) in enumerate(found, first)]
-            connection.executemany(_REQUEUE, dues)
+            connection.executemany(REQUEUE, dues)
         return [call_id for _, call_id in found]
 
     def delete(self, wanted: CallFilter) -> int:
@@ -207,7 +185,7 @@ class SqliteCallStore:
             return 0
         ended = [] if self._lock is None else self._lock.ended()
         with self._database.writing() as connection:
-            found = connection.execute(_LOST, {"now": now, "ended": json.dumps(ended)}).fetchall()
+            found = connection.execute(LOST, {"now": now, "ended": json.dumps(ended)}).fetchall()
             for call_id, runner, is_repeatable in found:
                 if is_repeatable:
                     self._move(connection, call_id, runner, "queued", now, None, due_at=now)
@@ -225,11 +203,11 @@ class SqliteCallStore:
         if not self._database.is_there():
             return 0
         ages = {"answered": now - answered_for_s, "received": now - max_age_s, "now": now, "limit": _AT_ONCE}
-        count = self._making_room(lambda: self._delete(self._rows(_TOO_OLD, ages)))
+        count = self._making_room(lambda: self._delete(self._rows(TOO_OLD, ages)))
         dead = self._rows("SELECT coalesce(sum(size), 0) FROM totals WHERE state = 'dead'")
         if dead and dead[0][0] > max_bytes:
             most = {"most": max_bytes, "limit": _AT_ONCE - min(count, _AT_ONCE)}
-            count += self._making_room(lambda: self._delete(self._rows(_TOO_MANY, most)))
+            count += self._making_room(lambda: self._delete(self._rows(TOO_MANY, most)))
         self._bury_overdue(now)
         self._database.give_back()
         return count
@@ -267,7 +245,7 @@ class SqliteCallStore:
         ended: CallFailure | None, **facts: Any,
     ) -> bool:  # fmt: skip
         """Ends a call that `runner` runs. False: it does not run there."""
-        found = connection.execute(_RUNNING, (call_id, runner)).fetchone()
+        found = connection.execute(RUNNING, (call_id, runner)).fetchone()
         if found is None:
             return False
         number, purpose = found
@@ -276,9 +254,9 @@ class SqliteCallStore:
 
     def _bury_overdue(self, now: float) -> None:
         values = {"now": now, "keys": self._bodies.keys, "limit": _AT_ONCE}
-        if self._rows(_OVERDUE, values):
+        if self._rows(OVERDUE_AND_UNREADABLE, values):
             with self._database.writing() as connection:
-                for number, call_id, purpose in connection.execute(_OVERDUE, values).fetchall():
+                for number, call_id, purpose in connection.execute(OVERDUE_AND_UNREADABLE, values).fetchall():
                     self._end(connection, number, call_id, purpose, "dead", now, OVERDUE)
 
     def _end(
@@ -293,7 +271,7 @@ class SqliteCallStore:
             "attempts": attempts if ended is None else ended.attempts,
             "answered_at": None if answer is None else now,
         }  # fmt: skip
-        connection.execute(_MOVE, values)
+        connection.execute(MOVE, values)
         parts: dict[Part, bytes | None] = {}
         if answer is not None:
             parts = {"request": None, "ended": None, "answer": answer.body}

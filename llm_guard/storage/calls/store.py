@@ -122,6 +122,20 @@ class CallStats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_at: float | None = None
 
 
+class CallGroup(msgspec.Struct, frozen=True):
+    """Stored calls of one route that failed for one reason."""
+
+    route: str
+    kind: str | None
+    """Kind of the last failure; None: none of them has failed."""
+    purpose: Purpose
+    state: State
+    count: int
+    oldest_at: float
+    newest_at: float
+    """When the first and the last of them were received."""
+
+
 class CallStore(Protocol):
     """A store of calls. Blocking; used by one thread. Changes are on the disk when a method returns. All methods raise
     StoreError.
@@ -139,6 +153,9 @@ class CallStore(Protocol):
         is gone."""
 
     def stats(self) -> CallStats: ...
+
+    def groups(self, limit: int) -> list[CallGroup]:
+        """Counts all calls by route, kind of failure, purpose and state; the largest groups first."""
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         """Marks queued calls that are due as `running` here, longest due first, and returns them with bodies. Skips

@@ -478,6 +478,16 @@ def test_stats_count_and_measure_the_stored_calls(store: SqliteCallStore) -> Non
     assert store.stats() == CallStats(count={}, size=0)
 
 
+def test_calls_are_counted_by_route_and_reason(store: SqliteCallStore) -> None:
+    assert store.groups(9) == []
+    store.add(new_dead_letter("a", 5.0), new_dead_letter("b", 9.0), deferred_call("c", 3.0))
+    (dead, queued) = store.groups(9)
+    assert (dead.count, dead.purpose, dead.state, dead.kind) == (2, "dead_letter", "dead", "server_error")
+    assert (dead.oldest_at, dead.newest_at) == (5.0, 9.0)
+    assert (queued.count, queued.state, queued.kind) == (1, "queued", None)
+    assert store.groups(1) == [dead]
+
+
 # deletion
 
 

@@ -94,10 +94,16 @@ class EngineApi(EndpointGroup):
             now.boot_left_s,
             now.restarts_ok,
             now.restarts_failed,
+            _rounded_share(now.uptime.running_s, now.uptime.wanted_s, 5),
+            _rounded_share(now.uptime.starting_s, now.uptime.starts, 3),
             config.standby,
             config.provision,
             list(seen.output[-_OUTPUT:]),
         )
+
+
+def _rounded_share(part: float, whole: float, digits: int) -> float | None:
+    return round(part / whole, digits) if whole else None
 
 
 def _page(path: str, summary: str, give: Callable[[AdminRequest], Awaitable[AdminResponse]]) -> Endpoint:

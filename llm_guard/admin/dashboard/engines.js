@@ -1,7 +1,7 @@
 // A tile for each self-hosted engine: its state, the next restart attempt, its output, and the operator's actions.
 
 import { byId, setHidden, setText } from "./dom.js";
-import { counted, moment, span, words } from "./format.js";
+import { counted, moment, seconds, share, span, words } from "./format.js";
 import { asButtons, showTiles } from "./tiles.js";
 
 const STATES = {
@@ -65,9 +65,23 @@ export function showEngines({ engines }) {
   showTiles(byId("engines"), engines, TILES);
   const notUp = engines.filter(({ state }) => state !== "running" && state !== "stopped").length;
   const all = counted(engines.length, "engine");
-  setText(byId("engines-count"), notUp ? `${notUp} of ${all} not running` : all);
+  const figures = [notUp ? `${notUp} of ${all} not running` : all, ...summary(engines)];
+  setText(byId("engines-count"), figures.join(" · "));
   if (byId("output").open) fillOutput(engines.find(({ engine }) => engine === watched));
 }
+
+/** Availability and start-up time, averaged over the engines that were meant to run. */
+function summary(engines) {
+  const [available, started] = ["availability", "average_start_s"].map((name) =>
+    engines.map((one) => one[name]).filter((value) => value !== null),
+  );
+  return [
+    ...(available.length ? [`${share(mean(available))} available`] : []),
+    ...(started.length ? [`start-up ${seconds(mean(started))} on average`] : []),
+  ];
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 function look(one) {
   const [kind, word, meaning] = STATES[one.state] ?? ["none", words(one.state), ""];

@@ -52,6 +52,14 @@ def _engine_restarts(running: AdminContext) -> Iterator[Row]:
         yield (report.name, "failed"), report.now.restarts_failed
 
 
+def _engine_seconds(running: AdminContext) -> Iterator[Row]:
+    for report in running.engines.seen():
+        uptime = report.now.uptime
+        yield (report.name, "running"), uptime.running_s
+        yield (report.name, "wanted"), uptime.wanted_s
+        yield (report.name, "starting"), uptime.starting_s
+
+
 def _stored_calls(running: AdminContext) -> Iterator[Row]:
     """Yields the stored calls as of some seconds ago; nothing if there never were any."""
     if (found := running.deferred.counts.found) is not None:
@@ -95,6 +103,10 @@ SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
     gauge("upstream_last_ok_timestamp_seconds", "Time of the last probe that succeeded.", ("upstream",), _last_ok),
     gauge("engine_state", "1 for the state an engine is in.", ("engine", "state"), _engine_states),
     counter("engine_restarts", "Finished restarts of an engine.", ("engine", "outcome"), _engine_restarts),
+    counter(
+        "engine_state_seconds", "Time in which an engine ran, was meant to run (wanted), or was starting.",
+        ("engine", "state"), _engine_seconds,
+    ),
     gauge("stored_calls", "Stored calls: dead letters and deferred calls.", ("purpose", "state"), _stored_calls),
     gauge("stored_calls_bytes", "Size of the stored calls on the disk in bytes.", (), _stored_bytes),
     counter(

@@ -67,6 +67,11 @@ class EngineView(Struct, frozen=True):
     restarts_ok: int
     restarts_failed: int
     """Failed restarts since the start of the gateway; `restarts_ok` counts from then, too."""
+    availability: float | None
+    """Share of the time since the gateway's start in which it ran, of that in which it was meant to run; null: it never
+    was."""
+    average_start_s: float | None
+    """Average time from the order to start to the first good probe; null: it has not been started."""
     is_standby: bool
     """It is started only on request, see /admin/admit."""
     auto_provision: Literal["never", "on_post", "on_get"]

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
+from llm_guard.resilience.health.engine_uptime import EngineUptime, Uptime
 from llm_guard.resilience.health.restart_policy import RestartSettings, delay_s, opens_at
 
 EngineState = Literal["starting", "running", "unhealthy", "restarting", "restart_failed", "failed", "stopped"]
@@ -63,6 +64,7 @@ class EngineSnapshot:
     """Both since the start, including restarts by an operator."""
     doing: EngineCommand | None
     """The order that has not been carried out yet."""
+    uptime: Uptime
 
 
 class Engine:
@@ -73,7 +75,7 @@ class Engine:
 
     __slots__ = (
         "_attempts", "_begun", "_boot_until", "_down_at", "_due_at", "_order", "_restarts_failed", "_restarts_ok",
-        "_since", "_told_at", "_why", "_work", "boot_s", "settings", "state",
+        "_since", "_told_at", "_uptime", "_why", "_work", "boot_s", "settings", "state",
     )  # fmt: skip
 
     def __init__(self, settings: RestartSettings, boot_s: float, now: float) -> None:
@@ -94,6 +96,7 @@ class Engine:
         """When it was last ordered to start."""
         self._down_at = now
         self._restarts_ok = self._restarts_failed = 0
+        self._uptime = EngineUptime(now)
 
     @property
     def wakes_at(self) -> float | None:
@@ -224,6 +227,7 @@ class Engine:
             self._restarts_ok,
             self._restarts_failed,
             self._order or self._work,
+            self._uptime.at(now),
         )
 
     def _begin(self, order: EngineCommand, state: EngineState, what: EngineEventKind, now: float) -> EngineEvent:
@@ -265,4 +269,5 @@ class Engine:
         turn = EngineEvent(what, self.state, state, self._why, self._attempts)
         self.state = state
         self._since = now
+        self._uptime.note(state, now)
         return turn

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from llm_guard.resilience.health.engine_state import Engine, EngineEvent
+from llm_guard.resilience.health.engine_uptime import Uptime
 from llm_guard.resilience.health.restart_policy import HOUR_S, RestartSettings
 
 SETTINGS = RestartSettings(
@@ -34,6 +35,14 @@ def what(turn: EngineEvent | None) -> tuple[str, str] | None:
 
 
 # starting
+
+
+def test_snapshot_has_the_time_in_which_it_ran() -> None:
+    engine = Engine(SETTINGS, BOOT_S, 0.0)
+    engine.start(10.0)
+    told(engine, 12.0)
+    engine.note_up(14.0, 15.0)
+    assert engine.snapshot(35.0).uptime == Uptime(running_s=20.0, wanted_s=25.0, starts=1, starting_s=5.0)
 
 
 def test_engine_starts_and_runs_once_it_answers() -> None:

@@ -141,7 +141,7 @@ async def test_engine_that_cannot_start_is_given_up_and_reset(opens: Opens, tmp_
         one = tile(page, "engines", "e")
         await expect(one.locator(".state")).to_contain_text("Given up")
         await expect(one).to_have_attribute("data-state", "bad")
-        await expect(page.locator("#engines-count")).to_have_text("1 of 1 engine not running")
+        await expect(page.locator("#engines-count")).to_have_text("1 of 1 engine not running · 0 % available")
         await expect(page.locator("#events")).to_contain_text("e: given up")
         await expect(page.locator("#alerts")).to_contain_text("engine gave up: e")
         await expect(tile(page, "probes", "near")).to_contain_text("its engine was given up: ")

@@ -1,4 +1,4 @@
-"""Storms of rate limits, and small quotas: what a gate with its pacer admits, and what it sends.
+"""Storms of rate limits: what a gate with its pacer admits, and what it sends.
 
 In a storm the provider responds to every request with 429 for a while. Calls arrive at random, wait in the queue like
 in the gateway, and are retried after a 429. Only the gate and the pacer are simulated; the whole call path is measured
@@ -23,10 +23,6 @@ LENGTHS_S = (5.0, 16.0, 60.0, 600.0)
 RATES = (0.5, 5.0, 50.0, 200.0)
 HINTS = (None, 20.0)
 """Retry-After in seconds; None: a bare 429."""
-QUOTAS_PER_MINUTE = (3, 15)
-OFFERED_TIMES = (2, 10, 50)
-OFFERED_LITTLE_MORE = (1.1, 1.5)
-"""Multiples of a quota at which calls seldom wait, so that its rate is forgotten again and again."""
 TAKEN = ((5.0, 2.5), (5.0, 1.0), (50.0, 20.0), (200.0, 100.0), (200.0, 20.0))
 """Calls offered and calls accepted, a second."""
 _MOST_HINT_S = 60.0
@@ -36,22 +32,6 @@ _WATCHED_S = 60.0
 _ATTEMPTS = 4
 _FIRST_BACKOFF_S = 0.5
 _HELD_FROM_S = 2.0
-_QUOTA_WATCHED_S = 1800.0
-_BEFORE = {
-    (3, "bucket"): 830,
-    (3, "window"): 1512,
-    (15, "bucket"): 333,
-    (15, "window"): 3271,
-}
-"""429s of the pacer before slow start and quotas became its phases (commit addab53), in the same simulation."""
-_LITTLE_MORE_BEFORE = {
-    (3, "bucket"): 745,
-    (3, "window"): 735,
-    (15, "bucket"): 454,
-    (15, "window"): 413,
-}
-"""The same for `OFFERED_LITTLE_MORE`, without hints, over `_SEEDS`."""
-_SEEDS = range(1, 7)
 
 
 class Provider(Protocol):
@@ -297,17 +277,8 @@ def storm(length_s: float, rate: float, hint_s: float | None, seed: int = 1) -> 
     return Cell(f"{length_s:.0f} s, {rate:g}/s, {hint}", run.served_share(open_at), run.limited_share(open_at))
 
 
-def quota(per_minute: int, kind: str, times: float, has_hint: bool, seed: int = 1) -> int:
-    """Number of 429s in half an hour."""
-    provider = BucketQuota(per_minute, has_hint) if kind == "bucket" else WindowQuota(per_minute, has_hint)
-    run = Run(provider, seed)
-    run.offer(per_minute * times / 60, 0.0, _QUOTA_WATCHED_S)
-    run.timeline.run(until=_QUOTA_WATCHED_S)
-    return len(run.limited_at)
-
-
 def rows() -> list[Row]:
-    """Rows with the worst cell of all storms, and the 429s of small quotas."""
+    """Rows with the worst cell of all storms, and the worst share of a capacity that is used."""
     cells = [storm(length_s, rate, hint_s) for length_s in LENGTHS_S for rate in RATES for hint_s in HINTS]
     served, limited = min(cells, key=lambda cell: cell.served), max(cells, key=lambda cell: cell.limited)
     storms = promised(
@@ -315,12 +286,7 @@ def rows() -> list[Row]:
         "≥ 95 %, ≤ 5 % of requests meet a 429", f"{served.served:.1%}, {limited.limited:.1%}",
         served.served >= 0.95 and limited.limited <= 0.05,
     )  # fmt: skip
-    return [
-        storms,
-        _partial_row(),
-        *(_quota_row(per_minute, kind, before) for (per_minute, kind), before in _BEFORE.items()),
-        *(_little_more_row(per_minute, kind, before) for (per_minute, kind), before in _LITTLE_MORE_BEFORE.items()),
-    ]
+    return [storms, _partial_row()]
 
 
 def used_share(rate: float, taken: float, hint_s: float | None, seed: int = 1) -> float:
@@ -342,23 +308,4 @@ def _partial_row() -> Row:
         "429 storm", "capacity used after a storm, of a provider that takes 10 to 50 % and adds a Retry-After of 20 s "
         f"to every 429, or none; worst of {len(shares)} cells",
         "≥ 90 %", f"{min(shares):.1%}", min(shares) >= 0.9,
-    )  # fmt: skip
-
-
-def _quota_row(per_minute: int, kind: str, before: int) -> Row:
-    found = sum(quota(per_minute, kind, times, hint) for times in OFFERED_TIMES for hint in (False, True))
-    return promised(
-        "small quota", f"{per_minute} a minute ({kind}), offered 2, 10 and 50 times as much, with and without hints",
-        f"fewer 429s than {before}", f"{found}", found < before,
-    )  # fmt: skip
-
-
-def _little_more_row(per_minute: int, kind: str, before: int) -> Row:
-    found = sum(
-        quota(per_minute, kind, times, has_hint=False, seed=seed) for times in OFFERED_LITTLE_MORE for seed in _SEEDS
-    )
-    return promised(
-        "small quota", f"{per_minute} a minute ({kind}), offered 1.1 and 1.5 times as much, without hints, "
-        f"{len(_SEEDS)} runs each",
-        f"fewer 429s than {before}", f"{found}", found < before,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from benchmarks.storm import (
     metastable,
     pictures,
     rate_limit_storms,
+    small_quotas,
     spread,
     throttle,
 )
@@ -113,7 +114,8 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
         metastable.whenever(seed),
         *outages.rows(recoveries),
         *jitter.formula_rows(), *jitter.herd_rows(herds), *jitter.contention_rows(contentions),
-        *breakers.rows(trips), *throttle.rows(), *rate_limit_storms.rows(), *header_pacing.rows(),
+        *breakers.rows(trips), *throttle.rows(), *rate_limit_storms.rows(), *small_quotas.rows(),
+        *header_pacing.rows(),
         *budgets.rows(points), *spread.rows(found),
     ]  # fmt: skip
     pictures.draw_goodput(courses, RESULTS / "storm-goodput.png")

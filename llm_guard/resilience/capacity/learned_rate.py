@@ -59,8 +59,8 @@ class LearnedRate:
 
     __slots__ = (
         "_accepted", "_accepted_at_begin", "_accepted_in_a_row", "_answers", "_bucket", "_epoch", "_growth",
-        "_is_unconfirmed", "_known_quota", "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at",
-        "_quota_probes", "rate", "since",
+        "_is_unconfirmed", "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at", "_quota_probes",
+        "known_quota", "rate", "since",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, now: float) -> None:
@@ -73,7 +73,7 @@ class LearnedRate:
         self._accepted = Accepted()
         self._growth = RateGrowth()
         self._quota_probes = QuotaProbes()
-        self._known_quota = KnownQuota()
+        self.known_quota = KnownQuota()
         self._accepted_in_a_row = 0
         """Responses since the last 429."""
         self._limited_in_a_row = 0
@@ -158,6 +158,8 @@ class LearnedRate:
         self._epoch.note_rate_limited(entered_at, self._accepted_in_a_row, now)
         self._accepted_in_a_row = 0
         self._accepted.note_rate_limited(now)
+        if not self._limited_in_a_row:
+            self.known_quota.begin_row(self._accepted.rate(now))
         self._growth.note_rate_limited()
         self._limited_since = min(self._limited_since, entered_at) if self._limited_in_a_row else entered_at
         self._limited_in_a_row += 1
@@ -167,7 +169,7 @@ class LearnedRate:
             return
         if self._phase == "quota" and is_of_phase:
             if self._answers and self._limited_in_a_row == 1:
-                self._known_quota.note(self._accepted.rate(now), now)
+                self.known_quota.note(self._accepted.rate(now), now)
             self._quota_probes.note_rate_limited(self._answers)
             self._back_off(now)
         elif self._quota_probes.is_running and is_of_phase and self._return_to_quota(now):
@@ -209,7 +211,7 @@ class LearnedRate:
     def release(self, now: float) -> None:
         """Forgets the rate, a known quota and the recent 429s."""
         self.forget()
-        self._known_quota.forget()
+        self.known_quota.forget()
         self._epoch.recent.restart(now)
 
     def forget(self) -> None:
@@ -284,7 +286,7 @@ class LearnedRate:
         rate = self._quota_probes.end(accepted, self.rate or 0.0, self._accepted.rate(now))
         if rate is None:
             return False
-        self._known_quota.note(self._accepted.rate(now), now)
+        self.known_quota.note(self._accepted.rate(now), now)
         self._resume_quota(rate, self._quota_probes.taken(accepted), now)
         return True
 
@@ -303,7 +305,7 @@ class LearnedRate:
         """Cuts the rate if the 429 for the call that went at `entered_at` completes the evidence."""
         epoch, rate = self._epoch, self.rate
         if rate is None:
-            quota = self._known_quota.recall(self._accepted.rate(now), now)
+            quota = self.known_quota.recall(self._accepted.rate(now), now)
             if quota is not None:
                 self.since = now
                 self._resume_quota(max(LOWEST_RATE, quota), 1, now)
@@ -340,7 +342,7 @@ class LearnedRate:
         is_first = is_stop and self._limited_since <= self.since
         self._begin("quota", now)
         if is_first:
-            self._quota_probes.require_one_answer()
+            self._quota_probes.guess(quota)
             self._is_unconfirmed = True
             return max(_LEAST_UNCONFIRMED_RATE, quota * CUT)
         accepted = self._accepted.limited_rate(now) * CUT

@@ -106,6 +106,14 @@ class Pacer:
         self._shorten_wait(now)
         self._bucket.pause(self._header.closed_until)
 
+    def note_renewal(self, until: float, now: float) -> None:
+        """Notes that the latest 429s name one instant, `until`, at which their quota is renewed."""
+        self._learned.known_quota.note_renewal(until, now)
+
+    def is_at_known_quota(self, now: float) -> bool:
+        """Returns whether the latest 429s came after as many accepted calls as a known quota allows."""
+        return self._learned.known_quota.is_spent(now)
+
     def release(self, now: float) -> None:
         """Forgets both rates and the recent 429s."""
         self._learned.release(now)

@@ -125,8 +125,12 @@ class Pace:
 
     def note_retry_after(self, until: float, since: float, now: float) -> None:
         """Notes a Retry-After on the call that ended last: it begins a hold at `since`, if it applies to all calls."""
-        if self._retry_after.note_hint(until, now):
-            self._hold.begin(until, since)
+        evidence, pacer = self._retry_after, self._pacer
+        if not evidence.note_hint(until, now, fits_quota=pacer.is_at_known_quota(now)):
+            return
+        self._hold.begin(until, since)
+        if evidence.is_renewal:
+            pacer.note_renewal(until, now)
 
     def hold(self, until: float, since: float) -> None:
         self._hold.begin(until, since)

@@ -21,6 +21,8 @@ _DUE_429S = 4.0
 # A probe in which so many calls were accepted has found that the quota is not small.
 _NOT_SMALL = 24
 _MOST_RISE = 1.2
+# So small a difference between two numbers of calls is due to calls in flight.
+_SAME_SHARE = 0.1
 # Nearly a call a second: the next responses show whether that is too much.
 _RATE_AFTER_GUESS = 0.95
 
@@ -33,7 +35,7 @@ class QuotaProbes:
     not wait for the schedule.
     """
 
-    __slots__ = ("_accepted_before", "_after", "_is_guess", "_limited", "_limited_share", "_rate_before")
+    __slots__ = ("_accepted_before", "_after", "_guess", "_is_guess", "_limited", "_limited_share", "_rate_before")
 
     def __init__(self) -> None:
         self._accepted_before = 0
@@ -41,6 +43,8 @@ class QuotaProbes:
         self._rate_before: float | None = None
         """Rate of the quota before the probe; None: no probe is running."""
         self._is_guess = False
+        self._guess = 0.0
+        """Calls a second that were accepted in the minute before the quota was guessed."""
         self._limited = 0
         """429s within the quota since the latest probe."""
         self._limited_share = 0.0
@@ -86,17 +90,25 @@ class QuotaProbes:
             return None
         self._after = min(_BACKOFF * max(self._after, _FIRST_AFTER), _MOST_AFTER)
         if self._is_guess:
-            return max(before, _RATE_AFTER_GUESS)
+            return max(before, self._guess * CUT if self._has_repeated(accepted) else _RATE_AFTER_GUESS)
         return max(before, min(rate / 2, quota * CUT, _MOST_RISE * before))
 
-    def require_one_answer(self) -> None:
-        """Makes the next probe due after one accepted call: the quota is a guess."""
+    def guess(self, rate: float) -> None:
+        """Notes that the quota is a guess: `rate` calls a second were accepted in the minute before all were refused.
+        The next probe is due after one accepted call."""
         self._after = 1
+        self._guess = rate
 
     def reset(self) -> None:
         self._after = _FIRST_AFTER
         self._rate_before = None
         self._forget_429s()
+
+    def _has_repeated(self, accepted: int) -> bool:
+        """Returns whether the probe, with the call that began it, met a 429 after as many calls as the guess: a fixed
+        window allows the same number again."""
+        before = 60.0 * self._guess
+        return abs(self.taken(accepted) + 1 - before) <= max(1.0, _SAME_SHARE * before)
 
     def _forget_429s(self) -> None:
         self._limited = 0

@@ -17,6 +17,8 @@ _LOOK_AGAIN_S = 1.0
 _ROW = 2
 _ROW_OF_CONTRADICTED = 6
 _CONTRADICTED_S = 60.0
+# Waits that end within this time of each other end at one instant: a Retry-After is rounded to whole seconds.
+_SAME_END_S = 1.0
 
 
 class RetryAfterHold:
@@ -103,15 +105,20 @@ class RetryAfterEvidence:
 
     It applies to all calls if none was accepted between two 429s. A provider may send it with each 429 while it accepts
     half of the calls: an accepted call that entered before the hint's end contradicts it, and for a minute only a row
-    of six 429s counts.
+    of six 429s counts. If as many calls were accepted as a known quota allows, one 429 is enough.
     """
 
-    __slots__ = ("_contradicted_until", "_hinted_at", "_hinted_until", "_row")
+    __slots__ = (
+        "_contradicted_until", "_hinted_at", "_hinted_until", "_latest_at", "_latest_until", "_row", "is_renewal",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._row = 0
         """429s since the last accepted call."""
         self._hinted_at = self._hinted_until = self._contradicted_until = -inf
+        self._latest_at = self._latest_until = -inf
+        self.is_renewal = False
+        """True if the two latest hints, given at different times, end at one instant: that of a quota's renewal."""
 
     def note_rate_limited(self) -> None:
         """Notes a 429."""
@@ -123,9 +130,14 @@ class RetryAfterEvidence:
         if self._hinted_at < entered_at < self._hinted_until:
             self._contradicted_until = now + _CONTRADICTED_S
 
-    def note_hint(self, until: float, now: float) -> bool:
-        """Notes that the latest 429 requests a wait until `until`. Returns whether that applies to all calls."""
+    def note_hint(self, until: float, now: float, *, fits_quota: bool = False) -> bool:
+        """Notes that the latest 429 requests a wait until `until`. Returns whether that applies to all calls.
+        `fits_quota`: the 429 came after as many accepted calls as a known quota allows."""
         if now >= self._hinted_until:
             self._hinted_at = now
         self._hinted_until = max(self._hinted_until, until)
-        return self._row >= (_ROW_OF_CONTRADICTED if now < self._contradicted_until else _ROW)
+        self.is_renewal = abs(until - self._latest_until) <= min(_SAME_END_S, (now - self._latest_at) / 2)
+        self._latest_at, self._latest_until = now, until
+        if now < self._contradicted_until:
+            return self._row >= _ROW_OF_CONTRADICTED
+        return fits_quota or self._row >= _ROW

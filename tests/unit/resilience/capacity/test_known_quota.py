@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from llm_guard.resilience.capacity.known_quota import KnownQuota
 from llm_guard.resilience.capacity.pacer import Pacer
+from llm_guard.resilience.capacity.pacing import Pace
+from llm_guard.resilience.capacity.settings import CapacitySettings
 
 QUOTA = 3 / 60
 
@@ -31,6 +33,48 @@ def test_minute_without_accepted_calls_shows_no_quota() -> None:
     known.note(0.0, 10.0)
     assert known.recall(QUOTA, 20.0) == QUOTA
     assert known.recall(0.0, 20.0) is None
+
+
+def test_429s_that_name_the_instant_of_a_renewal_show_the_quota() -> None:
+    known = KnownQuota()
+    known.begin_row(QUOTA)
+    assert not known.is_spent(0.0)
+    known.note_renewal(40.0, 0.0)
+    assert known.is_spent(0.0)
+    known.begin_row(1 / 60)
+    assert not known.is_spent(60.0)
+
+
+def test_wait_for_less_than_one_call_shows_no_quota() -> None:
+    """A bucket that holds one call of 15 a minute refuses calls that come together, at any rate: taken for a quota of 8
+    a minute, half of it would be used."""
+    known = KnownQuota()
+    known.begin_row(8 / 60)
+    known.note_renewal(4.0, 0.0)
+    assert not known.is_spent(0.0)
+
+
+def test_rate_of_many_calls_is_no_small_quota() -> None:
+    known = KnownQuota()
+    known.begin_row(1.0)
+    known.note_renewal(40.0, 0.0)
+    assert not known.is_spent(0.0)
+
+
+def test_one_429_of_a_known_quota_holds_all_calls_until_its_renewal() -> None:
+    pace, settings = Pace(0.0), CapacitySettings()
+    for window in (0.0, 600.0):
+        for second in (1.0, 2.0, 3.0):
+            pace.take(settings, 0, window + second)
+            pace.note_accepted(window + second, settings, 0, window + second, is_ok=True)
+        for second in (10.0, 20.0):
+            if pace.hold_opens_at() <= window + second:
+                pace.take(settings, 0, window + second)
+                pace.note_rate_limited(window + second, settings, window + second)
+                pace.note_retry_after(window + 60.0, window + second, window + second)
+            assert (pace.hold_opens_at() == window + 60.0) is (second == 20.0 or window > 0.0)
+        pace.take(settings, 0, window + 60.0)
+        pace.note_accepted(window + 60.0, settings, 0, window + 60.1, is_ok=True)
 
 
 def test_first_429_restores_the_rate_of_a_known_quota() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llm_guard.resilience.capacity.quota_probes import QuotaProbes
 
 
@@ -18,6 +20,15 @@ def test_probe_that_took_many_calls_has_found_that_the_quota_is_not_small() -> N
     probes = QuotaProbes()
     probes.begin(0.25, 100, is_guess=True)
     assert probes.end(124, 8.0, 0.25) is None
+
+
+@pytest.mark.parametrize(("taken", "expected"), [(12, 0.95), (13, 0.225), (14, 0.225), (15, 0.225), (16, 0.95)])
+def test_guess_is_a_quota_once_as_many_calls_are_accepted_again(taken: int, expected: float) -> None:
+    """The call that begins the probe is not among those taken. Other guesses may come of a storm."""
+    probes = QuotaProbes()
+    probes.guess(15 / 60)
+    probes.begin(0.2, 100, is_guess=True)
+    assert probes.end(100 + taken, 8.0, 0.5) == pytest.approx(expected)
 
 
 def test_quota_whose_own_calls_were_refused_is_probed_after_a_row_without_refusals() -> None:

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks.storm import header_pacing, rate_limit_storms
+from benchmarks.storm import header_pacing, rate_limit_storms, small_quotas
 from benchmarks.storm.rate_limit_storms import BucketQuota, Provider, Run, Stormy, WindowQuota
 from tests.effort import some
 
@@ -87,6 +87,12 @@ def test_quota_that_is_hardly_exceeded_is_not_found_again_and_again(times: float
     runs = [run(WindowQuota(3), 3 * times, seed) for seed in range(1, 7)]
     assert sum(len(of.limited_at) for of in runs) <= most * len(runs)
     assert sum(used(of, 3) for of in runs) >= 0.78 * len(runs)
+
+
+@pytest.mark.parametrize("cell", small_quotas.CELLS_BEFORE)
+def test_small_quotas_that_are_hard_to_keep_meet_no_more_429s_than_before(cell: tuple[int, float, bool]) -> None:
+    """3 a minute with hints met 176 to 319, 15 a minute without hints 159 to 285."""
+    assert small_quotas.window_cell(*cell) <= small_quotas.CELLS_BEFORE[cell]
 
 
 def test_calls_that_a_probe_of_a_fixed_window_took_too_early_are_paid_back_by_a_pause() -> None:

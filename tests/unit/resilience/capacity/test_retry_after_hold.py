@@ -212,3 +212,25 @@ def test_earlier_hint_stays_valid_with_a_later_one() -> None:
     evidence.note_rate_limited()
     evidence.note_rate_limited()
     assert not evidence.note_hint(30.0, now=7.0)
+
+
+def test_429_of_a_known_quota_counts_alone_unless_its_hint_is_contradicted() -> None:
+    evidence = RetryAfterEvidence()
+    evidence.note_rate_limited()
+    assert evidence.note_hint(20.0, now=0.0, fits_quota=True)
+    evidence.note_accepted(1.0, now=2.0)
+    evidence.note_rate_limited()
+    assert not evidence.note_hint(20.0, now=3.0, fits_quota=True)
+
+
+@pytest.mark.parametrize(
+    ("until", "now", "is_renewal"),
+    [(60.0, 2.0, True), (61.0, 2.0, True), (61.1, 30.0, False), (61.0, 1.0, False), (60.0, 0.0, True)],
+)
+def test_hints_that_end_at_one_instant_name_a_renewal(until: float, now: float, is_renewal: bool) -> None:
+    """A constant hint ends the later the later it is given."""
+    evidence = RetryAfterEvidence()
+    evidence.note_hint(60.0, now=0.0)
+    assert not evidence.is_renewal
+    evidence.note_hint(until, now=now)
+    assert evidence.is_renewal is is_renewal

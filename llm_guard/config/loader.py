@@ -47,8 +47,8 @@ _Loc = tuple[int | str, ...]
 
 _ACCESS = {"server": ("host", "port", "tls"), "ops": ("host", "port", "token", "tokens", "store")}
 _MAX_BYTES = 1 << 20
-"""Limit for a config file. It is also read in a running gateway: an endless file would fill the memory, and YAML takes
-12 s a MiB.
+"""Limit for a config file. It is also read in a running gateway: an endless file would fill the memory, and PyYAML's
+own parser takes 12 s a MiB.
 """
 
 

@@ -1,9 +1,11 @@
 """The command line. The only package that prints.
 
 main             the commands; starts the gateway
+check_command    `llm-guard check`: validates a config, and warns of what is rarely intended
 classify_report  `llm-guard classify`: explains provider errors
 explain_command  `llm-guard explain`: shows what happened to a call
 login_command    `llm-guard login`: prints a login link for the dashboard
+config_option    the option for the config file, and its loading
 admin_access     finds the address and the token of a config's gateway, for these commands
 restart_summary  how an engine is restarted, for `llm-guard check`
 demo             gateway and mock together, as a demonstration

@@ -1,23 +1,24 @@
 """Reads the YAML config into frozen models; errors name file, line and key. The only package that imports pydantic and
 yaml.
 
-yaml_source  YAML and ${VAR}; records the line of every value
-names        finds the entry of `models` for a model name
-fields       value types (ports, texts, secrets), and the base class of all parts
-operator     the `ops` section
-alerts       alerts and webhooks of `ops`
-storage      the `store` section
-models       all other keys and their ranges
-clients      the gateway's own client keys
-errors       rules for an upstream's own error messages
-engines      local inference engines and their restarts
-api_keys     several keys for one upstream
-tls          certificate files
-checks       constraints between keys
-loader       file -> Config, or a list of all problems
-dry_check    checks a text without the environment's values
-warnings     settings that are allowed but rarely intended
-redaction    a config with secrets masked, and the difference between two
+syntax_errors  words errors of YAML
+yaml_source    YAML and ${VAR}; records the line of every value
+names          finds the entry of `models` for a model name
+fields         value types (ports, texts, secrets), and the base class of all parts
+operator       the `ops` section
+alerts         alerts and webhooks of `ops`
+storage        the `store` section
+models         all other keys and their ranges
+clients        the gateway's own client keys
+errors         rules for an upstream's own error messages
+engines        local inference engines and their restarts
+api_keys       several keys for one upstream
+tls            certificate files
+checks         constraints between keys
+loader         file -> Config, or a list of all problems
+dry_check      checks a text without the environment's values
+warnings/      settings that are allowed but rarely intended
+redaction      a config with secrets masked, and the difference between two
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from llm_guard.config.operator import LogSettings, OperatorTokenConfig, Ops, Rec
 from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
 from llm_guard.config.storage import CompletionWebhook, StoreConfig, encryption_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
-from llm_guard.config.warnings import warnings_of
-from llm_guard.config.yaml_source import ConfigError, ConfigProblem, KeyPath, dotted
+from llm_guard.config.warnings import located, warnings_of
+from llm_guard.config.yaml_source import ConfigError, ConfigProblem, Finding, KeyPath, dotted
 
 __all__ = [
     "AlertRules",
@@ -60,6 +61,7 @@ __all__ = [
     "DryCheckResult",
     "EngineConfig",
     "ErrorRule",
+    "Finding",
     "KeyChange",
     "KeyPath",
     "LogSettings",
@@ -87,6 +89,7 @@ __all__ = [
     "key_names",
     "load_access",
     "load_config",
+    "located",
     "matching_key",
     "near_names",
     "parse_config",

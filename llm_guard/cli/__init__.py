@@ -7,6 +7,7 @@ explain_command  `llm-guard explain`: shows what happened to a call
 login_command    `llm-guard login`: prints a login link for the dashboard
 config_option    the option for the config file, and its loading
 admin_access     finds the address and the token of a config's gateway, for these commands
+schema_command   `llm-guard schema`: prints the JSON Schema of the config
 restart_summary  how an engine is restarted, for `llm-guard check`
 demo             gateway and mock together, as a demonstration
 """

@@ -16,6 +16,8 @@ api_keys       several keys for one upstream
 tls            certificate files
 checks         constraints between keys
 loader         file -> Config, or a list of all problems
+json_schema    the JSON Schema of the file, for editors
+schema_rules   its parts that types do not give
 dry_check      checks a text without the environment's values
 warnings/      settings that are allowed but rarely intended
 redaction      a config with secrets masked, and the difference between two
@@ -29,6 +31,7 @@ from llm_guard.config.clients import ClientKey
 from llm_guard.config.dry_check import DryCheckResult, try_text
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
+from llm_guard.config.json_schema import config_schema
 from llm_guard.config.loader import load_access, load_config, parse_config, problem_at
 from llm_guard.config.models import (
     Auth,
@@ -80,6 +83,7 @@ __all__ = [
     "WebhookConfig",
     "WebhookFormat",
     "WebhookTarget",
+    "config_schema",
     "digest",
     "dotted",
     "encryption_keys",

@@ -7,13 +7,12 @@ import urllib.parse
 from collections.abc import Iterator
 
 from llm_guard.config.models import Config, UpstreamConfig
+from llm_guard.config.schema_rules import ENDPOINTS
 from llm_guard.config.yaml_source import Finding
 from llm_guard.dialects import DIALECTS
 
 _WITHOUT_VERSION = frozenset({"api.deepseek.com", "api.perplexity.ai"})
 """Providers whose documented base URL has no path."""
-_ENDPOINTS = sorted({path for dialect in DIALECTS.values() for _, path in dialect.ANSWERS}, key=len, reverse=True)
-"""Paths of all model calls, the longest first: `/v1/chat/completions` also ends in that of `/v1/completions`."""
 
 
 def open_to_all(config: Config) -> Iterator[Finding]:
@@ -37,7 +36,7 @@ def wrong_base_urls(config: Config) -> Iterator[Finding]:
 def _wrong(upstream: UpstreamConfig) -> str | None:
     parts = urllib.parse.urlsplit(upstream.base_url)
     inside = DIALECTS[upstream.dialect].PATH_IN_BASE_URL
-    for endpoint in _ENDPOINTS:
+    for endpoint in ENDPOINTS:
         for ending in (endpoint, endpoint.removeprefix("/v1")):
             if parts.path.endswith(ending):
                 superfluous = ending.removeprefix(inside)

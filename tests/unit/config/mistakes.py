@@ -22,7 +22,7 @@ class Mistake:
     text: str
     message: str
     in_schema: bool = False
-    """True if the published JSON Schema refuses it too: a schema cannot compare keys with each other."""
+    """True if the published JSON Schema refuses it too. It cannot compare names and values with each other."""
 
 
 def _section(name: str, text: str, message: str, *, in_schema: bool = True) -> Mistake:
@@ -46,7 +46,7 @@ _DURATION = "write 200ms, 5s, 2m or 1h"
 _SIZE = "write 64MiB, 512KiB or a number of bytes > 0"
 
 SYNTAX = (
-    Mistake("empty file", "", "1: the file is empty"),
+    Mistake("empty file", "", "1: the file is empty", in_schema=True),
     Mistake(
         "bracket of a list",
         f"{UPSTREAMS}models:\n  m: {{deployments: [{{upstream: a}}}}\n",
@@ -216,7 +216,6 @@ VARIABLES = (
         "variable without braces",
         f"dialect: openai, base_url: '{_URL}', api_key: $KEY",
         "api_key: a variable is written ${NAME} or ${NAME:-default}; a dollar sign is $$",
-        in_schema=False,
     ),
     _section(
         "variable as a key",
@@ -367,6 +366,5 @@ WARNINGS = (
         "short token",
         "ops: {token: hunter2}",
         "ops.token: has fewer than 16 characters and can be guessed: use `openssl rand -base64 32`",
-        in_schema=False,
     ),
 )

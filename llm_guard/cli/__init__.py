@@ -1,6 +1,8 @@
 """The command line. The only package that prints.
 
 main             the commands; starts the gateway
+init_command     `llm-guard init`: writes a first config
+config_template  the text of a first config
 check_command    `llm-guard check`: validates a config, and warns of what is rarely intended
 classify_report  `llm-guard classify`: explains provider errors
 explain_command  `llm-guard explain`: shows what happened to a call

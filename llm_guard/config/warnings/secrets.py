@@ -36,8 +36,9 @@ def _plain_secrets(path: Path) -> Iterator[KeyPath]:
     an escaped dollar sign. Their values are the same with and without the variables of the environment."""
     text = text_in(path)
     without_variables = _secrets(read_document(text, str(path), {}).data)
-    for place, value in _secrets(read_document(text, str(path), os.environ).data).items():
-        if value and value == without_variables.get(place):
+    document = read_document(text, str(path), os.environ)
+    for place, value in _secrets(document.data).items():
+        if value and value == without_variables.get(place) and place not in document.unread:
             yield place
 
 

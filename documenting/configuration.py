@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from llm_guard.admin.http.schema_docs import field_texts
+from llm_guard.admin.http.schema_docs import yaml_texts
 from llm_guard.config.alerts import WebhookRate
 from llm_guard.config.fields import Port, key_of
 from llm_guard.config.models import Config, Rules
@@ -41,13 +40,6 @@ _TYPES: tuple[tuple[object, str], ...] = (
 )
 _PLAIN = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text", FailureKind: "failure kind"}
 _DURATIONS = (("h", 3600), ("m", 60), ("s", 1))
-_MODULE = re.compile(r" \(`[a-z_]+(?:\.[A-Za-z_]+)+`\)")
-_UNITS = re.compile(
-    r"\bDurations in seconds(?:, (?:sizes in bytes|each > 0))?[.]|The names are those of `outcome.Limit`[.]"
-)
-"""Sentences for programmers; in the file values have units."""
-_PYTHON = re.compile(r"\b(?:None|True|False)\b")
-_YAML = {"None": "null", "True": "true", "False": "false"}
 _SIZES = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 
 
@@ -123,12 +115,12 @@ class _Defaults:
 
 def _keys_of(kind: type, prefix: str, defaults: _Defaults) -> Iterator[Key]:
     """Yields the keys of a section, and then the sections in it."""
-    hints, texts = typing.get_type_hints(kind, include_extras=True), field_texts(kind)
+    hints, texts = typing.get_type_hints(kind, include_extras=True), yaml_texts(kind)
     sections = []
     for name in defaults.names:
         if prefix == "models.NAME." and name in Rules.model_fields:
             continue
-        path, hint, default, text = prefix + key_of(name), hints[name], defaults.of(name), _plain(texts.get(name, ""))
+        path, hint, default, text = prefix + key_of(name), hints[name], defaults.of(name), texts.get(name, "")
         inner, suffix = _inner(hint)
         if inner is None:
             yield Key(path, _type(hint), _value(default, hint), text, is_section=False)
@@ -136,7 +128,7 @@ def _keys_of(kind: type, prefix: str, defaults: _Defaults) -> Iterator[Key]:
             sections.append((path, hint, default, text, inner, suffix))
     for path, hint, default, text, inner, suffix in sections:
         is_whole = isinstance(default, inner)
-        about = "\n\n".join(dict.fromkeys(part for part in (text, _class_text(inner)) if part))
+        about = "\n\n".join(dict.fromkeys(part for part in (text, yaml_texts(inner)[""]) if part))
         yield Key(path, _type(hint), None if is_whole else _value(default, hint), about, is_section=True)
         yield from _keys_of(inner, f"{path}{suffix}.", _Defaults(inner, default if is_whole else None))
 
@@ -155,18 +147,6 @@ def _inner(hint: object) -> tuple[type | None, str]:
         found = [pair for each in arguments if (pair := _inner(each))[0] is not None]
         return found[0] if found else (None, "")
     return None, ""
-
-
-def _class_text(kind: type) -> str:
-    """Returns the docstring of a class; "" if it has none. A dataclass without one gets its signature."""
-    text = kind.__doc__ or ""
-    return "" if text.startswith(f"{kind.__name__}(") else _plain(text)
-
-
-def _plain(text: str) -> str:
-    """Returns a docstring as one paragraph for users: with null and true as in YAML, without names of modules."""
-    text = _UNITS.sub("", _MODULE.sub("", " ".join(text.split()))).strip()
-    return _PYTHON.sub(lambda word: f"`{_YAML[word[0]]}`", text)
 
 
 def _type(hint: object) -> str:

@@ -14,7 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, ConfigError, KeyPath, ServerTls, UpstreamTls, dotted, load_config, problem_at
+from llm_guard.config import (
+    Config,
+    ConfigError,
+    Finding,
+    KeyPath,
+    ServerTls,
+    UpstreamTls,
+    dotted,
+    load_config,
+    problem_at,
+)
 from llm_guard.routing.key_files import KeyFiles
 from llm_guard.tls import client_context, expires_at, server_context
 from llm_guard.watched_files import BadFile, Contents, WatchedFiles, read_file
@@ -106,7 +116,7 @@ def load_with_files(path: Path) -> Config:
     return config
 
 
-def expiry_warnings(config: Config, wall: float) -> Iterator[str]:
+def expiry_warnings(config: Config, wall: float) -> Iterator[Finding]:
     """Yields warnings for certificates that have expired or expire within 14 days of `wall`, in epoch seconds."""
     for key, rules in _tls_of(config):
         left_s = None if rules.cert is None else _left_s(rules.cert, wall)
@@ -114,7 +124,7 @@ def expiry_warnings(config: Config, wall: float) -> Iterator[str]:
             continue
         state = "has expired" if left_s <= 0 else f"expires in {left_s / _DAY_S:.1f} days"
         effect = "clients refuse it" if key == SERVER else "the upstream refuses it"
-        yield f"{dotted((*key, 'cert'))}: the certificate in {rules.cert} {state}: {effect} then; renew it"
+        yield (*key, "cert"), f"the certificate in {rules.cert} {state}: {effect} then; renew it"
 
 
 def _left_s(cert: str, wall: float) -> float | None:

@@ -20,14 +20,6 @@ _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # loopback addr
 Access = tuple[Server, Ops]
 """Sections of a config that are needed to reach the gateway."""
 
-config_option = click.option(
-    "-c",
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="The gateway's YAML file, for its address and token.",
-)
-
 
 class NoToken(Exception):
     """No token was found. The message has the reason and the remedy."""

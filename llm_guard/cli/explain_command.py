@@ -20,7 +20,8 @@ import click
 import msgspec
 
 from llm_guard.admin.api.calls import CallsView
-from llm_guard.cli.admin_access import Access, NoToken, address, config_option, load, token_of
+from llm_guard.cli.admin_access import Access, NoToken, address, load, token_of
+from llm_guard.cli.config_option import default_path, optional_config_option
 from llm_guard.log import printable
 from llm_guard.proxy.telemetry.access_log import CallLine
 from llm_guard.proxy.telemetry.waterfall import PLAIN, UNICODE, table, waterfall
@@ -33,7 +34,7 @@ _USUAL_WIDTH = 100
 
 @click.command()
 @click.argument("name", metavar="[ID]", required=False)
-@config_option
+@optional_config_option
 @click.option("--url", help="URL of the admin API. [default: from the config; http://127.0.0.1:8080]")
 @click.option(
     "--token", envvar="LLM_GUARD_OPS_TOKEN", help="Operator token. [default: from the config, or the file in ops.store]"
@@ -56,7 +57,8 @@ def explain(
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         raise click.BadParameter("is not the id of a call, such as lg-0123456789abcdef0123", param_hint="ID")
-    access = load(path)
+    # The default config is not the one of a gateway that has been named: its token must not be sent there.
+    access = load(path if path is not None or url is not None else default_path())
     url = url or address(access) or "http://127.0.0.1:8080"
     if (is_local := _is_local(url)) is None:
         raise click.BadParameter("must be a URL such as http://127.0.0.1:8080", param_hint="--url")

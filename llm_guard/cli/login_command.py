@@ -15,12 +15,13 @@ import click
 
 from llm_guard.admin.http.credentials import OPERATOR, Credential
 from llm_guard.admin.http.operator_token import Generated
-from llm_guard.cli.admin_access import NoToken, address, config_option, load, token_of, url_of
+from llm_guard.cli.admin_access import NoToken, address, load, token_of, url_of
+from llm_guard.cli.config_option import default_path, optional_config_option
 from llm_guard.clock import SystemClock
 
 
 @click.command()
-@config_option
+@optional_config_option
 @click.option(
     "--url", help="URL at which browsers reach the gateway. [default: from the config; http://127.0.0.1:8080]"
 )
@@ -32,7 +33,7 @@ def login(path: Path | None, url: str | None, name: str | None) -> None:
     """
     if url is not None and not re.match(r"https?://[^\s/?#@]+[^\s?#]*$", url):
         raise click.BadParameter("must be a URL such as https://ops.example.com", param_hint="--url")
-    access = load(path)
+    access = load(path or default_path())
     if (base := url or address(access) or ("http://127.0.0.1:8080" if access is None else None)) is None:
         raise click.UsageError(
             "the config has port 0, so that the system chooses one: give the gateway's URL with --url"

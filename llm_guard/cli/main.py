@@ -1,4 +1,4 @@
-"""The command line: serve, check, login, explain, classify, mock, demo, bench.
+"""The command line: serve, init, check, schema, completion, login, explain, classify, mock, demo, bench.
 
 Exit codes: 0 for success, 1 if the command could not run or failed, 2 for an invalid config or invalid arguments.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -23,19 +22,20 @@ from llm_guard.admin.http.operator_token import Generated
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.cli import classify_report
 from llm_guard.cli import demo as scenes
+from llm_guard.cli.check_command import check
+from llm_guard.cli.completion_command import completion
+from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.explain_command import explain as explain_call
+from llm_guard.cli.init_command import init
 from llm_guard.cli.login_command import first_link, login
-from llm_guard.cli.restart_summary import restart_schedule
+from llm_guard.cli.schema_command import schema
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigError, warnings_of
-from llm_guard.config_files import expiry_warnings, load_with_files
+from llm_guard.config import Config
 from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
-from llm_guard.storage.state_dir import state_folder
-from llm_guard.upstreams.probes.targets import probe_descriptions
 from llm_guard.version import full_version
 
 
@@ -45,13 +45,8 @@ def main() -> None:
     """A resilience proxy for LLM calls: point your SDK's base_url at it."""
 
 
-_config_option = click.option(
-    "-c", "--config", "path", required=True, type=click.Path(path_type=Path), help="The config file (YAML)."
-)
-
-
 @main.command()
-@_config_option
+@config_option
 @click.option("--host", help="Overrides server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Overrides server.port; 0 takes a free port.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="Overrides ops.log.format.")
@@ -60,7 +55,7 @@ def serve(
     path: Path, host: str | None, port: int | None, log_format: LogFormat | None, log_level: LevelName | None
 ) -> None:
     """Run the gateway."""
-    config = _load(path)
+    config = load(path)
     changes = _Changes({"host": host, "port": port}, {"format": log_format, "level": log_level})
     log = configure_logging(changes.applied(config).ops.log.format)
     try:
@@ -101,42 +96,12 @@ def _given(options: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+main.add_command(init)
+main.add_command(check)
 main.add_command(explain_call)
 main.add_command(login)
-
-
-@main.command()
-@_config_option
-def check(path: Path) -> None:
-    """Validate a config file; print its models, probes, engine restarts and warnings."""
-    config = _load(path)
-    rows = [("model", "deployments", "fallbacks", "attempt timeout", "total timeout", "max attempts")]
-    for name, model in config.models.items():
-        asks = ", ".join(f"{deployment.upstream}/{deployment.model or name}" for deployment in model.deployments)
-        attempt_s = model.timeout.attempt_s(is_client_timeout_known=False)
-        limits = f"{attempt_s:g}s", f"{model.timeout.total:g}s", str(model.retry.max_attempts)
-        rows.append((name, asks, ", ".join(model.fallbacks) or "-", *limits))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for line in probe_descriptions(config):
-        click.echo(line)
-    for upstream, settings in config.upstreams.items():
-        if settings.stream_end == "lenient":
-            click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
-    for name, engine in config.engines.items():
-        click.echo("\n".join(restart_schedule(name, engine)))
-    expiries = expiry_warnings(config, SystemClock().wall())
-    for warning in (*warnings_of(config, path, _state_folder(config)), *expiries):
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{path}: valid (models: {len(config.models)}, upstreams: {len(config.upstreams)})")
-
-
-def _state_folder(config: Config) -> Path | None:
-    try:
-        return state_folder(config.ops.store, os.environ)
-    except OSError:
-        return None
+main.add_command(schema)
+main.add_command(completion)
 
 
 @main.command()
@@ -340,11 +305,3 @@ def _show_load(result: LoadResult, as_json: bool) -> None:
             click.echo(f"{name:14}" + "   ".join(f"{share} {seconds:.3f} s" for share, seconds in shares))
     for outcome, count in sorted(result.errors.items()):
         click.echo(f"{outcome:14}{count}")
-
-
-def _load(path: Path) -> Config:
-    try:
-        return load_with_files(path)
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(2)

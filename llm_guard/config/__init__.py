@@ -1,23 +1,26 @@
 """Reads the YAML config into frozen models; errors name file, line and key. The only package that imports pydantic and
 yaml.
 
-yaml_source  YAML and ${VAR}; records the line of every value
-names        finds the entry of `models` for a model name
-fields       value types (ports, texts, secrets), and the base class of all parts
-operator     the `ops` section
-alerts       alerts and webhooks of `ops`
-storage      the `store` section
-models       all other keys and their ranges
-clients      the gateway's own client keys
-errors       rules for an upstream's own error messages
-engines      local inference engines and their restarts
-api_keys     several keys for one upstream
-tls          certificate files
-checks       constraints between keys
-loader       file -> Config, or a list of all problems
-dry_check    checks a text without the environment's values
-warnings     settings that are allowed but rarely intended
-redaction    a config with secrets masked, and the difference between two
+syntax_errors  words errors of YAML
+yaml_source    YAML and ${VAR}; records the line of every value
+names          finds the entry of `models` for a model name
+fields         value types (ports, texts, secrets), and the base class of all parts
+operator       the `ops` section
+alerts         alerts and webhooks of `ops`
+storage        the `store` section
+models         all other keys and their ranges
+clients        the gateway's own client keys
+errors         rules for an upstream's own error messages
+engines        local inference engines and their restarts
+api_keys       several keys for one upstream
+tls            certificate files
+checks         constraints between keys
+loader         file -> Config, or a list of all problems
+json_schema    the JSON Schema of the file, for editors
+schema_rules   its parts that types do not give
+dry_check      checks a text without the environment's values
+warnings/      settings that are allowed but rarely intended
+redaction      a config with secrets masked, and the difference between two
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from llm_guard.config.clients import ClientKey
 from llm_guard.config.dry_check import DryCheckResult, try_text
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
+from llm_guard.config.json_schema import config_schema
 from llm_guard.config.loader import load_access, load_config, parse_config, problem_at
 from llm_guard.config.models import (
     Auth,
@@ -50,8 +54,8 @@ from llm_guard.config.operator import (
 from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
 from llm_guard.config.storage import CompletionWebhook, StoreConfig, encryption_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
-from llm_guard.config.warnings import warnings_of
-from llm_guard.config.yaml_source import ConfigError, ConfigProblem, KeyPath, dotted
+from llm_guard.config.warnings import located, warnings_of
+from llm_guard.config.yaml_source import ConfigError, ConfigProblem, Finding, KeyPath, dotted
 
 __all__ = [
     "AlertRules",
@@ -67,6 +71,7 @@ __all__ = [
     "DryCheckResult",
     "EngineConfig",
     "ErrorRule",
+    "Finding",
     "KeyChange",
     "KeyPath",
     "LogSettings",
@@ -86,6 +91,7 @@ __all__ = [
     "WebhookConfig",
     "WebhookFormat",
     "WebhookTarget",
+    "config_schema",
     "digest",
     "dotted",
     "encryption_keys",
@@ -95,6 +101,7 @@ __all__ = [
     "key_names",
     "load_access",
     "load_config",
+    "located",
     "matching_key",
     "near_names",
     "parse_config",

@@ -9,9 +9,11 @@ import re
 import urllib.parse
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from llm_guard.config.fields import NonEmptyText, OptionalSecret, Strict, wrong
+from llm_guard.config.fields import URL, NonEmptyText, OptionalSecret, Strict, wrong
 from llm_guard.resilience.alerts.alert import RuleSettings, Severity
 from llm_guard.resilience.alerts.rules import (
     BreakerOpenSettings,
@@ -29,6 +31,7 @@ from llm_guard.resilience.alerts.rules import (
 
 WebhookFormat = Literal["generic", "slack", "pagerduty", "alertmanager"]
 
+_RATE = "^([1-9][0-9]{0,5})/([smh])$"
 _PER_S = {"s": 1.0, "m": 1 / 60, "h": 1 / 3600}
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _OUR_HEADERS = frozenset({
@@ -44,8 +47,16 @@ def _on(value: object) -> object:
     return None if value == "off" else value
 
 
+class _OffForNull:
+    """Annotation: in the file, `off` stands for None."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        settings, _null = handler(schema)["anyOf"]
+        return {"anyOf": [settings, {"const": "off"}]}
+
+
 _Settings = TypeVar("_Settings", bound=RuleSettings)
-OptionalRule = Annotated[_Settings | None, BeforeValidator(_on)]
+OptionalRule = Annotated[_Settings | None, BeforeValidator(_on), _OffForNull()]
 """Settings of a rule; None: off."""
 
 
@@ -87,20 +98,20 @@ def _url(value: object) -> object:
 
 
 def _rate(value: object) -> float:
-    match = re.fullmatch(r"([1-9][0-9]{0,5})/([smh])", value) if isinstance(value, str) else None
+    match = re.fullmatch(_RATE, value) if isinstance(value, str) else None
     if match is None:
         raise wrong("must be a rate such as 1/s, 30/m or 100/h")
     return int(match[1]) * _PER_S[match[2]]
 
 
-WebhookRate = Annotated[float, BeforeValidator(_rate)]
+WebhookRate = Annotated[float, BeforeValidator(_rate), WithJsonSchema({"type": "string", "pattern": _RATE})]
 """Requests a second, > 0."""
 
 
 class WebhookTarget(Strict):
     """Destination of a webhook. The URL is a secret too: for Slack it is the only one."""
 
-    url: Annotated[str, BeforeValidator(_url)] = Field(repr=False)
+    url: Annotated[str, BeforeValidator(_url), WithJsonSchema(URL)] = Field(repr=False)
     """An http or https URL. Redirects are not followed."""
     name: NonEmptyText = Field(default_factory=lambda data: _host(data.get("url", "")), max_length=64)
     """Name in API responses, logs and commands; by default the URL's host."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from llm_guard.config.fields import Secret, Strict, wrong
+from llm_guard.config.fields import AlsoWritten, Secret, Strict, wrong
 
 MOST_KEYS = 64
 """Bounded, because a call that every key refuses is sent once with each."""
@@ -53,4 +53,6 @@ def names_of(keys: tuple[ApiKeyConfig, ...]) -> list[str]:
     return [key.name or str(position) for position, key in enumerate(keys, 1)]
 
 
-ApiKeys = Annotated[tuple[ApiKeyConfig, ...], AfterValidator(_check)]
+ApiKeys = Annotated[
+    tuple[Annotated[ApiKeyConfig, AlsoWritten({"type": "string", "minLength": 1})], ...], AfterValidator(_check)
+]

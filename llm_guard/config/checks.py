@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.models import ModelConfig, ModelRouting, Server, UpstreamConfig
-from llm_guard.config.names import did_you_mean, is_name, is_pattern, matching_key
+from llm_guard.config.names import UPSTREAM_NAME, did_you_mean, is_name, is_pattern, matching_key
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.yaml_source import Document, KeyPath
@@ -65,7 +65,7 @@ def check_names(document: Document, upstreams: Collection[str], models: Collecti
 
 
 def _check_name(document: Document, path: KeyPath, name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+    if not re.fullmatch(UPSTREAM_NAME, name):
         document.report(path, "a name has 1 to 64 letters, digits, dots and dashes")
 
 

@@ -10,11 +10,11 @@ import dataclasses
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator, model_validator
 
-from llm_guard.config.fields import NonEmptyText, Strict, wrong
+from llm_guard.config.fields import AlsoWritten, NonEmptyText, Strict, wrong
 from llm_guard.resilience.health.restart_policy import PRESETS, Preset, RestartSettings
-from llm_guard.resilience.units import OptionalSeconds, Seconds, Unit, or_none, parse_ratio
+from llm_guard.resilience.units import RATIO, OptionalSeconds, Seconds, Unit, nullable, or_none, parse_ratio
 
 
 def _times(value: object) -> int:
@@ -38,7 +38,7 @@ def _provision(value: object) -> object:
     return value
 
 
-_Times = Annotated[int, BeforeValidator(_times)]
+_Times = Annotated[int, BeforeValidator(_times), WithJsonSchema({"type": "integer", "minimum": 1, "maximum": 1000})]
 _Variable = Annotated[str, _texts("[A-Za-z_][A-Za-z0-9_]*", "is not a valid variable name: use letters, digits and _")]
 _Argument = Annotated[str, _texts("[^\x00]*", "must not contain the NUL character")]
 # github.com/moby/moby, daemon/names. It is part of a URL path.
@@ -96,7 +96,7 @@ class RestartConfig(Strict):
     """The first wait; each further one is twice as long. None: the preset's."""
     max_delay: OptionalSeconds = None
     """The longest wait. None: the preset's."""
-    jitter: Annotated[float | None, Unit(or_none(parse_ratio))] = None
+    jitter: Annotated[float | None, Unit(or_none(parse_ratio), nullable(RATIO))] = None
     """Share by which a wait is shorter or longer. None: the preset's."""
     max_attempts: _Times | None = None
     """Attempts in a row until the engine is given up. None: the preset's."""
@@ -114,8 +114,15 @@ class RestartConfig(Strict):
 _OF_A_SCHEDULE = tuple(field.name for field in dataclasses.fields(RestartSettings))
 
 
+_ONE_WAY: list[JsonValue] = [
+    {"required": [way], "properties": {way: {"type": "object"}}} for way in ("command", "docker", "podman", "systemd")
+]
+
+
 class EngineConfig(Strict):
     """One engine. Exactly one of command, docker, podman and systemd is set."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": _ONE_WAY})
 
     upstreams: tuple[NonEmptyText, ...] = Field(min_length=1)
     """Upstreams that it serves."""
@@ -131,11 +138,13 @@ class EngineConfig(Strict):
     """Maximum duration of its start."""
     stop_timeout: Seconds = 20.0
     """How long it may take to end by itself before it is killed."""
-    restart: RestartConfig = RestartConfig()
+    restart: Annotated[RestartConfig, AlsoWritten({"enum": list(PRESETS)})] = RestartConfig()
     """When it is restarted: a preset, or a preset with changes."""
     standby: bool = False
     """A standby engine: not started with the gateway."""
-    auto_provision: Annotated[bool | Literal["on_get"], BeforeValidator(_provision)] = False
+    auto_provision: Annotated[
+        bool | Literal["on_get"], BeforeValidator(_provision), WithJsonSchema({"enum": [True, False, "on_get"]})
+    ] = False
     """A standby engine: POST /admin/admit starts it; on_get: GET /admin/admit?auto_provision=true does too."""
 
     @field_validator("restart", mode="before")

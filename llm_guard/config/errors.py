@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from llm_guard.config.fields import Strict
@@ -48,13 +48,20 @@ def _statuses(value: object) -> object:
     return frozenset(found)
 
 
+_STATUS = {
+    "anyOf": [
+        {"type": "integer", "minimum": 400, "maximum": 599},
+        {"type": "string", "pattern": "^[45](?:xx|[0-9][0-9])$"},
+    ]
+}
+_STATUSES = {"anyOf": [_STATUS, {"type": "array", "items": _STATUS, "minItems": 1}]}
 MatchText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ErrorWhen(Strict):
     """Conditions that must all hold: status, the body's `code` and `type` in any spelling, a pattern of its message."""
 
-    status: Annotated[frozenset[int], BeforeValidator(_statuses)] = frozenset()
+    status: Annotated[frozenset[int], BeforeValidator(_statuses), WithJsonSchema(_STATUSES)] = frozenset()
     """An error status such as 429, a class such as 5xx, or a list of them."""
     code: MatchText | None = None
     """The error body's `code`, in any spelling."""
@@ -75,7 +82,7 @@ class ErrorWhen(Strict):
 class ErrorRule(Strict):
     match: ErrorWhen
     """Conditions that must all hold."""
-    kind: Annotated[FailureKind, BeforeValidator(_meaning)]
+    kind: Annotated[FailureKind, BeforeValidator(_meaning), WithJsonSchema({"enum": list(MEANINGS)})]
     """The failure kind that the error means."""
 
     def compiled(self) -> UserRule:

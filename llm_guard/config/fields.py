@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, JsonValue, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from llm_guard.resilience.units import nullable
 
 
 def key_of(field: str) -> str:
@@ -36,10 +40,27 @@ def _optional_secret(value: object) -> object:
     return None if value == "" else _header_value(value)
 
 
+class AlsoWritten:
+    """Annotation with the JSON Schema of another form in which the file may contain a value."""
+
+    def __init__(self, written: Mapping[str, Any]) -> None:
+        self._written = written
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), dict(self._written)]}
+
+
+_PORT = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 65535}, {"type": "string", "pattern": "^[0-9]{1,5}$"}]}
+_SECRET = {"type": "string", "pattern": r"^(?:[!-#%-~]|\$\$|\$\{[^{}]*\}|\$(?![A-Za-z_{$]))*$"}
+"""A dollar sign begins a variable, or is doubled."""
+URL = {"type": "string", "pattern": r"^https?://[^\s/?#@]+[^\s#]*$"}
+UNGUESSABLE: dict[str, JsonValue] = {"pattern": r"^$|\$\{|^.{16,}$"}
+"""JSON Schema of a token, beside that of a secret: short ones can be guessed."""
+
 NonEmptyText = Annotated[str, Field(min_length=1)]
-Port = Annotated[int, BeforeValidator(_port)]
-Secret = Annotated[NonEmptyText, BeforeValidator(_header_value)]
-OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret)]
+Port = Annotated[int, BeforeValidator(_port), WithJsonSchema(_PORT)]
+Secret = Annotated[NonEmptyText, BeforeValidator(_header_value), WithJsonSchema({**_SECRET, "minLength": 1})]
+OptionalSecret = Annotated[str | None, BeforeValidator(_optional_secret), WithJsonSchema(nullable(_SECRET))]
 """An empty text is None, because an unset variable with an empty default produces one."""
 
 

@@ -146,6 +146,24 @@ def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.en
 
 _RULES = frozenset(Rules.model_fields)
 _KINDS = {type(None): "nothing", bool: "true or false", int: "a number", float: "a number", dict: "a mapping"}
+_WORDS = {
+    "missing": "is missing",
+    "model_type": "must be a mapping of keys, not {kind}",
+    "dataclass_type": "must be a mapping of keys, not {kind}",
+    "dict_type": "must be a mapping of keys, not {kind}",
+    "tuple_type": "must be a list, not {kind}",
+    "string_type": "must be text, not {kind}; put it in quotes",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must not be empty",
+    "literal_error": "must be {expected}",
+    "bool_type": "must be true or false, not {kind}",
+    "bool_parsing": "must be true or false, not {kind}",
+    "int_type": "must be a whole number, not {kind}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+}
+"""Type of an error of pydantic -> the reason."""
 
 
 def _top(document: Document) -> dict[str, Any]:
@@ -248,22 +266,12 @@ def _reason(part: type[Strict], data: object, detail: ErrorDetails, place: KeyPa
     """The reason in this project's wording; quotes only values that the file itself shows."""
     context = detail.get("ctx", {})
     match detail["type"]:
-        case "missing":
-            return "is missing"
         case "extra_forbidden" | "unexpected_keyword_argument":
             return unknown_key(place, _keys_beside(part, detail["loc"]))
-        case "model_type" | "dataclass_type":
-            return f"must be a mapping of keys, not {_kind(detail['input'])}"
-        case "tuple_type":
-            return f"must be a list, not {_kind(detail['input'])}"
-        case "string_type":
-            return f"must be text, not {_kind(detail['input'])}; put it in quotes"
-        case "literal_error":
-            return f"must be {context['expected']}"
-        case "too_short" | "string_too_short":
-            return "must not be empty"
         case "value_error":
             return _quoting_reason(part, data, detail)
+        case kind if kind in _WORDS:
+            return _WORDS[kind].format_map({**context, "kind": _kind(detail["input"])})
         case _:
             return detail["msg"][0].lower() + detail["msg"][1:]
 

@@ -8,15 +8,22 @@ from __future__ import annotations
 import urllib.parse
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from llm_guard.config.api_keys import ApiKeys
 from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Strict, wrong
-from llm_guard.config.names import is_name, is_pattern
+from llm_guard.config.names import MODEL_NAME, UPSTREAM_NAME, is_name, is_pattern
 from llm_guard.config.operator import Ops
+from llm_guard.config.schema_rules import (
+    BASE_URL,
+    BASE_URL_OF_DIALECT,
+    CLIENT_KEYS_FOR_ISOLATION,
+    ONE_KEY_SOURCE,
+    named,
+)
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.dialects import DIALECTS, DialectName
@@ -40,6 +47,8 @@ Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 
 class Server(Strict):
     """Where clients reach the gateway. Durations in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(json_schema_extra=CLIENT_KEYS_FOR_ISOLATION)
 
     host: NonEmptyText = "127.0.0.1"
     """Address to listen on for clients; `0.0.0.0` for every interface."""
@@ -95,9 +104,11 @@ class UpstreamConfig(Strict):
     """One upstream. `base_url` has no slash at its end. Without any of `api_key`, `api_key_file` and `api_keys` the
     caller's key is passed on."""
 
+    model_config = ConfigDict(json_schema_extra={"allOf": [*ONE_KEY_SOURCE, *BASE_URL_OF_DIALECT]})
+
     dialect: DialectName
     """Wire format of the provider."""
-    base_url: str
+    base_url: str = Field(json_schema_extra=BASE_URL)
     """Address of the provider's API, with `/v1` for openai and without it for anthropic."""
     api_key: OptionalSecret = Field(default=None, repr=False)
     """None: the caller's key is passed on, unless there is an `api_key_file` or there are `api_keys`."""
@@ -225,9 +236,9 @@ class ModelRouting(Strict):
     """Deployments and fallbacks of a model. Separate, because they are checked even if the model's other settings are
     invalid."""
 
-    deployments: tuple[DeploymentConfig, ...] = Field(min_length=1)
+    deployments: tuple[DeploymentConfig, ...] = Field(min_length=1, json_schema_extra={"uniqueItems": True})
     """Tried in this order, unless `balance` or `priority` says otherwise."""
-    fallbacks: tuple[NonEmptyText, ...] = ()
+    fallbacks: tuple[NonEmptyText, ...] = Field(default=(), json_schema_extra={"uniqueItems": True})
     """Models that are tried when this one cannot serve a call, in this order. They need the same dialect."""
 
 
@@ -247,11 +258,11 @@ class Config(Strict):
     ops: Ops
     store: StoreConfig
     probes: ProbesConfig
-    upstreams: dict[str, UpstreamConfig]
+    upstreams: dict[str, UpstreamConfig] = Field(json_schema_extra=named(UPSTREAM_NAME))
     """Provider endpoints, by a name of your choice."""
     engines: dict[str, EngineConfig] = Field(default_factory=dict)
     """Servers that the gateway starts and restarts, by a name of your choice."""
     defaults: Rules
     """Settings of all models. A model's own settings override them key by key."""
-    models: dict[str, ModelConfig]
+    models: dict[str, ModelConfig] = Field(json_schema_extra=named(MODEL_NAME))
     """The names that clients request. A key with `*` is a pattern; an exact name is preferred to a pattern."""

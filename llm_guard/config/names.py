@@ -10,6 +10,10 @@ import fnmatch
 from collections.abc import Iterable
 
 _LONGEST = 256
+UPSTREAM_NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Pattern of the names of upstreams and engines: they are parts of URL paths."""
+MODEL_NAME = rf"^[^?\[\]]{{1,{_LONGEST}}}$"
+"""Pattern of the keys of `models`."""
 
 
 def is_name(text: str) -> bool:

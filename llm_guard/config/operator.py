@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from llm_guard.config.alerts import AlertRules, WebhookConfig, check_webhook_names
-from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Secret, Strict, wrong
+from llm_guard.config.fields import UNGUESSABLE, NonEmptyText, OptionalSecret, Port, Secret, Strict, wrong
 from llm_guard.log.levels import LevelName, is_logger
 from llm_guard.resilience.health.status import HealthSettings
 from llm_guard.resilience.units import Ratio, Seconds, Size
@@ -106,7 +106,7 @@ class OperatorTokenConfig(Strict):
 
     name: Annotated[NonEmptyText, AfterValidator(_own_name)]
     """Author of changes in the audit trail."""
-    token: Secret = Field(repr=False)
+    token: Secret = Field(repr=False, json_schema_extra=UNGUESSABLE)
     """At least 16 characters are recommended."""
     role: Literal["viewer", "operator"]
     """A viewer can read, but changes nothing."""
@@ -119,7 +119,7 @@ class Ops(Strict):
     """None: the server's port; a number: only on that second listener."""
     host: NonEmptyText = "127.0.0.1"
     """Address of the second listener."""
-    token: OptionalSecret = Field(default=None, repr=False)
+    token: OptionalSecret = Field(default=None, repr=False, json_schema_extra=UNGUESSABLE)
     """None: one is generated and kept in `store`, unless `tokens` has one with the role `operator`."""
     tokens: tuple[OperatorTokenConfig, ...] = ()
     """A token for each person or program, recorded by its name in the audit log."""

@@ -15,10 +15,10 @@ from pydantic import AfterValidator, Field, field_validator
 
 from llm_guard.config.alerts import WebhookTarget, check_webhook_names
 from llm_guard.config.fields import OptionalSecret, Strict, wrong
-from llm_guard.resilience.units import Count, Seconds, Size, Unit, at_least
+from llm_guard.resilience.units import Count, Seconds, Size, Unit, at_least, number_from
 
 _KEY_BYTES = 32
-RequeueRate = Annotated[float, Unit(at_least(0.001))]
+RequeueRate = Annotated[float, Unit(at_least(0.001), number_from(0.001))]
 
 
 class CacheStoreSettings(Strict):

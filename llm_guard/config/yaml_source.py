@@ -14,28 +14,33 @@ from typing import NoReturn, Self
 import yaml
 from yaml.composer import Composer
 
+from llm_guard.config.syntax_errors import syntax_problem
+
 KeyPath = tuple[str | int, ...]
 """Location of a value: `("models", "gpt-4", "deployments", 0, "upstream")`."""
+Finding = tuple[KeyPath, str]
+"""A key, and what is wrong with its value."""
 
 _MAX_NODES = 200_000
 _MAX_DEPTH = 20
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool", "null"))
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$\{|\$(?=[A-Za-z_])")
-_NAMED = re.compile("(alias|anchor|tag handle) (?:'.*'|\".*\")")
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One problem in a file. `line` counts from 1, 0 is the file as a whole; `key` is dotted, or empty."""
+    """One problem in a file. `line` and `column` count from 1; line 0 is the file as a whole, column 0 the whole line;
+    `key` is dotted, or empty."""
 
     file: str
     line: int
     key: str
     reason: str
+    column: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
+        place = ":".join([self.file, *(str(number) for number in (self.line, self.column) if number)])
         return _on_one_line(": ".join(part for part in (place, self.key, self.reason) if part))
 
 
@@ -171,15 +176,12 @@ def _is_read_alike(text: str) -> bool:
 
 
 def _compose(text: str, file: str) -> yaml.Node:
-    line, root = 1, None
+    line, column, root = 1, 0, None
     try:
         root = _root(text)
         reason = "the file is empty"
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        reason = "not YAML: " + _unquoted(", ".join(part for part in (error.context, error.problem) if part))
-        if "${" in _line_of(text, line):
-            reason += '; between { } or [ ] put a variable in quotes: "${NAME}"'
+        line, column, reason = syntax_problem(text, error)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         reason = f"not text: character U+{error.character:04X} is not allowed"
@@ -188,20 +190,8 @@ def _compose(text: str, file: str) -> yaml.Node:
     except (ValueError, OverflowError):  # raised by PyYAML: an escape beyond Unicode, a version of 5,000 digits
         reason = "not YAML: a number in an escape or in a directive is out of range"
     if root is None:
-        _fail(file, line, reason)
+        _fail(file, line, reason, column)
     return root
-
-
-def _unquoted(reason: str) -> str:
-    """Removes quoted names: an API key that begins with *, & or ! is parsed as an alias, an anchor or a tag."""
-    if _NAMED.search(reason) is None:
-        return reason
-    return _NAMED.sub(r"\1", reason) + "; put text that begins with *, & or ! in quotes"
-
-
-def _line_of(text: str, line: int) -> str:
-    lines = text.splitlines()
-    return lines[line - 1] if line <= len(lines) else ""
 
 
 class _Walk:
@@ -308,8 +298,8 @@ def _key(node: yaml.Node) -> tuple[str, str | None]:
     return name, None
 
 
-def _fail(file: str, line: int, reason: str) -> NoReturn:
-    raise ConfigError([ConfigProblem(file, line, "", reason)])
+def _fail(file: str, line: int, reason: str, column: int = 0) -> NoReturn:
+    raise ConfigError([ConfigProblem(file, line, "", reason, column)])
 
 
 def _line(node: yaml.Node) -> int:

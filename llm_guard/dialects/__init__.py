@@ -40,6 +40,12 @@ class Dialect(Protocol):
     """Header that carries the API key, unless the config names another one."""
     REQUIRED_HEADERS: tuple[tuple[str, str], ...]
     """Headers that every request needs besides the key."""
+    BASE_URL: str
+    """Base URL of the provider that defines the dialect."""
+    KEY_VARIABLE: str
+    """Variable of the environment in which its SDKs look for the key."""
+    MODEL_PATTERN: str
+    """Pattern of the names of its models."""
     OVERLOADED_STATUS: int | None
     """Status with which a provider says that it is overloaded; None: no status of its own."""
     PAGE_CURSOR: str

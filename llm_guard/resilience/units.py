@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeGuard
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -108,27 +108,60 @@ def _show(value: object) -> str:
 class Unit:
     """Annotation that makes pydantic run `parse` on a value from the config, before the type itself.
 
-    A default that already has the target type is not parsed.
+    A default that already has the target type is not parsed. `written`: the JSON Schema of the value in the file.
     """
 
-    def __init__(self, parse: Callable[[object], Any]) -> None:
+    def __init__(self, parse: Callable[[object], Any], written: Mapping[str, Any]) -> None:
         self.parse = parse
+        self.written = written
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> dict[str, Any]:
         function = {"type": "no-info", "function": self.parse}
         return {"type": "function-before", "function": function, "schema": handler(source)}
 
+    def __get_pydantic_json_schema__(self, schema: object, handler: Callable[[object], Any]) -> dict[str, Any]:
+        return dict(self.written)
 
-Seconds = Annotated[float, Unit(parse_duration)]
-Pause = Annotated[float, Unit(parse_pause)]
+
+def nullable(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON Schema of the same value or null."""
+    return {"anyOf": [written, {"type": "null"}]}
+
+
+def number_from(lowest: float) -> dict[str, Any]:
+    """Returns the JSON Schema of `at_least`."""
+    return {"type": "number", "minimum": lowest}
+
+
+_POSITIVE = r"(?:0*[1-9]\d*(?:\.\d+)?|0+\.0*[1-9]\d*)\s*(?:ms|s|m|h)"
+DURATION = {"type": "string", "pattern": rf"^\s*{_POSITIVE}\s*$"}
+_PAUSE = {"type": "string", "pattern": rf"^(?:0(?:ms|s|m|h)|\s*{_POSITIVE}\s*)$"}
+_SIZES = "|".join(unit for unit in _BYTES if unit is not None)
+_SIZE_WRITTEN = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"type": "string", "pattern": rf"^\s*0*[1-9]\d*\s*(?:{_SIZES})?\s*$"},
+    ]
+}
+RATIO = {"type": "number", "minimum": 0, "maximum": 1}
+_COUNT = {"type": "integer", "minimum": 1}
+
+Seconds = Annotated[float, Unit(parse_duration, DURATION)]
+Pause = Annotated[float, Unit(parse_pause, _PAUSE)]
 """Seconds, >= 0."""
-OptionalSeconds = Annotated[float | None, Unit(or_none(parse_duration))]
-Size = Annotated[int, Unit(parse_size)]
-OptionalSize = Annotated[int | None, Unit(or_none(parse_size))]
-Ratio = Annotated[float, Unit(parse_ratio)]
-Count = Annotated[int, Unit(parse_count)]
-OptionalCount = Annotated[int | None, Unit(or_none(parse_count))]
-Spread = Annotated[float | Literal["full", "equal", "decorrelated"], Unit(parse_spread)]
-Factor = Annotated[float, Unit(at_least(1))]
-Rate = Annotated[float, Unit(at_least(0))]
-Concurrency = Annotated[int | Literal["adaptive"] | None, Unit(parse_concurrency)]
+OptionalSeconds = Annotated[float | None, Unit(or_none(parse_duration), nullable(DURATION))]
+Size = Annotated[int, Unit(parse_size, _SIZE_WRITTEN)]
+OptionalSize = Annotated[int | None, Unit(or_none(parse_size), nullable(_SIZE_WRITTEN))]
+Ratio = Annotated[float, Unit(parse_ratio, RATIO)]
+Count = Annotated[int, Unit(parse_count, _COUNT)]
+OptionalCount = Annotated[int | None, Unit(or_none(parse_count), nullable(_COUNT))]
+Spread = Annotated[
+    float | Literal["full", "equal", "decorrelated"],
+    Unit(parse_spread, {"anyOf": [RATIO, {"enum": ["full", "equal", "decorrelated"]}]}),
+]
+Factor = Annotated[float, Unit(at_least(1), number_from(1))]
+Rate = Annotated[float, Unit(at_least(0), number_from(0))]
+Concurrency = Annotated[
+    int | Literal["adaptive"] | None,
+    Unit(parse_concurrency, {"anyOf": [_COUNT, {"const": "adaptive"}, {"type": "null"}]}),
+]

@@ -11,7 +11,7 @@ from math import inf
 from typing import Annotated, Literal
 
 from llm_guard.resilience.throttling.gcra import BURST_S, Bucket
-from llm_guard.resilience.units import OptionalCount, Unit, at_least, or_none
+from llm_guard.resilience.units import OptionalCount, Unit, at_least, nullable, number_from, or_none
 
 LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"]
 
@@ -27,7 +27,7 @@ _ROUNDING_S = 1e-9
 class ClientLimitSettings:
     """Limits of a client key; null: no limit."""
 
-    rate: Annotated[float | None, Unit(or_none(at_least(_LOWEST_RATE)))] = None
+    rate: Annotated[float | None, Unit(or_none(at_least(_LOWEST_RATE)), nullable(number_from(_LOWEST_RATE)))] = None
     """Calls a second, on average; a second's worth of them may come at once."""
     concurrency: OptionalCount = None
     """Calls at once."""

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Annotated
 
-from llm_guard.resilience.units import Count, Ratio, Seconds, Unit, or_none
+from llm_guard.resilience.units import Count, Ratio, Seconds, Unit, nullable, or_none
 
 MOST_CHARS = 8000
 """Longest static response."""
@@ -39,7 +39,9 @@ def parse_answer(value: object) -> str:
     return value
 
 
-StaticResponseText = Annotated[str | None, Unit(or_none(parse_answer))]
+StaticResponseText = Annotated[
+    str | None, Unit(or_none(parse_answer), nullable({"type": "string", "pattern": r"\S", "maxLength": MOST_CHARS}))
+]
 
 
 @dataclass(frozen=True, slots=True)

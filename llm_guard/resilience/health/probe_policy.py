@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llm_guard.resilience.units import Count, Ratio, Seconds, Unit
+from llm_guard.resilience.units import Count, Ratio, Seconds, Unit, nullable
 
 ProbeOutcome = Literal["ok", "answered", "failed", "unclear"]
 """ok        it serves, as far as this kind of probe can show
@@ -38,6 +38,9 @@ _LATEST = ":latest"
 _NAMED = 3
 
 
+_PATH = {"type": "string", "pattern": "^/"}
+
+
 def parse_path(value: object) -> str:
     """Checks a path from the root, without a fragment; raises ValueError."""
     if not isinstance(value, str) or not re.fullmatch(r"/[!-\"$-~]*", value):
@@ -55,7 +58,7 @@ class ProbeSettings:
 
     kind: Literal["health", "models"] = "health"
     """health: a page that says whether it is well. models: its list of models, with its own key."""
-    path: Annotated[str | None, Unit(_optional_path)] = None
+    path: Annotated[str | None, Unit(_optional_path, nullable(_PATH))] = None
     """Path of the health page, from the root of the host; None: `/` for Ollama, else `/health`."""
     interval: Seconds = 10.0
     """From the end of one probe to the next."""

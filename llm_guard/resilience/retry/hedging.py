@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from llm_guard.resilience.routing.latency import Latency, known
-from llm_guard.resilience.units import Ratio, Unit, parse_duration
+from llm_guard.resilience.units import DURATION, Ratio, Unit, parse_duration
 
 RESERVE = 20.0
 """Most hedges that can be saved up. At p95 and 5 % the bucket is exactly as large as the need, which comes in waves:
@@ -37,7 +37,9 @@ def parse_after(value: object) -> float | str:
         raise ValueError(f"{error}, or p50 to p99") from None
 
 
-HedgeAfter = Annotated[float | str, Unit(parse_after)]
+HedgeAfter = Annotated[
+    float | str, Unit(parse_after, {"anyOf": [DURATION, {"type": "string", "pattern": "^p[5-9][0-9]$"}]})
+]
 
 
 @dataclass(frozen=True, slots=True)

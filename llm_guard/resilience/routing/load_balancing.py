@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from llm_guard.resilience.units import Unit, at_least
+from llm_guard.resilience.units import Unit, at_least, number_from
 
 Balance = Literal["order", "weighted", "least_loaded", "latency"]
 """order: as written; weighted: at random; least_loaded: by calls in flight; latency: by cost and calls in flight."""
@@ -27,9 +27,9 @@ def parse_priority(value: object) -> int:
     return value
 
 
-Weight = Annotated[float, Unit(at_least(0.001))]
+Weight = Annotated[float, Unit(at_least(0.001), number_from(0.001))]
 """Share of the traffic, relative to the other deployments'."""
-Priority = Annotated[int, Unit(parse_priority)]
+Priority = Annotated[int, Unit(parse_priority, {"type": "integer", "minimum": 0})]
 """0 is tried first."""
 
 

@@ -28,7 +28,9 @@ def parse_recover(value: object) -> str:
 
 StreamEnd = Literal["strict", "lenient"]
 """Accepted ends of an upstream's chat streams. strict: a finish_reason; lenient: also `[DONE]` alone."""
-ResumePolicy = Annotated[Literal["off", "auto", "continue", "restart"], Unit(parse_recover)]
+ResumePolicy = Annotated[
+    Literal["off", "auto", "continue", "restart"], Unit(parse_recover, {"enum": ["off", "auto", "continue", "restart"]})
+]
 
 JOIN_S = 10.0
 """Seconds, from the first text of a stream that continues another one, for which its text is held while it has not

@@ -167,7 +167,7 @@ def test_end_of_a_message_is_never_lenient() -> None:
         ),
         (
             "server: {idempotency: {'/v1/files': maybe}}",
-            "server.idempotency./v1/files: input should be a valid boolean, unable to interpret input",
+            "server.idempotency./v1/files: must be true or false, not text",
         ),
         (
             "defaults: {retry: {fallback_on: [rate_limit]}}",
@@ -210,7 +210,7 @@ def test_end_of_a_message_is_never_lenient() -> None:
         ),
         (
             "defaults: {retry: {immediate_first: maybe}}",
-            "defaults.retry.immediate_first: input should be a valid boolean, unable to interpret input",
+            "defaults.retry.immediate_first: must be true or false, not text",
         ),
         ("ops: {port: 8080}", "ops.port: is the server's port; leave it out to serve both on one port"),
         (

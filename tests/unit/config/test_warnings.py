@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from llm_guard.cli.main import main
-from llm_guard.config.warnings import _unrouted_models
+from llm_guard.config.warnings.routes import unrouted_models
 from tests.chaos.stand import config_of
 
 UPSTREAM = "{dialect: openai, base_url: 'https://api.example/v1', api_key: '${PROVIDER_KEY}'}"
@@ -19,7 +19,7 @@ KEY = base64.b64encode(bytes(range(32))).decode()
 
 
 def check(tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None = None) -> list[str]:
-    """Returns the warnings without the prefix `warning: `."""
+    """Returns the warnings without file and line."""
     path = tmp_path / "guard.yaml"
     ops = text if "ops:" in text else f"{text}\nops: {{store: '{store or tmp_path / 'state'}'}}\n"
     path.write_text(f"{ops}\nupstreams: {{paid: {UPSTREAM}}}\n{MODELS}")
@@ -27,7 +27,8 @@ def check(tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None 
     env = {"PROVIDER_KEY": "sk-provider", "OPS_TOKEN": LONG, "XDG_STATE_HOME": str(tmp_path / "xdg")}
     done = CliRunner().invoke(main, ["check", "-c", str(path)], env=env)
     assert done.exit_code == 0, done.output
-    return [line.removeprefix("warning: ") for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    found = [line for line in done.stderr.splitlines() if line.startswith(f"warning: {path}:")]
+    return [line.removeprefix(f"warning: {path}:").partition(": ")[2] for line in found]
 
 
 @pytest.fixture
@@ -71,9 +72,10 @@ def test_key_of_a_provider_that_strangers_cannot_reach_is_none(tmp_path: Path, s
 def test_model_that_a_key_may_use_and_no_route_serves() -> None:
     keys = [{"name": "a", "key": "x", "allow": {"models": ["gpt", "gtp", "mini-*", "*"]}}]
     config = config_of("http://127.0.0.1:9", server={"client_keys": keys})
-    (warning,) = _unrouted_models(config)
-    assert warning.startswith("server.client_keys, a: allow.models has gtp")
-    assert warning.endswith("did you mean gpt?")
+    ((key, reason),) = unrouted_models(config)
+    assert key == ("server", "client_keys", 0, "allow", "models", 1)
+    assert reason.startswith("no entry of models is for gtp")
+    assert reason.endswith("did you mean gpt?")
 
 
 # secrets in a file

@@ -1,0 +1,67 @@
+"""`llm-guard check`: validates a config, prints what it does, and warns of settings that are rarely intended.
+
+Exit codes: 0 for a valid config, 2 for an invalid one, and for warnings with --strict.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from llm_guard.cli.config_option import config_option, load
+from llm_guard.cli.restart_summary import restart_schedule
+from llm_guard.clock import SystemClock
+from llm_guard.config import Config, ConfigProblem, located, warnings_of
+from llm_guard.config_files import expiry_warnings
+from llm_guard.storage.state_dir import state_folder
+from llm_guard.upstreams.probes.targets import probe_descriptions
+
+
+@click.command()
+@config_option
+@click.option("--strict", is_flag=True, help="Treat warnings as errors: exit with 2 if there is one.")
+def check(path: Path, strict: bool) -> None:
+    """Validate a config file; print its models, probes, engine restarts and warnings."""
+    config = load(path)
+    _show_models(config)
+    for line in probe_descriptions(config):
+        click.echo(line)
+    for upstream, settings in config.upstreams.items():
+        if settings.stream_end == "lenient":
+            click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
+    for name, engine in config.engines.items():
+        click.echo("\n".join(restart_schedule(name, engine)))
+    found = _warnings(config, path)
+    for warning in found:
+        click.echo(f"{'error' if strict else 'warning'}: {warning}", err=True)
+    if found and strict:
+        click.echo(f"{path}: valid, but refused by --strict (warnings: {len(found)})", err=True)
+        sys.exit(2)
+    click.echo(f"{path}: valid (models: {len(config.models)}, upstreams: {len(config.upstreams)})")
+
+
+def _show_models(config: Config) -> None:
+    rows = [("model", "deployments", "fallbacks", "attempt timeout", "total timeout", "max attempts")]
+    for name, model in config.models.items():
+        asks = ", ".join(f"{deployment.upstream}/{deployment.model or name}" for deployment in model.deployments)
+        attempt_s = model.timeout.attempt_s(is_client_timeout_known=False)
+        limits = f"{attempt_s:g}s", f"{model.timeout.total:g}s", str(model.retry.max_attempts)
+        rows.append((name, asks, ", ".join(model.fallbacks) or "-", *limits))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _warnings(config: Config, path: Path) -> list[ConfigProblem]:
+    expiries = expiry_warnings(config, SystemClock().wall())
+    return located([*warnings_of(config, path, _state_folder(config)), *expiries], path)
+
+
+def _state_folder(config: Config) -> Path | None:
+    try:
+        return state_folder(config.ops.store, os.environ)
+    except OSError:
+        return None

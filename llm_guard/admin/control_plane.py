@@ -89,8 +89,9 @@ class ControlPlane:
             self._letters.view_if_used, self._clients.views,
         )  # fmt: skip
         self.overview = Overview(
-            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._lag.max_s, lasting
-        )
+            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._lag.max_s,
+            lasting, self._restrictions,
+        )  # fmt: skip
         self._metrics = Metrics(
             running, self._lag, self._health.states, self._alerts.counts, bound(SUBSYSTEM_METRICS, running)
         )
@@ -193,7 +194,7 @@ class ControlPlane:
             self._history,
             self._events,
             CallApi(config, running.gateway, clock),
-            ExplainApi(running.gateway, clock),
+            ExplainApi(running.gateway, self._restrictions, clock),
             self._log_levels,
             AlertApi(self._alerts, self._webhooks, changes, clock),
             self._controls,

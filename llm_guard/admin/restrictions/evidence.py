@@ -19,6 +19,8 @@ _CURRENT_S = 600.0
 
 _LASTING: frozenset[RestrictionKind] = frozenset({"breaker", "host_breaker", "cooldown", "credential_cooldown"})
 """Restrictions that the last errors have set, however long ago."""
+OF_BREAKERS: frozenset[RestrictionKind] = frozenset({"breaker", "host_breaker", "caller_breaker", "forced_breaker"})
+"""The kinds that a breaker sets."""
 _LIMITS: frozenset[RestrictionKind] = frozenset({"pace", "provider_pause"})
 _RECENT: frozenset[RestrictionKind] = frozenset({"throttle", "slow_start", "caller_breaker", "deadline", "probe_down"})
 _OF_LIMITS: frozenset[Category] = frozenset({"rate_limit", "quota_exhausted", "overloaded"})
@@ -81,6 +83,25 @@ class RestrictionEvidence:
         if kind in _RECENT:
             return [error for error in errors if self._moment.now - error.at < _CURRENT_S]
         return errors
+
+
+def by_label(
+    groups: Mapping[str, Sequence[Deployment]], restrictions: Iterable[Restriction]
+) -> dict[str, list[Restriction]]:
+    """Returns the restrictions of each label of `groups`, with those of its upstream."""
+    found: dict[str, list[Restriction]] = {label: [] for label in groups}
+    of_upstream: dict[str, list[str]] = {}
+    for label, group in groups.items():
+        of_upstream.setdefault(group[0].upstream.name, []).append(label)
+    for restriction in restrictions:
+        if restriction.deployment is not None:
+            labels = [restriction.deployment]
+        else:
+            labels = of_upstream.get(restriction.upstream or "", [])
+        for label in labels:
+            if label in found:
+                found[label].append(restriction)
+    return found
 
 
 def view_of(error: ProviderError, moment: Moment, *, shows_message: bool) -> ProviderErrorView:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from llm_guard.admin.schemas.restrictions import ProviderErrorView, RestrictionKind
 from llm_guard.outcome import Category
+from llm_guard.resilience.causes.cause import main_category
 
 REMEDIES: dict[RestrictionKind, str] = {
     "breaker": "Check the provider's status page; a trial call closes the breaker when the provider works again.",
@@ -56,11 +56,6 @@ _BY_ERROR: frozenset[RestrictionKind] = frozenset({"breaker", "cooldown", "crede
 def remedy_of(kind: RestrictionKind, errors: Sequence[ProviderErrorView]) -> str:
     """Returns what to do, by the most frequent category of the errors if they say more than the kind."""
     if kind in _BY_ERROR and errors:
-        category = main_category(errors)
+        category = main_category([error.category for error in errors])
         return OF_CATEGORY.get(category, REMEDIES[kind])
     return REMEDIES[kind]
-
-
-def main_category(errors: Sequence[ProviderErrorView]) -> Category:
-    """Returns the most frequent category of the errors, the newest one first; `errors` must not be empty."""
-    return Counter(error.category for error in errors).most_common(1)[0][0]

@@ -8,6 +8,7 @@ metrics/       /metrics
 alerting/      fires and resolves alerts
 overrides/     overrides of breakers and deployments
 restrictions/  what refuses or delays calls now
+incidents/     restrictions and alerts, grouped by cause
 persistence/   operator state over a restart
 audit/         carries out changes, and writes the audit trail
 monitor/       looks at the parts four times a second, and computes rates

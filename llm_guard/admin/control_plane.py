@@ -22,6 +22,7 @@ from llm_guard.admin.api.engines import EngineApi
 from llm_guard.admin.api.explain import ExplainApi
 from llm_guard.admin.api.health import HealthApi
 from llm_guard.admin.api.history import HistoryApi
+from llm_guard.admin.api.incidents import IncidentApi
 from llm_guard.admin.api.limits import LimitApi
 from llm_guard.admin.api.log_levels import LogLevels
 from llm_guard.admin.api.login import LoginApi
@@ -37,6 +38,7 @@ from llm_guard.admin.http.credentials import credentials_of
 from llm_guard.admin.http.endpoint import EndpointGroup
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.http.router import Router
+from llm_guard.admin.incidents.alert_causes import AlertCauses
 from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.otlp_export import MetricsExport
@@ -90,8 +92,9 @@ class ControlPlane:
             self._letters.view_if_used, self._clients.views,
         )  # fmt: skip
         self.overview = Overview(
-            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._lag.max_s, lasting
-        )
+            config, running, self._history, self._health, self._controls.forces.forced, lambda: self._lag.max_s,
+            lasting, self._restrictions,
+        )  # fmt: skip
         self._metrics = Metrics(
             running, self._lag, self._health.states, self._alerts.counts, bound(SUBSYSTEM_METRICS, running)
         )
@@ -165,7 +168,8 @@ class ControlPlane:
         signals = AlertSignals(
             rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems
         )
-        return Alerts(rules, signals, self._webhooks, self.journal, running.clock)
+        self._causes = AlertCauses(config, running.gateway, running.clock)
+        return Alerts(rules, signals, self._causes, self._webhooks, self.journal, running.clock)
 
     def _new_keeping(self, folder: Callable[[], Path], config: Config) -> StateSaver | None:
         """Returns None if `server.port` is 0: the port changes with each start, and names the file of the state."""
@@ -198,11 +202,12 @@ class ControlPlane:
             self._history,
             self._events,
             CallApi(config, running.gateway, clock),
-            ExplainApi(running.gateway, clock),
+            ExplainApi(running.gateway, self._restrictions, clock),
             self._log_levels,
             AlertApi(self._alerts, self._webhooks, changes, clock),
             self._controls,
             self._limits,
+            IncidentApi(config, running.gateway, self._restrictions, self._alerts, self._causes, self._history, clock),
             RestrictionApi(self._restrictions, self._controls, running.gateway, changes, clock),
             self._degraded,
             self._probes,

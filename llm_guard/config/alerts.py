@@ -28,6 +28,7 @@ from llm_guard.resilience.alerts.rules import (
     RuleName,
     SuccessRateSettings,
 )
+from llm_guard.resilience.units import Pause
 
 WebhookFormat = Literal["generic", "slack", "pagerduty", "alertmanager"]
 
@@ -63,6 +64,8 @@ OptionalRule = Annotated[_Settings | None, BeforeValidator(_on), _OffForNull()]
 class AlertRules(Strict):
     """Settings of each rule; `off` turns a rule off."""
 
+    group_wait: Pause = 5.0
+    """How long the first notice waits for further alerts with the same cause."""
     success_rate: OptionalRule[SuccessRateSettings] = SuccessRateSettings()
     latency: OptionalRule[LatencySettings] = LatencySettings()
     calls_refused: OptionalRule[CallsRefusedSettings] = CallsRefusedSettings()

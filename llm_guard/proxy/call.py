@@ -188,6 +188,7 @@ class Skipped:
 
     deployment: str
     why: str
+    failed_calls: tuple[str, ...] = ()  # ids of the calls whose failures are the cause, the newest first
 
 
 @dataclass(slots=True)

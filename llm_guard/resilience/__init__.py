@@ -13,6 +13,7 @@ client_keys/      what client keys may do
 streams/          settings of streams
 health/           probes, health of deployments, restarts of engines
 alerts/           when an alert fires and resolves
+causes/           the last errors of providers, and the cause that restrictions and alerts have in common
 degradation/      degraded mode and deferred calls
 units             durations and sizes; memo: memoizes functions of short texts; bounded_map: evicts its oldest key
 """

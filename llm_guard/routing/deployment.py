@@ -17,6 +17,8 @@ from llm_guard.dialects.prefill import prefill_of
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
+from llm_guard.resilience.causes.provider_errors import ErrorLog, ProviderError, call_ids_of
+from llm_guard.resilience.causes.refusal_series import RefusalSeries
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.callers import Callers, Suspect
 from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
@@ -261,6 +263,14 @@ class Deployment:
     refuses_prefill: bool = False
     """True if it has refused to continue from the beginning of an answer."""
     hold: MaintenanceHold | None = None
+    held: int = 0
+    """Calls that were not sent because of the hold."""
+    full: RefusalSeries = field(default_factory=RefusalSeries)
+    """Calls that were not sent because it had no room."""
+    errors: ErrorLog = field(default_factory=ErrorLog)
+    """The last errors of its attempts."""
+    upstream_errors: ErrorLog = field(default_factory=ErrorLog)
+    """The last errors of all deployments of its upstream, which share it."""
     credential: CooldownKey | None = field(init=False, repr=False)
     """Cooldown key of the upstream's only API key on its default account; None if it has several, or callers send
     theirs."""
@@ -292,6 +302,15 @@ class Deployment:
         if is_alone:
             self.callers.begin(caller, Suspect(Breaker(self.breaker.settings), RetryBudget(self.budget.settings, now)))
         return is_alone
+
+    def note_error(self, error: ProviderError) -> None:
+        """Keeps an error, as evidence of what may refuse calls from now on."""
+        self.errors.note(error)
+        self.upstream_errors.note(error)
+
+    def failed_calls(self) -> tuple[str, ...]:
+        """Returns the ids of the last calls that failed here, or elsewhere at its upstream if none did here."""
+        return call_ids_of(self.errors.latest() or self.upstream_errors.latest())
 
     def latency_of(self, is_stream: bool) -> Latency:
         return self.first_tokens if is_stream else self.latency

@@ -12,6 +12,7 @@ from functools import partial
 
 from llm_guard.config import Rules
 from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.causes.provider_errors import ErrorLog
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
@@ -65,9 +66,11 @@ class DeploymentRegistry:
         """Deployments that fail their probes and are tried last."""
         self.observers: DeploymentObservers = previous.observers if previous else DeploymentObservers()
         self._hosts: dict[tuple[str, str], Breaker] = {}
+        self._errors: dict[tuple[str, str], ErrorLog] = {}
         self._previous: dict[_Identity, list[Deployment]] = {}
         for deployment in before:
-            self._hosts[deployment.upstream.name, deployment.upstream.base_url] = deployment.host
+            place = (deployment.upstream.name, deployment.upstream.base_url)
+            self._hosts[place], self._errors[place] = deployment.host, deployment.upstream_errors
             self._previous.setdefault(_identity(deployment.upstream, deployment.model), []).append(deployment)
         self._waiting: list[Callable[[], None]] | None = []
         """Changes to running objects, delayed until `take_over`; None after it: changes are then applied at once."""
@@ -109,14 +112,18 @@ class DeploymentRegistry:
 
     def _make(self, label: str, upstream: Upstream, model: str | None, rules: Rules) -> Deployment:
         before = self._take(_identity(upstream, model), rules.breaker, rules.retry.budget)
-        host = self._hosts.get((upstream.name, upstream.base_url))
+        place = (upstream.name, upstream.base_url)
+        host = self._hosts.get(place)
         if host is None:
-            host = self._hosts[upstream.name, upstream.base_url] = Breaker(self._host, self._draw())
+            host = self._hosts[place] = Breaker(self._host, self._draw())
+        errors = self._errors.setdefault(place, ErrorLog())
         if before is None:
             budget = RetryBudget(rules.retry.budget, self._now)
             breaker = Breaker(rules.breaker, self._draw())
-            return Deployment(label, upstream, model, breaker, budget, host, Gates(rules.capacity))
-        return replace(before, label=label, upstream=upstream, model=model, host=host)
+            return Deployment(
+                label, upstream, model, breaker, budget, host, Gates(rules.capacity), upstream_errors=errors
+            )
+        return replace(before, label=label, upstream=upstream, model=model, host=host, upstream_errors=errors)
 
     def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:
         """Takes a previous deployment of this identity: one with unchanged settings if there is one, else the first."""

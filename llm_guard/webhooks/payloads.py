@@ -14,7 +14,7 @@ import msgspec
 
 from llm_guard.clock import iso
 from llm_guard.config import WebhookConfig, WebhookFormat
-from llm_guard.resilience.alerts.alert import Severity
+from llm_guard.resilience.alerts.alert import Severity, rank
 
 MOST: dict[WebhookFormat, int] = {"generic": 50, "slack": 20, "pagerduty": 1, "alertmanager": 100}
 """Alerts in one request."""
@@ -26,6 +26,9 @@ _ENDS_AFTER_S = 4 * RESENT_EVERY_S
 
 _LONGEST_CHARS = 300
 _LONGEST_KEY_CHARS = 255
+_MOST_NAMED = 5
+"""Other alerts that one line names."""
+_MOST_DETAILED = 50
 _MARKS: dict[Severity, str] = {
     "critical": "\N{LARGE RED CIRCLE}",
     "warning": "\N{LARGE ORANGE CIRCLE}",
@@ -58,11 +61,26 @@ _ACTIONS = {
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
+class NoticeAlert(msgspec.Struct, frozen=True):
+    """A further alert of a notice. Instants in seconds since the epoch."""
+
+    alert: str
+    severity: Severity
+    subject: str
+    summary: str
+    value: float
+    threshold: float
+    since: float
+    resolved_at: float | None = None
+    """When it resolved; None: it fires."""
+
+
 class Notice(msgspec.Struct, frozen=True):
-    """An alert that has fired or resolved. Instants in seconds since the epoch."""
+    """Alerts with one cause that have fired or resolved: the most severe one, and `others`. Instants in seconds since
+    the epoch."""
 
     id: str
-    """Identifier of this firing; the same when it resolves."""
+    """Identifier of this firing; the same when it resolves, and when a more severe alert joins."""
     state: Literal["firing", "resolved"]
     alert: str
     severity: Severity
@@ -71,9 +89,13 @@ class Notice(msgspec.Struct, frozen=True):
     value: float
     threshold: float
     since: float
-    """When it fired."""
+    """When the first of the alerts fired."""
     at: float
-    """When it fired or resolved."""
+    """When it was sent, or the last of the alerts resolved."""
+    cause: str = ""
+    """Kind and subject of the cause, the id of an entry of `GET /admin/incidents`."""
+    others: tuple[NoticeAlert, ...] = ()
+    """All other alerts with this cause."""
 
 
 def body(config: WebhookConfig, notices: Sequence[Notice], source: str, wall: float) -> bytes:
@@ -86,7 +108,15 @@ def body(config: WebhookConfig, notices: Sequence[Notice], source: str, wall: fl
         case "pagerduty":
             return _encode(_pagerduty(notices[0], source, config.routing_key or ""))
         case "alertmanager":
-            return _encode([_prometheus(notice, source, wall) for notice in notices])
+            least = rank(config.min_severity)
+            return _encode(
+                [
+                    _prometheus(notice, alert, source, wall)
+                    for notice in notices
+                    for alert in _alerts(notice)
+                    if rank(alert.severity) <= least
+                ]
+            )
         case other:
             assert_never(other)
 
@@ -113,22 +143,41 @@ def _generic(notices: Sequence[Notice], source: str, wall: float) -> dict[str, o
             "summary": plain(notice.summary),
             "since": iso(notice.since),
             "at": iso(notice.at),
+            "cause": plain(notice.cause),
+            "others": [
+                {
+                    **msgspec.to_builtins(other),
+                    "subject": plain(other.subject),
+                    "summary": plain(other.summary),
+                    "since": iso(other.since),
+                    "resolved_at": None if other.resolved_at is None else iso(other.resolved_at),
+                }
+                for other in notice.others
+            ],
         }
         for notice in notices
     ]
-    return {"version": 1, "source": source, "sent_at": iso(wall), "alerts": alerts}
+    return {"version": 2, "source": source, "sent_at": iso(wall), "alerts": alerts}
 
 
 def _slack(notices: Sequence[Notice], source: str) -> dict[str, object]:
     """Builds plain text, which is what the many servers that accept Slack's webhooks understand. Without mrkdwn, in
     which gpt_4_turbo would have italics; the three special characters are escaped in any case."""
     lines = [
-        f"{_mark(notice)} {notice.severity} {notice.alert} {notice.state}: {plain(notice.summary)}"
+        f"{_mark(notice)} {notice.severity} {notice.alert} {notice.state}: {plain(notice.summary)}{_and_others(notice)}"
         for notice in notices
     ]
     lines[0] += f" [llm_guard on {plain(source)}]"
     text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": text, "mrkdwn": False}
+
+
+def _and_others(notice: Notice) -> str:
+    if not notice.others:
+        return ""
+    named = [f"{other.alert} {plain(other.subject)}" for other in notice.others[:_MOST_NAMED]]
+    more = f", and {len(notice.others) - _MOST_NAMED} more" if len(notice.others) > _MOST_NAMED else ""
+    return f" (one cause, {plain(notice.cause)}, also: {', '.join(named)}{more})"
 
 
 def _mark(notice: Notice) -> str:
@@ -153,48 +202,65 @@ def _pagerduty(notice: Notice, source: str, routing_key: str) -> dict[str, objec
             "component": plain(notice.subject),
             "group": "llm_guard",
             "class": notice.alert,
-            "custom_details": {"value": notice.value, "threshold": notice.threshold, "id": notice.id},
+            "custom_details": {
+                "value": notice.value,
+                "threshold": notice.threshold,
+                "id": notice.id,
+                "cause": plain(notice.cause),
+                "others": [f"{other.alert}: {plain(other.summary)}" for other in notice.others[:_MOST_DETAILED]],
+            },
         }
     return event
 
 
 def _dedup_key(notice: Notice, source: str) -> str:
-    key = f"llm_guard/{source}/{notice.alert}/{notice.subject}"
+    of_alert = f"{notice.alert}/{notice.subject}"
+    key = f"llm_guard/{source}/{notice.cause or of_alert}"
     if len(key) <= _LONGEST_KEY_CHARS and key.isprintable():
         return key
-    digest = hashlib.sha256(f"{source}/{notice.subject}".encode("utf-8", "surrogatepass")).hexdigest()
-    return f"llm_guard/{notice.alert}/{digest}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"llm_guard/{digest}"
 
 
-def _prometheus(notice: Notice, source: str, wall: float) -> dict[str, object]:
+def _alerts(notice: Notice) -> tuple[NoticeAlert, ...]:
+    """Returns each alert of a notice on its own: an Alertmanager groups them itself, by the label `cause`."""
+    lead = NoticeAlert(
+        notice.alert, notice.severity, notice.subject, notice.summary, notice.value, notice.threshold, notice.since,
+        notice.at if notice.state == "resolved" else None,
+    )  # fmt: skip
+    return (lead, *notice.others)
+
+
+def _prometheus(notice: Notice, alert: NoticeAlert, source: str, wall: float) -> dict[str, object]:
     """Builds an alert with the labels and annotations of the rules in config/prometheus, so that one Alertmanager
     config serves both."""
     return {
         "labels": {
-            "alertname": f"llm_guard_{notice.alert}",
-            "severity": notice.severity,
-            "subject": plain(notice.subject),
-            **_whose(notice),
+            "alertname": f"llm_guard_{alert.alert}",
+            "severity": alert.severity,
+            "subject": plain(alert.subject),
+            **_whose(alert),
+            **({"cause": plain(notice.cause)} if notice.cause else {}),
             "job": "llm-guard",
             "instance": source,
         },
         "annotations": {
-            "summary": plain(notice.summary),
-            "description": f"Measured by the gateway on {plain(source)}: {notice.value:g}, threshold "
-            f"{notice.threshold:g}.",
-            "action": _ACTIONS.get(notice.alert, "None: this is a test."),
-            "value": f"{notice.value:g}",
-            "threshold": f"{notice.threshold:g}",
+            "summary": plain(alert.summary),
+            "description": f"Measured by the gateway on {plain(source)}: {alert.value:g}, threshold "
+            f"{alert.threshold:g}.",
+            "action": _ACTIONS.get(alert.alert, "None: this is a test."),
+            "value": f"{alert.value:g}",
+            "threshold": f"{alert.threshold:g}",
         },
-        "startsAt": iso(notice.since),
-        "endsAt": iso(wall + _ENDS_AFTER_S if notice.state == "firing" else notice.at),
+        "startsAt": iso(alert.since),
+        "endsAt": iso(wall + _ENDS_AFTER_S if alert.resolved_at is None else alert.resolved_at),
     }
 
 
-def _whose(notice: Notice) -> dict[str, str]:
+def _whose(alert: NoticeAlert) -> dict[str, str]:
     """Returns the label by which Prometheus' alerts of the same subject are grouped and inhibited."""
     for ending, label in _ENDINGS.items():
-        if notice.subject.endswith(ending):
-            return {label: plain(notice.subject.removesuffix(ending))}
-    label_of_rule = _LABELS.get(notice.alert)
-    return {} if label_of_rule is None else {label_of_rule: plain(notice.subject)}
+        if alert.subject.endswith(ending):
+            return {label: plain(alert.subject.removesuffix(ending))}
+    label_of_rule = _LABELS.get(alert.alert)
+    return {} if label_of_rule is None else {label_of_rule: plain(alert.subject)}

@@ -30,6 +30,8 @@ Section = Mapping[str, Any]
 
 CLOSE_S = 0.1
 """Seconds within which a provider sees that an exchange was aborted."""
+_ALERTS = {"loop_lag": "off", "group_wait": "0s"}
+
 ANSWER_S = 0.25
 """Seconds after a limit within which the client has its response."""
 
@@ -52,12 +54,12 @@ def config_text(
     """Builds a config (JSON is YAML) with the models `gpt` and `claude`, both served at `url`.
 
     Defaults: no retries, no breaker opens, every limit is 5 s, the admin tokens are those of `tests.tokens`, and no
-    alert depends on how busy the machine is.
+    alert depends on how busy the machine is or waits for others.
     """
     limits = {"connect": "5s", "first_token": "5s", "idle": "5s", "attempt": "5s", "total": "5s"}
     config = {
         "server": {"port": 0, "drain": "200ms", **(server or {})},
-        "ops": {**_operators(ops or {}), "alerts": {"loop_lag": "off", **(ops or {}).get("alerts", {})}},
+        "ops": {**_operators(ops or {}), "alerts": {**_ALERTS, **(ops or {}).get("alerts", {})}},
         "upstreams": {
             "one": {"dialect": "openai", "base_url": f"{url}/v1", "answers": answers},
             "two": {"dialect": "anthropic", "base_url": url, "answers": answers},

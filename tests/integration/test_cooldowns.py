@@ -62,7 +62,9 @@ async def test_spent_quota_burns_an_attempt_twice_and_then_none_on_any_model_of_
         assert [kind(reply) for reply in replies] == [(200, "2")] * 2 + [(200, "1")] * 4
         assert {reply.headers["x-llm-guard-deployment"] for reply in replies} == {"good/a", "good/b", "good/c"}
         assert (len(spent.requests), len(good.requests)) == (2, 6)
-        assert (await stand.calls())[-1]["skipped"] == [{"deployment": "spent/c", "reason": "in cooldown"}]
+        failed = [reply.headers["x-llm-guard-request-id"] for reply in (replies[1], replies[0])]
+        skipped = {"deployment": "spent/c", "reason": "in cooldown", "failed_calls": failed}
+        assert (await stand.calls())[-1]["skipped"] == [skipped]
 
 
 async def test_response_in_a_cooldown_is_the_providers_own_with_the_wait_that_is_left() -> None:

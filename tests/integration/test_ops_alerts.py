@@ -12,9 +12,11 @@ import pytest
 
 from llm_guard.admin.api.alerts import AlertsView, AlertView, SilenceView, WebhookTestResult
 from llm_guard.admin.audit.changes import Changed
+from llm_guard.admin.schemas.incidents import Incident
 from tests.admin_client import HOST, look, view
 from tests.chaos.forms import CHAT
-from tests.chaos.stand import Stand, facing
+from tests.chaos.sinks import refusing
+from tests.chaos.stand import Stand, config_of, facing, standing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import Hold, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
@@ -87,6 +89,49 @@ async def test_outage_is_notified_once_and_so_is_its_end() -> None:
             assert await stand.metric("llm_guard_alerts_total", alert="success_rate", severity="critical") == 1
             events = [event.facts["state"] for event in stand.app.ops.journal.since(0)[0] if event.kind == "alert"]
             assert events == ["firing", "resolved"]
+
+
+QUICK = {"min_calls": 3, "resolve_after": "0s"}
+MODELS = [f"m-{number}" for number in range(5)]
+
+
+async def test_outage_of_a_provider_with_five_models_is_one_notice_and_one_end_for_each_webhook() -> None:
+    rules = {
+        "success_rate": QUICK, "calls_refused": {**QUICK, "over": "1s"}, "breaker_open": {"resolve_after": "0s"},
+        "failure_spike": "off", "budget_exhausted": "off", "loop_lag": "off", "group_wait": "2s",
+    }  # fmt: skip
+    models = {name: {"deployments": [{"upstream": "one"}]} for name in MODELS}
+    breaker = {"consecutive_failures": 2, "open_for": "200ms"}
+    async with ScriptedProvider(TAKEN) as one, ScriptedProvider(TAKEN) as two:
+        webhooks = [{"url": one.url, "name": "a"}, {"url": two.url, "name": "b", "min_severity": "critical"}]
+        settings = {"alerts": rules, "webhooks": webhooks}
+        with refusing() as (url, held):
+            async with standing(config_of(url, ops=settings, models=models, breaker=breaker)) as stand:
+                async with asyncio.timeout(15):
+                    while not (one.requests and two.requests):
+                        for model in MODELS * 5:
+                            assert (await CHAT.ask(stand.url, model=model)).status >= 500
+                found = (await alerts(stand)).firing
+                assert {alert.subject for alert in found if alert.alert == "success_rate"} == set(MODELS)
+                assert {alert.subject for alert in found if alert.alert == "calls_refused"} == set(MODELS)
+                assert {alert.cause for alert in found} == {"outage:one"}
+                (incident,) = await view(stand.url, "/admin/incidents", list[Incident])
+                assert (incident.id, incident.severity, incident.upstream) == ("outage:one", "critical", "one")
+                assert (set(incident.models), incident.share) == ({*MODELS, "gpt"}, 1.0)
+                assert len(incident.alerts) == len(found)
+                async with ScriptedProvider(GOOD, sock=held):
+                    async with asyncio.timeout(60):
+                        while (await alerts(stand)).firing:
+                            for model in MODELS * 10:
+                                await CHAT.ask(stand.url, model=model)
+                    await eventually(lambda: len(one.requests) == len(two.requests) == 2, within_s=10)
+                    assert await view(stand.url, "/admin/incidents", list[Incident]) == []
+        for receiver in (one, two):
+            (fired,), (resolved,) = (body["alerts"] for body in sent(receiver))
+            assert (fired["state"], resolved["state"], fired["id"]) == ("firing", "resolved", resolved["id"])
+            assert (fired["alert"], fired["severity"], fired["cause"]) == ("success_rate", "critical", "outage:one")
+            listed = {(other["alert"], other["subject"]) for other in fired["others"]}
+            assert len(listed) == len(fired["others"]) == len(found) - 1
 
 
 async def test_page_shows_the_rules_and_how_webhooks_do_but_no_secret() -> None:

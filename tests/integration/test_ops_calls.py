@@ -232,6 +232,9 @@ async def test_explanation_states_why_a_deployment_is_unavailable_and_for_how_lo
         said = (await explain(stand, model="gpt")).json
         (one,) = said["deployments"]
         assert (one["decision"], one["reason"], one["breaker"]) == ("skipped", "breaker open", "open")
+        (behind,) = said["restrictions"]
+        assert (behind["kind"], behind["deployment"], len(behind["errors"])) == ("breaker", "one/gpt", 1)
+        assert behind["remedy"]
         assert 20 < one["retry_after_s"] <= 30
         assert "no deployment is available; one/gpt will be in" in said["summary"]
         assert (await CHAT.ask(stand.url)).headers["x-llm-guard-refused-by"] == "breaker"

@@ -14,7 +14,14 @@ from llm_guard.admin.api import history as ops_history
 from llm_guard.admin.api.health import HealthApi
 from llm_guard.admin.api.overview import Overview
 from llm_guard.admin.http.endpoint import AdminRequest, Operator
-from llm_guard.admin.schemas.models import DeploymentView, HealthSummary, HistoryView, LabelledBreaker, Snapshot
+from llm_guard.admin.schemas.models import (
+    DeploymentDetail,
+    DeploymentView,
+    HealthSummary,
+    HistoryView,
+    LabelledBreaker,
+    Snapshot,
+)
 from llm_guard.clock import SystemClock
 from llm_guard.outcome import Failure, FailureKind
 from tests.admin_client import look, view
@@ -128,14 +135,20 @@ async def test_deployments_and_breakers_can_be_requested_alone() -> None:
     async with facing(BAD, breaker=OPENS_FAST) as (stand, _):
         for _ in range(3):
             await CHAT.ask(stand.url)
-        deployments = await view(stand.url, "/admin/deployments", list[DeploymentView])
+        deployments = await view(stand.url, "/admin/deployments", list[DeploymentDetail])
         assert [deployment.deployment for deployment in deployments] == ["one/gpt", "two/claude", "one", "two"]
         breakers = await view(stand.url, "/admin/breakers", list[LabelledBreaker])
         one = next(breaker for breaker in breakers if breaker.deployment == "one/gpt")
         assert (one.state, one.is_forced, one.calls, one.failure_share) == ("open", False, 3, 1.0)
         assert one.next_probe_s is not None
         assert 29 < one.next_probe_s <= 30
-        assert next(breaker for breaker in breakers if breaker.deployment == "one").next_probe_s is None
+        assert one.reason == "3 failures in a row"
+        assert one.since is not None
+        (shown,) = one.restrictions
+        assert (shown.kind, shown.rule, [error.status for error in shown.errors]) == ("breaker", one.reason, [500] * 3)
+        assert deployments[0].restrictions == [shown]
+        other = next(breaker for breaker in breakers if breaker.deployment == "one")
+        assert (other.next_probe_s, other.reason, other.since, other.restrictions) == (None, None, None, [])
 
 
 async def test_names_under_a_pattern_share_a_label_and_the_worst_is_shown() -> None:

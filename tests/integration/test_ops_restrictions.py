@@ -24,10 +24,10 @@ from tests.fakes.certificates import Authority
 from tests.fakes.provider import Hold, Pause, ScriptedProvider, Step, whole
 from tests.fakes.waiting import eventually
 from tests.integration.calls_on_disk import ASYNC
-from tests.integration.operating import audit, change, get, post, running
+from tests.integration.operating import HERE, audit, change, get, post, running
 from tests.integration.test_callers import call as call_of
 from tests.integration.test_callers import poisoned
-from tests.tokens import BEARER
+from tests.tokens import BEARER, VIEWER, bearer
 
 CALLERS_MISTAKES: set[RefusedBy] = {"auth", "scope", "request", "route"}
 """Refusals that only the caller can fix, and that are therefore not listed."""
@@ -40,6 +40,7 @@ NEARLY_USED_UP = {
 }  # fmt: skip
 IMPATIENT = {"queue_timeout": "10ms"}
 HELD: Sequence[Step] = [Hold()]
+QUICK = {"preset": "demo", "base_delay": "20ms", "max_delay": "40ms", "jitter": 0.2, "max_attempts": 1}
 SLOWLY: Sequence[Step] = [Pause(0.4), whole(200, CHAT.answer)]
 
 
@@ -353,8 +354,79 @@ SHOWN_LONGER: set[RestrictionKind] = {"pace", "deadline", "spool", "connections"
 """Headers set the pace again; the others are shown for a minute after the last refusal."""
 
 
+NOT_COUNTED: set[RestrictionKind] = {"degraded_mode", "deferred_queue", "drain"}
+"""Degraded mode answers its calls; the other two refuse what is counted elsewhere."""
+AFTER_ERRORS: set[RestrictionKind] = {
+    "breaker", "host_breaker", "caller_breaker", "cooldown", "credential_cooldown", "provider_pause", "slow_start",
+    "deadline",
+}  # fmt: skip
+"""Restrictions that a provider's errors have set in these cases."""
+
+
+@asynccontextmanager
+async def probe_down(_folder: Path) -> AsyncIterator[Scene]:
+    upstream = {"probe": {"interval": "20ms", "timeout": "1s", "max_failures": 2}}
+    async with ScriptedProvider([whole(503)]) as provider:
+        one = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", **upstream}}
+        async with standing(config_of(provider.url, upstreams=one)) as stand:
+            await eventually(lambda: any(view.state == "down" for view in stand.app.prober.views()))
+            yield scene_of(stand)
+
+
+@asynccontextmanager
+async def engine_down(_folder: Path) -> AsyncIterator[Scene]:
+    engine = {"command": {"argv": ["/bin/sh", "-c", "exit 3"]}, "upstreams": ["one"], "restart": QUICK}
+    upstream = {"probe": {"interval": "20ms", "timeout": "1s", "max_failures": 2}}
+    async with ScriptedProvider([whole(503)]) as provider:
+        one = {"one": {"dialect": "openai", "base_url": f"{provider.url}/v1", **upstream}}
+        async with standing(config_of(provider.url, upstreams=one, engines={"e": engine})) as stand:
+            supervisor = stand.app.engines.find("e")
+            assert supervisor is not None
+            await eventually(lambda: supervisor.seen().now.state == "failed", within_s=15)
+            yield scene_of(stand)
+
+
+DIVERTING: Mapping[RestrictionKind, Scenes] = {"probe_down": probe_down, "engine_down": engine_down}
+"""States that refuse nothing: calls go elsewhere while there is another deployment."""
+
+
+@pytest.mark.parametrize("kind", DIVERTING)
+async def test_state_that_diverts_calls_is_found_with_its_cause_and_what_to_do(
+    kind: RestrictionKind, tmp_path: Path
+) -> None:
+    async with DIVERTING[kind](tmp_path) as scene:
+        found = await restriction(scene, kind)
+        assert (found["upstream"], found["models"]) == ("one", ["gpt"])
+        assert all(found[name] for name in ("since", "cause", "ends", "rule", "remedy"))
+        await change(scene.admin, found["lift"]["path"].removeprefix("/admin/"), **found["lift"]["body"])
+
+
+async def test_errors_behind_a_breaker_are_shown_but_their_words_to_operators_only() -> None:
+    body = b'{"error":{"message":"The server\\nis melting","type":"server_error","code":"meltdown"}}'
+    failing = [whole(500, body, {"x-request-id": "req-7"})]
+    async with facing(failing, failing, CHAT.ok, breaker=BREAKER) as (stand, _):
+        await fail(stand, 500, 500, 503)
+        found = await restriction(scene_of(stand), "breaker")
+        assert (found["rule"], found["refused"], found["models"]) == ("2 failures in a row", 1, ["gpt"])
+        newest, first = found["errors"]
+        assert {**newest, "at": None, "call": None} == {
+            "at": None, "call": None, "kind": "server_error", "category": "server_error", "status": 500,
+            "code": "meltdown", "request_id": "req-7", "message": "The server is melting",
+        }  # fmt: skip
+        viewers = await ask(stand.url, "/admin/restrictions", headers={**HERE, **bearer(VIEWER)}, method="GET")
+        assert [error["message"] for error in viewers.json[0]["errors"]] == [None, None]
+        assert "melting" not in viewers.text
+        *_, refused = await stand.calls()
+        (skipped,) = refused["skipped"]
+        assert skipped["failed_calls"] == [newest["call"], first["call"]]
+        (line,) = [line for line in stand.log if line["event"] == "breaker"]
+        expected = {"status": 500, "kind": "server_error", "code": "meltdown", "provider_request_id": "req-7"}
+        assert line["errors"] == [expected, expected]
+        assert "melting" not in json.dumps(stand.log, default=str)
+
+
 def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case() -> None:
-    assert set(CASES) == set(get_args(RestrictionKind))
+    assert {*CASES, *DIVERTING} == set(get_args(RestrictionKind))
     assert {case.by for case in CASES.values() if case.by} == set(get_args(RefusedBy)) - CALLERS_MISTAKES
 
 
@@ -368,6 +440,12 @@ async def test_refusal_is_found_with_its_cause_and_lifted_as_listed(kind: Restri
         assert (found["until"] is not None) == (kind in HAVE_AN_END)
         assert found["cause"]
         assert found["ends"]
+        assert found["rule"]
+        assert found["remedy"]
+        assert (found["refused"] > 0) == (kind not in NOT_COUNTED)
+        assert (found["errors"] != []) == (kind in AFTER_ERRORS)
+        for error in found["errors"]:
+            assert (await ask(scene.admin, f"/admin/calls/{error['call']}", headers=HERE, method="GET")).status == 200
         if (lift := found["lift"]) is None:
             assert found["no_lift_reason"]
             return

@@ -1,20 +1,20 @@
-"""Fires and resolves alerts, notifies the webhooks, and applies silences.
+"""Fires and resolves alerts, and applies silences.
 
-`admin.alerting.signals` finds the values, `resilience.alerts.alert` decides when they are an alert, `webhooks.queue`
-sends notices.
+`admin.alerting.signals` finds the values, `resilience.alerts.alert` decides when they are an alert,
+`admin.alerting.notifications` notifies the webhooks.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
 
+from llm_guard.admin.alerting.notifications import NoticeReceiver, Notifications
+from llm_guard.admin.alerting.raised_alert import RaisedAlert, SavedAlert, saved
 from llm_guard.admin.alerting.signals import SubjectFinding
 from llm_guard.admin.events.event_log import EventLog
 from llm_guard.clock import Clock
@@ -22,7 +22,8 @@ from llm_guard.config import AlertRules
 from llm_guard.resilience.alerts.alert import QUIET_S, Alert, RuleFinding, RuleSettings, Severity
 from llm_guard.resilience.alerts.rules import RULES, RuleName, seconds
 from llm_guard.resilience.alerts.silences import Silence, Silences
-from llm_guard.webhooks.payloads import RESENT_EVERY_S, Notice, plain
+from llm_guard.resilience.causes.cause import IncidentCause, parsed
+from llm_guard.webhooks.payloads import Notice, plain
 
 _log = structlog.get_logger("llm_guard.admin.alerting.alerts")
 
@@ -40,46 +41,10 @@ class FindingSource(Protocol):
     def look(self, now: float) -> Iterator[SubjectFinding]: ...
 
 
-class NoticeReceiver(Protocol):
-    """Receiver of notices, implemented by `webhooks.queue`."""
+class CauseSource(Protocol):
+    """Finds the cause of an alert that fires, implemented by `admin.incidents.alert_causes`."""
 
-    def tell(self, notice: Notice) -> None: ...
-    def remind(self, notice: Notice) -> None: ...
-    def undelivered(self) -> AbstractSet[str]: ...
-
-
-@dataclass(slots=True, eq=False)
-class RaisedAlert:
-    """An alert that fires or has fired. Instants in seconds since the epoch."""
-
-    id: str
-    alert: RuleName
-    subject: str
-    severity: Severity
-    since: float
-    finding: RuleFinding
-    resolved_at: float | None = None
-    is_told: bool = False
-    """Webhooks were notified, so they must also be notified when it resolves."""
-    first: RuleFinding = field(init=False)
-    """The finding with which it fired."""
-
-    def __post_init__(self) -> None:
-        self.first = self.finding
-
-
-class SavedAlert(Struct, frozen=True):
-    """A firing alert, or a resolved one with an undelivered notice, saved for the next process."""
-
-    id: str
-    alert: str
-    subject: str
-    severity: Severity
-    since: float
-    summary: str
-    value: float
-    threshold: float
-    is_told: bool
+    def of(self, rule: RuleName, subject: str) -> IncidentCause: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -92,11 +57,18 @@ class Alerts:
     """All alerts of a process. `look` is called by its watch."""
 
     def __init__(
-        self, rules: AlertRules, signals: FindingSource, told: NoticeReceiver, journal: EventLog, clock: Clock
+        self,
+        rules: AlertRules,
+        signals: FindingSource,
+        causes: CauseSource,
+        told: NoticeReceiver,
+        journal: EventLog,
+        clock: Clock,
     ) -> None:
         self._rules = rules
         self._signals = signals
-        self._told = told
+        self._causes = causes
+        self._notifications = Notifications(told)
         self._journal = journal
         self._clock = clock
         self._watched: dict[_Key, _Watched] = {}
@@ -105,7 +77,7 @@ class Alerts:
         self._counts: dict[tuple[str, str], int] = {}
         self._silences = Silences()
         self._raised = 0
-        self._look_at = self._remind_at = float("-inf")
+        self._look_at = float("-inf")
         self._count_from_zero()
 
     def look(self, now: float) -> None:
@@ -154,20 +126,15 @@ class Alerts:
 
     def told(self) -> list[Notice]:
         """Returns notices of firing alerts that were sent and are not silenced, for a webhook added by a reload."""
-        now, wall = self._clock.now(), self._clock.wall()
-        return [
-            _notice(alert, wall)
-            for alert in self.firing()
-            if alert.is_told and not self._silences.covers(alert.alert, alert.subject, now)
-        ]
+        return self._notifications.told(self._clock.wall(), self.is_silenced)
 
     def kept(self) -> list[SavedAlert]:
         """Returns the firing alerts, and resolved ones with a notice that is still undelivered. An undelivered notice
         counts as not sent, so that the next process sends it."""
-        undelivered = self._told.undelivered()
-        resolved = [alert for alert in self._resolved if alert.is_told and alert.id in undelivered]
-        firing = ((alert, alert.is_told and alert.id not in undelivered) for alert in self.firing())
-        return [*(_kept(alert, True) for alert in resolved), *(_kept(alert, is_told) for alert, is_told in firing)]
+        undelivered = self._notifications.undelivered()
+        resolved = [alert for alert in self._resolved if alert.is_told and alert.incident in undelivered]
+        firing = ((alert, alert.is_told and alert.incident not in undelivered) for alert in self.firing())
+        return [*(saved(alert, True) for alert in resolved), *(saved(alert, is_told) for alert, is_told in firing)]
 
     def recall(self, kept: Iterable[SavedAlert]) -> None:
         """Restores alerts of an earlier process. They fire until they are well for as long as their rule requires, and
@@ -177,9 +144,12 @@ class Alerts:
         for alert in kept:
             if (rule := names.get(alert.alert)) is not None:
                 finding = RuleFinding("bad", alert.value, alert.threshold, alert.summary)
+                cause = parsed(alert.cause) or self._causes.of(rule, alert.subject)
                 raised = RaisedAlert(
-                    alert.id, rule, alert.subject, alert.severity, alert.since, finding, is_told=alert.is_told
-                )
+                    alert.id, rule, alert.subject, alert.severity, alert.since, finding, cause, alert.incident,
+                    is_told=alert.is_told,
+                )  # fmt: skip
+                self._notifications.add(raised, now)
                 watched = self._watched[rule, alert.subject] = _Watched(raised=raised)
                 watched.alert.resume(finding, now)
         self._tell(now)
@@ -207,7 +177,7 @@ class Alerts:
         if watched.raised is not None and finding is not None and finding.verdict != "good":
             watched.raised.finding = finding  # a good value must not replace the one that raised it
         if change == "fired" and watched.alert.finding is not None:
-            watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding)
+            watched.raised = self._raise(rule, subject, settings.severity, watched.alert.finding, now)
         elif change == "resolved":
             match watched.alert.finding:
                 case RuleFinding(verdict="good", summary=summary):
@@ -217,12 +187,16 @@ class Alerts:
         if watched.alert.is_idle:
             del self._watched[rule, subject]
 
-    def _raise(self, rule: RuleName, subject: str, severity: Severity, finding: RuleFinding) -> RaisedAlert:
+    def _raise(
+        self, rule: RuleName, subject: str, severity: Severity, finding: RuleFinding, now: float
+    ) -> RaisedAlert:  # fmt: skip
         self._raised += 1
         self._counts[rule, severity] = self._counts.get((rule, severity), 0) + 1
         wall = self._clock.wall()
-        raised = RaisedAlert(f"{wall:.0f}-{self._raised}", rule, subject, severity, wall, finding)
-        self._note(_notice(raised, wall))
+        cause = self._causes.of(rule, subject)
+        raised = RaisedAlert(f"{wall:.0f}-{self._raised}", rule, subject, severity, wall, finding, cause)
+        self._notifications.add(raised, now)
+        self._note(raised)
         return raised
 
     def _resolve(self, watched: _Watched, now: str) -> None:
@@ -235,65 +209,28 @@ class Alerts:
         watched.raised = None
         raised.resolved_at = self._clock.wall()
         self._resolved.append(raised)
-        notice = _notice(raised, raised.resolved_at)
-        self._note(notice)
-        if raised.is_told:  # also if silenced: else incidents that it opened elsewhere would stay open
-            self._told.tell(notice)
+        self._note(raised)
+        self._notifications.resolve(raised, raised.resolved_at)
 
     def _tell(self, now: float) -> None:
-        """Sends notices of unsilenced alerts that have fired, and reminders. A silenced one is sent when the silence
-        ends, if it still fires."""
-        is_reminding = now >= self._remind_at
-        if is_reminding:
-            self._remind_at = now + RESENT_EVERY_S
-        wall = self._clock.wall()
-        for raised in self.firing():
-            if self._silences.covers(raised.alert, raised.subject, now):
-                continue
-            if not raised.is_told:
-                raised.is_told = True
-                self._told.tell(_notice(raised, wall))
-            elif is_reminding:
-                self._told.remind(_notice(raised, wall))
+        self._notifications.send(now, self._clock.wall(), self._rules.group_wait, self.is_silenced)
 
-    def _note(self, notice: Notice) -> None:
+    def _note(self, raised: RaisedAlert) -> None:
+        is_firing, finding = raised.resolved_at is None, raised.finding
         facts: dict[str, str | float] = {
-            "state": notice.state,
-            "alert": notice.alert,
-            "severity": notice.severity,
-            "subject": notice.subject,
-            "summary": notice.summary,
-            "value": notice.value,
-            "threshold": notice.threshold,
+            "state": "firing" if is_firing else "resolved",
+            "alert": raised.alert,
+            "severity": raised.severity,
+            "subject": raised.subject,
+            "summary": plain(finding.summary),
+            "value": round(finding.value, 6),
+            "threshold": round(finding.threshold, 6),
+            "cause": raised.cause.key,
         }
         self._journal.note("alert", **facts)
-        (_log.warning if notice.state == "firing" else _log.info)("alert", **facts)
+        (_log.warning if is_firing else _log.info)("alert", **facts)
 
     def _count_from_zero(self) -> None:
         for name, settings in self.rules():
             if settings is not None:
                 self._counts.setdefault((name, settings.severity), 0)
-
-
-def _kept(raised: RaisedAlert, is_told: bool) -> SavedAlert:
-    first = raised.first
-    return SavedAlert(
-        raised.id, raised.alert, raised.subject, raised.severity, raised.since, first.summary, first.value,
-        first.threshold, is_told,
-    )  # fmt: skip
-
-
-def _notice(raised: RaisedAlert, at: float) -> Notice:
-    finding = raised.finding
-    return Notice(
-        raised.id,
-        "firing" if raised.resolved_at is None else "resolved",
-        raised.alert,
-        raised.severity,
-        raised.subject,
-        plain(finding.summary),
-        round(finding.value, 6),
-        round(finding.threshold, 6),
-        raised.since,
-        at,
-    )

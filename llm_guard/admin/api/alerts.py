@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from llm_guard.admin.alerting.alerts import Alerts, RaisedAlert
+from llm_guard.admin.alerting.alerts import Alerts
+from llm_guard.admin.alerting.raised_alert import RaisedAlert
 from llm_guard.admin.api.parameters import Duration, seconds_of
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
@@ -40,6 +41,11 @@ class AlertView(Struct, frozen=True):
     since: str
     resolved_at: str | None
     is_silenced: bool
+    cause: str
+    """Kind and subject of the cause, the id of an entry of `GET /admin/incidents`. Alerts with one cause share a
+    notice."""
+    incident: str
+    """Id of that notice."""
 
 
 class SilenceView(Struct, frozen=True):
@@ -211,6 +217,8 @@ def _view(raised: RaisedAlert, *, is_silenced: bool) -> AlertView:
         iso(raised.since),
         None if resolved_at is None else iso(resolved_at),
         is_silenced,
+        raised.cause.key,
+        raised.incident,
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from itertools import islice
 
 from llm_guard.admin.api.health import WORST_FIRST, Group
+from llm_guard.admin.restrictions.deployments import Moment
 from llm_guard.admin.schemas.models import BreakerOverrideView, BreakerView, BudgetView, GateView, Quantiles
 
 _GATES = 64
 """Gates of one deployment that are sampled for limit and rate: each caller has one, and there may be a thousand."""
 
 
-def breaker_view(group: Group, forced: BreakerOverrideView | None, now: float) -> BreakerView:
+def breaker_view(group: Group, forced: BreakerOverrideView | None, moment: Moment) -> BreakerView:
     """Returns the worst breaker's state, with sums over all. `forced`: an operator's override."""
+    now = moment.now
     snapshots = [deployment.breaker.snapshot(now) for deployment in group]
     worst = min(snapshots, key=lambda snapshot: WORST_FIRST.index(snapshot.state))
     calls = sum(snapshot.calls for snapshot in snapshots)
@@ -22,8 +24,8 @@ def breaker_view(group: Group, forced: BreakerOverrideView | None, now: float) -
     return BreakerView(
         worst.state,
         worst.is_forced,
-        override.reason if override is not None else None,
-        override.since if override is not None else None,
+        override.reason if override is not None else worst.why,
+        override.since if override is not None else moment.iso(worst.outage_at),
         override.until if override is not None else None,
         override.operator if override is not None else None,
         failures / calls if calls else 0.0,

@@ -8,9 +8,12 @@ from __future__ import annotations
 from random import Random
 from typing import Annotated, Literal, get_args
 
+import msgspec
 from msgspec import Meta, Struct
 
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
+from llm_guard.admin.restrictions.restrictions import Restrictions
+from llm_guard.admin.schemas.restrictions import Restriction
 from llm_guard.clock import Clock
 from llm_guard.config import is_pattern
 from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
@@ -119,13 +122,16 @@ class Explanation(Struct, frozen=True):
     refusal: RefusalOutlook | None
     route: RouteOutlook | None
     deployments: list[DeploymentOutlook]
+    restrictions: list[Restriction] = []
+    """The states behind the deployments that would not be tried at once: cause, last errors, and remedy."""
 
 
 class ExplainApi(EndpointGroup):
     """Endpoint of the prediction, from the current routes and their state."""
 
-    def __init__(self, gateway: Handler, clock: Clock) -> None:
+    def __init__(self, gateway: Handler, restrictions: Restrictions, clock: Clock) -> None:
         self._gateway = gateway
+        self._restrictions = restrictions
         self._clock = clock
         self._draw = Random().random  # noqa: S311  # keeps the gateway's random sequence unchanged
 
@@ -134,7 +140,16 @@ class ExplainApi(EndpointGroup):
         return [Endpoint("POST", "/admin/explain", summary, self._explain, takes=ExplainRequest, gives=Explanation)]
 
     async def _explain(self, asked: AdminRequest) -> AdminResponse:
-        return answer(self.explain(asked.body))
+        explanation = self.explain(asked.body)
+        aside = {outlook.deployment: outlook.upstream for outlook in explanation.deployments if outlook.reason}
+        found = await self._restrictions.all(shows_messages=asked.is_operators) if aside else []
+        behind = [
+            one
+            for one in found
+            if one.deployment in aside
+            or (one.deployment is None and one.upstream is not None and one.upstream in aside.values())
+        ]
+        return answer(msgspec.structs.replace(explanation, restrictions=behind))
 
     def explain(self, request: ExplainRequest) -> Explanation:
         """Predicts how a call would be routed. Has no side effect on calls."""

@@ -20,14 +20,19 @@ from llm_guard.admin.http.cooperative import CooperativePauses
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.monitor import rates
 from llm_guard.admin.monitor.rates import CallTally
+from llm_guard.admin.restrictions.deployments import Moment
+from llm_guard.admin.restrictions.evidence import OF_BREAKERS, by_label
+from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.models import (
     BreakerOverrideView,
+    DeploymentDetail,
     DeploymentView,
     LabelledBreaker,
     ModelView,
     Snapshot,
     Traffic,
 )
+from llm_guard.admin.schemas.restrictions import Restriction
 from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.access_log import Timestamps
@@ -70,6 +75,7 @@ class Overview(EndpointGroup):
         forced: OverrideLookup,
         max_lag_s: Callable[[], float],
         others: Others,
+        restrictions: Restrictions,
     ) -> None:
         self._running = running
         self._gateway = running.gateway
@@ -79,6 +85,7 @@ class Overview(EndpointGroup):
         self._forced = forced
         self._max_lag_s = max_lag_s
         self._others = others
+        self._restrictions = restrictions
         self._started_at = running.clock.now()
         self._timestamps = Timestamps()
         self.adopt(config)
@@ -92,7 +99,7 @@ class Overview(EndpointGroup):
             Endpoint("GET", "/admin/metrics", "Returns a snapshot of everything.", self._give_snapshot, gives=Snapshot),
             Endpoint(
                 "GET", "/admin/deployments", "Lists all deployments.", self._give_deployments,
-                gives=list[DeploymentView],
+                gives=list[DeploymentDetail],
             ),
             Endpoint("GET", "/admin/breakers", "Lists all breakers.", self._give_breakers, gives=list[LabelledBreaker]),
         ]  # fmt: skip
@@ -137,24 +144,25 @@ class Overview(EndpointGroup):
         group = self._health.groups().get(label)
         return None if group is None else self._view(label, group, self._health.verdict(label, group))
 
-    def breaker(self, label: str) -> LabelledBreaker | None:
-        """Returns the current view of one breaker."""
-        group = self._health.groups().get(label)
-        return None if group is None else self._labelled(label, group)
-
     async def _give_snapshot(self, _asked: AdminRequest) -> AdminResponse:
         snapshot = await self.snapshot()
         await self._running.clock.sleep(0)  # encoding a thousand deployments takes 2 ms
         return answer(snapshot)
 
-    async def _give_deployments(self, _asked: AdminRequest) -> AdminResponse:
+    async def _give_deployments(self, asked: AdminRequest) -> AdminResponse:
         groups, pauses = self._health.groups(), CooperativePauses(self._running.clock)
-        return answer(await self._deployment_views(groups, await self._health.judged(groups, pauses), pauses))
+        found = by_label(groups, await self._restrictions.all(shows_messages=asked.is_operators))
+        views = await self._deployment_views(groups, await self._health.judged(groups, pauses), pauses)
+        return answer(
+            [DeploymentDetail(**msgspec.structs.asdict(view), restrictions=found[view.deployment]) for view in views]
+        )
 
-    async def _give_breakers(self, _asked: AdminRequest) -> AdminResponse:
-        pauses, views = CooperativePauses(self._running.clock), []
-        for label, group in self._health.groups().items():
-            views.append(self._labelled(label, group))
+    async def _give_breakers(self, asked: AdminRequest) -> AdminResponse:
+        pauses, views, groups = CooperativePauses(self._running.clock), [], self._health.groups()
+        found = by_label(groups, await self._restrictions.all(shows_messages=asked.is_operators))
+        for label, group in groups.items():
+            breakers = [one for one in found[label] if one.kind in OF_BREAKERS]
+            views.append(self._labelled(label, group, breakers))
             await pauses.after(_LOOKS_OF_A_LABEL + len(group))
         return answer(views)
 
@@ -230,7 +238,7 @@ class Overview(EndpointGroup):
             deployment_aggregation.first_tokens(group, now),
             self._timestamps.of(last_success) if last_success else None,
             self._running.dials(upstream.link),
-            deployment_aggregation.breaker_view(group, self._forced(label), now),
+            deployment_aggregation.breaker_view(group, self._forced(label), self._moment()),
             worst(deployment.host.state for deployment in group),
             deployment_aggregation.gate_view(group, now),
             deployment_aggregation.budget_view(group, now),
@@ -245,9 +253,12 @@ class Overview(EndpointGroup):
             await pauses.after(_LOOKS_OF_A_PROBE)
         return views
 
-    def _labelled(self, label: str, group: Group) -> LabelledBreaker:
-        view = deployment_aggregation.breaker_view(group, self._forced(label), self._running.clock.now())
-        return LabelledBreaker(**msgspec.structs.asdict(view), deployment=label)
+    def _labelled(self, label: str, group: Group, restrictions: list[Restriction]) -> LabelledBreaker:
+        view = deployment_aggregation.breaker_view(group, self._forced(label), self._moment())
+        return LabelledBreaker(**msgspec.structs.asdict(view), deployment=label, restrictions=restrictions)
+
+    def _moment(self) -> Moment:
+        return Moment(self._running.clock.now(), self._running.clock.wall())
 
 
 def _traffic(lately: LastMinuteCounts, calls: int, success_rate: float | None, in_flight: int) -> Traffic:

@@ -62,13 +62,13 @@ def unknown(name: str, known: AbstractSet[str], kind: str) -> Refused:
 
 def left_alone(config: Config, closed: AbstractSet[str]) -> list[str]:
     """Returns the keys of `models`, and pass-through paths, that have no deployment left without these labels."""
-    models = [key for key in config.models if all(label in closed for label in _steps(config, key))]
+    models = [key for key in config.models if all(label in closed for label in serving(config, key))]
     through = [f"/upstreams/{name}" for name in config.upstreams if name in closed]
     return [*models, *through]
 
 
-def _steps(config: Config, key: str) -> Iterator[str]:
-    """Yields the labels of a model and of its fallbacks."""
+def serving(config: Config, key: str) -> Iterator[str]:
+    """Yields the labels of the deployments of a model and of its fallbacks. `key`: one of `models`."""
     waiting, seen = [key], set[str]()
     while waiting:
         key = waiting.pop()

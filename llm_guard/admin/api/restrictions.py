@@ -15,7 +15,8 @@ from llm_guard.admin.api.deployments import Breakers, DeploymentApi
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.admin.overrides.breaker_overrides import BreakerSelector
-from llm_guard.admin.restrictions.deployments import RESET, concerned_by, is_ramping
+from llm_guard.admin.restrictions.cooldowns import concerned_by
+from llm_guard.admin.restrictions.deployments import RESET, is_ramping
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.restrictions import Resettable, Restriction
 from llm_guard.clock import Clock
@@ -64,8 +65,8 @@ class RestrictionApi(EndpointGroup):
             Endpoint("POST", RESET, reset, self._reset, takes=ResetDeployment, gives=Changed[list[Restriction]]),
         ]
 
-    async def _list(self, _asked: AdminRequest) -> AdminResponse:
-        return answer(await self._restrictions.all())
+    async def _list(self, asked: AdminRequest) -> AdminResponse:
+        return answer(await self._restrictions.all(shows_messages=asked.is_operators))
 
     async def _reset(self, asked: AdminRequest) -> AdminResponse:
         body: ResetDeployment = asked.body

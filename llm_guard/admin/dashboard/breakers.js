@@ -108,5 +108,5 @@ function figures({ breaker, duration }) {
 }
 
 function reasons({ reasons: found, breaker }) {
-  return breaker.reason ? [...found, `override: ${breaker.reason}`] : found;
+  return breaker.is_forced && breaker.reason ? [...found, `override: ${breaker.reason}`] : found;
 }

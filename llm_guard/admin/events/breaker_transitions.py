@@ -49,7 +49,8 @@ def _news(history: BreakerHistory, told: int, whose: _Facts) -> Iterator[tuple[f
     if changes > len(latest):
         yield latest[0].at, whose | {"missing": changes - len(latest)}
     for transition in latest:
-        yield transition.at, whose | {"before": transition.before, "after": transition.after, "reason": transition.why}
+        facts = {"before": transition.before, "after": transition.after, "reason": transition.why}
+        yield transition.at, whose | facts | {"refused": transition.refused}
 
 
 def _whose(deployment: Deployment, breaker: Breaker) -> _Facts:

@@ -75,6 +75,11 @@ class AdminRequest:
     caller: Operator | None = None
     """None where the page is open and the request had no valid token."""
 
+    @property
+    def is_operators(self) -> bool:
+        """True if an operator sent it: only operators see the words of providers."""
+        return self.caller is not None and self.caller.role == "operator"
+
 
 @dataclass(frozen=True, slots=True)
 class AdminResponse:

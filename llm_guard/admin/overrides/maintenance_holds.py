@@ -29,7 +29,7 @@ class MaintenanceHolds:
         self._holds[label] = hold
         for deployment in self._gateway.deployments():
             if deployment.label == label:
-                deployment.hold = hold
+                deployment.hold, deployment.held = hold, 0
 
     def end(self, label: str) -> MaintenanceHold | None:
         """Ends a hold and returns it, None if there was none. Calls return gradually (slow start)."""

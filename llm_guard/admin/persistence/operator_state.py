@@ -11,7 +11,8 @@ from typing import Any, Literal
 import structlog
 from msgspec import Struct
 
-from llm_guard.admin.alerting.alerts import Alerts, SavedAlert
+from llm_guard.admin.alerting.alerts import Alerts
+from llm_guard.admin.alerting.raised_alert import SavedAlert
 from llm_guard.admin.api.degraded import DegradedApi, ModeOverride
 from llm_guard.admin.api.deployments import DeploymentApi
 from llm_guard.admin.api.limits import LimitApi

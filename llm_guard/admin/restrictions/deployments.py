@@ -1,26 +1,24 @@
-"""Restrictions that a deployment or an upstream sets by itself: breakers, paces, limits, cooldowns.
+"""Restrictions that a deployment or an upstream sets by itself: breakers, paces, limits.
 
-Describes each of them; `admin.restrictions.restrictions` selects the deployments.
+Describes each of them; `admin.restrictions.restrictions` selects the deployments, `admin.restrictions.cooldowns` has
+cooldowns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.admin.api.caller_names import for_callers, of_callers_keys, of_key
+from llm_guard.admin.api.caller_names import for_callers
 from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Resettable, Restriction, RestrictionKind
 from llm_guard.clock import iso
 from llm_guard.resilience.capacity.gate import GateSnapshot
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
-from llm_guard.resilience.circuit_breaker.cooldown import Cooldown, CooldownKey
 from llm_guard.resilience.throttling.adaptive_throttle import Phase
 from llm_guard.routing.deployment import Deployment
 
 RESET = "/admin/deployments/reset"
-
-_EVERY_MODEL = "Ends it for all models of the credential, on all its deployments."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +35,14 @@ class Moment:
 
 def of_breaker(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
     """Yields its open breaker, and open breakers of single callers."""
-    lift = _reset(
-        deployment, "breaker", "Closes its breaker and clears the failure statistics; calls return gradually."
-    )
+    lift = reset(deployment, "breaker", "Closes its breaker and clears the failure statistics; calls return gradually.")
     found: list[tuple[RestrictionKind, str, Breaker]] = [("breaker", "its breaker", deployment.breaker)]
     for caller, suspect in deployment.callers.suspects():
         who = caller or "unknown callers"
         found.append(("caller_breaker", f"its breaker for {who}, the only caller with failures,", suspect.breaker))
     for kind, whose, breaker in found:
         if (seen := breaker.snapshot(moment.now)).state in ("open", "half_open"):
-            yield _shut(seen, kind, whose, deployment, lift, moment)
+            yield _shut(seen, breaker.refused, kind, whose, deployment, lift, moment)
 
 
 def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
@@ -56,7 +52,15 @@ def of_host(deployment: Deployment, moment: Moment) -> Iterator[Restriction]:
         name = deployment.upstream.name
         effect = f"Closes the breaker of the host, for all deployments of {name}; calls return gradually."
         lift = Lift("POST", RESET, {"upstream": name, "kinds": ["host_breaker"]}, effect)
-        yield _shut(seen, "host_breaker", f"the breaker of the host of {name}", deployment, lift, moment)
+        yield _shut(
+            seen,
+            deployment.host.refused,
+            "host_breaker",
+            f"the breaker of the host of {name}",
+            deployment,
+            lift,
+            moment,
+        )
 
 
 def of_gates(
@@ -78,48 +82,8 @@ def of_gates(
     if full and all(is_ramping(deployment, gate.limit) for gate in full):
         yield _ramping(deployment, full, moment)
     elif full:
-        yield _full(deployment, full, moment.iso(full_since), is_limit_changed=is_limit_changed)
-
-
-def of_cooldowns(
-    cooldowns: Mapping[CooldownKey, Cooldown], deployments: Iterable[Deployment], moment: Moment
-) -> Iterator[Restriction]:
-    """Yields cooldowns of credentials and of models, one for each of an upstream's own keys, and one for all callers'
-    keys together."""
-    groups: dict[tuple[str, str | None, str | None], list[Cooldown]] = {}
-    concerned = concerned_by(cooldowns, deployments)
-    labels: dict[tuple[str, str | None], dict[str, Deployment]] = {}
-    for key, found in concerned.items():
-        upstream, model = found[0].upstream.name, None if key[0] == "credential" else key[-1]
-        groups.setdefault((upstream, model, _own_name(key, found[0])), []).append(cooldowns[key])
-        labels[upstream, model] = {deployment.label: deployment for deployment in found}
-    for (upstream, model, own), group in groups.items():
-        if model is None:
-            yield _cooling_credential(upstream, group, own, moment)
-        else:
-            for deployment in labels[upstream, model].values():
-                yield _cooling(deployment, group, own, moment)
-
-
-def concerned_by(keys: Iterable[CooldownKey], deployments: Iterable[Deployment]) -> dict[CooldownKey, list[Deployment]]:
-    """Returns each cooldown with the deployments that it may affect, without those of keys that a reload has replaced.
-
-    A key ends with upstream, base URL, digest of the credential and account, and with a model unless all are meant.
-    """
-    by_upstream: dict[tuple[str, str], list[Deployment]] = {}
-    by_model: dict[tuple[str, str, str], list[Deployment]] = {}
-    for deployment in deployments:
-        name, base_url = deployment.upstream.name, deployment.upstream.base_url
-        by_upstream.setdefault((name, base_url), []).append(deployment)
-        by_model.setdefault((name, base_url, deployment.model or ""), []).append(deployment)
-    found = {}
-    for key in keys:
-        upstream, base_url, key_digest, _ = key[-4:] if key[0] == "credential" else key[-5:-1]
-        place = (upstream, base_url)
-        group = by_upstream.get(place) if key[0] == "credential" else by_model.get((*place, key[-1]))
-        if group and group[0].upstream.may_use(key_digest):
-            found[key] = group
-    return found
+        refused = deployment.full.count(moment.now)
+        yield _full(deployment, full, moment.iso(full_since), refused, is_limit_changed=is_limit_changed)
 
 
 _WHY: dict[Phase, str] = {
@@ -135,15 +99,14 @@ def is_ramping(deployment: Deployment, limit: int | None) -> bool:
     return limit is not None and (own is None or (own != "adaptive" and limit < own))
 
 
-def _own_name(key: CooldownKey, deployment: Deployment) -> str | None:
-    """Returns the name of the upstream's own key in a cooldown's key, "" where there is only one; None for a caller's
-    key or account."""
-    whose = key[-4:] if key[0] == "credential" else key[-5:-1]
-    return deployment.upstream.own_credentials().get(("credential", *whose))
-
-
 def _shut(
-    seen: BreakerSnapshot, kind: RestrictionKind, whose: str, deployment: Deployment, lift: Lift, moment: Moment
+    seen: BreakerSnapshot,
+    refused: int,
+    kind: RestrictionKind,
+    whose: str,
+    deployment: Deployment,
+    lift: Lift,
+    moment: Moment,
 ) -> Restriction:
     opened = next((transition for transition in reversed(seen.latest) if transition.after == "open"), None)
     is_host = kind == "host_breaker"
@@ -151,7 +114,7 @@ def _shut(
     return Restriction(
         kind,
         None if is_host else deployment.label,
-        None if is_host else _model(deployment),
+        None if is_host else model_of(deployment),
         deployment.upstream.name,
         f"{whose} is {'open' if is_open else 'half-open'}: {opened.why if opened is not None else 'calls failed'}",
         moment.iso(seen.outage_at),
@@ -163,6 +126,8 @@ def _shut(
         False,
         lift,
         None,
+        rule=seen.why or "calls failed",
+        refused=refused,
     )
 
 
@@ -178,7 +143,7 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
     return Restriction(
         "pace",
         deployment.label,
-        _model(deployment),
+        model_of(deployment),
         deployment.upstream.name,
         f"limited to {slowest.rate:.3g} calls per second{_on_some(len(paced), of)}"
         f"{for_callers(slowest.limited_callers)}: {cause}{probing}",
@@ -187,8 +152,10 @@ def _paced(deployment: Deployment, paced: Sequence[GateSnapshot], of: int, momen
         "The limit rises while calls wait and are accepted, and ends when it delays no more calls.",
         _waiting(paced),
         False,
-        _reset(deployment, "pace", "Clears the learned rate and the provider's Retry-After."),
+        reset(deployment, "pace", "Clears the learned rate and the provider's Retry-After."),
         None,
+        rule=f"{cause}: {slowest.rate:.3g} calls per second",
+        refused=deployment.full.count(moment.now),
     )
 
 
@@ -197,7 +164,7 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
     return Restriction(
         "throttle",
         deployment.label,
-        _model(deployment),
+        model_of(deployment),
         deployment.upstream.name,
         f"limited to {slowest.rate:.3g} calls per second{_on_some(len(throttled), of)}: {_WHY[slowest.phase]}",
         moment.iso(min((gate.throttle.since for gate in throttled if gate.throttle.since is not None), default=None)),
@@ -205,8 +172,10 @@ def _throttled(deployment: Deployment, throttled: Sequence[GateSnapshot], of: in
         "The limit rises while calls wait and do not fail, and ends if a lower rate does not reduce failures.",
         _waiting(throttled),
         False,
-        _reset(deployment, "throttle", "Ends the limit, until failures cause another trial."),
+        reset(deployment, "throttle", "Ends the limit, until failures cause another trial."),
         None,
+        rule=f"{_WHY[slowest.phase]}: {slowest.rate:.3g} calls per second",
+        refused=deployment.full.count(moment.now),
     )
 
 
@@ -217,7 +186,7 @@ def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment:
     return Restriction(
         "provider_pause",
         deployment.label,
-        _model(deployment),
+        model_of(deployment),
         deployment.upstream.name,
         f"its provider sent a Retry-After{_on_some(len(held), of)}{for_callers(held[0].limited_callers)}{probing}",
         moment.iso(since),
@@ -225,8 +194,10 @@ def _held(deployment: Deployment, held: Sequence[GateSnapshot], of: int, moment:
         "Calls are sent again at that time.",
         _waiting(held),
         False,
-        _reset(deployment, "pace", "Clears the provider's Retry-After and the learned rate."),
+        reset(deployment, "pace", "Clears the provider's Retry-After and the learned rate."),
         None,
+        rule=f"a Retry-After with {until - moment.now:.0f} s left",
+        refused=deployment.full.count(moment.now),
     )
 
 
@@ -237,7 +208,7 @@ def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Momen
     return Restriction(
         "slow_start",
         deployment.label,
-        _model(deployment),
+        model_of(deployment),
         deployment.upstream.name,
         f"slow start after an outage: {full[0].limit} concurrent calls for now (breaker.slow_start)",
         moment.iso(since),
@@ -245,13 +216,15 @@ def _ramping(deployment: Deployment, full: Sequence[GateSnapshot], moment: Momen
         f"Each success admits one more; the limit ends after {longest_s:g} s.",
         _waiting(full),
         False,
-        _reset(deployment, "slow_start", "Ends the slow start: all calls are admitted."),
+        reset(deployment, "slow_start", "Ends the slow start: all calls are admitted."),
         None,
+        rule=f"breaker.slow_start: {longest_s:g} s",
+        refused=deployment.full.count(moment.now),
     )
 
 
 def _full(
-    deployment: Deployment, full: Sequence[GateSnapshot], since: str | None, *, is_limit_changed: bool
+    deployment: Deployment, full: Sequence[GateSnapshot], since: str | None, refused: int, *, is_limit_changed: bool
 ) -> Restriction:
     in_flight, limit = sum(gate.in_flight for gate in full), sum(gate.limit or 0 for gate in full)
     settings = deployment.gates.settings
@@ -264,7 +237,7 @@ def _full(
     return Restriction(
         "concurrency",
         deployment.label,
-        _model(deployment),
+        model_of(deployment),
         deployment.upstream.name,
         f"{in_flight} of {limit} concurrent calls in flight, {_waiting(full)} waiting (at most {settings.max_queue})",
         since,
@@ -274,54 +247,13 @@ def _full(
         False,
         lift,
         None,
+        rule=f"at most {limit} concurrent calls",
+        refused=refused,
     )
 
 
-def _cooling(deployment: Deployment, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
-    last = max(cooldowns, key=lambda cooldown: cooldown.until)
-    return Restriction(
-        "cooldown",
-        deployment.label,
-        _model(deployment),
-        deployment.upstream.name,
-        f"{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
-        moment.iso(min(cooldown.since for cooldown in cooldowns)),
-        moment.iso(last.until),
-        "Calls are sent again at that time.",
-        0,
-        own is None,
-        _reset(deployment, "cooldown", "Ends the cooldown: the next call is sent."),
-        None,
-    )
-
-
-def _cooling_credential(upstream: str, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:
-    last = max(cooldowns, key=lambda cooldown: cooldown.until)
-    whose = f"the credential of {upstream} is in cooldown: " if own is not None else ""
-    return Restriction(
-        "credential_cooldown",
-        None,
-        None,
-        upstream,
-        f"{whose}{of_key(own)}{_provider_said(last)}{of_callers_keys(len(cooldowns), own)}",
-        moment.iso(min(cooldown.since for cooldown in cooldowns)),
-        moment.iso(last.until),
-        "Calls are sent again at that time.",
-        0,
-        own is None,
-        Lift("POST", RESET, {"upstream": upstream, "kinds": ["credential_cooldown"]}, _EVERY_MODEL),
-        None,
-    )
-
-
-def _provider_said(cooldown: Cooldown) -> str:
-    failure = cooldown.failure
-    wait = "" if failure.retry_after_s is None else f", with a Retry-After of {failure.retry_after_s:.0f} s"
-    kind = failure.kind.category.replace("_", " ")
-    return f"its provider responded {kind}{wait}{for_callers(cooldown.callers)}: {failure.detail}"
-
-
-def _model(deployment: Deployment) -> str | None:
+def model_of(deployment: Deployment) -> str | None:
+    """Returns the name under the deployment's pattern; None: it has none."""
     return deployment.breaker_of().get("model")
 
 
@@ -333,5 +265,6 @@ def _on_some(count: int, of: int) -> str:
     return "" if count == of == 1 else f" on {count} of {of} accounts"
 
 
-def _reset(deployment: Deployment, kind: Resettable, effect: str) -> Lift:
+def reset(deployment: Deployment, kind: Resettable, effect: str) -> Lift:
+    """Returns the request that ends one kind of restriction of a deployment."""
     return Lift("POST", RESET, {**deployment.breaker_of(), "kinds": [kind]}, effect)

@@ -19,8 +19,8 @@ from llm_guard.routing.deployment import Deployment, MaintenanceHold
 _RELOAD = "/admin/config/reload"
 
 
-def of_force(force: BreakerOverride, moment: Moment) -> Restriction:
-    """Describes breakers that an operator has forced open."""
+def of_force(force: BreakerOverride, refused: int, moment: Moment) -> Restriction:
+    """Describes breakers that an operator has forced open. `refused`: calls that they have refused since."""
     aim = force.aim
     body: LiftBody = {"upstream": aim.upstream} if aim.upstream is not None else {"deployment": aim.deployment}
     if aim.model is not None:
@@ -38,6 +38,8 @@ def of_force(force: BreakerOverride, moment: Moment) -> Restriction:
         False,
         Lift("POST", "/admin/breakers/reset", body, "Removes the override; the breaker starts closed."),
         None,
+        rule=f"forced open by {force.who}",
+        refused=refused,
     )
 
 
@@ -62,11 +64,13 @@ def of_config_force(deployment: Deployment) -> Restriction:
         False,
         lift,
         None,
+        rule="breaker.state: forced_open",
+        refused=deployment.breaker.refused,
     )
 
 
-def of_hold(label: str, hold: MaintenanceHold, moment: Moment) -> Restriction:
-    """Describes a deployment that an operator has drained or cordoned."""
+def of_hold(label: str, hold: MaintenanceHold, refused: int, moment: Moment) -> Restriction:
+    """Describes a deployment that an operator has drained or cordoned. `refused`: calls not sent to it since."""
     return Restriction(
         "hold",
         label,
@@ -82,6 +86,8 @@ def of_hold(label: str, hold: MaintenanceHold, moment: Moment) -> Restriction:
             "POST", "/admin/deployments/uncordon", {"deployment": label}, "The deployment gets calls again, gradually."
         ),
         None,
+        rule=f"{hold.kind} by {hold.who}",
+        refused=refused,
     )
 
 
@@ -113,6 +119,8 @@ def of_client_limit(client: str, left: LimitLeft, refusing: Refusing, moment: Mo
         True,
         Lift("POST", "/admin/clients/reset", {"client": client}, "Resets the usage of the key, for all its limits."),
         None,
+        rule=f"{left.limit}: {left.allowed:g}",
+        refused=refusing.refused,
     )
 
 
@@ -133,6 +141,8 @@ def of_deadline(model: str, calls: int, timed_out: int, since: float, moment: Mo
         False,
         Lift("POST", _RELOAD, {}, effect),
         None,
+        rule=f"{timed_out} of {calls} calls within a minute",
+        refused=timed_out,
     )
 
 
@@ -152,10 +162,11 @@ def of_deferred_queue(waiting: int, most: int, since: float | None, moment: Mome
         False,
         Lift("POST", _RELOAD, {}, effect),
         None,
+        rule=f"store.deferred.max_pending: {most}",
     )
 
 
-def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
+def of_spool(used: int, most: int, refused: int, since: float, moment: Moment) -> Restriction:
     """Describes large bodies that found no room on the disk within the last minute."""
     effect = "Reloads the config. Set a larger server.max_spool in the file first."
     return Restriction(
@@ -172,10 +183,12 @@ def of_spool(used: int, most: int, since: float, moment: Moment) -> Restriction:
         False,
         Lift("POST", _RELOAD, {}, effect),
         None,
+        rule=f"server.max_spool: {most} bytes",
+        refused=refused,
     )
 
 
-def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> Restriction:
+def of_connections(most: int, refused: int, is_shared: bool, since: float, moment: Moment) -> Restriction:
     """Describes new connections refused within the last minute, because all that may be open had a call.
 
     `is_shared`: operators use the same address, and may be refused as well.
@@ -196,10 +209,12 @@ def of_connections(most: int, is_shared: bool, since: float, moment: Moment) -> 
         False,
         Lift("POST", _RELOAD, {}, effect),
         None,
+        rule=f"server.max_connections: {most}",
+        refused=refused,
     )
 
 
-def of_tls_handshakes(since: float, moment: Moment) -> Restriction:
+def of_tls_handshakes(refused: int, since: float, moment: Moment) -> Restriction:
     """Describes new connections with a failed TLS handshake within the last minute."""
     return Restriction(
         "tls_handshakes",
@@ -216,6 +231,8 @@ def of_tls_handshakes(since: float, moment: Moment) -> Restriction:
         False,
         Lift("POST", _RELOAD, {}, "Reloads the config and the certificates. Correct these first."),
         None,
+        rule="server.tls",
+        refused=refused,
     )
 
 
@@ -234,6 +251,7 @@ def of_drain(since: float | None, moment: Moment) -> Restriction:
         False,
         None,
         "a shutdown cannot be undone: start another gateway",
+        rule="shutdown of the gateway",
     )
 
 
@@ -258,6 +276,7 @@ def _mode(mode: ModeView, model: str | None) -> Restriction:
         False,
         lift,
         None,
+        rule=mode.reason or "degraded.enter_failure_rate",
     )
 
 

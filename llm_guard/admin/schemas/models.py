@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from llm_guard.admin.api.clients import ClientView
+from llm_guard.admin.schemas.restrictions import Restriction
 from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
@@ -21,6 +22,7 @@ __all__ = [
     "BreakerView",
     "BudgetView",
     "Counted",
+    "DeploymentDetail",
     "DeploymentView",
     "GateView",
     "HealthState",
@@ -102,13 +104,13 @@ class BreakerView(Struct, frozen=True):
     is_forced: bool
     """Forced by an operator, or by the config's `state`."""
     reason: str | None
-    """Reason that the operator gave; null: no operator forced it."""
+    """Reason that the operator gave, or the rule that opened it with its figures; null: it is closed."""
     since: str | None
-    """When an operator forced it."""
+    """When an operator forced it, or failures opened it."""
     until: str | None
-    """When the override ends by itself; null: when it is reset."""
+    """When the override ends by itself; null: when it is reset, or there is none."""
     operator: str | None
-    """Name of the operator, as claimed."""
+    """Name of the operator, as claimed; null: no operator forced it."""
     failure_share: float
     """Share of the calls within its window that failed (`breaker.window`)."""
     calls: int
@@ -124,6 +126,8 @@ class LabelledBreaker(BreakerView, frozen=True):
 
     deployment: str
     """Label of the deployment."""
+    restrictions: list[Restriction]
+    """Its open breakers: cause, last errors, and the request that closes each."""
 
 
 class GateView(Struct, frozen=True):
@@ -196,6 +200,13 @@ class DeploymentView(Struct, frozen=True):
     last_ok: str | None
     """When a probe of its upstream, or of the deployment, last succeeded; null where there are no probes, or none has
     yet."""
+
+
+class DeploymentDetail(DeploymentView, frozen=True):
+    """One entry of `GET /admin/deployments`."""
+
+    restrictions: list[Restriction]
+    """The states that refuse or delay its calls now, also those that it shares with others of its upstream."""
 
 
 class HoldView(Struct, frozen=True):

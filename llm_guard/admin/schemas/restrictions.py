@@ -6,13 +6,15 @@ from typing import Literal
 
 from msgspec import Struct
 
+from llm_guard.outcome import Category
+
 Resettable = Literal["breaker", "host_breaker", "cooldown", "credential_cooldown", "pace", "throttle", "slow_start"]
 """Restrictions that the gateway sets by itself, and that POST /admin/deployments/reset lifts."""
 
 RestrictionKind = Literal[
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "pace", "provider_pause",
     "throttle", "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
-    "client_limit", "spool", "connections", "caller_breaker", "tls_handshakes",
+    "client_limit", "spool", "connections", "caller_breaker", "tls_handshakes", "probe_down", "engine_down",
 ]  # fmt: skip
 
 
@@ -30,6 +32,27 @@ class Lift(Struct, frozen=True):
     """Effect of the request, also beyond this restriction."""
 
 
+class ProviderErrorView(Struct, frozen=True):
+    """One failed attempt on a deployment."""
+
+    at: str
+    """When it failed."""
+    call: str
+    """Id of the call, for `GET /admin/calls/{id}`."""
+    kind: str
+    """Kind of the failure, as in metrics."""
+    category: Category
+    """Category of the kind."""
+    status: int | None
+    """HTTP status; null: there was no response."""
+    code: str | None
+    """The provider's machine-readable code or type; null: it sent none."""
+    request_id: str | None
+    """The provider's id of the request; null: it sent none."""
+    message: str | None
+    """First words of the provider's message, which may quote the request: null for viewers, and if there is none."""
+
+
 class Restriction(Struct, frozen=True):
     """One entry of `GET /admin/restrictions`."""
 
@@ -39,7 +62,8 @@ class Restriction(Struct, frozen=True):
     model of a credential; hold: drained or cordoned by an operator; drain: shutdown of the gateway; client_limit: calls
     of the client key that `cause` names; spool: large bodies that the disk has no room for; connections: new
     connections, because all that are allowed have a call; caller_breaker: calls of one caller, because only that
-    caller's fail; tls_handshakes: connections with a failed TLS handshake."""
+    caller's fail; tls_handshakes: connections with a failed TLS handshake; probe_down and engine_down: none, but the
+    deployments are tried last."""
     deployment: str | None
     """Label of the deployment; null: the restriction is not of one deployment."""
     model: str | None
@@ -61,3 +85,13 @@ class Restriction(Struct, frozen=True):
     lift: Lift | None
     """null: no request lifts it, see `no_lift_reason`."""
     no_lift_reason: str | None
+    rule: str = ""
+    """The condition that set it, with its figures, e.g. `5 failures in a row`."""
+    refused: int = 0
+    """Calls that were not sent because of it, since it began."""
+    models: list[str] = []
+    """Keys of `models` with a deployment that it concerns."""
+    errors: list[ProviderErrorView] = []
+    """The provider's last errors behind it, at most three, the newest first."""
+    remedy: str = ""
+    """The action for an operator, in a sentence."""

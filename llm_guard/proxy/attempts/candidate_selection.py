@@ -254,10 +254,16 @@ class CandidateSelector:
 
     def _reject(self, candidate: Candidate, why: Unavailable | AtCapacity) -> None:
         self.rejected.append(why)
-        self._drop(candidate, why.why)
+        deployment = self.target(candidate).deployment
+        is_full = isinstance(why, AtCapacity)
+        is_held = isinstance(why, Unavailable) and why.is_held
+        if is_full:
+            deployment.full.note(self._clock.now())
+        deployment.held += is_held
+        self._drop(candidate, why.why, () if is_held else deployment.failed_calls())
 
-    def _drop(self, candidate: Candidate, why: str) -> None:
-        self.call.skipped.append(Skipped(self.target(candidate).deployment.label, why))
+    def _drop(self, candidate: Candidate, why: str, failed_calls: tuple[str, ...] = ()) -> None:
+        self.call.skipped.append(Skipped(self.target(candidate).deployment.label, why, failed_calls))
         self.candidates.drop(candidate)
 
 

@@ -13,6 +13,7 @@ from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt, Delivered
 from llm_guard.resilience.capacity.concurrency_limit import Ending
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
+from llm_guard.resilience.causes.provider_errors import ErrorLog, provider_error
 from llm_guard.resilience.circuit_breaker.history import Transition
 from llm_guard.routing.lease import Lease
 
@@ -62,6 +63,8 @@ def settle(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None
     now = attempt.ended_at = clock.now()
     if signal is _HEALTHY:
         deployment.last_success_wall = clock.wall()
+    elif not lease.has_noted_error:
+        _note_error(attempt, lease, now)
     took_s = (now if attempt.answered_at is None else attempt.answered_at) - attempt.timed_from
     _settle_breaker(attempt, lease, signal, now, took_s)
     if attempt.target.model is not None:
@@ -92,11 +95,14 @@ def settle_begun(attempt: Attempt, lease: Lease, clock: Clock) -> None:
 def settle_host(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None:
     """Releases the permit of the host's breaker with the attempt's outcome."""
     deployment = attempt.target.deployment
-    if signal is _UNHEALTHY and _is_ignored(attempt):
-        signal = _NO_EVIDENCE
+    if signal is _UNHEALTHY:
+        _note_error(attempt, lease, clock.now())
+        if _is_ignored(attempt):
+            signal = _NO_EVIDENCE
     transition = deployment.host.settle(lease.host, signal, clock.now())
     if transition is not None:
-        _log_transition(transition, attempt, upstream=deployment.upstream.name)
+        errors = deployment.upstream_errors
+        _log_transition(transition, errors, attempt, upstream=deployment.upstream.name)
 
 
 def _settle_breaker(attempt: Attempt, lease: Lease, signal: Signal, now: float, took_s: float | None) -> None:
@@ -113,11 +119,12 @@ def _settle_breaker(attempt: Attempt, lease: Lease, signal: Signal, now: float, 
     if transition is None:
         return
     if lease.suspect is not None:
-        _log_transition(transition, attempt, **deployment.breaker_of(), caller=lease.caller)
+        whose = {**deployment.breaker_of(), "caller": lease.caller}
+        _log_transition(transition, deployment.errors, attempt, **whose)
         return
     if (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
-    _log_transition(transition, attempt, **deployment.breaker_of())
+    _log_transition(transition, deployment.errors, attempt, **deployment.breaker_of())
 
 
 def _note_caller(attempt: Attempt, lease: Lease, signal: Signal, now: float) -> None:
@@ -186,6 +193,28 @@ def _note_rate_limit(attempt: Attempt, lease: Lease, clock: Clock) -> None:
         lease.gate.note_retry_after(until, now, lease.slot.source)
 
 
-def _log_transition(transition: Transition, attempt: Attempt, **whose: str) -> None:
-    said = {"before": transition.before, "after": transition.after, "reason": transition.why}
-    _log.warning("breaker", **whose, **said, request_id=attempt.call_id)
+def _note_error(attempt: Attempt, lease: Lease, now: float) -> None:
+    """Keeps the attempt's failure as evidence, before it may open a breaker."""
+    lease.has_noted_error = True
+    if attempt.failure is not None:
+        error = provider_error(attempt.failure, attempt.status, attempt.call_id, now)
+        if error is not None:
+            attempt.target.deployment.note_error(error)
+
+
+def _log_transition(
+    transition: Transition, errors: ErrorLog, attempt: Attempt, **whose: str
+) -> None:  # fmt: skip
+    """Logs a change of state, with the errors that opened the breaker. The provider's words are left out."""
+    said: dict[str, object] = {"before": transition.before, "after": transition.after, "reason": transition.why}
+    if transition.after == "open":
+        said["errors"] = [
+            {
+                "status": error.status,
+                "kind": error.kind.label,
+                "code": error.code,
+                "provider_request_id": error.request_id,
+            }
+            for error in errors.latest()
+        ]
+    _log.warning("breaker", **whose, **said, refused=transition.refused, request_id=attempt.call_id)

@@ -41,6 +41,8 @@ class SkippedLine(Struct):
 
     deployment: str
     reason: str
+    failed_calls: list[str] | UnsetType = UNSET
+    """Ids of the last calls whose failures are the cause, the newest first."""
 
 
 class CallLine(Struct):
@@ -98,7 +100,9 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
     if call.first_token_at is not None:
         line.ttft_s = _rounded(call.first_token_at - call.started_at)
     if call.skipped:
-        line.skipped = [SkippedLine(skipped.deployment, skipped.why) for skipped in call.skipped]
+        line.skipped = [
+            SkippedLine(skipped.deployment, skipped.why, [*skipped.failed_calls] or UNSET) for skipped in call.skipped
+        ]
     if call.client_key is not None:
         line.client = call.client_key
         line.tokens = tokens or UNSET

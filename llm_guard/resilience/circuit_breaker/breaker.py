@@ -123,17 +123,20 @@ class Breaker:
         """The state after the last call: after the open period it stays `open` until the next call."""
         return self._state
 
+    @property
+    def refused(self) -> int:
+        """Calls refused since it last left closed, or was forced open."""
+        return self._opening.refused
+
     def try_acquire(self, now: float) -> Permit | None:
         """Returns a permit, which must be settled, or None if no call may be sent now."""
         if self._state in _PASSING:
             self._sent += 1
             return Permit(self._generation, False, now, self._sent)
-        if self._state == "forced_open":
+        if self._state == "forced_open" or (self._state == "open" and now < self._opening.probe_at()):
+            self._opening.refused += 1
             return None
         if self._state == "open":
-            if now < self._opening.probe_at():
-                self._opening.refused += 1
-                return None
             self._change("half_open", now, "the open duration has elapsed")
         self._leases = {permit: ends_at for permit, ends_at in self._leases.items() if ends_at > now}
         if len(self._leases) >= self._settings.half_open_calls:
@@ -143,9 +146,7 @@ class Breaker:
         self._leases[permit] = now + self._opening.lease_s(now)
         return permit
 
-    def settle(
-        self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None
-    ) -> Transition | None:  # fmt: skip
+    def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
         """Returns the permit and counts the outcome; a second time for the same permit does nothing. `duration_s` is
         how long the call took, for the slow-call rate; None: unknown, and then not slow."""
         if permit.is_settled:
@@ -320,7 +321,7 @@ class Breaker:
         return self._state if self._state in _AUTOMATIC else "closed"
 
     def _change(self, after: BreakerState, now: float, why: str, *, is_brownout: bool = False) -> Transition:
-        before, chosen = self._state, self._settings
+        before, chosen, refused = self._state, self._settings, self._opening.refused
         self._enter(after)
         if after == "open":
             self._opening.begin(
@@ -329,7 +330,7 @@ class Breaker:
             )  # fmt: skip
         if before == "closed" or after not in _AUTOMATIC:
             self._why = why
-        transition = Transition(before, after, now, why)
+        transition = Transition(before, after, now, why, refused)
         self.history.note(transition)
         return transition
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from llm_guard.outcome import Failure
@@ -59,6 +59,10 @@ class Cooldown:
     since: float = 0.0
     callers: frozenset[str] | None = None
     """Callers that it stops; None: all callers."""
+    began_at: float = field(default=0.0, compare=False)
+    """When the first of the cooldowns began that followed each other without a success."""
+    stopped: int = field(default=0, compare=False)
+    """Calls stopped since then."""
 
     def stops(self, caller: str) -> bool:
         return self.callers is None or caller in self.callers
@@ -78,6 +82,8 @@ class _Entry:
     active: Cooldown | None = None
     probed_at: float = -inf
     """When a call was last let through although the cooldown was not over."""
+    stopped: int = 0
+    """Calls stopped by `active`, and by those that it prolongs."""
 
 
 class Cooldowns:
@@ -120,7 +126,8 @@ class Cooldowns:
         """Notes that a call with these keys was stopped: a key in use is kept, however many others come."""
         for key in keys:
             if key in self._entries:
-                self._entry(key)
+                entry = self._entry(key)
+                entry.stopped += entry.active is not None
 
     def note_refusal(self, credential: CooldownKey, model: str, failure: Failure, now: float, caller: str = "") -> None:
         """Notes that the provider refused a credential (`Scope.CREDENTIAL`) in a caller's call for `model`."""
@@ -197,8 +204,8 @@ class Cooldowns:
         """Returns the cooldowns that stop calls now."""
         if now >= self.quiet_from:
             return {}
-        stops = ((key, self._current(entry, now)) for key, entry in self._entries.items())
-        return {key: stop for key, stop in stops if stop is not None}
+        stops = ((key, entry, self._current(entry, now)) for key, entry in self._entries.items())
+        return {key: replace(stop, stopped=entry.stopped) for key, entry, stop in stops if stop is not None}
 
     # The end of a cooldown
 
@@ -266,7 +273,10 @@ class Cooldowns:
         callers = _joined(cooldown, refused, now)
         # A shorter cooldown must not cut a longer one short (litellm issue 40130).
         if cooldown is None or until > cooldown.until:
-            entry.active = Cooldown(until, _for_others(failure), now, callers)
+            is_prolonged = cooldown is not None and now < cooldown.until + _FORGOTTEN_S
+            began_at = cooldown.began_at if cooldown is not None and is_prolonged else now
+            entry.stopped *= is_prolonged
+            entry.active = Cooldown(until, _for_others(failure), now, callers, began_at)
             entry.probed_at = -inf
             self.quiet_from = max(self.quiet_from, until + _FORGOTTEN_S)
         elif callers != cooldown.callers:

@@ -24,6 +24,8 @@ class Transition:
     at: float
     why: str
     """A phrase for the log line."""
+    refused: int = 0
+    """Calls refused until then, since it last left closed or was forced open."""
 
 
 class BreakerHistory:

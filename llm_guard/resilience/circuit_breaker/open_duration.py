@@ -47,7 +47,7 @@ class OpenDuration:
         self.began_at = 0.0
         self.length_s = 0.0
         self.refused = 0
-        """Calls refused since the outage began; the breaker counts them."""
+        """Calls refused since the outage began, or the breaker was forced open; the breaker counts them."""
         self._phase = phase
         self._count = 0
 
@@ -64,7 +64,6 @@ class OpenDuration:
         at_least_s = _EARLY_S
         if self.outage_at is None:
             self.outage_at = now
-            self.refused = 0
             self.is_brownout = is_brownout
             at_least_s = _FIRST_S
         if has_early_probes:
@@ -81,6 +80,7 @@ class OpenDuration:
         """Ends the outage."""
         self.outage_at = None
         self.is_brownout = False
+        self.refused = 0
 
     def probe_at(self) -> float:
         """Returns the instant from which a probe may pass."""

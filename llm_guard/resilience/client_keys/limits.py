@@ -76,6 +76,8 @@ class Refusing:
     """Time of the first of these refusals."""
     until: float
     """When the latest refused call would be let in; inf: never."""
+    refused: int = 1
+    """These refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +191,9 @@ class ClientLimits:
     def _note_refused(self, exceeded: list[Exceeded], now: float) -> None:
         before = {refusing.limit: refusing for refusing in self.refusing(now)}
         for excess in exceeded:
-            since = before[excess.limit].since if excess.limit in before else now
-            self._refusing[excess.limit] = Refusing(excess.limit, since, now + _wait_s(excess))
+            last = before.get(excess.limit)
+            since, refused = (now, 0) if last is None else (last.since, last.refused)
+            self._refusing[excess.limit] = Refusing(excess.limit, since, now + _wait_s(excess), refused + 1)
 
     def _exceeded(self, tokens: int, now: float, wall: float) -> list[Exceeded]:
         settings, found = self.settings, list[Exceeded]()

@@ -49,6 +49,7 @@ class _Watched:
     """Callers of `probe_and_wait` that need a probe that has not started yet."""
     last: ProbeOutcome | None = None
     last_ok_wall: float | None = None
+    down_since_wall: float | None = None
     looked_wall: float | None = None
     took_s: float | None = None
     successes: float = 0.0
@@ -259,6 +260,10 @@ class Prober:
         is_news = history.note(
             result, subject.settings.max_failures, have_calls_succeeded=successes != watched.successes
         )  # fmt: skip
+        if history.snapshot(self._clock.now()).state != "down":
+            watched.down_since_wall = None
+        elif watched.down_since_wall is None:
+            watched.down_since_wall = self._clock.wall()
         view = self._view(watched)
         if view.state != before.state:
             self._tell_calls()
@@ -323,6 +328,7 @@ class Prober:
             subject.kind,
             watched.last,
             subject.label,
+            watched.down_since_wall,
         )
 
 

@@ -128,6 +128,8 @@ class ProbeView:
     """Result of the last probe; None: none yet. Both `ok` and `answered` mean that the upstream is reachable."""
     deployment: str | None = None
     """Label of the probed deployment; None: the upstream as a whole."""
+    down_since_wall: float | None = None
+    """When it went down; None: it is not down."""
 
 
 ProbeListener = Callable[[ProbeView], None]

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llm_guard.config import WebhookConfig
 from llm_guard.resilience.alerts.rules import RULES
-from llm_guard.webhooks.payloads import Notice, body, plain, url
+from llm_guard.webhooks.payloads import Notice, NoticeAlert, body, plain, url
 
 WALL = 1_800_000_000.0
 HOSTILE = "<!channel> <https://evil.example|click> &amp; *bold*\r\n\u2028next\x1b[31m\u202e line"
@@ -33,19 +34,19 @@ def sent(form: str, *notices: Notice) -> Any:
 
 def test_generic_payload_has_all_fields_and_its_send_time() -> None:
     assert sent("generic", notice(), notice("resolved", id="2")) == {
-        "version": 1,
+        "version": 2,
         "source": "host-1",
         "sent_at": "2027-01-15T08:00:00.000Z",
         "alerts": [
             {
                 "id": "1800000000-1", "state": "firing", "alert": "success_rate", "severity": "critical",
                 "subject": "gpt_4_turbo", "summary": "gpt_4_turbo: 80 % succeeded", "value": 0.8, "threshold": 0.95,
-                "since": "2027-01-15T07:59:00.000Z", "at": "2027-01-15T08:00:00.000Z",
+                "since": "2027-01-15T07:59:00.000Z", "at": "2027-01-15T08:00:00.000Z", "cause": "", "others": [],
             },
             {
                 "id": "2", "state": "resolved", "alert": "success_rate", "severity": "critical",
                 "subject": "gpt_4_turbo", "summary": "gpt_4_turbo: 80 % succeeded", "value": 0.8, "threshold": 0.95,
-                "since": "2027-01-15T07:59:00.000Z", "at": "2027-01-15T08:00:00.000Z",
+                "since": "2027-01-15T07:59:00.000Z", "at": "2027-01-15T08:00:00.000Z", "cause": "", "others": [],
             },
         ],
     }  # fmt: skip
@@ -57,6 +58,40 @@ def test_slack_has_a_line_for_each_alert_and_no_markup() -> None:
     assert first == "🔴 critical success_rate firing: gpt_4_turbo: 80 % succeeded [llm_guard on host-1]"
     assert second == "✅ info success_rate resolved: gpt_4_turbo: 80 % succeeded"
     assert message["mrkdwn"] is False
+
+
+OTHERS = tuple(
+    NoticeAlert("breaker_open", "info", f"one/m-{number}", "its breaker is open", 1.0, 1.0, WALL - 50)
+    for number in range(7)
+)
+
+
+def test_others_of_one_cause_are_listed_in_each_format() -> None:
+    grouped = notice(cause="outage:one", others=OTHERS)
+    (alert,) = sent("generic", grouped)["alerts"]
+    assert alert["cause"] == "outage:one"
+    assert alert["others"][0] == {
+        "alert": "breaker_open", "severity": "info", "subject": "one/m-0", "summary": "its breaker is open",
+        "value": 1.0, "threshold": 1.0, "since": "2027-01-15T07:59:10.000Z", "resolved_at": None,
+    }  # fmt: skip
+    assert len(alert["others"]) == 7
+    text = sent("slack", grouped)["text"]
+    assert "(one cause, outage:one, also: breaker_open one/m-0, " in text
+    assert "one/m-4, and 2 more)" in text
+    trigger = sent("pagerduty", grouped)
+    assert trigger["dedup_key"] == "llm_guard/host-1/outage:one"
+    assert len(trigger["payload"]["custom_details"]["others"]) == 7
+
+
+def test_alertmanager_gets_each_alert_with_the_common_cause_but_none_below_its_severity() -> None:
+    ended = replace(OTHERS[0], resolved_at=WALL - 5)
+    lead, other = sent("alertmanager", notice(cause="outage:one", others=(ended,)))
+    assert lead["labels"]["cause"] == other["labels"]["cause"] == "outage:one"
+    assert (other["labels"]["alertname"], other["labels"]["deployment"]) == ("llm_guard_breaker_open", "one/m-0")
+    assert (lead["endsAt"], other["endsAt"]) == ("2027-01-15T08:04:00.000Z", "2027-01-15T07:59:55.000Z")
+    severe = config("alertmanager", min_severity="warning")
+    (only,) = json.loads(body(severe, [notice(others=OTHERS)], "host-1", WALL))
+    assert only["labels"]["alertname"] == "llm_guard_success_rate"
 
 
 def test_name_that_is_markup_is_only_text_for_slack() -> None:
@@ -90,7 +125,7 @@ def test_pagerduty_triggers_and_resolves_under_one_key() -> None:
             "component": "gpt_4_turbo",
             "group": "llm_guard",
             "class": "success_rate",
-            "custom_details": {"value": 0.8, "threshold": 0.95, "id": "1800000000-1"},
+            "custom_details": {"value": 0.8, "threshold": 0.95, "id": "1800000000-1", "cause": "", "others": []},
         },
     }
     assert resolve == {

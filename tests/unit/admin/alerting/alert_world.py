@@ -8,6 +8,7 @@ from typing import Any
 from llm_guard.admin.alerting.alerts import Alerts
 from llm_guard.admin.alerting.signals import AlertSignals
 from llm_guard.admin.events.event_log import EventLog
+from llm_guard.admin.incidents.alert_causes import AlertCauses
 from llm_guard.config import Config, parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -22,7 +23,7 @@ def config_of(**ops: Any) -> Config:
     """Returns a config with three models, one with two deployments and one a pattern. Upstream `one` has a key, `two`
     passes on the callers' keys."""
     config = {
-        "ops": ops,
+        "ops": {**ops, "alerts": {"group_wait": "0s", **ops.get("alerts", {})}},
         "upstreams": {
             "one": {"dialect": "openai", "base_url": "http://127.0.0.1:1/v1", "api_key": "sk-one"},
             "two": {"dialect": "openai", "base_url": "http://127.0.0.1:2/v1"},
@@ -76,7 +77,8 @@ class World:
         self.signals = AlertSignals(
             rules, self.gateway, self.counters, self.journal, lag, reload, lambda: self.file_problems
         )
-        self.alerts = Alerts(rules, self.signals, self.told, self.journal, self.clock)
+        causes = AlertCauses(self.config, self.gateway, self.clock)
+        self.alerts = Alerts(rules, self.signals, causes, self.told, self.journal, self.clock)
         self.look()
 
     def problems(self) -> dict[str, str | None]:

@@ -64,6 +64,7 @@ def test_journal_log_and_count_have_each_change_once() -> None:
     assert events[0] == {
         "state": "firing", "alert": "success_rate", "severity": "critical", "subject": "gpt", "value": 0.0,
         "threshold": 0.95, "summary": "gpt: 0 % of the last 100 calls succeeded (threshold 95 %)",
+        "cause": "model:gpt",
     }  # fmt: skip
     assert [(line["event"], line["log_level"], line["state"]) for line in lines] == [
         ("alert", "warning", "firing"),

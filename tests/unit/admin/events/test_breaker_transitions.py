@@ -49,7 +49,13 @@ def test_change_is_published_once() -> None:
     assert scene.look() == []
     fail(deployment.breaker, 1000.0)
     (told,) = scene.look()
-    assert told == {"deployment": "a/x", "before": "closed", "after": "open", "reason": "1 failures in a row"}
+    assert told == {
+        "deployment": "a/x",
+        "before": "closed",
+        "after": "open",
+        "reason": "1 failures in a row",
+        "refused": 0,
+    }
     assert scene.look() == []
 
 
@@ -69,7 +75,13 @@ def test_change_of_an_upstream_breaker_is_published_once_for_all_its_deployments
     scene = Scene(one, replace(new_deployment("a/y"), host=one.host))
     one.host.force("forced_open", 1000.0)
     (told,) = scene.look()
-    assert told == {"upstream": "a", "before": "closed", "after": "forced_open", "reason": "set by an operator"}
+    assert told == {
+        "upstream": "a",
+        "before": "closed",
+        "after": "forced_open",
+        "reason": "set by an operator",
+        "refused": 0,
+    }
 
 
 def test_reload_that_recreates_deployments_repeats_and_loses_nothing() -> None:

@@ -244,7 +244,7 @@ def test_refused_since_the_first_refusal_of_a_row() -> None:
     key.refused()
     key.wait(0.5)
     key.refused()
-    assert key.limits.refusing(key.now) == (Refusing("rate", began, began + 1.5),)
+    assert key.limits.refusing(key.now) == (Refusing("rate", began, began + 1.5, refused=2),)
     key.wait(1)
     assert key.limits.refusing(key.now) == ()
     key.enter()

@@ -1,0 +1,1 @@
+"""Incidents: what restricts calls and what alerts report, grouped by its cause."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.monitor import rates as tally
 from llm_guard.admin.monitor.rates import NOTHING, CallTally
-from llm_guard.admin.schemas.models import HistoryView, Series
+from llm_guard.admin.schemas.history import HistoryView, Series
 from llm_guard.clock import Clock
 from llm_guard.outcome import GATEWAYS_DOING, RefusedBy
 from llm_guard.proxy.telemetry.counters import CallCounters

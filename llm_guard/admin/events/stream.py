@@ -20,7 +20,7 @@ from llm_guard.admin.events.websocket_stream import PROTOCOL, EventSocket
 from llm_guard.admin.http import websocket
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused
 from llm_guard.admin.http.router import headers_of
-from llm_guard.admin.schemas.models import Hello, Missed
+from llm_guard.admin.schemas.history import Hello, Missed
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.version import __version__

@@ -12,7 +12,7 @@ import structlog
 
 from llm_guard.admin.events.event_log import OperatorEvent
 from llm_guard.admin.http import websocket
-from llm_guard.admin.schemas.models import Hello, Missed
+from llm_guard.admin.schemas.history import Hello, Missed
 
 _log = structlog.get_logger("llm_guard.admin.events.subscriber")
 

@@ -1,2 +1,2 @@
-"""Schemas of the admin API's responses that several endpoints share: deployments (models), what outlives a call
-(subsystems), stored calls (dead_letters), and restrictions."""
+"""Schemas of the admin API's responses that several endpoints share: deployments (models), their past (history), what
+outlives a call (subsystems), stored calls (dead_letters), and restrictions with their incidents."""

@@ -6,7 +6,7 @@ import json
 from llm_guard.admin.events.event_log import OperatorEvent
 from llm_guard.admin.events.subscriber import MAX_BYTES, MAX_EVENTS, ServerSentEvents, Subscriber, Texts, as_json
 from llm_guard.admin.http import websocket
-from llm_guard.admin.schemas.models import Hello, Missed
+from llm_guard.admin.schemas.history import Hello, Missed
 
 EVENT = OperatorEvent(7, "2026-01-31T23:59:59.500Z", "breaker", {"deployment": "a/x", "why": "two\nlines"})
 

@@ -14,11 +14,11 @@ from llm_guard.admin.api import history as ops_history
 from llm_guard.admin.api.health import HealthApi
 from llm_guard.admin.api.overview import Overview
 from llm_guard.admin.http.endpoint import AdminRequest, Operator
+from llm_guard.admin.schemas.history import HistoryView
 from llm_guard.admin.schemas.models import (
     DeploymentDetail,
     DeploymentView,
     HealthSummary,
-    HistoryView,
     LabelledBreaker,
     Snapshot,
 )

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +38,7 @@ AdoptionCause = Literal["start", "reload", "rollback"]
 Stamp = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Adopted:
     """A config that was put into use."""
 
@@ -46,10 +47,13 @@ class Adopted:
     by: str
     at: float
     """Seconds since the epoch."""
-    digest: str
-    """Digest of the config without its secrets."""
     changes: tuple[KeyChange, ...] = ()
     """Changes from the config before it."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the config without its secrets."""
+        return digest(self.config)
 
     @property
     def needs_restart(self) -> list[str]:
@@ -89,7 +93,7 @@ class ConfigReloader:
         self._turn = asyncio.Lock()
         self._checking = asyncio.Lock()
         self._is_asked = asyncio.Event()
-        first = Adopted(config, "start", "start", clock.wall(), digest(config))
+        first = Adopted(config, "start", "start", clock.wall())
         self._undo: deque[Adopted] = deque([first], maxlen=KEPT)
         """The running config at the end, before it those that can be rolled back to."""
         self.history.append(first)
@@ -143,7 +147,7 @@ class ConfigReloader:
             if before is None:
                 raise NothingToDo(f"there is no earlier config in memory to roll back to; the last {KEPT} are kept")
             changes = await WorkerThread("config").run(key_changes, self.current.config, before.config)
-            adopted = Adopted(before.config, "rollback", by, self._clock.wall(), before.digest, tuple(changes))
+            adopted = Adopted(before.config, "rollback", by, self._clock.wall(), tuple(changes))
             self._run(adopted)
             self._undo.pop()
             return adopted
@@ -183,7 +187,7 @@ class ConfigReloader:
     def _read(self, path: Path, by: str) -> Adopted:
         config = self._adapt(load_config(path))
         changes = tuple(key_changes(self.current.config, config))
-        return Adopted(config, "reload", by, self._clock.wall(), digest(config), changes)
+        return Adopted(config, "reload", by, self._clock.wall(), changes)
 
     def _run(self, adopted: Adopted) -> None:
         try:

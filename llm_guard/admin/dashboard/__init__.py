@@ -5,6 +5,7 @@ The files contain no data, and so need no token: the page loads all data with th
 
 from __future__ import annotations
 
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,12 +26,10 @@ _CONTENT_POLICY = (
 
 
 class Dashboard(EndpointGroup):
-    """The files, read once. Raises OSError if the installation lacks them."""
+    """The files. Raises OSError if the installation lacks them."""
 
     def __init__(self) -> None:
-        paths = [path for folder in _FOLDERS for path in folder.iterdir() if path.suffix in _KINDS]
-        self._answers = {path.name: _answer(path) for path in paths}
-        self._page = self._answers.pop("index.html")
+        self._answers = _files()
 
     def pages(self) -> list[Endpoint]:
         return [
@@ -46,15 +45,22 @@ class Dashboard(EndpointGroup):
         return AdminResponse(_ABOUT, TEXT, headers=(("Vary", "Accept"),))
 
     async def _index(self, asked: AdminRequest) -> AdminResponse:
-        return _unless_known(self._page, asked)
+        return _unless_known(self._answers["index.html"], asked)
 
     async def _file(self, asked: AdminRequest) -> AdminResponse:
         name = asked.params["file"]
         if not name:
             return AdminResponse(b"", status=308, headers=(("Location", "../dashboard"),))
-        if name not in self._answers:
+        if name not in self._answers or name == "index.html":
             raise Refused(404, "unknown_path", "the dashboard has no such file: open /dashboard")
         return _unless_known(self._answers[name], asked)
+
+
+@cache
+def _files() -> dict[str, AdminResponse]:
+    """Returns the responses by file name, read once in a process."""
+    paths = [path for folder in _FOLDERS for path in folder.iterdir() if path.suffix in _KINDS]
+    return {path.name: _answer(path) for path in paths}
 
 
 def _answer(path: Path) -> AdminResponse:

@@ -95,13 +95,15 @@ def served(played: Played, caller: str) -> float:
 
 @pytest.mark.parametrize(
     ("config", "share", "begins_at"),
-    [
-        (BY_CLIENT_KEY, 1.0, 0.0),
-        (BY_CLIENT_KEY, 0.9, 10.0),
-        (BY_OWN_KEY, 1.0, 10.0),
-        (BY_OWN_KEY, 0.6, 0.0),
-        (LITERAL, 1.0, 10.0),
-    ],
+    some(
+        [
+            (BY_CLIENT_KEY, 1.0, 0.0),
+            (BY_CLIENT_KEY, 0.9, 10.0),
+            (BY_OWN_KEY, 1.0, 10.0),
+            (LITERAL, 1.0, 10.0),
+            (BY_OWN_KEY, 0.6, 0.0),
+        ]
+    ),
 )
 def test_poisoner_does_not_take_the_service_from_a_victim(config: str, share: float, begins_at: float) -> None:
     loads = [Load("m", 5.0, 60.0, caller="victim"), Load("m", 25.0, 60.0, begins_at, caller="poisoner")]

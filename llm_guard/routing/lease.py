@@ -34,6 +34,4 @@ class Lease:
     key: ApiKey | None = None  # from the upstream's key pool, if it has one
     is_begun: bool = False
     """True once a long response has begun: the deployment has been counted as healthy."""
-    has_noted_error: bool = False
-    """True if the attempt's failure is kept as evidence."""
     is_over: bool = False

@@ -425,6 +425,29 @@ async def test_errors_behind_a_breaker_are_shown_but_their_words_to_operators_on
         assert "melting" not in json.dumps(stand.log, default=str)
 
 
+async def test_words_of_a_provider_reach_operators_alone() -> None:
+    body = b'{"error":{"message":"The server is melting","type":"server_error","code":"meltdown"}}'
+    failing = [whole(500, body)]
+    viewers = {**HERE, **bearer(VIEWER)}
+    async with ScriptedProvider([whole(202)]) as receiver:
+        ops = {"webhooks": [{"url": receiver.url, "name": "team"}]}
+        async with facing(failing, failing, CHAT.ok, breaker=BREAKER, ops=ops) as (stand, _):
+            await fail(stand, 500, 500, 503)
+            await eventually(lambda: receiver.requests)
+            for path in ("restrictions", "deployments", "breakers", "incidents"):
+                assert "melting" in json.dumps(await get(stand.url, path)), path
+                shown = await ask(stand.url, f"/admin/{path}", headers=viewers, method="GET")
+                assert shown.status == 200
+                assert "meltdown" in shown.text, path
+                assert "melting" not in shown.text, path
+            for path in ("/metrics", "/admin/metrics", "/admin/calls", "/admin/alerts", "/admin/health"):
+                assert "melting" not in (await ask(stand.url, path, headers=HERE, method="GET")).text, path
+            events = stand.app.ops.journal.since(0)[0]
+            assert not any("melting" in str(event.facts) for event in events)
+            assert "melting" not in json.dumps(stand.log, default=str)
+        assert not any(b"melting" in request for request in receiver.requests)
+
+
 def test_every_kind_and_every_refusal_that_is_not_the_callers_mistake_has_a_case() -> None:
     assert {*CASES, *DIVERTING} == set(get_args(RestrictionKind))
     assert {case.by for case in CASES.values() if case.by} == set(get_args(RefusedBy)) - CALLERS_MISTAKES

@@ -105,7 +105,7 @@ class AlertSignals:
             by_label.setdefault(deployment.label, []).append(deployment)
         yield from self._calls(now)
         yield from self._attempts(now)
-        yield from self._breakers(by_label)
+        yield from self._breakers(by_label, now)
         yield from self._budgets(by_label, now)
         yield from self._credentials(by_label, now)
         yield from self._own()
@@ -136,7 +136,7 @@ class AlertSignals:
             if self.rules.failure_spike is not None:
                 yield "failure_spike", label, evaluate_failures(label, trend.recent, trend.usual, self._spike)
 
-    def _breakers(self, by_label: dict[str, list[Deployment]]) -> Iterator[SubjectFinding]:
+    def _breakers(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[SubjectFinding]:
         if self.rules.breaker_open is None:
             self._changes = {}
             return
@@ -149,8 +149,9 @@ class AlertSignals:
             for breaker in breakers:
                 seen = changes[breaker] = breaker.history.changes
                 has_opened |= _has_opened(breaker, seen - self._changes.get(breaker, seen))
-            count = sum(breaker.state in ("open", "half_open") for breaker in breakers)
-            yield "breaker_open", subject, evaluate_breaker(subject, count, len(breakers), has_opened)
+            shut = [breaker for breaker in breakers if breaker.state in ("open", "half_open")]
+            why = shut[0].snapshot(now).why if shut else None
+            yield "breaker_open", subject, evaluate_breaker(subject, len(shut), len(breakers), has_opened, why)
         self._changes = changes
 
     def _budgets(self, by_label: dict[str, list[Deployment]], now: float) -> Iterator[SubjectFinding]:

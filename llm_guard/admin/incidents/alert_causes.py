@@ -59,14 +59,17 @@ class AlertCauses:
         """Returns the upstream of the model that failed last, or of one with an open breaker; else the model itself."""
         labels = self._models.get(model, ())
         serving_it = [deployment for deployment in self._deployments() if deployment.label in labels]
-        if held := [one.label for one in serving_it if one.hold is not None or one.breaker.state == "forced_open"]:
+        held = [one.label for one in serving_it if one.hold is not None or one.breaker.state == "forced_open"]
+        if held and len(held) == len(serving_it):
             return IncidentCause("override", held[0])
         failed = {deployment: errors for deployment in serving_it if (errors := self._errors([deployment]))}
         if failed:
             last = max(failed, key=lambda deployment: failed[deployment][0].at)
             return self._of_upstream(last.upstream.name)
         refusing = [one for one in serving_it if one.breaker.state in _OPEN or one.host.state in _OPEN]
-        return IncidentCause("outage", refusing[0].upstream.name) if refusing else IncidentCause("model", model)
+        if refusing:
+            return IncidentCause("outage", refusing[0].upstream.name)
+        return IncidentCause("override", held[0]) if held else IncidentCause("model", model)
 
     def _deployments(self) -> tuple[Deployment, ...] | list[Deployment]:
         return self._gateway.deployments()

@@ -49,6 +49,12 @@ class Present:
     """Upstream by deployment label."""
     errors: Mapping[str, Sequence[ProviderErrorView]]
     """Last errors by upstream, the newest first."""
+    refusing: frozenset[str | None] = field(init=False)
+    """Labels of the deployments that refuse or delay calls."""
+
+    def __post_init__(self) -> None:
+        found = (one.deployment for one in self.restrictions if one.kind not in ("probe_down", "slow_start"))
+        object.__setattr__(self, "refusing", frozenset(found))
 
 
 @dataclass(slots=True)
@@ -118,7 +124,7 @@ def _incident(group: _Group, present: Present) -> Incident:
         upstreams = {cause.subject}
     upstream = upstreams.pop() if len(upstreams) == 1 else None
     labels = _labels(restrictions, upstream, present)
-    models = _models(group, labels, present)
+    models, restricted = _models(group, labels, present), frozenset(labels)
     errors = _errors(restrictions, cause, upstream, present)
     whole = [present.models.get(model, ModelTraffic()) for model in models]
     calls = sum(traffic.calls for traffic in whole)
@@ -126,7 +132,7 @@ def _incident(group: _Group, present: Present) -> Incident:
     return Incident(
         cause.key,
         cause.kind,
-        _severity(group, labels, whole),
+        _severity(group, restricted, whole),
         title_of(cause, first, errors, group.alerts),
         first.rule if first is not None else "",
         upstream,
@@ -136,7 +142,7 @@ def _incident(group: _Group, present: Present) -> Incident:
         sum(one.refused for one in restrictions if one.kind not in _OF_MODELS),
         _earliest([*(one.since for one in restrictions), *(alert.since for alert in group.alerts)]),
         _earliest(one.until for one in restrictions),
-        doing_of(restrictions, {model: _others(model, labels, present) for model in models}),
+        doing_of(restrictions, {model: _others(model, restricted, present) for model in models}),
         _remedy(cause.kind, first, errors),
         _actions(restrictions),
         errors,
@@ -174,11 +180,10 @@ def _models(group: _Group, labels: Iterable[str], present: Present) -> list[str]
     return list(models)
 
 
-def _others(model: str, labels: Sequence[str], present: Present) -> list[str]:
+def _others(model: str, restricted: frozenset[str], present: Present) -> list[str]:
     """Returns the deployments of the model and its fallbacks that nothing refuses."""
-    refusing = {one.deployment for one in present.restrictions if one.kind not in ("probe_down", "slow_start")}
     traffic = present.models.get(model, ModelTraffic())
-    return [label for label in traffic.labels if label not in labels and label not in refusing]
+    return [label for label in traffic.labels if label not in restricted and label not in present.refusing]
 
 
 def _errors(
@@ -192,8 +197,8 @@ def _errors(
     return sorted(left, key=lambda error: error.at, reverse=True)[:KEPT]
 
 
-def _severity(group: _Group, labels: Sequence[str], whole: Sequence[ModelTraffic]) -> Severity:
-    is_last = any(traffic.labels and set(traffic.labels) <= set(labels) for traffic in whole)
+def _severity(group: _Group, restricted: frozenset[str], whole: Sequence[ModelTraffic]) -> Severity:
+    is_last = any(traffic.labels and restricted.issuperset(traffic.labels) for traffic in whole)
     is_grave = is_last and group.restrictions and group.cause.kind in _GRAVE
     own: Severity = "critical" if is_grave else "info" if group.alerts else "warning"
     return min((own, *(alert.severity for alert in group.alerts)), key=rank)

@@ -8,7 +8,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.log import BREAKER_LOGGER
-from llm_guard.outcome import FailureKind, Signal
+from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt, Delivered
 from llm_guard.resilience.capacity.concurrency_limit import Ending
@@ -63,8 +63,8 @@ def settle(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None
     now = attempt.ended_at = clock.now()
     if signal is _HEALTHY:
         deployment.last_success_wall = clock.wall()
-    elif not lease.has_noted_error:
-        _note_error(attempt, lease, now)
+    elif attempt.failure is not None and not attempt.failure.is_before_sending:
+        _note_error(attempt, attempt.failure, now)
     took_s = (now if attempt.answered_at is None else attempt.answered_at) - attempt.timed_from
     _settle_breaker(attempt, lease, signal, now, took_s)
     if attempt.target.model is not None:
@@ -96,7 +96,8 @@ def settle_host(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) ->
     """Releases the permit of the host's breaker with the attempt's outcome."""
     deployment = attempt.target.deployment
     if signal is _UNHEALTHY:
-        _note_error(attempt, lease, clock.now())
+        if attempt.failure is not None:
+            _note_error(attempt, attempt.failure, clock.now())
         if _is_ignored(attempt):
             signal = _NO_EVIDENCE
     transition = deployment.host.settle(lease.host, signal, clock.now())
@@ -193,13 +194,12 @@ def _note_rate_limit(attempt: Attempt, lease: Lease, clock: Clock) -> None:
         lease.gate.note_retry_after(until, now, lease.slot.source)
 
 
-def _note_error(attempt: Attempt, lease: Lease, now: float) -> None:
-    """Keeps the attempt's failure as evidence, before it may open a breaker."""
-    lease.has_noted_error = True
-    if attempt.failure is not None:
-        error = provider_error(attempt.failure, attempt.status, attempt.call_id, now)
-        if error is not None:
-            attempt.target.deployment.note_error(error)
+def _note_error(attempt: Attempt, failure: Failure, now: float) -> None:
+    """Keeps the attempt's failure as evidence, before it may open a breaker. `settle_host` does so for connections that
+    fail, `settle` for all others."""
+    error = provider_error(failure, attempt.status, attempt.call_id, now)
+    if error is not None:
+        attempt.target.deployment.note_error(error)
 
 
 def _log_transition(

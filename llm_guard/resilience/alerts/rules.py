@@ -160,8 +160,11 @@ def evaluate_refusals(
     return RuleFinding(verdict, found, settings.share, summary)
 
 
-def evaluate_breaker(subject: str, open_count: int, count: int, has_opened: bool) -> RuleFinding:
-    """Evaluates breakers. `has_opened`: one did since the last evaluation, though it may be closed again."""
+def evaluate_breaker(
+    subject: str, open_count: int, count: int, has_opened: bool, why: str | None = None
+) -> RuleFinding:
+    """Evaluates breakers. `has_opened`: one did since the last evaluation, though it may be closed again. `why`: the
+    rule that opened it, with its figures."""
     if open_count:
         are = "is" if open_count == 1 else "are"
         state = "its breaker is open" if count == 1 else f"{open_count} of its {count} breakers {are} open"
@@ -169,7 +172,8 @@ def evaluate_breaker(subject: str, open_count: int, count: int, has_opened: bool
         state = "its breaker opened and closed again"
     else:
         state = "its breaker is closed" if count == 1 else f"its {count} breakers are closed"
-    return RuleFinding(_verdict(open_count > 0 or has_opened, True), open_count, 1.0, f"{subject}: {state}")
+    because = f" ({why})" if why and open_count else ""
+    return RuleFinding(_verdict(open_count > 0 or has_opened, True), open_count, 1.0, f"{subject}: {state}{because}")
 
 
 def evaluate_failures(subject: str, recent: Mean, usual: Mean, settings: FailureSpikeSettings) -> RuleFinding:

@@ -51,7 +51,8 @@ def test_alert_that_is_no_longer_true_is_resolved_once_after_resolve_after() -> 
     assert next_.told.said() == []
     next_.pass_s(1)
     assert next_.told.said() == [RESOLVED]
-    assert next_.told.notices[0].summary == "one/gpt: its breaker is closed; before: its breaker is open"
+    before = "its breaker is open (2 failures in a row)"
+    assert next_.told.notices[0].summary == f"one/gpt: its breaker is closed; before: {before}"
     next_.pass_s(300)
     assert next_.told.said() == [RESOLVED]
 

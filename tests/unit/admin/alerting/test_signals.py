@@ -317,7 +317,7 @@ def test_names_under_a_pattern_are_one_subject_as_badly_off_as_the_worst() -> No
     world.look()
     assert world.firing() == {("budget_exhausted", "two/x-*"), ("breaker_open", "two/x-*")}
     (breaker,) = (alert for alert in world.alerts.firing() if alert.alert == "breaker_open")
-    assert breaker.finding.summary == "two/x-*: 1 of its 2 breakers is open"
+    assert breaker.finding.summary == "two/x-*: 1 of its 2 breakers is open (2 failures in a row)"
 
 
 # other signals

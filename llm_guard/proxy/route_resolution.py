@@ -34,7 +34,12 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
     none."""
     name = call.upstream_name
     if not call.path.startswith("/v1/"):
-        return Refusal(404, "unknown_path", "the API is below /v1/, or /upstreams/NAME/v1/", by="route")
+        return Refusal(
+            404,
+            "unknown_path",
+            "this is llm_guard, a proxy for LLM calls: its API is below /v1/, or /upstreams/NAME/v1/",
+            by="route",
+        )
     if (refusal := check_model(call, table)) is not None:
         return refusal
     if name is not None:

@@ -45,3 +45,28 @@ async def test_no_path_leads_out_of_the_folder(path: str) -> None:
 async def test_page_is_only_read() -> None:
     async with standing(config_of(URL)) as stand:
         assert (await ask(stand.url, "/dashboard", b"{}")).status == 405
+
+
+# the root
+
+
+async def test_root_leads_a_browser_to_the_dashboard() -> None:
+    accept = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with standing(config_of(URL)) as stand:
+        reply = await ask(stand.url, "/", headers=accept, method="GET")
+    assert (reply.status, reply.headers["location"], reply.headers["vary"]) == (303, "dashboard", "Accept")
+
+
+async def test_root_says_what_this_is() -> None:
+    async with standing(config_of(URL)) as stand:
+        reply = await ask(stand.url, "/", method="GET")
+        assert (await ask(stand.url, "/", b"{}")).status == 405
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    assert reply.body == b"llm_guard, a proxy for LLM calls. API: /v1/, dashboard: /dashboard, health: /healthz\n"
+
+
+async def test_root_of_a_listener_without_the_dashboard_says_what_this_is() -> None:
+    async with standing(config_of(URL, ops={"port": 0})) as stand:
+        reply = await ask(stand.url, "/", method="GET")
+    assert reply.status == 404
+    assert b"this is llm_guard, a proxy for LLM calls: its API is below /v1/" in reply.body

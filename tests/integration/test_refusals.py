@@ -232,7 +232,7 @@ async def test_other_methods_are_refused(stand: Stand, provider: ScriptedProvide
     assert "POST" in reply.headers["allow"]
 
 
-@pytest.mark.parametrize("path", ["/", "/v2/chat/completions", "/chat/completions", "/upstreams/one/chat"])
+@pytest.mark.parametrize("path", ["/v2/chat/completions", "/chat/completions", "/upstreams/one/chat"])
 async def test_unknown_paths_are_refused(stand: Stand, provider: ScriptedProvider, path: str) -> None:
     check(CHAT, await refused(stand, provider, raw_request(path, BODY)), 404, "unknown_path", by="route")
 

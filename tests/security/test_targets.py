@@ -31,7 +31,7 @@ FORMS = (
     "://evil/x", "HTTP://test/v1/models", "http://test@evil.example/v1/models",
 )  # fmt: skip
 NOWHERE = (
-    "/", "/v1", "/v2/models", "/V1/models", "/v1models", "/adminx", "/upstreams", "/upstreams/one",
+    "/v1", "/v2/models", "/V1/models", "/v1models", "/adminx", "/upstreams", "/upstreams/one",
     "/upstreams/one/admin", "/upstreams/nobody/v1/models", "/metrics;x", "/healthz/x", "/v1%2e/models", "/favicon.ico",
     "/.git/config", "/.env",
 )  # fmt: skip

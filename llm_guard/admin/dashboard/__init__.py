@@ -1,4 +1,4 @@
-"""/dashboard: static files of the browser's page, which uses the JSON endpoints.
+"""/dashboard, and / which leads to it: static files of the browser's page, which uses the JSON endpoints.
 
 The files contain no data, and so need no token: the page loads all data with the cookie of a login (`admin.api.login`).
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused
+from llm_guard.admin.http.endpoint import TEXT, AdminRequest, AdminResponse, Endpoint, EndpointGroup, Refused
 
 _HERE = Path(__file__).parent
 _TEXTS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _KINDS = {kind: f"{media}; charset=utf-8" for kind, media in _TEXTS.items()} | {".woff2": "font/woff2"}
 _FOLDERS = (_HERE, _HERE / "uplot", _HERE / "inter")
+_ABOUT = b"llm_guard, a proxy for LLM calls. API: /v1/, dashboard: /dashboard, health: /healthz\n"
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "font-src 'self'; "
@@ -33,9 +34,16 @@ class Dashboard(EndpointGroup):
 
     def pages(self) -> list[Endpoint]:
         return [
+            Endpoint("GET", "/", "Leads to the dashboard.", self._root, media=TEXT, is_open=True),
             Endpoint("GET", "/dashboard", "Returns the dashboard.", self._index, media=_TEXTS[".html"], is_open=True),
             Endpoint("GET", "/dashboard/{file}", "Files of the dashboard.", self._file, media="*/*", is_open=True),
         ]
+
+    async def _root(self, asked: AdminRequest) -> AdminResponse:
+        """Redirects a browser. The address is relative, for reverse proxies that serve the gateway below a path."""
+        if "text/html" in asked.headers.get("accept", ""):
+            return AdminResponse(b"", status=303, headers=(("Location", "dashboard"), ("Vary", "Accept")))
+        return AdminResponse(_ABOUT, TEXT, headers=(("Vary", "Accept"),))
 
     async def _index(self, asked: AdminRequest) -> AdminResponse:
         return _unless_known(self._page, asked)

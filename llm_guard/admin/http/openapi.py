@@ -87,7 +87,7 @@ def with_description(pages: Iterable[Endpoint]) -> list[Endpoint]:
 
 def described(pages: Iterable[Endpoint]) -> dict[str, Any]:
     """Returns the OpenAPI document (spec.openapis.org/oas/v3.1.0). Omits the dashboard, which is no API."""
-    pages = [page for page in pages if not page.path.startswith("/dashboard")]
+    pages = [page for page in pages if page.path != "/" and not page.path.startswith("/dashboard")]
     kinds = dict.fromkeys(
         (Error, *(kind for page in pages for kind in (page.takes, *_gives(page)) if kind is not None))
     )

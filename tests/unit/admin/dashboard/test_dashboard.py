@@ -23,7 +23,7 @@ each = pytest.mark.parametrize("name", TEXT)
 
 
 async def give(path: str, **headers: str) -> AdminResponse:
-    index, files = (page.give for page in Dashboard().pages())
+    _root, index, files = (page.give for page in Dashboard().pages())
     assert index is not None
     assert files is not None
     asked = AdminRequest("GET", path, {name.replace("_", "-"): value for name, value in headers.items()})

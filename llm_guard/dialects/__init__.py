@@ -12,7 +12,7 @@ resume/             continues a stream that died, at another deployment
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from llm_guard.dialects import anthropic, openai
@@ -48,6 +48,8 @@ class Dialect(Protocol):
     """Pattern of the names of its models."""
     OVERLOADED_STATUS: int | None
     """Status with which a provider says that it is overloaded; None: no status of its own."""
+    WHOLE_LIST: str
+    """Query for a list of models that is not cut into pages."""
     PAGE_CURSOR: str
     """Query parameter with the id after which the next page of a list begins."""
     END_EVENT: str | None
@@ -68,6 +70,8 @@ class Dialect(Protocol):
     def limit_headers(
         self, what: str, allowed: str, left: str, reset_s: float, wall: float
     ) -> tuple[tuple[str, str], ...]: ...
+    def model_entry(self, name: str) -> dict[str, Any]: ...
+    def model_list(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]: ...
     def error_event(self, refusal: Refusal, request_id: str) -> bytes: ...
 
 

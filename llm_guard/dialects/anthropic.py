@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ BASE_URL = "https://api.anthropic.com"
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
 MODEL_PATTERN = "claude-*"
 OVERLOADED_STATUS: int | None = 529
+WHOLE_LIST = "limit=1000"
 PAGE_CURSOR = "after_id"
 END_EVENT: str | None = "message_stop"
 SHARED_OBJECT_TYPES = frozenset({"anthropic"})
@@ -190,6 +191,18 @@ def limit_headers(what: str, allowed: str, left: str, reset_s: float, wall: floa
         (f"anthropic-ratelimit-{what}-remaining", left),
         (f"anthropic-ratelimit-{what}-reset", reset),
     )
+
+
+def model_entry(name: str) -> dict[str, Any]:
+    """Returns an entry of a list of models, for a model of which only the name is known."""
+    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def model_list(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a complete list of models."""
+    ids = [entry["id"] for entry in entries]
+    ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
+    return {"data": [*entries], "has_more": False, **ends}
 
 
 def error_event(refusal: Refusal, request_id: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
@@ -46,6 +46,7 @@ BASE_URL = "https://api.openai.com/v1"
 KEY_VARIABLE = "OPENAI_API_KEY"
 MODEL_PATTERN = "gpt-*"
 OVERLOADED_STATUS: int | None = None
+WHOLE_LIST = ""
 PAGE_CURSOR = "after"
 END_EVENT: str | None = None
 SHARED_OBJECT_TYPES = frozenset[str]()
@@ -294,6 +295,16 @@ def limit_headers(
         (f"x-ratelimit-remaining-{what}", left),
         (f"x-ratelimit-reset-{what}", f"{reset_s:.3f}s"),
     )
+
+
+def model_entry(name: str) -> dict[str, Any]:
+    """Returns an entry of a list of models, for a model of which only the name is known."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "llm_guard"}
+
+
+def model_list(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a complete list of models."""
+    return {"object": "list", "data": [*entries]}
 
 
 def error_event(refusal: Refusal, request_id: str) -> bytes:

@@ -12,6 +12,7 @@ from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.client_keys.authentication import check_model
 from llm_guard.proxy.http_server.error_responses import unknown_model, wrong_dialect
+from llm_guard.proxy.model_catalog import is_for_catalog
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
 from llm_guard.resilience.retry.deadline import deadline_at
 from llm_guard.routing.route_table import RouteTable
@@ -30,8 +31,7 @@ def plain_path(path: str) -> str:
 
 
 def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
-    """Sets the call's route and deadline, or returns why it has no route. The status API of deferred calls needs
-    none."""
+    """Sets the call's route and deadline, or returns why it has no route. The gateway's own paths need none."""
     name = call.upstream_name
     if not call.path.startswith("/v1/"):
         return Refusal(
@@ -58,5 +58,8 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
         call.route = table.passthrough(call.dialect)
         if call.route is None:
             return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
+        if is_for_catalog(call):
+            call.route = None
+            return None
     call.deadline_at = deadline_at(now, call.route.timeouts.total, None)
     return wrong_dialect(call, call.route)

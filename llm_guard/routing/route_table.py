@@ -185,7 +185,7 @@ class RouteTable:
     def preview(self, model: str) -> Route | None:
         """Returns the same as `find`, without caching a name that matches a pattern."""
         known = self._routes.get(model) or self._live.get(model)
-        key = self._pattern_of(model) if known is None else None
+        key = self.pattern_of(model) if known is None else None
         return known if key is None else self._route(key, model)
 
     def passthrough(self, dialect: DialectName) -> Route | None:
@@ -201,6 +201,23 @@ class RouteTable:
         """Returns at most `limit` keys of the config that `model` may be a misspelling of, likeliest first."""
         return near_names(model, self._models, limit)
 
+    def is_exact(self, model: str) -> bool:
+        """Returns whether the config contains the name itself, as a model or a fallback."""
+        return model in self._routes
+
+    def exact_names(self, dialect: DialectName) -> tuple[str, ...]:
+        """Returns the names that the config contains, as models and fallbacks, of one dialect."""
+        return tuple(
+            name for name, route in self._routes.items() if route.targets[0].deployment.upstream.dialect == dialect
+        )
+
+    def upstreams_of(self, pattern: str | None, dialect: DialectName) -> tuple[str, ...]:
+        """Returns the upstreams to which a pattern sends the requested name itself; None: those of all patterns."""
+        keys = self._recent if pattern is None else (pattern,)
+        sent = (deployment for key in keys for deployment in self._models[key].deployments if deployment.model is None)
+        names = dict.fromkeys(deployment.upstream for deployment in sent)
+        return tuple(name for name in names if self.upstreams[name].dialect == dialect)
+
     def deployments(self) -> tuple[Deployment, ...]:
         """Returns each deployment once: of the config, of pass-through, and of names recently found through a pattern.
 
@@ -215,11 +232,12 @@ class RouteTable:
         end."""
         return tuple(chain(self._routes, *self._recent.values()))
 
-    def _pattern_of(self, model: str) -> str | None:
+    def pattern_of(self, model: str) -> str | None:
+        """Returns the pattern that matches a name; None if there is none."""
         return matching_key(self._recent, model) if is_name(model) and not is_pattern(model) else None
 
     def _discover(self, model: str) -> Route | None:
-        key = self._pattern_of(model)
+        key = self.pattern_of(model)
         if key is None:
             return None
         self._recent[key][model] = None

@@ -70,7 +70,7 @@ async def test_anthropic_requests_arrive_as_they_were_sent(provider: ScriptedPro
         await client.messages.count_tokens(model="claude-3-opus", messages=ODD)
         await client.messages.batches.cancel("msgbatch_1")
         await client.messages.batches.delete("msgbatch_1")
-        await client.models.list(limit=3, extra_query=QUERY)
+        await client.messages.batches.list(limit=3, extra_query=QUERY)
         await client.beta.messages.create(model="claude-3-opus", max_tokens=9, messages=SAID, betas=["a", "b"])
     assert [wired(request) for request in provider.requests] == tap.sent
     assert len(tap.sent) == 6
@@ -95,9 +95,7 @@ async def test_query_arrives_byte_for_byte(provider: ScriptedProvider, query: st
     assert wired(provider.requests[0]).first_line == f"GET /v1/files?{query} HTTP/1.1"
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/models/a%2Fb%20c", "/v1/models/org:x~y@z,1", "/v1/models/%E2%9C%93%2e5", "/v1/x/"]
-)
+@pytest.mark.parametrize("path", ["/v1/files/a%2Fb%20c", "/v1/files/org:x~y@z,1", "/v1/files/%E2%9C%93%2e5", "/v1/x/"])
 async def test_path_arrives_byte_for_byte(provider: ScriptedProvider, path: str) -> None:
     async with gateway(config_text(provider.url, answers="off")) as app:
         await exchange(app.addresses[0], path, method="GET")

@@ -51,11 +51,14 @@ async def test_anthropic_endpoints_reach_the_provider(resource: str, operations:
 async def _call(
     config: str, provider: ScriptedProvider, operations: list[tuple[str, str]], body: bytes, headers: dict[str, str]
 ) -> None:
-    """Sends every operation through a gateway with this config; `provider` must receive each one unchanged."""
+    """Sends every operation through a gateway with this config; `provider` must receive each one unchanged. The gateway
+    itself lists models, so that an upstream's own are requested by its name."""
+    upstream = "/upstreams/anthropic" if headers is ANTHROPIC_HEADERS else "/upstreams/openai"
     asked = [(method, target, body if method == "POST" else b"") for method, target in _filled(operations)]
     async with gateway(config) as app, aiohttp.ClientSession() as session:
         for method, target, sent in asked:
-            url = URL(app.addresses[0] + target, encoded=True)
+            prefix = upstream if method == "GET" and target.startswith("/v1/models") else ""
+            url = URL(app.addresses[0] + prefix + target, encoded=True)
             async with session.request(method, url, data=sent or None, headers=headers) as answer:
                 assert (answer.status, await answer.read()) == (200, b"{}"), target
     arrived = [wired(request) for request in provider.requests]

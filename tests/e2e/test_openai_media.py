@@ -68,7 +68,18 @@ async def test_batches_are_created_and_found(openai: AsyncOpenAI) -> None:
     assert [one.id async for one in openai.batches.list()] == [batch.id]
 
 
-async def test_models_are_the_providers_own(openai: AsyncOpenAI, stand: Stand) -> None:
+async def test_models_are_those_of_the_gateway(openai: AsyncOpenAI) -> None:
+    names = [model.id async for model in openai.models.list()]
+    assert "gpt-4o" in names
+    for name in names:
+        assert (await openai.models.retrieve(name)).id == name
+    with pytest.raises(NotFoundError, match="no route for the model"):
+        await openai.models.retrieve("no such/model")
+
+
+async def test_models_of_an_upstream_are_the_providers_own(openai: AsyncOpenAI, stand: Stand) -> None:
+    root = str(openai.base_url).removesuffix("/v1/")
+    openai = openai.with_options(base_url=f"{root}/upstreams/openai/v1")
     assert "gpt-4o" in [model.id async for model in openai.models.list()]
     assert (await openai.models.retrieve("ft:gpt-4o:org/x y")).object == "model"
     assert stand.provider.last.target == "/v1/models/ft:gpt-4o:org%2Fx%20y"

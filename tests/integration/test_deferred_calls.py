@@ -96,7 +96,7 @@ async def test_unknown_value_of_the_header_is_refused(tmp_path: Path) -> None:
 
 async def test_only_requests_to_a_model_are_deferred(tmp_path: Path) -> None:
     async with running_with_store(tmp_path / "s", (whole(200, b'{"data":[]}'),)) as (stand, _):
-        assert (await ask(stand.url, "/v1/models", headers=ASYNC, method="GET")).status == 200
+        assert (await ask(stand.url, "/v1/files", headers=ASYNC, method="GET")).status == 200
 
 
 async def test_failed_call_is_reported_in_its_dialect(tmp_path: Path) -> None:

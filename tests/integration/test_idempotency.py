@@ -73,7 +73,7 @@ async def test_non_idempotent_call_is_sent_once_on_a_kept_alive_connection_too(
     """On a reused connection a reset normally counts as a stale connection, and the request is sent again."""
     get = {**headers, "content-type": "application/json"}
     async with facing([whole(200, OK)], [Reset()], [whole(200, OK)], retry=RETRY) as (stand, provider):
-        assert (await ask(stand.url, "/v1/models", headers=get, method="GET")).status == 200
+        assert (await ask(stand.url, "/v1/files", headers=get, method="GET")).status == 200
         assert (await ask(stand.url, path, body, headers)).status == 502
         assert len(provider.requests) == 2
         assert [len(connection.requests) for connection in provider.connections] == [1, 1]

@@ -19,7 +19,7 @@ from tests.fakes.waiting import eventually
 from tests.security.grammar import head
 from tests.security.stand import HOST, Recorder, crowd, fronting, process_of
 
-GET = b"GET /v1/models HTTP/1.1"
+GET = b"GET /v1/files HTTP/1.1"
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ MIB = 1 << 20
 CLOSE = b"Connection: close"
 JSON = b"Content-Type: application/json"
 LENGTH = b"Content-Length: %d" % len(BODY)
-GET = b"GET /v1/models HTTP/1.1"
+GET = b"GET /v1/files HTTP/1.1"
 SOON = {"head_timeout": "300ms", "body_timeout": "300ms"}
 CROWD = 100
 """Number of slow clients of each kind."""

@@ -191,7 +191,7 @@ async def test_user_agent_passes_and_accept_encoding_as_far_as_it_can_be_decoded
 @pytest.mark.parametrize(
     ("method", "target", "status"),
     [
-        ("OPTIONS", "/v1/chat/completions", 401), ("OPTIONS", "/", 401), ("GET", "/", 401), ("GET", "/docs", 401),
+        ("OPTIONS", "/v1/chat/completions", 401), ("OPTIONS", "/", 405), ("GET", "/", 200), ("GET", "/docs", 401),
         ("GET", "/debug/pprof", 401), ("GET", "/openapi.json", 401), ("GET", "/admin", 401), ("GET", "/.env", 401),
         ("TRACE", "/", 405), ("GET", "/v2/models", 401), ("GET", "/healthz", 200), ("GET", "/metrics", 200),
         ("POST", "/v1/chat/completions", 401), ("GET", "/upstreams/x/v1/models", 401),

@@ -332,9 +332,12 @@ async def test_list_in_which_others_hide_the_caller_s_objects_is_not_shown_as_em
     [
         ({}, "/v1/models", ["gpt", "dear"]),
         ({}, "/upstreams/one/v1/models", ["gpt"]),
-        ({"models": ["mini-*"]}, "/v1/models", ["mini-1"]),
+        ({"models": ["mini-*"]}, "/v1/models", []),
+        ({"models": ["dear"]}, "/v1/models", ["dear"]),
+        ({"models": ["mini-*"]}, "/upstreams/one/v1/models", ["mini-1"]),
         ({"models": ["mini-*", "dear"]}, "/upstreams/one/v1/models", ["mini-1"]),
-        ({"models": ["*"]}, "/v1/models", ["gpt", "gpt-5-pro", "mini-1", "dear"]),
+        ({"models": ["*"]}, "/v1/models", ["gpt", "dear"]),
+        ({"models": ["*"]}, "/upstreams/one/v1/models", ["gpt", "gpt-5-pro", "mini-1", "dear"]),
     ],
 )
 async def test_list_of_models_shows_the_models_of_the_key(

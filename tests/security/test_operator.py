@@ -24,7 +24,7 @@ HOST = {"host": "localhost"}
 TOKEN = "ops-t0ken-of-this-test"
 CLIENTS = "client-key-of-this-test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
-OPEN = {"/healthz", "/readyz", "/metrics", "/dashboard", "/dashboard/{file}"}
+OPEN = {"/", "/healthz", "/readyz", "/metrics", "/dashboard", "/dashboard/{file}"}
 """Open to everyone: they show what a scraper sees, and the dashboard's own files."""
 LOGINS = {"/dashboard/login", "/dashboard/logout"}
 """Open as well, since a login has no credentials yet: they change nothing but the browser's cookie."""

@@ -20,7 +20,7 @@ from tests.security.stand import BODY, HOST, POST, SMUGGLED, Recorder, fronting,
 LENGTH = b"Content-Length: %d" % len(BODY)
 CLOSE = b"Connection: close"
 JSON = b"Content-Type: application/json"
-GET = b"GET /v1/models HTTP/1.1"
+GET = b"GET /v1/files HTTP/1.1"
 MIB = 1 << 20
 
 
@@ -229,7 +229,7 @@ async def test_head_within_its_bounds_is_served() -> None:
 async def test_ten_thousand_requests_at_once_are_answered_in_order() -> None:
     """C21: every tenth goes to the provider; the others are answered at once but must be sent in order."""
     async with fronting() as front:
-        wanted = [b"/v1/models?n=%d" % each for each in range(1000)]
+        wanted = [b"/v1/files?n=%d" % each for each in range(1000)]
         others = head(b"GET /healthz HTTP/1.1", HOST) * 9
         flood = b"".join(head(b"GET %b HTTP/1.1" % target, HOST) + others for target in wanted)
         heard = await front.hear(flood + head(b"GET /v1/last HTTP/1.1", HOST, CLOSE), patience_s=60)

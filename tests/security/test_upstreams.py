@@ -243,7 +243,7 @@ async def test_data_after_a_response_reaches_no_client(script: list[Step]) -> No
 async def test_answer_to_head_has_no_body_that_could_be_the_next_one() -> None:
     """C50: the connection is not reused with the body still on it."""
     async with facing([Respond(whole(200, b'"POISONED"').data)], CHAT.ok) as (stand, _):
-        head = await ask(stand.url, "/v1/models", method="HEAD")
+        head = await ask(stand.url, "/v1/files", method="HEAD")
         assert head.status == 200
         assert (await CHAT.ask(stand.url)).body == CHAT.answer
 

@@ -20,6 +20,9 @@ PACKAGES = {
     "prometheus-alertmanager": "prometheus-alertmanager",
     "chromium": "chromium",
     "nginx": "nginx",
+    "bash": "bash",
+    "zsh": "zsh",
+    "fish": "fish",
 }
 """Debian package of each program."""
 

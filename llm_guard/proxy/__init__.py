@@ -6,7 +6,7 @@ http_server/         client connections: parses requests, writes responses
 request_body/        reads a request body, and the fields that the gateway needs of it
 client_keys/         what a client key may call, use and see
 route_resolution     finds the route of a call; request_annotations: copies fields of its body to it
-model_catalog        answers GET /v1/models from the config and the upstreams' lists
+own_endpoints        what the gateway answers itself: model_catalog lists the models; the state of deferred calls
 coalescing/          responses without an own upstream call: from the cache, or from an identical call under way
 cache/               the response cache
 attempts/            attempts, classifies and decides until one deployment responds well

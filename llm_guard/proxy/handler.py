@@ -24,7 +24,8 @@ from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.http_server.error_responses import DRAINED, refusal_of, refuse
 from llm_guard.proxy.http_server.request import Request, objection, without_upstream
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
-from llm_guard.proxy.model_catalog import ModelCatalog, is_for_catalog
+from llm_guard.proxy.model_catalog import ModelCatalog
+from llm_guard.proxy.own_endpoints import OwnEndpoints
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_annotations import note_asked
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
@@ -75,13 +76,12 @@ class Handler:
         self._random = random
         self._running: dict[asyncio.Task[object], Call] = {}
         self._tracing = tracing
-        self._deferred_store = deferred_store
         self._screening = screening
-        self._catalog = ModelCatalog(self._run_again, clock)
         self._fallback = FallbackResponder(cache, deferred_store, clock)
         self.degraded = degraded
         self.cache_stage = CacheStage(self, cache, deferred_store, self._fallback, degraded, clock)
         self.quotas = ClientQuotas(clock)
+        self._own = OwnEndpoints(ModelCatalog(self._run_again, clock), deferred_store, self.quotas)
         self.is_leaving = False
         """True once shutdown has begun: responses carry `Connection: close`."""
         self.is_closed = False
@@ -205,7 +205,7 @@ class Handler:
         if refusal is not None:
             return self._refuse(call, refusal, reply)
         if call.route is None:
-            return self._answer_own(call, reply)
+            return self._own.serve(call, self.table, reply)
         if call.scope is not None and not is_checked and self._screening.applies_to(call):
             return self._answer_screened(call, reply)
         if call.client_key is not None and self.quotas.by_name:
@@ -216,13 +216,6 @@ class Handler:
         if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
             return self._answer_from_cache(call, call.route, reply)
         return self.execute(call, reply, self._fallback)
-
-    def _answer_own(self, call: Call, reply: ResponseWriter) -> Awaitable[None]:
-        if not is_for_catalog(call):
-            return self._deferred_store.serve_status_api(call, reply)
-        if call.client_key is not None and (refusal := self.quotas.reserve(call)) is not None:
-            return self._refuse(call, refusal, reply)
-        return self._catalog.serve(call, self.table, reply)
 
     async def _answer_screened(self, call: Call, reply: ResponseWriter) -> None:
         await self._answer(call, await self._screening.check(call), reply, is_checked=True)

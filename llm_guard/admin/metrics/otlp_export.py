@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("llm_guard.admin.metrics.otlp_export")
 
-_LAST_EXPORT_S = 2.0
+_LAST_EXPORT_S = 1.5
+_STOP_S = 2.0
 _QUIET_S = 60.0
 
 
@@ -74,7 +75,7 @@ class MetricsExport:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.wait((task,), timeout=_LAST_EXPORT_S)
+            await asyncio.wait((task,), timeout=_STOP_S)
 
     async def _run(self, settings: MetricsExportSettings, endpoint: str) -> None:
         from llm_guard.admin.metrics.otlp import OtlpMetrics  # noqa: PLC0415  # an optional dependency

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 from llm_guard.cli.completion_command import place
 from llm_guard.cli.main import main
+from tests.tools import need
 
 FILES = {
     "bash": ".local/share/bash-completion/completions/llm-guard",
@@ -42,8 +42,7 @@ def test_script_is_printed_or_installed(shell: str, home: Path) -> None:
 
 @pytest.mark.parametrize("shell", FILES)
 def test_shell_can_read_its_script(shell: str, tmp_path: Path) -> None:
-    if (program := shutil.which(shell)) is None:
-        pytest.skip(f"there is no {shell} here")
+    program = need(shell)
     script = tmp_path / "script"
     script.write_text(CliRunner().invoke(main, ["completion", shell]).stdout)
     subprocess.run([program, "-n", str(script)], check=True)

@@ -90,6 +90,21 @@ async def play(provider: MockProvider, app: App, show: Callable[[SceneResult], N
             _switch((provider, other), scene, "")
 
 
+async def recover(app: App, within_s: float = 60.0) -> bool:
+    """Makes calls that succeed until the gateway is healthy again, which an operator's first look at it should show.
+    Returns False if it is not after `within_s`."""
+    models = (_MODEL, _FALLBACK)
+    ends_at = asyncio.get_running_loop().time() + within_s
+    while (await app.ops.overview.snapshot()).health != "healthy":
+        if asyncio.get_running_loop().time() > ends_at:
+            return False
+        plans = [
+            LoadPlan(app.addresses[0], (model,), rate_per_s=100, calls=100, timeout_s=_PATIENCE_S) for model in models
+        ]
+        await asyncio.gather(*(run_load(plan) for plan in plans))
+    return True
+
+
 def _provider() -> MockProvider:
     return MockProvider(seed=_SEED, tokens=_TOKENS, token_delay_s=0.002, latency_s=0.01)
 

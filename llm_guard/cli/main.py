@@ -209,6 +209,8 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
             "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
         )
         if stay:
+            click.echo("\nThe faults have ended; calls go on until the gateway is healthy again ...", nl=False)
+            click.echo(" it is." if await scenes.recover(app) else " it is not: the dashboard says why.")
             app.handle_signals()
             click.echo(_invitation(app.addresses[0], _called(), app.operator_token.generated))
             await app.run()

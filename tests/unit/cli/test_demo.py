@@ -36,6 +36,21 @@ async def test_demo_leaves_the_users_own_state_alone(tmp_path: Path, monkeypatch
     assert not (tmp_path / "own").exists()
 
 
+async def test_demo_ends_healthy(tmp_path: Path) -> None:
+    provider, app = await demo.start("127.0.0.1", 0, str(tmp_path))
+    try:
+        demo._switch((provider,), demo.SCENES[-1], "status:500")
+        await demo._load(app.addresses[0], demo.SCENES[-1])
+        assert (await app.ops.overview.snapshot()).health != "healthy"
+        assert not await demo.recover(app, within_s=0.0)
+        demo._switch((provider,), demo.SCENES[-1], "")
+        assert await demo.recover(app)
+        assert (await app.ops.overview.snapshot()).health == "healthy"
+    finally:
+        await app.stop()
+        await provider.stop()
+
+
 def test_demo_leaves_no_files_or_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from llm_guard.admin.alerting.alerts import Alerts
 from llm_guard.admin.alerting.signals import AlertSignals
@@ -44,7 +45,8 @@ from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.otlp_export import MetricsExport
 from llm_guard.admin.metrics.subsystem_metrics import SUBSYSTEM_METRICS
 from llm_guard.admin.monitor.monitor import LoopLag, Monitor
-from llm_guard.admin.persistence.operator_state import OperatorState
+from llm_guard.admin.monitor.series_buffer import SavedSeries
+from llm_guard.admin.persistence.operator_state import OperatorState, SavedState
 from llm_guard.admin.persistence.state_saver import StateSaver
 from llm_guard.admin.restrictions.restrictions import Restrictions
 from llm_guard.admin.schemas.models import DeploymentView
@@ -56,6 +58,8 @@ from llm_guard.storage.snapshot_file import SnapshotFile, file_name
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.used_login_codes import UsedCodes
 from llm_guard.webhooks.queue import Webhooks
+
+_HISTORY_SAVED_EACH_S = 300.0
 
 
 class ControlPlane:
@@ -102,13 +106,13 @@ class ControlPlane:
         self._site = Router(self._groups(config, folder), self._guard(config), running.clock)
         self.covers = self._site.covers
         """Returns whether a path belongs to the admin API rather than to the proxy. Bound once: asked for each call."""
-        self._keeping = self._new_keeping(folder, config)
+        self._savers = self._new_savers(folder, config)
         self._watch = Monitor(
             [
                 Transitions(running.gateway.deployments, self.journal).look,
                 *self._site.looks,
                 running.cache.look,
-                *([self._keeping.look] if self._keeping else []),
+                *(saver.look for saver in self._savers),
             ],
             self._lag,
             running.clock,
@@ -121,8 +125,8 @@ class ControlPlane:
     async def start(self) -> None:
         """Restores the operator state of an earlier process, so that it applies to the first call, and starts the
         tasks."""
-        if self._keeping is not None:
-            await self._keeping.recall()
+        for saver in self._savers:
+            await saver.recall()
         self._webhooks.start()
         self._watch.start()
         self._traces.start()
@@ -155,8 +159,8 @@ class ControlPlane:
     async def stop(self) -> None:
         self._watch.stop()
         await self._webhooks.stop()
-        if self._keeping is not None:
-            await self._keeping.close()
+        for saver in self._savers:
+            await saver.close()
         self._site.close()
         await self._traces.stop()
         await self._metrics_export.stop()
@@ -171,17 +175,26 @@ class ControlPlane:
         self._causes = AlertCauses(config, running.gateway, running.clock)
         return Alerts(rules, signals, self._causes, self._webhooks, self.journal, running.clock)
 
-    def _new_keeping(self, folder: Callable[[], Path], config: Config) -> StateSaver | None:
-        """Returns None if `server.port` is 0: the port changes with each start, and names the file of the state."""
+    def _new_savers(self, folder: Callable[[], Path], config: Config) -> tuple[StateSaver[Any], ...]:
+        """Returns none if `server.port` is 0: the port changes with each start, and names the files."""
         server, running = config.server, self._running
         if server.port == 0:
-            return None
+            return ()
         operator_state = OperatorState(
             self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
             running.gateway, running.clock,
         )  # fmt: skip
-        file = SnapshotFile(folder, file_name(server.host, server.port))
-        return StateSaver(file, operator_state.snapshot, operator_state.restore, running.clock)
+        name, history, clock = file_name(server.host, server.port), self._history, running.clock
+        return (
+            StateSaver(
+                "operator state", SavedState, SnapshotFile(folder, name), operator_state.snapshot,
+                operator_state.restore, clock,
+            ),
+            StateSaver(
+                "history", SavedSeries, SnapshotFile(folder, f"history-{name}"), history.day.snapshot,
+                history.restore, clock, interval_s=_HISTORY_SAVED_EACH_S, loss="the last minutes of the history",
+            ),
+        )  # fmt: skip
 
     def _view(self, label: str) -> DeploymentView | None:
         return self.overview.deployment(label)

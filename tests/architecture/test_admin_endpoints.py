@@ -130,4 +130,4 @@ def test_control_plane_calls_no_group_by_hand() -> None:
         and node.func.attr in ("pages", "adopt", "look", "close")
     }
     exporters = {"self._traces.adopt", "self._metrics_export.adopt"}
-    assert calls == {*exporters, "self._site.adopt", "self._site.close", "self._keeping.close"}
+    assert calls == {*exporters, "self._site.adopt", "self._site.close", "saver.close"}

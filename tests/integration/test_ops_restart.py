@@ -9,11 +9,13 @@ import signal
 import socket
 import stat
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llm_guard.admin.monitor.series_buffer import SavedSeries
 from llm_guard.storage.snapshot_file import SnapshotFile
 from tests.chaos.forms import CHAT
 from tests.chaos.process import Served, serving
@@ -222,6 +224,19 @@ async def test_unreadable_file_counts_as_missing_and_is_reported(tmp_path: Path)
         assert "holds" in line["error"]
         assert all(each["hold"] is None for each in await get(stand.url, "deployments"))
     assert saved_state(folder)["holds"] == []
+
+
+async def test_history_of_the_last_day_survives_a_restart(tmp_path: Path) -> None:
+    path, folder, port = tmp_path / "guard.yaml", tmp_path / "state", a_port()
+    path.write_text(text(folder, port))
+    at = time.time() - 3600.0
+    async with running(path) as stand:
+        past = SavedSeries([at], [(2.0, 1.0, 0.5, 0.9, None, None)], {"gpt": [(2.0, 1.0, 0.5, 0.9, None, None)]})
+        stand.app.ops._history.day.restore(past, 0.0)
+    async with running(path) as stand:
+        day = await get(stand.url, "history?span=24h")
+        assert (day["step_s"], day["at"], day["models"]["gpt"]["calls_per_second"]) == (60.0, [at], [2.0])
+        assert (await get(stand.url, "history"))["at"] == []
 
 
 async def test_gateway_without_operator_actions_writes_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Recent traffic: the last quarter of an hour in steps of five seconds, and the last minute as a whole.
+"""Past traffic: the last quarter of an hour in steps of five seconds, the last day in minutes, and the last minute as a
+whole.
 
-Keeps snapshots of the counters, which only grow. Memory is bounded, however many models there are.
+Takes snapshots of the counters, which only grow. `admin.monitor.series_buffer` keeps the series.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
 
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.monitor import rates as tally
 from llm_guard.admin.monitor.rates import NOTHING, CallTally
-from llm_guard.admin.schemas.history import HistoryView, Series
+from llm_guard.admin.monitor.series_buffer import SavedSeries, SeriesBuffer
+from llm_guard.admin.schemas.history import HistoryView
 from llm_guard.clock import Clock
 from llm_guard.outcome import GATEWAYS_DOING, RefusedBy
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -20,15 +25,18 @@ from llm_guard.proxy.telemetry.counters import CallCounters
 STEP_S = 5.0
 STEPS = 180
 MODELS = 24
-OTHERS = "(others)"
-
 _MINUTE_STEPS = 12
-_FADING = 0.98
-"""Factor by which a model's calls lose weight at each step, when the busiest models are chosen."""
+_DAY_STEP_S = 60.0
+_DAY_STEPS = 1440
+_DAY_MODELS = 12
+_DAY_S = _DAY_STEP_S * _DAY_STEPS
 
-_Point = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
-_SILENCE: _Point = (0.0, None, None, None, None, None)
-_UNKNOWN: _Point = (None, None, None, None, None, None)
+
+class HistoryQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """Selects the period."""
+
+    span: Literal["15m", "24h"] = "15m"
+    """15m: steps of five seconds. 24h: steps of a minute, which survive a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +68,16 @@ class HistoryApi(EndpointGroup):
         self._counters = counters
         self._clock = clock
         self._minute: deque[_Counted] = deque([_Counted(clock.now(), {}, {})], maxlen=_MINUTE_STEPS + 1)
-        self._ends: deque[float] = deque(maxlen=STEPS)
-        self._total = _Line()
-        self._lines: dict[str, _Line] = {}
-        self._others: _Line | None = None
-        """Sum over models that have no line of their own; None: there never were any."""
+        self._recent = SeriesBuffer(STEPS, MODELS)
+        self.day = SeriesBuffer(_DAY_STEPS, _DAY_MODELS)
+        """The last 24 hours."""
+        self._minute_begun = self._minute[-1]
 
     def pages(self) -> list[Endpoint]:
         return [
             Endpoint(
-                "GET", "/admin/history", "Returns the traffic of the last 15 minutes.", self._give,
-                gives=HistoryView,
+                "GET", "/admin/history", "Returns the traffic of the last 15 minutes, or 24 hours.", self._give,
+                query=HistoryQuery, gives=HistoryView,
             ),
         ]  # fmt: skip
 
@@ -81,7 +88,14 @@ class HistoryApi(EndpointGroup):
             return
         counted = self._count(now, before)
         self._minute.append(counted)
-        self._step(before, counted)
+        self._recent.add(self._clock.wall(), _news(before, counted), now - before.at)
+        if now - self._minute_begun.at >= _DAY_STEP_S:
+            self.day.add(self._clock.wall(), _news(self._minute_begun, counted), now - self._minute_begun.at)
+            self._minute_begun = counted
+
+    def restore(self, saved: SavedSeries) -> None:
+        """Restores the last day as an earlier process has saved it."""
+        self.day.restore(saved, self._clock.wall() - _DAY_S)
 
     def model(self, name: str) -> LastMinuteCounts:
         """Returns the last minute's calls of a model."""
@@ -115,14 +129,12 @@ class HistoryApi(EndpointGroup):
         counts = [counted.models.get(name, NOTHING).refused or (0,) * len(GATEWAYS_DOING) for counted in marks]
         return max(mark.at for mark, count in zip(marks, counts, strict=True) if count[place] == counts[0][place])
 
-    def view(self) -> HistoryView:
-        lines = {name: line.series(len(self._ends)) for name, line in self._lines.items()}
-        if self._others is not None:
-            lines[OTHERS] = self._others.series(len(self._ends))
-        return HistoryView(STEP_S, list(self._ends), self._total.series(len(self._ends)), lines)
+    def view(self, span: Literal["15m", "24h"] = "15m") -> HistoryView:
+        step_s, buffer = (_DAY_STEP_S, self.day) if span == "24h" else (STEP_S, self._recent)
+        return HistoryView(step_s, buffer.at, buffer.total, buffer.models)
 
-    async def _give(self, _asked: AdminRequest) -> AdminResponse:
-        return answer(self.view())
+    async def _give(self, asked: AdminRequest) -> AdminResponse:
+        return answer(self.view(asked.wants.span))
 
     def _count(self, now: float, before: _Counted) -> _Counted:
         """Takes a snapshot. Unchanged tallies are reused, so that idle models cost nothing."""
@@ -136,73 +148,11 @@ class HistoryApi(EndpointGroup):
             },
         )
 
-    def _step(self, before: _Counted, after: _Counted) -> None:
-        seconds = after.at - before.at
-        self._ends.append(round(self._clock.wall(), 3))
-        news = {
-            name: now.since(then)
-            for name, now in after.models.items()
-            if now is not (then := before.models.get(name, NOTHING))
-        }
-        self._total.add(tally.total(news.values()), seconds)
-        self._make_room(news)
-        for name, line in self._lines.items():
-            line.add(news.get(name, NOTHING), seconds)
-        others = [counts for name, counts in news.items() if name not in self._lines]
-        if others and self._others is None:
-            self._others = _Line()
-        if self._others is not None:
-            self._others.add(tally.total(others), seconds)
 
-    def _make_room(self, news: Mapping[str, CallTally]) -> None:
-        """Gives each model a line while there are few, and then the busiest; the others are summed in one line."""
-
-        def weight(name: str) -> float:
-            return self._lines[name].weight + news.get(name, NOTHING).calls
-
-        for name in sorted(news.keys() - self._lines.keys(), key=lambda new_name: (-news[new_name].calls, new_name)):
-            if len(self._lines) >= MODELS:
-                idlest = min(self._lines, key=weight)
-                if weight(idlest) >= news[name].calls:
-                    break
-                del self._lines[idlest]
-            self._lines[name] = _Line()
-
-
-class _Line:
-    """Steps of one name."""
-
-    __slots__ = ("_points", "weight")
-
-    def __init__(self) -> None:
-        self._points: deque[_Point] = deque(maxlen=STEPS)
-        self.weight = 0.0
-        """Recent calls, with exponential decay."""
-
-    def add(self, news: CallTally, seconds: float) -> None:
-        self.weight = self.weight * _FADING + news.calls
-        self._points.append(_point(news, seconds) if news.calls else _SILENCE)
-
-    def series(self, length: int) -> Series:
-        """Returns the series, with null for the steps before the line's first."""
-        points = [*[_UNKNOWN] * (length - len(self._points)), *self._points]
-        return Series(*(list(values) for values in zip(*points, strict=True))) if points else _EMPTY
-
-
-_EMPTY = Series([], [], [], [], [], [])
-
-
-def _point(news: CallTally, seconds: float) -> _Point:
-    durations, first_tokens = news.durations, news.first_tokens
-    return (
-        round(news.calls / seconds, 3),
-        _rounded(news.success_rate),
-        _rounded(tally.quantile(tally.DURATION_BOUNDS, durations, 0.5)),
-        _rounded(tally.quantile(tally.DURATION_BOUNDS, durations, 0.95)),
-        _rounded(tally.quantile(tally.FIRST_TOKEN_BOUNDS, first_tokens, 0.5)),
-        _rounded(tally.quantile(tally.FIRST_TOKEN_BOUNDS, first_tokens, 0.95)),
-    )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+def _news(before: _Counted, after: _Counted) -> dict[str, CallTally]:
+    """Returns what happened between two snapshots, by model; models without calls are left out."""
+    return {
+        name: now.since(then)
+        for name, now in after.models.items()
+        if now is not (then := before.models.get(name, NOTHING))
+    }

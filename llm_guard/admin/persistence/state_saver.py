@@ -1,7 +1,7 @@
-"""Saves and restores the operator state, never on the event loop.
+"""Saves and restores a state of the admin side, never on the event loop.
 
 Writes one snapshot at a time. If a write fails, the gateway goes on, and a restart restores an older state.
-`admin.persistence.operator_state` defines the state, `storage.snapshot_file` the file.
+`admin.persistence.operator_state` and `admin.monitor.series_buffer` define states, `storage.snapshot_file` the file.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Generic, TypeVar
 
 import msgspec
 import structlog
 
-from llm_guard.admin.persistence.operator_state import SavedState
 from llm_guard.clock import Clock
 from llm_guard.storage.snapshot_file import SnapshotFile, TakenOver
 from llm_guard.worker_thread import WorkerThread, wait_at_most
@@ -27,22 +27,36 @@ AGAIN_S = 30.0
 
 _REMEDY = "give each gateway a host name, or an ops.store, of its own"
 
-_read = msgspec.json.Decoder(SavedState).decode
-_written = msgspec.json.encode
+_State = TypeVar("_State", bound=msgspec.Struct)
 
 
-class StateSaver:
+class StateSaver(Generic[_State]):
     """Life cycle: `await recall()` before the first call, then `look` periodically; `await close()` at the end."""
 
     def __init__(
-        self, file: SnapshotFile, gather: Callable[[], SavedState], recall: Callable[[SavedState], None], clock: Clock
-    ) -> None:  # fmt: skip
+        self,
+        what: str,
+        kind: type[_State],
+        file: SnapshotFile,
+        gather: Callable[[], _State],
+        recall: Callable[[_State], None],
+        clock: Clock,
+        *,
+        interval_s: float = 0.0,
+        loss: str = "alerts and overrides",
+    ) -> None:
+        """`what`: name of the state in log lines; `kind`: its type, of which a default instance is empty; `interval_s`:
+        least seconds between two writes; `loss`: what a restart would lose if a write failed."""
+        self._what = what
+        self._loss = loss
         self._file = file
         self._gather = gather
         self._recall = recall
         self._clock = clock
-        self._thread = WorkerThread("kept")
-        self._last: SavedState | None = SavedState()
+        self._interval_s = interval_s
+        self._read = msgspec.json.Decoder(kind).decode
+        self._thread = WorkerThread(what)
+        self._last: _State | None = kind()
         """The state on the disk; no file counts as an empty state. None: the next one is written in any case."""
         self._writing: asyncio.Future[None] | None = None
         self._next_at = float("-inf")
@@ -56,13 +70,13 @@ class StateSaver:
             if content is None:
                 return
             self._last = None  # this process owns the file from here on
-            self._recall(_read(content))
+            self._recall(self._read(content))
         except TimeoutError:
-            _log.error("operator state not restored: the disk of ops.store does not respond")
+            _log.error(f"{self._what} not restored: the disk of ops.store does not respond")
         except (OSError, msgspec.DecodeError) as error:
-            _log.error("operator state not restored", error=_said(error))
+            _log.error(f"{self._what} not restored", error=_said(error))
         except Exception:  # noqa: BLE001  # the file may have been edited by hand; the gateway must start
-            _log.exception("the operator state is only restored in part")
+            _log.exception(f"the {self._what} is only restored in part")
 
     def look(self, now: float) -> None:
         """Writes the state if it has changed."""
@@ -87,28 +101,29 @@ class StateSaver:
                     await asyncio.shield(self._writing)
         except Exception as error:  # noqa: BLE001  # the rest must be stopped as well
             _log.error(
-                "operator state not saved: the latest changes are lost",
+                f"{self._what} not saved: the latest changes are lost",
                 error=_said(error) or "the disk does not respond",
             )
         self._is_over = True
         self._thread.shutdown()
 
-    def _write(self, kept: SavedState) -> None:
-        self._file.write(_written(kept))
+    def _write(self, kept: _State) -> None:
+        self._file.write(msgspec.json.encode(kept))
 
-    def _settle(self, kept: SavedState, writing: asyncio.Future[None]) -> None:
+    def _settle(self, kept: _State, writing: asyncio.Future[None]) -> None:
         self._writing = None
         error = None if writing.cancelled() else writing.exception()
         if error is None:
             self._last, self._is_failing = kept, False
+            self._next_at = self._clock.now() + self._interval_s
         elif isinstance(error, TakenOver):
             self._is_over = True
-            _log.error("operator state not saved: another gateway with the same name uses the file", remedy=_REMEDY)
+            _log.error(f"{self._what} not saved: another gateway with the same name uses the file", remedy=_REMEDY)
         else:
             self._next_at = self._clock.now() + AGAIN_S
             if not self._is_failing:
                 self._is_failing = True
-                _log.error("operator state not saved: a restart would lose alerts and overrides", error=_said(error))
+                _log.error(f"{self._what} not saved: a restart would lose {self._loss}", error=_said(error))
 
 
 def _said(error: BaseException) -> str:

@@ -25,7 +25,7 @@ class Series(Struct, frozen=True):
 
 
 class HistoryView(Struct, frozen=True):
-    """Response of `GET /admin/history`: the last quarter of an hour."""
+    """Response of `GET /admin/history`."""
 
     step_s: float
     """Seconds from one point to the next."""

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from llm_guard.admin.api.history import MODELS, OTHERS, STEP_S, STEPS, HistoryApi
+from llm_guard.admin.api.history import MODELS, STEP_S, STEPS, HistoryApi
+from llm_guard.admin.monitor.series_buffer import OTHERS, SavedSeries
 from llm_guard.proxy.telemetry.counters import CallCounters
 from tests.fakes.clock import ManualClock
 
@@ -125,7 +127,7 @@ def test_memory_does_not_grow_with_temporary_models() -> None:
     for number in range(500):
         past.call(f"m{number}", 5)
         past.step()
-    assert len(past.history._lines) == MODELS
+    assert len(past.history._recent._lines) == MODELS
     assert len(past.history.view().models) == MODELS
 
 
@@ -204,3 +206,61 @@ def test_refusals_of_the_last_minute_are_those_of_the_models_tally() -> None:
     assert past.history.refusals("gpt") == (3, {"limit": 2})
     past.step()
     assert past.history.refusals("gpt") == (0, {})
+
+
+def minutes(past: Past, *calls: int) -> None:
+    """Passes so many minutes, with so many calls in each."""
+    for count in calls:
+        past.call("gpt", count)
+        past.step(12)
+
+
+def test_day_has_a_point_for_each_minute() -> None:
+    past = Past()
+    minutes(past, 60, 0, 120)
+    day = past.history.view("24h")
+    assert day.step_s == 60.0
+    assert day.at == [1_800_000_060.0, 1_800_000_120.0, 1_800_000_180.0]
+    assert day.models["gpt"].calls_per_second == day.total.calls_per_second == [1.0, 0.0, 2.0]
+    assert day.models["gpt"].success_rate == [1.0, None, 1.0]
+
+
+def test_day_survives_a_restart_with_a_gap() -> None:
+    before, after = Past(), Past()
+    minutes(before, 60, 120)
+    after.clock.advance(600.0)
+    after.history = HistoryApi(after.counters, after.clock)
+    saved = msgspec.json.decode(msgspec.json.encode(before.history.day.snapshot()), type=SavedSeries)
+    after.history.restore(saved)
+    minutes(after, 180)
+    day = after.history.view("24h")
+    assert day.at == [1_800_000_060.0, 1_800_000_120.0, 1_800_000_660.0]
+    assert day.models["gpt"].calls_per_second == [1.0, 2.0, 3.0]
+    assert day.total.duration_p50_s[0] == pytest.approx(0.175)
+
+
+def test_points_of_more_than_a_day_ago_are_not_restored() -> None:
+    before, after = Past(), Past()
+    minutes(before, 60, 120)
+    after.clock.advance(24 * 3600 + 90.0)
+    after.history.restore(before.history.day.snapshot())
+    assert after.history.view("24h").at == [1_800_000_120.0]
+    assert after.history.view("24h").models["gpt"].calls_per_second == [2.0]
+    after.clock.advance(60.0)
+    fresh = HistoryApi(after.counters, after.clock)
+    fresh.restore(before.history.day.snapshot())
+    assert fresh.view("24h").at == []
+    assert fresh.view("24h").total.calls_per_second == []
+
+
+def test_model_that_is_new_after_a_restart_has_no_past() -> None:
+    before, after = Past(), Past()
+    minutes(before, 60)
+    after.clock.advance(120.0)
+    after.history = HistoryApi(after.counters, after.clock)
+    after.history.restore(before.history.day.snapshot())
+    after.call("new", 60)
+    minutes(after, 0)
+    day = after.history.view("24h")
+    assert day.models["new"].calls_per_second == [None, 1.0]
+    assert day.models["gpt"].calls_per_second == [1.0, 0.0]

@@ -58,10 +58,12 @@ class World:
     levels: list[str] = field(default_factory=list)
     recalled: list[SavedState] = field(default_factory=list)
     clock: SteppedClock = field(default_factory=SteppedClock)
+    interval_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.keeping = StateSaver(
-            self.disk, lambda: SavedState(log_levels=[*self.levels]), self.recalled.append, self.clock
+            "operator state", SavedState, self.disk, lambda: SavedState(log_levels=[*self.levels]),
+            self.recalled.append, self.clock, interval_s=self.interval_s,
         )  # fmt: skip
 
     async def look(self) -> None:
@@ -93,6 +95,21 @@ async def test_only_changed_state_is_written() -> None:
         await world.look()
         assert (world.disk.writes, world.disk.levels()) == (2, [])
     assert world.recalled == []
+
+
+async def test_state_with_an_interval_is_written_seldom_and_at_the_end() -> None:
+    disk = Disk()
+    world = World(disk, interval_s=300.0)
+    for name in "abc":
+        world.levels.append(name)
+        await world.look()
+    assert (disk.writes, disk.levels()) == (1, ["a"])
+    world.clock.advance(300.0)
+    await world.look()
+    assert (disk.writes, disk.levels()) == (2, ["a", "b", "c"])
+    world.levels.append("d")
+    await world.keeping.close()
+    assert (disk.writes, disk.levels()) == (3, ["a", "b", "c", "d"])
 
 
 async def test_file_that_is_there_is_recalled_and_from_then_on_this_gateways() -> None:
@@ -166,7 +183,7 @@ async def test_lock_error_does_not_stop_the_gateway_from_starting() -> None:
     for content, problem in ((b"{}", None), (b"no JSON", OSError(13, "Permission denied")), (b"no JSON", None)):
         disk = Disk(content)
         disk.problem = problem
-        keeping = StateSaver(disk, SavedState, recall, SteppedClock())
+        keeping = StateSaver("operator state", SavedState, disk, SavedState, recall, SteppedClock())
         with capture_logs() as lines:
             await keeping.recall()
         assert len(lines) == 1

@@ -1,7 +1,9 @@
 """Serves `GET /v1/models` and `GET /v1/models/NAME`: the models that clients can request, in their dialect.
 
-Names come from the config. Those that match a pattern are found in the lists of the pattern's upstreams, which are
-requested with the caller's key or the gateway's, as any call. An upstream's own list is at `/upstreams/NAME/v1/models`.
+Names come from the config. The list also has those that match a pattern and are in the lists of the pattern's
+upstreams, which are requested with the caller's key or the gateway's, as any call. A single model of a pattern is
+requested from its upstream: providers know aliases and fine-tuned models that they do not list. An upstream's own list
+is at `/upstreams/NAME/v1/models`.
 """
 
 from __future__ import annotations
@@ -38,8 +40,16 @@ def is_for_catalog(call: Call) -> bool:
     return call.path == DIALECTS[call.dialect].MODELS_PATH or model_in_path(call.path) is not None
 
 
+def upstream_of_model(call: Call, table: RouteTable) -> str | None:
+    """Returns the upstream that knows the single model that a call of the catalog asks for; None: the gateway does."""
+    name = model_in_path(call.path)
+    pattern = table.pattern_of(name) if name is not None and not table.is_exact(name) else None
+    upstreams = table.upstreams_of(pattern, call.dialect) if pattern is not None else ()
+    return upstreams[0] if upstreams else None
+
+
 class ModelCatalog:
-    """Answers calls for which `is_for_catalog` is true."""
+    """Answers calls for which `is_for_catalog` is true, unless `upstream_of_model` names an upstream."""
 
     def __init__(self, run: _Run, clock: Clock) -> None:
         """`run` makes the attempts of a call on a route."""
@@ -49,36 +59,33 @@ class ModelCatalog:
     async def serve(self, call: Call, table: RouteTable, reply: ResponseWriter) -> None:
         """Answers one call. Lists that cannot be had are left out, unless nothing is left then."""
         dialect, name = DIALECTS[call.dialect], model_in_path(call.path)
-        method, path = call.method, call.path
-        found, missing = await self._entries(call, table, name)
-        call.method, call.path = method, path
-        if name is not None and name not in found:
-            pattern = table.pattern_of(name)
-            if pattern is None or not missing & set(table.upstreams_of(pattern, call.dialect)):
+        if name is not None:
+            if name not in table.exact_names(call.dialect) and table.pattern_of(name) is None:
                 return await refuse(call, unknown_model(table, name), reply)
-            found[name] = dialect.model_entry(name)  # the pattern routes it; whether it exists is not known now
-        if not found and missing:
-            return await refuse(call, _unknown(missing), reply)
-        answer = found[name] if name is not None else dialect.model_list(list(found.values()))
+            answer = dialect.model_entry(name)
+        else:
+            method, path = call.method, call.path
+            found, missing = await self._entries(call, table)
+            call.method, call.path = method, path
+            if not found and missing:
+                return await refuse(call, _unknown(missing), reply)
+            answer = dialect.model_list(list(found.values()))
         call.sent_status = 200
         headers = [("Content-Type", "application/json"), *header_rules.ours(call, None)]
         return await reply.send(200, "", headers, json.dumps(answer).encode())
 
-    async def _entries(self, call: Call, table: RouteTable, name: str | None) -> tuple[dict[str, _Entry], set[str]]:
-        """Returns the entries by name, and the upstreams whose lists cannot be had. `name`: the only one that is
-        needed."""
+    async def _entries(self, call: Call, table: RouteTable) -> tuple[dict[str, _Entry], set[str]]:
+        """Returns the entries by name, and the upstreams whose lists cannot be had."""
         own = [model for model in table.exact_names(call.dialect) if may_use(call, table, model)]
-        found = {model: DIALECTS[call.dialect].model_entry(model) for model in own if name in (None, model)}
+        found = {model: DIALECTS[call.dialect].model_entry(model) for model in own}
         missing: set[str] = set()
-        if name in found:
-            return found, missing
-        for upstream in table.upstreams_of(None if name is None else table.pattern_of(name), call.dialect):
+        for upstream in table.upstreams_of(None, call.dialect):
             listed = await self._list_of(call, table, upstream)
             if listed is None:
                 missing.add(upstream)
             for entry in listed or ():
                 model = entry["id"]
-                if name in (None, model) and model not in found and _is_routed(call, table, model, upstream):
+                if model not in found and _is_routed(call, table, model, upstream):
                     found[model] = entry
         return found, missing
 

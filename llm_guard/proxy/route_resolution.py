@@ -12,7 +12,7 @@ from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.client_keys.authentication import check_model
 from llm_guard.proxy.http_server.error_responses import unknown_model, wrong_dialect
-from llm_guard.proxy.model_catalog import is_for_catalog
+from llm_guard.proxy.model_catalog import is_for_catalog, upstream_of_model
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
 from llm_guard.resilience.retry.deadline import deadline_at
 from llm_guard.routing.route_table import RouteTable
@@ -59,7 +59,9 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
         if call.route is None:
             return Refusal(404, "no_upstream", f"no upstream speaks the {call.dialect} dialect", by="route")
         if is_for_catalog(call):
-            call.route = None
-            return None
+            known_by = upstream_of_model(call, table)
+            call.route = table.upstream_route(known_by) if known_by is not None else None
+            if call.route is None:
+                return None
     call.deadline_at = deadline_at(now, call.route.timeouts.total, None)
     return wrong_dialect(call, call.route)

@@ -86,11 +86,25 @@ async def test_callers_key_is_passed_on_and_its_query_is_not() -> None:
         assert provider.requests[-1].startswith(b"GET /v1/models HTTP/1.1\r\n")
 
 
-async def test_one_model_of_a_pattern_is_looked_up() -> None:
-    async with serving(said(LISTED), said(LISTED), models=PATTERN) as (stand, _):
-        assert await get(stand.url, "/v1/models/gpt-4o-mini") == LISTED["data"][1]
+async def test_one_model_of_a_pattern_is_requested_from_its_upstream() -> None:
+    """Providers know aliases and fine-tuned models that they do not list."""
+    unknown = {"error": {"message": "no such model", "code": "model_not_found"}}
+    async with serving(said(LISTED["data"][1]), said(unknown, 404), models=PATTERN) as (stand, provider):
+        key = {"authorization": "Bearer sk-caller"}
+        assert await get(stand.url, "/v1/models/gpt-4o-mini?beta=true", key) == LISTED["data"][1]
+        assert provider.requests[-1].startswith(b"GET /v1/models/gpt-4o-mini?beta=true HTTP/1.1\r\n")
+        assert b"Bearer sk-caller" in provider.requests[-1]
         assert code_of(await ask(stand.url, "/v1/models/gpt-9", method="GET")) == (404, "model_not_found")
+        assert len(provider.requests) == 2
         assert code_of(await ask(stand.url, "/v1/models/o3", method="GET")) == (404, "model_not_found")
+        assert len(provider.requests) == 2
+
+
+async def test_one_model_of_a_pattern_that_only_renames_is_the_gateways() -> None:
+    models = {"my-*": {"deployments": [{"upstream": "one", "model": "x"}]}}
+    async with serving(models=models) as (stand, provider):
+        assert (await get(stand.url, "/v1/models/my-model"))["id"] == "my-model"
+        assert provider.requests == []
 
 
 @pytest.mark.parametrize("script", [said({}, 500), said({"data": 5}), said([]), [Reset()]], ids=str)
@@ -98,7 +112,6 @@ async def test_list_that_cannot_be_had_is_left_out(script: list[Step]) -> None:
     models = {**PATTERN, "own": {"deployments": [{"upstream": "one", "model": "x"}]}}
     async with serving(script, script, models=models) as (stand, _):
         assert names_in(await get(stand.url)) == ["own"]
-        assert (await get(stand.url, "/v1/models/gpt-9"))["id"] == "gpt-9", "the pattern routes it"
 
 
 async def test_nothing_but_unknown_patterns_is_an_error() -> None:

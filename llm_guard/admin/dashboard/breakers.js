@@ -1,7 +1,9 @@
 // A tile for each deployment: the state of its breaker, in words as well as in colour, and the operator's actions.
 
-import { byId, setText } from "./dom.js";
+import { byId, setHidden, setText } from "./dom.js";
+import { facts, restrictionsOf } from "./evidence.js";
 import { counted, seconds, share, span } from "./format.js";
+import { link } from "./links.js";
 import { asButtons, showTiles } from "./tiles.js";
 
 const STATES = {
@@ -58,20 +60,46 @@ const ACTIONS = [
   },
 ];
 
+const MOST_HEALTHY = 8; // more of them share one line
+
 const TILES = {
   title: ({ deployment }) => deployment,
+  heading: (label) => link("deployment", label, label, { class: "whole" }),
   lines: ["through", "facts", "reasons"],
   buttons: asButtons(ACTIONS),
   look,
   next,
 };
 
+let latest = [];
+
+export function prepareBreakers() {
+  byId("healthy-part").addEventListener("toggle", () => show(latest));
+}
+
 export function showBreakers({ deployments }) {
-  showTiles(byId("tiles"), deployments, TILES);
-  for (const tile of byId("tiles").children) tile.dataset.breaker = tile.item.breaker.state;
+  latest = deployments;
+  show(deployments);
   const notClosed = deployments.filter((one) => one.breaker.state !== "closed").length;
   const all = counted(deployments.length, "deployment");
   setText(byId("breakers-count"), notClosed ? `${notClosed} of ${all} not closed` : `${all}, all closed`);
+}
+
+function show(deployments) {
+  const healthy = deployments.filter((one) => look(one).kind === "well" && restrictionsOf(one).length === 0);
+  const isFolded = healthy.length > MOST_HEALTHY;
+  setHidden(byId("healthy-part"), !isFolded);
+  setText(byId("healthy-part").firstElementChild, `${healthy.length} healthy deployments`);
+  const folded = new Set(isFolded ? healthy : []);
+  showTiles(
+    byId("tiles"),
+    deployments.filter((one) => !folded.has(one)),
+    TILES,
+  );
+  showTiles(byId("healthy"), byId("healthy-part").open ? [...folded] : [], TILES);
+  for (const tile of [...byId("tiles").children, ...byId("healthy").children]) {
+    tile.dataset.breaker = tile.item.breaker.state;
+  }
 }
 
 /** Whether it serves pass-through calls, which name no model. */
@@ -94,7 +122,7 @@ function look(one) {
     meaning: hold ? "gets no calls" : meaning,
     through: isPassThrough(one) ? `Pass-through: /upstreams/${upstream}/…, and calls without a model` : "",
     facts: figures(one),
-    reasons: reasons(one).join("; "),
+    reasons: causes(one).join("; "),
   };
 }
 
@@ -107,6 +135,10 @@ function figures({ breaker, duration }) {
   return [window, p95, several].filter(Boolean).join(" · ");
 }
 
-function reasons({ reasons: found, breaker }) {
-  return breaker.is_forced && breaker.reason ? [...found, `override: ${breaker.reason}`] : found;
+/** The restrictions in force with their figures; without any, the reasons of the snapshot. */
+function causes(one) {
+  const { reasons, breaker } = one;
+  const found = restrictionsOf(one).map((restriction) => facts(restriction).join(" · "));
+  const shown = found.length ? found : reasons;
+  return breaker.is_forced && breaker.reason ? [...shown, `override: ${breaker.reason}`] : shown;
 }

@@ -1,4 +1,4 @@
-"""Scripted incidents: the first screen of the dashboard names the cause and the remedy."""
+"""Ten incidents: the first screen of the dashboard names the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ async def faulty(folder: Path, faults: str, calls: int = 30, **sections: Any) ->
 
 
 @asynccontextmanager
+async def wrong_base_url(folder: Path) -> AsyncIterator[Stand]:
+    async with MockProvider() as provider:
+        wrong = {"base_url": f"{provider.url}/api/wrong"}
+        async with gateway(provider.url, folder, upstream=wrong) as stand:
+            for _ in range(30):
+                await call(stand)
+            yield stand
+
+
+@asynccontextmanager
 async def provider_down(folder: Path) -> AsyncIterator[Stand]:
     async with gateway(f"http://127.0.0.1:{free_port()}", folder) as stand:
         for _ in range(40):
@@ -119,6 +129,11 @@ CASES: Mapping[str, Case] = {
         lambda folder: faulty(folder, "status:401"),
         "one refuses its credential",
         "Renew the upstream's api_key",
+    ),
+    "wrong base_url": Case(
+        wrong_base_url,
+        "one does not know the path or the model: check base_url",
+        "Correct the upstream's base_url",
     ),
     "provider down": Case(provider_down, "one fails (network", "Check base_url, DNS, the network"),
     "brown-out": Case(

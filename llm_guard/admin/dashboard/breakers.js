@@ -2,8 +2,9 @@
 
 import { byId, setHidden, setText } from "./dom.js";
 import { facts, restrictionsOf } from "./evidence.js";
-import { counted, seconds, share, span } from "./format.js";
+import { counted, seconds, share, span, words } from "./format.js";
 import { link } from "./links.js";
+import { rowsOf } from "./rows.js";
 import { asButtons, showTiles } from "./tiles.js";
 
 const STATES = {
@@ -91,11 +92,8 @@ function show(deployments) {
   setHidden(byId("healthy-part"), !isFolded);
   setText(byId("healthy-part").firstElementChild, `${healthy.length} healthy deployments`);
   const folded = new Set(isFolded ? healthy : []);
-  showTiles(
-    byId("tiles"),
-    deployments.filter((one) => !folded.has(one)),
-    TILES,
-  );
+  const others = deployments.filter((one) => !folded.has(one));
+  showTiles(byId("tiles"), rowsOf("tiles", others, weight, "others", () => show(latest)), TILES);
   showTiles(byId("healthy"), byId("healthy-part").open ? [...folded] : [], TILES);
   for (const tile of [...byId("tiles").children, ...byId("healthy").children]) {
     tile.dataset.breaker = tile.item.breaker.state;
@@ -104,6 +102,8 @@ function show(deployments) {
 
 /** Whether it serves pass-through calls, which name no model. */
 export const isPassThrough = ({ deployment, upstream }) => deployment === upstream;
+
+const weight = (one) => (look(one).kind === "bad" ? 1e9 : 0) + one.attempts;
 
 function next({ breaker }, passed_s) {
   if (breaker.next_probe_s === null) return "";
@@ -115,7 +115,8 @@ function look(one) {
   const { breaker, hold, health, upstream } = one;
   const [ofBreaker, word, usually] = STATES[breaker.state] ?? ["none", breaker.state, ""];
   const isRefusing = ofBreaker === "well" && one.refused_rate >= MOST;
-  const meaning = isRefusing ? "but most calls are refused" : usually;
+  const [other] = ofBreaker === "well" ? restrictionsOf(one) : [];
+  const meaning = isRefusing ? "but most calls are refused" : other ? `but: ${words(other.kind)}` : usually;
   return {
     kind: hold ? "held" : ofBreaker === "well" ? (OF_HEALTH[health] ?? "none") : ofBreaker,
     word: hold ? `${word}, ${hold.kind}` : word,
@@ -138,7 +139,7 @@ function figures({ breaker, duration }) {
 /** The restrictions in force with their figures; without any, the reasons of the snapshot. */
 function causes(one) {
   const { reasons, breaker } = one;
-  const found = restrictionsOf(one).map((restriction) => facts(restriction).join(" · "));
+  const found = restrictionsOf(one).map((restriction) => `${words(restriction.kind)}: ${facts(restriction).join(" · ")}`);
   const shown = found.length ? found : reasons;
   return breaker.is_forced && breaker.reason ? [...shown, `override: ${breaker.reason}`] : shown;
 }

@@ -74,7 +74,7 @@ function fillCard(card, incident) {
 
 function hits({ models, share: hit }) {
   if (!models.length) return "";
-  if (hit === null || hit === 0) return `concerns ${listed(models)}, no failed calls`;
+  if (hit === null || hit === 0) return `concerns ${listed(models)}`;
   return `hits ${share(hit)} of the last minute’s calls of ${listed(models)}`;
 }
 

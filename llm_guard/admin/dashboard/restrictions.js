@@ -4,6 +4,7 @@ import { act } from "./actions.js";
 import { byId, setHidden, setText } from "./dom.js";
 import { placeOf } from "./evidence.js";
 import { counted, moment, words } from "./format.js";
+import { rowsOf } from "./rows.js";
 import { showTiles } from "./tiles.js";
 
 const DECISIONS = new Set(["hold", "forced_breaker", "degraded_mode", "drain"]);
@@ -18,7 +19,10 @@ const TILES = {
 
 export function showRestrictions(restrictions) {
   setHidden(byId("restrictions-part"), restrictions.length === 0);
-  showTiles(byId("restrictions"), restrictions, TILES);
+  const shown = rowsOf("restrictions", restrictions, ({ refused }) => refused, "restrictions", () =>
+    showRestrictions(restrictions),
+  );
+  showTiles(byId("restrictions"), shown, TILES);
   setText(byId("restrictions-count"), `${restrictions.length} in force`);
 }
 

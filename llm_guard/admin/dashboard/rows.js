@@ -1,4 +1,4 @@
-// Long tables show the rows that matter most, and a button that shows the rest.
+// Long tables and lists of tiles show what matters most, and a button that shows the rest.
 
 import { byId, setHidden, setText } from "./dom.js";
 
@@ -8,8 +8,8 @@ const SHOWN = 15;
 const expanded = new Set();
 
 /**
- * The items to show in the table with this id, in their order: all, or those with the highest weight. `again` shows
- * the table; `noun` names its rows.
+ * The items to show in the table or list with this id, in their order: all, or those with the highest weight. `again`
+ * shows it; `noun` names the items.
  */
 export function rowsOf(id, items, weight, noun, again) {
   const button = byId(`${id}-more`);

@@ -93,7 +93,8 @@ function show(deployments) {
   setText(byId("healthy-part").firstElementChild, `${healthy.length} healthy deployments`);
   const folded = new Set(isFolded ? healthy : []);
   const others = deployments.filter((one) => !folded.has(one));
-  showTiles(byId("tiles"), rowsOf("tiles", others, weight, "others", () => show(latest)), TILES);
+  const shown = rowsOf("tiles", others, weight, "unhealthy or restricted deployments", () => show(latest));
+  showTiles(byId("tiles"), shown, TILES);
   showTiles(byId("healthy"), byId("healthy-part").open ? [...folded] : [], TILES);
   for (const tile of [...byId("tiles").children, ...byId("healthy").children]) {
     tile.dataset.breaker = tile.item.breaker.state;
@@ -139,7 +140,7 @@ function figures({ breaker, duration }) {
 /** The restrictions in force with their figures; without any, the reasons of the snapshot. */
 function causes(one) {
   const { reasons, breaker } = one;
-  const found = restrictionsOf(one).map((restriction) => `${words(restriction.kind)}: ${facts(restriction).join(" · ")}`);
+  const found = restrictionsOf(one).map((cause) => `${words(cause.kind)}: ${facts(cause).join(" · ")}`);
   const shown = found.length ? found : reasons;
   return breaker.is_forced && breaker.reason ? [...shown, `override: ${breaker.reason}`] : shown;
 }

@@ -51,10 +51,11 @@ function fillLive() {
     return;
   }
   const found = restrictionsOf(one);
-  const errors = new Map(found.flatMap((restriction) => restriction.errors).map((error) => [error.call + error.at, error]));
+  const all = found.flatMap((restriction) => restriction.errors);
+  const errors = [...new Map(all.map((error) => [error.call + error.at, error])).values()];
   places.state.replaceChildren(...state(one));
   rebuild(places.restrictions, found, restrictions);
-  rebuild(places.errors, [...errors.values()], (all) => (all.length ? [el("h4", {}, "Last errors"), errorList(all)] : []));
+  rebuild(places.errors, errors, () => (errors.length ? [el("h4", {}, "Last errors"), errorList(errors)] : []));
   places.figures.replaceChildren(figures(one));
   places.outcomes.replaceChildren(outcomes(one));
 }
@@ -62,10 +63,10 @@ function fillLive() {
 const section = (title, ...content) => el("section", {}, el("h3", {}, title), ...content);
 
 function state({ health, reasons, breaker, hold, last_success: last }) {
-  const words_ = [health, `breaker ${words(breaker.state)}`, hold ? hold.kind : ""].filter(Boolean).join(", ");
+  const summary = [health, `breaker ${words(breaker.state)}`, hold ? hold.kind : ""].filter(Boolean).join(", ");
   const success = last === null ? "no success since the start" : `last success ${ago(last, snapshot.at)}`;
   return [
-    el("p", { class: "verdict" }, mark(hold ? "held" : (MARKS[health] ?? "none")), el("b", {}, words_), ` · ${success}`),
+    el("p", { class: "verdict" }, mark(hold ? "held" : (MARKS[health] ?? "none")), el("b", {}, summary), ` · ${success}`),
     reasons.length ? el("p", { class: "verdict" }, `${reasons.join("; ")}.`) : null,
   ].filter(Boolean);
 }

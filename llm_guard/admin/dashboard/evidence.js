@@ -51,8 +51,8 @@ export function liftButtons(lifts) {
     const title = targetOf(lift.body);
     const name = nameOf(lift);
     const action = { name, path: lift.path.slice(1), effect: lift.effect, body: () => lift.body };
-    const label = title ? `${name}: ${title}` : name;
-    return el("button", { type: "button", class: "quiet change", onclick: () => act(action, null, title || "gateway") }, label);
+    const onclick = () => act(action, null, title || "gateway");
+    return el("button", { type: "button", class: "quiet change", onclick }, title ? `${name}: ${title}` : name);
   });
 }
 

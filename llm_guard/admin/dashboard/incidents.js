@@ -63,7 +63,8 @@ function fillCard(card, incident) {
   setMark(card.querySelector(".mark"), kind);
   setText(places.title, title);
   setText(places.severity, incident.severity);
-  setText(places.facts, [hits(incident), ...figures.filter((one) => !title.includes(one))].filter(Boolean).join(" · "));
+  const others = figures.filter((text) => !title.includes(text));
+  setText(places.facts, [hits(incident), ...others].filter(Boolean).join(" · "));
   setText(places.doing, `The gateway: ${incident.doing.join(" ")}`);
   setText(places.remedy, incident.remedy);
   rebuild(places.actions, incident.actions.slice(0, BUTTONS), liftButtons);

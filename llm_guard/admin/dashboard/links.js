@@ -1,5 +1,5 @@
-// Dialogs with an address of their own: #deployment=LABEL and #call=ID. The back button closes them, a reload opens them
-// again.
+// Dialogs with an address of their own: #deployment=LABEL and #call=ID. The back button closes them, and a reload opens
+// them again.
 
 import { byId, el } from "./dom.js";
 

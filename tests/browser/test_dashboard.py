@@ -348,7 +348,11 @@ async def test_refusing_gateway_is_nowhere_green_and_a_restriction_is_reset(open
             await call(stand)
         page = await window.open(stand.url)
         await expect(page.locator("#status-state")).to_have_text("Unhealthy")
-        await expect(page.locator("#status-reason")).to_contain_text("the gateway refused 29 of 30 calls")
+        await expect(page.locator("#status-reason")).to_have_text("No deployment is left for gpt.")
+        await expect(page.locator("#status-causes")).to_have_text("2 causes below")
+        await expect(page.locator("#incidents")).to_contain_text("its provider responded rate limit")
+        await expect(page.locator("#incidents")).to_contain_text("hits 100\u00a0% of the last minute’s calls of gpt")
+        await expect(page.locator("#incidents")).to_contain_text("29 calls refused")
         for state in (tile(page, "one/gpt"), page.locator("#status")):
             await expect(state).to_have_attribute("data-state", "bad")
         await expect(tile(page, "one/gpt")).to_contain_text("most calls are refused")

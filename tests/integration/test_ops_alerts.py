@@ -134,6 +134,18 @@ async def test_outage_of_a_provider_with_five_models_is_one_notice_and_one_end_f
             assert len(listed) == len(fired["others"]) == len(found) - 1
 
 
+async def test_unknown_path_is_an_incident_until_a_call_succeeds() -> None:
+    lost = [whole(404, b'{"detail":"Not Found"}')]
+    async with facing(lost, lost, lost, CHAT.ok) as (stand, _):
+        for number in range(3):
+            assert await view(stand.url, "/admin/incidents", list[Incident]) == [], number
+            assert (await CHAT.ask(stand.url)).status == 404
+        (incident,) = await view(stand.url, "/admin/incidents", list[Incident])
+        assert (incident.id, incident.severity, incident.models) == ("configuration:one", "critical", ["gpt"])
+        assert (await CHAT.ask(stand.url)).status == 200
+        assert await view(stand.url, "/admin/incidents", list[Incident]) == []
+
+
 async def test_page_shows_the_rules_and_how_webhooks_do_but_no_secret() -> None:
     async with ScriptedProvider(TAKEN) as receiver:
         headers = {"authorization": "Bearer s3cret-2"}

@@ -20,13 +20,17 @@ from llm_guard.admin.schemas.incidents import Incident, IncidentAlert
 from llm_guard.admin.schemas.restrictions import ProviderErrorView
 from llm_guard.clock import Clock, iso
 from llm_guard.config import Config
+from llm_guard.outcome import FailureKind
 from llm_guard.proxy.handler import Handler
-from llm_guard.resilience.causes.provider_errors import latest_of
+from llm_guard.resilience.causes.provider_errors import KEPT, ErrorLog, latest_of
 from llm_guard.webhooks.payloads import plain
 
 _LOOKS_OF_A_MODEL = 15
 _CURRENT_S = 600.0
 """Errors older than this explain no alert that fires now."""
+_RECENT_S = 120.0
+"""Without a call in this time, an unknown path is no longer reported."""
+_UNKNOWN_PATH = (FailureKind.WRONG_PATH, FailureKind.MISROUTED)
 
 
 class IncidentApi(EndpointGroup):
@@ -62,11 +66,12 @@ class IncidentApi(EndpointGroup):
     async def _give(self, asked: AdminRequest) -> AdminResponse:
         restrictions = await self._restrictions.all(shows_messages=asked.is_operators)
         alerts = [(self._view(raised), raised.cause) for raised in self._alerts.firing()]
-        if not restrictions and not alerts:
+        misconfigured = self._misconfigured()
+        if not restrictions and not alerts and not misconfigured:
             return answer([])
         models = await self._traffic()
         errors = self._errors(shows_messages=asked.is_operators)
-        return answer(incidents(Present(restrictions, alerts, models, self._upstreams, errors)))
+        return answer(incidents(Present(restrictions, alerts, models, self._upstreams, errors, misconfigured)))
 
     def _view(self, raised: RaisedAlert) -> IncidentAlert:
         return IncidentAlert(
@@ -81,6 +86,24 @@ class IncidentApi(EndpointGroup):
             found[model] = ModelTraffic(tally.calls, tally.judged - tally.ok, labels)
             await pauses.after(_LOOKS_OF_A_MODEL)
         return found
+
+    def _misconfigured(self) -> frozenset[str]:
+        """Returns the upstreams that answered the last calls with an unknown path, with no success since."""
+        ago_s = self._clock.wall() - self._clock.now()
+        logs: dict[str, tuple[ErrorLog, float]] = {}
+        for deployment in self._gateway.deployments():
+            log, succeeded_at = logs.get(deployment.upstream.name, (deployment.upstream_errors, 0.0))
+            logs[deployment.upstream.name] = log, max(succeeded_at, deployment.last_success_wall or 0.0)
+        return frozenset(name for name, (log, wall) in logs.items() if self._knows_no_path(log, wall - ago_s))
+
+    def _knows_no_path(self, log: ErrorLog, succeeded_at: float) -> bool:
+        errors = log.latest()
+        return (
+            len(errors) == KEPT
+            and all(error.kind in _UNKNOWN_PATH for error in errors)
+            and errors[0].at > self._clock.now() - _RECENT_S
+            and errors[-1].at > succeeded_at
+        )
 
     def _errors(self, *, shows_messages: bool) -> dict[str, list[ProviderErrorView]]:
         moment = Moment(self._clock.now(), self._clock.wall())

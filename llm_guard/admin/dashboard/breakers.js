@@ -1,7 +1,10 @@
 // A tile for each deployment: the state of its breaker, in words as well as in colour, and the operator's actions.
 
-import { byId, setText } from "./dom.js";
-import { counted, seconds, share, span } from "./format.js";
+import { byId, setHidden, setText } from "./dom.js";
+import { facts, restrictionsOf } from "./evidence.js";
+import { counted, seconds, share, span, words } from "./format.js";
+import { link } from "./links.js";
+import { rowsOf } from "./rows.js";
 import { asButtons, showTiles } from "./tiles.js";
 
 const STATES = {
@@ -58,24 +61,50 @@ const ACTIONS = [
   },
 ];
 
+const MOST_HEALTHY = 8; // more of them share one line
+
 const TILES = {
   title: ({ deployment }) => deployment,
+  heading: (label) => link("deployment", label, label, { class: "whole" }),
   lines: ["through", "facts", "reasons"],
   buttons: asButtons(ACTIONS),
   look,
   next,
 };
 
+let latest = [];
+
+export function prepareBreakers() {
+  byId("healthy-part").addEventListener("toggle", () => show(latest));
+}
+
 export function showBreakers({ deployments }) {
-  showTiles(byId("tiles"), deployments, TILES);
-  for (const tile of byId("tiles").children) tile.dataset.breaker = tile.item.breaker.state;
+  latest = deployments;
+  show(deployments);
   const notClosed = deployments.filter((one) => one.breaker.state !== "closed").length;
   const all = counted(deployments.length, "deployment");
   setText(byId("breakers-count"), notClosed ? `${notClosed} of ${all} not closed` : `${all}, all closed`);
 }
 
+function show(deployments) {
+  const healthy = deployments.filter((one) => look(one).kind === "well" && restrictionsOf(one).length === 0);
+  const isFolded = healthy.length > MOST_HEALTHY;
+  setHidden(byId("healthy-part"), !isFolded);
+  setText(byId("healthy-part").firstElementChild, `${healthy.length} healthy deployments`);
+  const folded = new Set(isFolded ? healthy : []);
+  const others = deployments.filter((one) => !folded.has(one));
+  const shown = rowsOf("tiles", others, weight, "unhealthy or restricted deployments", () => show(latest));
+  showTiles(byId("tiles"), shown, TILES);
+  showTiles(byId("healthy"), byId("healthy-part").open ? [...folded] : [], TILES);
+  for (const tile of [...byId("tiles").children, ...byId("healthy").children]) {
+    tile.dataset.breaker = tile.item.breaker.state;
+  }
+}
+
 /** Whether it serves pass-through calls, which name no model. */
 export const isPassThrough = ({ deployment, upstream }) => deployment === upstream;
+
+const weight = (one) => (look(one).kind === "bad" ? 1e9 : 0) + one.attempts;
 
 function next({ breaker }, passed_s) {
   if (breaker.next_probe_s === null) return "";
@@ -87,14 +116,15 @@ function look(one) {
   const { breaker, hold, health, upstream } = one;
   const [ofBreaker, word, usually] = STATES[breaker.state] ?? ["none", breaker.state, ""];
   const isRefusing = ofBreaker === "well" && one.refused_rate >= MOST;
-  const meaning = isRefusing ? "but most calls are refused" : usually;
+  const [other] = ofBreaker === "well" ? restrictionsOf(one) : [];
+  const meaning = isRefusing ? "but most calls are refused" : other ? `but: ${words(other.kind)}` : usually;
   return {
     kind: hold ? "held" : ofBreaker === "well" ? (OF_HEALTH[health] ?? "none") : ofBreaker,
     word: hold ? `${word}, ${hold.kind}` : word,
     meaning: hold ? "gets no calls" : meaning,
     through: isPassThrough(one) ? `Pass-through: /upstreams/${upstream}/…, and calls without a model` : "",
     facts: figures(one),
-    reasons: reasons(one).join("; "),
+    reasons: causes(one).join("; "),
   };
 }
 
@@ -107,6 +137,10 @@ function figures({ breaker, duration }) {
   return [window, p95, several].filter(Boolean).join(" · ");
 }
 
-function reasons({ reasons: found, breaker }) {
-  return breaker.is_forced && breaker.reason ? [...found, `override: ${breaker.reason}`] : found;
+/** The restrictions in force with their figures; without any, the reasons of the snapshot. */
+function causes(one) {
+  const { reasons, breaker } = one;
+  const found = restrictionsOf(one).map((cause) => `${words(cause.kind)}: ${facts(cause).join(" · ")}`);
+  const shown = found.length ? found : reasons;
+  return breaker.is_forced && breaker.reason ? [...shown, `override: ${breaker.reason}`] : shown;
 }

@@ -3,6 +3,7 @@
 import { Refused, get } from "./api.js";
 import { byId, el, keyed, parts, setText } from "./dom.js";
 import { clock, count, counted, instant, seconds, words } from "./format.js";
+import { open } from "./links.js";
 import { fallbackOf, waterfall } from "./waterfall.js";
 
 const SHOWN = 10;
@@ -18,6 +19,14 @@ export function showCalls({ calls, retained_failed }) {
 
 export function prepareCalls() {
   byId("calls").addEventListener("pointerleave", showLatest);
+  byId("find-open").addEventListener("click", () => byId("find").showModal());
+  byId("find-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const id = byId("find-id").value.trim();
+    byId("find").close();
+    byId("find-form").reset();
+    if (id) open("call", id);
+  });
 }
 
 /**
@@ -48,7 +57,7 @@ function newCall({ line }) {
     {},
     el(
       "button",
-      { type: "button", onclick: () => open(item.requestId) },
+      { type: "button", onclick: () => open("call", item.requestId) },
       el("time", { "data-part": "time" }),
       el(
         "span",
@@ -82,15 +91,20 @@ function fillCall(item, { line, more }) {
 const outcome = (line) => words(line.refused_by ? `refused by ${line.refused_by}` : line.outcome);
 const tried = (line) => [...new Set(line.attempts.map((attempt) => attempt.deployment))].join(", ");
 
-async function open(id) {
+/** Fills the dialog of a call. */
+export async function showCall(id) {
   setText(byId("call-head"), `Call ${id}`);
   byId("call-body").replaceChildren(el("p", {}, "Loading…"));
-  byId("call").showModal();
+  const content = await loaded(async () => waterfall(await get(`admin/calls/${encodeURIComponent(id)}`)));
+  byId("call-body").replaceChildren(...content);
+}
+
+/** The elements that `make` returns, or an error's text in their place. */
+export async function loaded(make) {
   try {
-    const line = await get(`admin/calls/${encodeURIComponent(id)}`);
-    byId("call-body").replaceChildren(...waterfall(line));
+    return await make();
   } catch (error) {
     const problem = error instanceof Refused ? error.message : `The gateway is unreachable: ${error.message}.`;
-    byId("call-body").replaceChildren(el("p", { class: "error", role: "alert" }, problem));
+    return [el("p", { class: "error", role: "alert" }, problem)];
   }
 }

@@ -67,6 +67,14 @@ export function keyed(parent, items, keyOf, make, update) {
   if (focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
+/** Makes the content anew only if its data has changed: focus and selection survive the polls. */
+export function rebuild(node, data, make) {
+  const text = JSON.stringify(data);
+  if (node.madeOf === text) return;
+  node.madeOf = text;
+  node.replaceChildren(...make(data));
+}
+
 /** Announces a text to screen readers. */
 export function announce(text) {
   setText(byId("announcement"), text);

@@ -8,7 +8,7 @@ const PAGES = {
   metrics: { path: "admin/metrics", every_s: 1 },
   calls: { path: "admin/calls?failed=true&limit=100", every_s: 1.5 },
   alerts: { path: "admin/alerts", every_s: 3 },
-  restrictions: { path: "admin/restrictions", every_s: 2 },
+  incidents: { path: "admin/incidents", every_s: 2 },
   history: { path: "admin/history", every_s: 5 },
 };
 const HIDDEN_S = 15; // while the tab is hidden

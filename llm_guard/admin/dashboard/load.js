@@ -3,6 +3,7 @@
 import { isPassThrough } from "./breakers.js";
 import { byId, el, keyed, parts, setText } from "./dom.js";
 import { UNKNOWN, ago, count, rate, ratio, seconds, share } from "./format.js";
+import { rowsOf } from "./rows.js";
 
 const FIGURES = [
   "flight",
@@ -20,10 +21,13 @@ const FIGURES = [
 ];
 const FIRST_OF_GROUP = new Set(["tokens", "d50"]);
 
+const TROUBLE = { healthy: 0, degraded: 1e9, unhealthy: 2e9, failed: 2e9 };
+const weight = ({ health, attempts }) => (TROUBLE[health] ?? 0) + attempts;
+
 export function showLoad(snapshot) {
   keyed(
     byId("load").tBodies[0],
-    snapshot.deployments,
+    rowsOf("load", snapshot.deployments, weight, "deployments", () => showLoad(snapshot)),
     (one) => one.deployment,
     newRow,
     (row, one) => fillRow(row, one, snapshot.at),

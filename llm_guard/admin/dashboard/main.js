@@ -1,16 +1,20 @@
 // Connects the feed to the parts of the page.
 
 import { prepareActions } from "./actions.js";
-import { showBreakers } from "./breakers.js";
+import { prepareBreakers, showBreakers } from "./breakers.js";
 import { showCache } from "./cache.js";
-import { prepareCalls, showCalls } from "./calls.js";
+import { prepareCalls, showCall, showCalls } from "./calls.js";
 import { showCharts } from "./charts.js";
 import { showClients } from "./clients.js";
+import { noteSnapshot, showDeployment } from "./deployment.js";
 import { byId, el, setHidden, setText } from "./dom.js";
 import { showEngines } from "./engines.js";
 import { clearEvents, noteEvent, showConnected } from "./events.js";
+import { noteRestrictions } from "./evidence.js";
 import { Feed } from "./feed.js";
 import { showFallbacks } from "./fallbacks.js";
+import { prepareIncidents, showIncidents } from "./incidents.js";
+import { follow, prepareLinks } from "./links.js";
 import { showLoad } from "./load.js";
 import { listenForLinks, logInByLink, logInByToken, showSession } from "./login.js";
 import { listenForSelection, selectedModel, showSparklines, showTraffic } from "./models.js";
@@ -26,10 +30,13 @@ const COUNT_DOWN_MS = 500;
 const SOON_MS = 100;
 
 let history = null;
+let latest = null;
 let isRefreshing = false;
 
 const feed = new Feed({
   metrics(snapshot) {
+    latest = snapshot;
+    noteSnapshot(snapshot);
     showStatus(snapshot);
     showTraffic(snapshot);
     showBreakers(snapshot);
@@ -49,7 +56,13 @@ const feed = new Feed({
   },
   calls: showCalls,
   alerts: showAlerts,
-  restrictions: showRestrictions,
+  incidents(found) {
+    const restrictions = found.flatMap((incident) => incident.restrictions);
+    noteRestrictions(restrictions);
+    showIncidents(found);
+    showRestrictions(restrictions);
+    if (latest) showBreakers(latest);
+  },
   event(event) {
     noteEvent(event);
     refreshSoon();
@@ -72,7 +85,7 @@ function refreshSoon() {
   isRefreshing = true;
   setTimeout(() => {
     isRefreshing = false;
-    feed.refresh("metrics", "alerts", "restrictions", "calls");
+    feed.refresh("metrics", "alerts", "incidents", "calls");
     refreshStoredCalls();
   }, SOON_MS);
 }
@@ -111,6 +124,7 @@ async function logIn(how) {
   delete document.documentElement.dataset.locked;
   feed.loggedIn();
   await showSession();
+  follow();
 }
 
 byId("token").addEventListener("submit", (event) => {
@@ -127,13 +141,17 @@ for (const dialog of document.querySelectorAll("dialog")) {
 
 listenForSelection(() => history && showCharts(history, selectedModel()));
 prepareActions(() => {
-  feed.refresh("metrics", "alerts", "restrictions");
+  feed.refresh("metrics", "alerts", "incidents");
   refreshStoredCalls();
 });
+prepareBreakers();
 prepareCalls();
+prepareIncidents();
+prepareLinks({ call: showCall, deployment: showDeployment });
 prepareStoredCalls();
 setInterval(countDown, COUNT_DOWN_MS);
 listenForLinks(() => logIn(logInByLink));
 await logIn(logInByLink);
 feed.start();
 await showSession();
+follow();

@@ -2,6 +2,7 @@
 
 import { byId, el, keyed, parts, setHidden, setText, svg } from "./dom.js";
 import { count, rate, ratio, seconds, share } from "./format.js";
+import { rowsOf } from "./rows.js";
 
 const ALL = ""; // no model has an empty name
 const WIDTH = 120;
@@ -23,10 +24,14 @@ export const selectedModel = () => (selected === ALL ? null : selected);
 
 export function showTraffic(snapshot) {
   showDials(snapshot.total);
-  const rows = [{ model: ALL, traffic: snapshot.total }, ...snapshot.models];
-  if (!rows.some((row) => row.model === selected)) select(ALL);
+  if (selected !== ALL && !snapshot.models.some(({ model }) => model === selected)) select(ALL);
+  const models = rowsOf("models", snapshot.models, weight, "models", () => showTraffic(snapshot));
+  const rows = [{ model: ALL, traffic: snapshot.total }, ...models];
   keyed(byId("models").tBodies[0], rows, (row) => row.model, newRow, fillRow);
 }
+
+const weight = ({ model, health, traffic }) =>
+  (model === selected ? 4e9 : 0) + (OF_HEALTH[health] ? 2e9 : 0) + traffic.calls;
 
 export function showSparklines(history) {
   for (const row of byId("models").tBodies[0].rows) {

@@ -2,14 +2,16 @@
 
 import { act } from "./actions.js";
 import { byId, setHidden, setText } from "./dom.js";
+import { placeOf } from "./evidence.js";
 import { counted, moment, words } from "./format.js";
+import { rowsOf } from "./rows.js";
 import { showTiles } from "./tiles.js";
 
 const DECISIONS = new Set(["hold", "forced_breaker", "degraded_mode", "drain"]);
 
 const TILES = {
   title: (one) =>
-    [words(one.kind), place(one)].filter(Boolean).join(": ") + (one.is_caller_specific ? ", callers’ keys" : ""),
+    [words(one.kind), placeOf(one)].filter(Boolean).join(": ") + (one.is_caller_specific ? ", callers’ keys" : ""),
   lines: ["cause", "since", "ends"],
   buttons: [{ name: "Lift", isOffered: ({ lift }) => lift !== null, press: lift, changes: true }],
   look,
@@ -17,11 +19,12 @@ const TILES = {
 
 export function showRestrictions(restrictions) {
   setHidden(byId("restrictions-part"), restrictions.length === 0);
-  showTiles(byId("restrictions"), restrictions, TILES);
+  const shown = rowsOf("restrictions", restrictions, ({ refused }) => refused, "restrictions", () =>
+    showRestrictions(restrictions),
+  );
+  showTiles(byId("restrictions"), shown, TILES);
   setText(byId("restrictions-count"), `${restrictions.length} in force`);
 }
-
-const place = ({ deployment, model, upstream }) => [deployment ?? upstream, model].filter(Boolean).join(" ");
 
 function look({ kind, cause, since, until, ends, waiting, no_lift_reason: reason }) {
   return {

@@ -12,19 +12,35 @@ const LOOKS = {
 
 let word = null;
 let firing = 0;
+let causes = 0;
+let reasons = [];
 
 export function showStatus(snapshot) {
   const [kind, state] = LOOKS[snapshot.health] ?? ["none", snapshot.health];
   const shown = snapshot.is_draining ? `${state}, draining` : state;
-  const reasons = [...snapshot.reasons];
-  if (snapshot.is_draining) reasons.unshift("new calls are refused");
+  reasons = snapshot.is_draining ? ["new calls are refused", ...snapshot.reasons] : snapshot.reasons;
   byId("status").dataset.state = kind;
   setMark(byId("status").firstElementChild, kind);
   setText(byId("status-state"), shown);
-  setText(byId("status-reason"), reasons.length ? sentence(reasons) : "No problems found.");
+  showReason();
   word = shown;
   showTitle();
   showAbout(snapshot);
+}
+
+/** `number`: causes in the incident view, to which the status line points. */
+export function showCauses(number) {
+  causes = number;
+  setHidden(byId("status-causes"), causes === 0);
+  setText(byId("status-causes"), `${counted(causes, "cause")} below`);
+  if (word !== null) showReason();
+}
+
+/** The worst reason; the incident view has the causes. */
+function showReason() {
+  const [worst] = reasons;
+  const more = reasons.length > 1 && causes === 0 ? ` And ${reasons.length - 1} more.` : "";
+  setText(byId("status-reason"), worst === undefined ? "No problems found." : `${sentence(worst)}${more}`);
 }
 
 /** Shows the number of firing alerts in the header and the title; `kind`: the mark of the most severe. */
@@ -50,18 +66,33 @@ function showTitle() {
 }
 
 function showAbout(snapshot) {
-  const facts = [
+  fillFacts(byId("place"), [
+    ["instance", location.host],
+    ["times in", timeZone()],
+  ]);
+  fillFacts(byId("about"), [
     ["version", snapshot.version],
     ["up", span(snapshot.uptime_s)],
     ["connections", `${count(snapshot.connections)} of ${count(snapshot.max_connections)}`],
     ["event loop lag", seconds(snapshot.loop_lag_s)],
     ["keys in cooldown", count(snapshot.credentials_in_cooldown)],
-  ];
-  const list = byId("about");
+  ]);
+}
+
+function fillFacts(list, facts) {
   if (!list.children.length) {
     list.append(...facts.map(([name]) => el("div", {}, el("dt", {}, name), el("dd", {}))));
   }
   facts.forEach(([, value], at) => setText(list.children[at].lastElementChild, value));
+}
+
+/** The browser's time zone, in which all times of the page are, e.g. `Europe/Berlin (UTC+2)`. */
+function timeZone() {
+  const { timeZone: name } = Intl.DateTimeFormat().resolvedOptions();
+  const ahead_min = -new Date().getTimezoneOffset();
+  if (ahead_min === 0) return name === "UTC" ? name : `${name} (UTC)`;
+  const [hours, minutes] = [Math.floor(Math.abs(ahead_min) / 60), Math.abs(ahead_min) % 60];
+  return `${name} (UTC${ahead_min < 0 ? "-" : "+"}${hours}${minutes ? `:${String(minutes).padStart(2, "0")}` : ""})`;
 }
 
 let unreachableSince = null;
@@ -104,6 +135,7 @@ function showState(shown) {
   setMark(byId("status").firstElementChild, "none");
   setText(byId("status-state"), shown);
   setText(byId("status-reason"), "");
+  setHidden(byId("status-causes"), true);
   word = shown;
   firing = 0; // not known
   setHidden(byId("firing"), true);
@@ -111,7 +143,6 @@ function showState(shown) {
   showTitle();
 }
 
-function sentence(phrases) {
-  const text = phrases.join("; ");
+function sentence(text) {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }

@@ -18,7 +18,7 @@ const counting = new Map();
  * Makes `list` hold a tile for each item. `title(item)` must be unique. `look(item)` returns {kind, word, meaning}, and
  * a text for each name in `lines`; empty ones are not shown. `buttons`: {name, press(item, title), isOffered(item),
  * changes}, the last two are optional. `next(item, passed_s)`, optional, returns a countdown's text, `passed_s` after
- * the item was fetched; it is called between polls as well.
+ * the item was fetched; it is called between polls as well. `heading(title)`, optional, returns the heading's content.
  */
 export function showTiles(list, items, plan) {
   const make = (item) => newTile(plan.title(item), plan);
@@ -36,12 +36,12 @@ export function countDown() {
   }
 }
 
-function newTile(title, { lines, buttons }) {
+function newTile(title, { lines, buttons, heading }) {
   const [word, meaning] = [el("b", { "data-part": "word" }), el("span", { "data-part": "meaning" })];
   const tile = el(
     "li",
     { class: "tile" },
-    el("h3", {}, title),
+    el("h3", {}, heading ? heading(title) : title),
     el("p", { class: "state" }, mark("none"), word, " ", meaning),
     el("p", { class: "next", "data-part": "next" }),
     ...lines.map((name) => el("p", { class: "facts", "data-part": name })),

@@ -2,6 +2,7 @@
 
 import { el, mark } from "./dom.js";
 import { moment, rate, seconds, span, words } from "./format.js";
+import { link } from "./links.js";
 
 const TICKS = 4;
 
@@ -136,7 +137,10 @@ function left({ budget_left }) {
 
 function skipped(lines) {
   if (!lines.length) return null;
-  const items = lines.map(({ deployment, reason }) => el("li", {}, el("b", {}, deployment), ` ${reason}`));
+  const items = lines.map(({ deployment, reason, failed_calls: causes = [] }) => {
+    const calls = causes.flatMap((id) => [" ", link("call", id, id)]);
+    return el("li", {}, el("b", {}, deployment), ` ${reason}`, calls.length ? ". Because of " : null, ...calls);
+  });
   return el("section", { class: "skipped" }, el("h3", {}, "Skipped deployments"), el("ul", {}, ...items));
 }
 

@@ -49,6 +49,8 @@ class Present:
     """Upstream by deployment label."""
     errors: Mapping[str, Sequence[ProviderErrorView]]
     """Last errors by upstream, the newest first."""
+    misconfigured: frozenset[str] = frozenset()
+    """Upstreams that do not know the path of any call; no restriction or alert follows from that."""
     refusing: frozenset[str | None] = field(init=False)
     """Labels of the deployments that refuse or delay calls."""
 
@@ -95,6 +97,9 @@ def incidents(present: Present) -> list[Incident]:
         groups.setdefault(cause, _Group(cause)).restrictions.append(restriction)
     for alert, cause in present.alerts:
         groups.setdefault(cause, _Group(cause)).alerts.append(alert)
+    for upstream in present.misconfigured:
+        cause = IncidentCause("configuration", upstream)
+        groups.setdefault(cause, _Group(cause))
     _join_symptoms(groups, present)
     found = [_incident(group, present) for group in groups.values()]
     return sorted(found, key=lambda incident: (rank(incident.severity), incident.since or "9", incident.id))
@@ -140,7 +145,7 @@ def _incident(group: _Group, present: Present) -> Incident:
         models,
         round(sum(traffic.hit for traffic in whole) / calls, 4) if calls else None,
         sum(one.refused for one in restrictions if one.kind not in _OF_MODELS),
-        _earliest([*(one.since for one in restrictions), *(alert.since for alert in group.alerts)]),
+        _since(group, errors),
         _earliest(one.until for one in restrictions),
         doing_of(restrictions, {model: _others(model, restricted, present) for model in models}),
         _remedy(cause.kind, first, errors),
@@ -149,6 +154,12 @@ def _incident(group: _Group, present: Present) -> Incident:
         group.alerts,
         restrictions,
     )
+
+
+def _since(group: _Group, errors: Sequence[ProviderErrorView]) -> str | None:
+    if not group.restrictions and not group.alerts:
+        return _earliest(error.at for error in errors)
+    return _earliest([*(one.since for one in group.restrictions), *(alert.since for alert in group.alerts)])
 
 
 def _earliest(instants: Iterable[str | None]) -> str | None:
@@ -199,7 +210,8 @@ def _errors(
 
 def _severity(group: _Group, restricted: frozenset[str], whole: Sequence[ModelTraffic]) -> Severity:
     is_last = any(traffic.labels and restricted.issuperset(traffic.labels) for traffic in whole)
-    is_grave = is_last and group.restrictions and group.cause.kind in _GRAVE
+    is_more_than_alerts = bool(group.restrictions) or not group.alerts
+    is_grave = is_last and is_more_than_alerts and group.cause.kind in _GRAVE
     own: Severity = "critical" if is_grave else "info" if group.alerts else "warning"
     return min((own, *(alert.severity for alert in group.alerts)), key=rank)
 

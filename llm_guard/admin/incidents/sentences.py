@@ -67,7 +67,7 @@ def doing_of(restrictions: Iterable[Restriction], others: Mapping[str, Sequence[
         if restriction.kind in _DOING:
             place = restriction.deployment or restriction.upstream or "the gateway"
             places.setdefault(restriction.kind, []).append(place)
-    found = [f"It {_DOING[kind].format(places=_listed(names))}." for kind, names in places.items()]
+    found = list(dict.fromkeys(f"It {_DOING[kind].format(places=_listed(names))}." for kind, names in places.items()))
     if places:
         left = {model: labels for model, labels in others.items() if labels}
         alone = [model for model in others if model not in left]

@@ -103,6 +103,16 @@ def test_alert_without_restriction_has_the_errors_and_the_remedy_of_its_upstream
     assert "base_url" in incident.title
 
 
+def test_upstream_that_knows_no_path_is_an_incident_without_any_alert() -> None:
+    wrong = [error("invalid_request", at=f"2026-01-01T00:00:0{second}Z", call=f"c-{second}") for second in (9, 8, 7)]
+    traffic = {"m-0": ModelTraffic(20, 0, ("one/m-0",))}
+    present = Present([], [], traffic, LABELS, {"one": wrong}, frozenset({"one"}))
+    (incident,) = incidents(present)
+    assert (incident.id, incident.severity, incident.models) == ("configuration:one", "critical", ["m-0"])
+    assert (incident.since, len(incident.errors)) == ("2026-01-01T00:00:07Z", 3)
+    assert "base_url" in incident.remedy
+
+
 def test_incident_without_a_deployment_left_is_critical_whatever_its_alerts() -> None:
     (incident,) = found(breakers(), [(alert("breaker_open", "one/m-0", "info"), IncidentCause("outage", "one"))])
     assert incident.severity == "critical"

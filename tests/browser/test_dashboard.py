@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from llm_guard.admin.monitor.series_buffer import SavedSeries
 from llm_guard.mock.provider import MockProvider
 from tests.browser.conftest import Opens, browsing, opening
 from tests.chaos.forms import CHAT
@@ -96,6 +97,21 @@ async def test_page_loads_without_errors_and_requests_nothing_from_other_hosts(o
         await expect(page.locator("#events-state")).to_have_text("live")
         light = await page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert light == ("rgb(246, 246, 243)" if scheme == "light" else "rgb(16, 19, 23)")
+
+
+async def test_charts_show_the_last_day(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        at, point = time.time() - 7200.0, (73.0, 1.0, 0.5, 0.9, None, None)
+        stand.app.ops._history.day.restore(SavedSeries([at], [point], {"gpt": [point]}), 0.0)
+        page = await window.open(stand.url)
+        await expect(page.locator(".uplot canvas")).to_have_count(4)
+        rate = page.locator("#charts figure").first
+        await expect(rate).not_to_contain_text("73")
+        async with page.expect_response("**/admin/history?span=24h"):
+            await page.locator("#span").select_option("24h")
+        await expect(rate).to_contain_text("73")
+        await page.locator("#span").select_option("15m")
+        await expect(rate).not_to_contain_text("73")
 
 
 async def test_outage_is_seen_within_two_seconds(opens: Opens) -> None:

@@ -1,11 +1,12 @@
-// Four charts of the last 15 minutes, drawn by uPlot. Each has its values as text above it.
+// Four charts of the last 15 minutes or 24 hours, drawn by uPlot. Each has its values as text above it.
 
 /* global uPlot */
 
 import { byId, el, setText } from "./dom.js";
 import { UNKNOWN, clock, rate, seconds, share } from "./format.js";
 
-const SHOWN_S = 900;
+const QUARTER_S = 900;
+const DAY_S = 86_400;
 const HEIGHT = 120;
 const LOWEST_TOP = { rate: 1, seconds: 0.1 };
 
@@ -33,10 +34,12 @@ const CHARTS = [
 ];
 
 let drawn = [];
+let shown_s = QUARTER_S;
 
 /** `model` null: all models. */
 export function showCharts(history, model) {
   if (!drawn.length) build();
+  shown_s = history.step_s < 60 ? QUARTER_S : DAY_S;
   const series = model === null ? history.total : history.models[model];
   for (const chart of drawn) chart.show(history.at, series, model ?? "all models");
 }
@@ -130,7 +133,7 @@ function options(plan, width, onCursor) {
     cursor: { sync: { key: "quarter" }, drag: { x: false, y: false }, y: false, points: { size: 6 } },
     padding: [6, 18, 0, 0], // half of the last tick's text stands beyond its line
     scales: {
-      x: { time: true, range: (_plot, _min, max) => (max === null ? [0, 1] : [max - SHOWN_S, max]) },
+      x: { time: true, range: (_plot, _min, max) => (max === null ? [0, 1] : [max - shown_s, max]) },
       y: { range: (_plot, min, max) => rangeOf(plan.unit, min, max) },
     },
     axes: [
@@ -140,7 +143,7 @@ function options(plan, width, onCursor) {
         gap: 6,
         space: 44,
         grid: { show: false },
-        incrs: [60, 300, 900],
+        incrs: [60, 300, 900, 3600, 10_800, 21_600],
         values: (_plot, ticks) => ticks.map((at) => clock(at).slice(0, 5)),
       },
       { ...axis, size: 46, gap: 4, space: 26, values: (_plot, ticks) => ticks.map((value) => onAxis(plan, value)) },

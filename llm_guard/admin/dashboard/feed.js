@@ -2,6 +2,7 @@
 // unreachable, or needs a login.
 
 import { Refused, Unreachable, get, request } from "./api.js";
+import { byId } from "./dom.js";
 import { readEvents } from "./stream.js";
 
 const PAGES = {
@@ -10,6 +11,7 @@ const PAGES = {
   alerts: { path: "admin/alerts", every_s: 3 },
   incidents: { path: "admin/incidents", every_s: 2 },
   history: { path: "admin/history", every_s: 5 },
+  day: { path: "admin/history?span=24h", every_s: 60, isWanted: () => byId("span").value === "24h" },
 };
 const HIDDEN_S = 15; // while the tab is hidden
 const SILENCE_MS = 45_000;
@@ -101,14 +103,14 @@ export class Feed {
 }
 
 class Poll {
-  constructor(feed, name, { path, every_s }) {
-    Object.assign(this, { feed, name, path, every_s, pause: null });
+  constructor(feed, name, { path, every_s, isWanted = () => true }) {
+    Object.assign(this, { feed, name, path, every_s, isWanted, pause: null });
   }
 
   async run() {
     for (;;) {
       await this.feed.admitted();
-      await this.once();
+      if (this.isWanted()) await this.once();
       this.pause = wait((document.hidden ? Math.max(HIDDEN_S, this.every_s) : this.every_s) * 1000);
       await this.pause.done;
     }

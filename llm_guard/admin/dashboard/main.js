@@ -30,6 +30,7 @@ const COUNT_DOWN_MS = 500;
 const SOON_MS = 100;
 
 let history = null;
+let day = null;
 let latest = null;
 let isRefreshing = false;
 
@@ -52,7 +53,11 @@ const feed = new Feed({
   history(found) {
     history = found;
     showSparklines(history);
-    showCharts(history, selectedModel());
+    showPast();
+  },
+  day(found) {
+    day = found;
+    showPast();
   },
   calls: showCalls,
   alerts: showAlerts,
@@ -79,6 +84,12 @@ const feed = new Feed({
   loginNeeded: () => showTokenForm(),
 });
 
+/** Draws the charts of the selected span, once that is known. */
+function showPast() {
+  const past = byId("span").value === "24h" ? day : history;
+  if (past) showCharts(past, selectedModel());
+}
+
 /** Polls soon after an event, once for several events. */
 function refreshSoon() {
   if (isRefreshing) return;
@@ -96,7 +107,7 @@ function showRefusal(name, message) {
     showRefused(message);
     return;
   }
-  const place = byId(name === "history" ? "charts" : name);
+  const place = byId(["history", "day"].includes(name) ? "charts" : name);
   if (place.keyedElements || place.children.length > 1) return;
   place.replaceChildren(el(place.matches("ul, ol") ? "li" : "p", { class: "none" }, message));
 }
@@ -139,7 +150,11 @@ for (const dialog of document.querySelectorAll("dialog")) {
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
 }
 
-listenForSelection(() => history && showCharts(history, selectedModel()));
+listenForSelection(showPast);
+byId("span").addEventListener("change", () => {
+  showPast();
+  feed.refresh("day");
+});
 prepareActions(() => {
   feed.refresh("metrics", "alerts", "incidents");
   refreshStoredCalls();

@@ -64,7 +64,7 @@ OptionalRule = Annotated[_Settings | None, BeforeValidator(_on), _OffForNull()]
 class AlertRules(Strict):
     """Settings of each rule; `off` turns a rule off."""
 
-    group_wait: Pause = 5.0
+    group_wait: Pause = 3.0
     """How long the first notice waits for further alerts with the same cause."""
     success_rate: OptionalRule[SuccessRateSettings] = SuccessRateSettings()
     latency: OptionalRule[LatencySettings] = LatencySettings()

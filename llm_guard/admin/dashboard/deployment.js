@@ -65,8 +65,9 @@ const section = (title, ...content) => el("section", {}, el("h3", {}, title), ..
 function state({ health, reasons, breaker, hold, last_success: last }) {
   const summary = [health, `breaker ${words(breaker.state)}`, hold ? hold.kind : ""].filter(Boolean).join(", ");
   const success = last === null ? "no success since the start" : `last success ${ago(last, snapshot.at)}`;
+  const kind = hold ? "held" : (MARKS[health] ?? "none");
   return [
-    el("p", { class: "verdict" }, mark(hold ? "held" : (MARKS[health] ?? "none")), el("b", {}, summary), ` · ${success}`),
+    el("p", { class: "verdict" }, mark(kind), el("b", {}, summary), ` · ${success}`),
     reasons.length ? el("p", { class: "verdict" }, `${reasons.join("; ")}.`) : null,
   ].filter(Boolean);
 }

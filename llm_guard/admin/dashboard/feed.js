@@ -11,7 +11,7 @@ const PAGES = {
   alerts: { path: "admin/alerts", every_s: 3 },
   incidents: { path: "admin/incidents", every_s: 2 },
   history: { path: "admin/history", every_s: 5 },
-  day: { path: "admin/history?span=24h", every_s: 60, isWanted: () => byId("span").value === "24h" },
+  day: { path: "admin/history?span=24h", every_s: 60, isWanted: () => byId("span").dataset.span === "24h" },
 };
 const HIDDEN_S = 15; // while the tab is hidden
 const SILENCE_MS = 45_000;

@@ -86,7 +86,7 @@ const feed = new Feed({
 
 /** Draws the charts of the selected span, once that is known. */
 function showPast() {
-  const past = byId("span").value === "24h" ? day : history;
+  const past = byId("span").dataset.span === "24h" ? day : history;
   if (past) showCharts(past, selectedModel());
 }
 
@@ -151,10 +151,14 @@ for (const dialog of document.querySelectorAll("dialog")) {
 }
 
 listenForSelection(showPast);
-byId("span").addEventListener("change", () => {
-  showPast();
-  feed.refresh("day");
-});
+for (const button of byId("span").children) {
+  button.addEventListener("click", () => {
+    byId("span").dataset.span = button.dataset.span;
+    for (const other of byId("span").children) other.setAttribute("aria-pressed", String(other === button));
+    showPast();
+    feed.refresh("day");
+  });
+}
 prepareActions(() => {
   feed.refresh("metrics", "alerts", "incidents");
   refreshStoredCalls();

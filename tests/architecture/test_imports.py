@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.effort import some
+
 ROOT = Path(__file__).parents[2]
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -107,5 +109,6 @@ def test_every_module_can_be_imported_alone() -> None:
     order = following()
     assert sorted(name for names in order.values() for name in names) == sorted(modules())
     assert len(order[""]) < len(modules()) / 4
-    ended = run("-W", "error", "-c", IMPORT_EACH_ALONE, stdin=json.dumps(order))
+    chosen = {**order, "": list(some(order[""]))}
+    ended = run("-W", "error", "-c", IMPORT_EACH_ALONE, stdin=json.dumps(chosen))
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from llm_guard.resilience.capacity.fair_queue import Caller
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot, Ticket
+from tests.effort import some
 
 ANSWER_S = 1.0
 LASTS_S = {"slow hog": 20.0, "very slow": 200.0}
@@ -83,8 +84,9 @@ class Crowd:
         heapq.heappush(self._events, (self.now + lasts_s, next(self._numbers), caller, priority, slot))
 
 
-@pytest.mark.parametrize("capacity", [1, 4, 20])
-@pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.49)])
+@pytest.mark.parametrize(
+    ("capacity", "hog_priority", "least"), some([*((c, *rest) for rest in ((0, 0.2), (1, 0.49)) for c in (1, 4, 20))])
+)
 def test_victim_competes_with_a_heavy_caller(capacity: int, hog_priority: int, least: float) -> None:
     crowd = Crowd(capacity)
     crowd.open(Caller("hog"), 50 * capacity, hog_priority)
@@ -93,8 +95,10 @@ def test_victim_competes_with_a_heavy_caller(capacity: int, hog_priority: int, l
     assert crowd.share("victim") >= least
 
 
-@pytest.mark.parametrize("capacity", [1, 2, 3, 4, 5, 20])
-@pytest.mark.parametrize(("hog_priority", "least"), [(0, 0.2), (1, 0.39)])
+@pytest.mark.parametrize(
+    ("capacity", "hog_priority", "least"),
+    some([*((c, *rest) for rest in ((0, 0.2), (1, 0.39)) for c in (1, 2, 3, 4, 5, 20))]),
+)
 def test_victim_competes_with_a_heavy_caller_whose_calls_take_longer(
     capacity: int, hog_priority: int, least: float
 ) -> None:

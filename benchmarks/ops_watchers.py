@@ -21,7 +21,8 @@ PAGES = {
     "/admin/calls?failed=true&limit=100": 1.5,
     "/admin/alerts": 3.0,
     "/admin/history": 5.0,
-    "/admin/restrictions": 2.0,
+    "/admin/history?span=24h": 60.0,
+    "/admin/incidents": 2.0,
 }
 """Seconds between two requests: for Prometheus as in config/prometheus, for the dashboard its own."""
 EVENTS = "/admin/events?since=0"

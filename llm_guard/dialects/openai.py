@@ -14,7 +14,7 @@ from typing import Any, Literal
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import dict_of, list_of, object_in
 from llm_guard.dialects.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
-from llm_guard.dialects.openai_media import usage_in as usage_in  # noqa: PLC0414  # exported: each dialect has one
+from llm_guard.dialects.openai_media import usage_in as _usage_in
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
 from llm_guard.dialects.resume.chat import ChatTranscript
 from llm_guard.dialects.resume.responses import ResponsesTranscript
@@ -30,6 +30,7 @@ from llm_guard.dialects.sse import (  # fmt: skip
     Mark,
     SseEvent,
     StreamReader,
+    Usage,
 )
 from llm_guard.outcome import Refusal
 
@@ -267,6 +268,11 @@ class ResponsesReader:
 
     def missing_end(self) -> bytes:
         return b""
+
+
+def usage_in(body: dict[str, Any]) -> Usage | None:
+    """Token counts of a chat, completion, embedding or Responses object."""
+    return _usage_in(body)
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:

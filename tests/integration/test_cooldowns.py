@@ -189,7 +189,8 @@ async def test_model_that_fails_leaves_the_others_of_its_host_alone(script: list
 async def test_client_with_a_short_timeout_opens_no_breaker() -> None:
     """Otherwise any caller could take a model away from all others by sending calls with a limit of 10 ms."""
     answers = asyncio.Event()
-    async with facing(*[[Pause(answers), *CHAT.ok]] * 11, breaker=BREAKER) as (stand, provider):
+    script: list[Step] = [Pause(answers), *CHAT.ok]
+    async with facing(*[script] * 11, breaker=BREAKER) as (stand, provider):
         for _ in range(10):
             reply = await ask(stand.url, CHAT.path, CHAT.body(), {"x-stainless-read-timeout": "0.04"})
             assert (reply.status, reply.headers["x-llm-guard-refused-by"]) == (504, "deadline")

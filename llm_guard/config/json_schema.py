@@ -30,7 +30,7 @@ _DEFINITIONS = {
     },
 }
 _TEXT = r"^(?:[^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^{}]*)?\}|\$(?![A-Za-z_{$]))*$"
-"""A text whose dollar signs are doubled, or begin a variable."""
+"""Text in which each dollar sign is doubled, or begins a variable."""
 _WORDS_FOR_BOOLEANS = {"enum": ["true", "false", "yes", "no", "on", "off"]}
 _REQUIRED = ["upstreams", "models"]
 

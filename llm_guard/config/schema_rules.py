@@ -43,5 +43,5 @@ CLIENT_KEYS_FOR_ISOLATION: dict[str, JsonValue] = {
 
 
 def named(pattern: str) -> dict[str, JsonValue]:
-    """Returns the schema of a mapping with at least one entry, whose keys match the pattern."""
+    """Returns the schema of a mapping with at least one entry, and with keys that match the pattern."""
     return {"minProperties": 1, "propertyNames": {"pattern": pattern}}

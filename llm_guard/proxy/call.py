@@ -188,7 +188,7 @@ class Skipped:
 
     deployment: str
     why: str
-    failed_calls: tuple[str, ...] = ()  # ids of the calls whose failures are the cause, the newest first
+    failed_calls: tuple[str, ...] = ()  # ids of the failed calls that caused it, the newest first
 
 
 @dataclass(slots=True)

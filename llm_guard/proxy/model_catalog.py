@@ -75,7 +75,7 @@ class ModelCatalog:
         return await reply.send(200, "", headers, json.dumps(answer).encode())
 
     async def _entries(self, call: Call, table: RouteTable) -> tuple[dict[str, _Entry], set[str]]:
-        """Returns the entries by name, and the upstreams whose lists cannot be had."""
+        """Returns the entries by name, and the upstreams that did not return a list."""
         own = [model for model in table.exact_names(call.dialect) if may_use(call, table, model)]
         found = {model: DIALECTS[call.dialect].model_entry(model) for model in own}
         missing: set[str] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -57,7 +58,21 @@ async def test_last_values_are_sent_at_shutdown_and_equal_the_metrics_page() -> 
     assert (ok.count, sum(ok.bucket_counts), len(ok.bucket_counts)) == (3, 3, len(ok.explicit_bounds) + 1)
     assert not ok.HasField("min")
     names = {family.name for family in page.families if family.samples and family.name.startswith("llm_guard_")}
-    assert names - metrics.keys() <= {"llm_guard_process"}
+    assert "llm_guard_calls" in names
+    assert names <= metrics.keys()
+
+
+async def test_export_that_fails_is_logged_and_the_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise ValueError("odd")
+
+    monkeypatch.setattr("llm_guard.admin.metrics.otlp.OtlpMetrics.send", fail)
+    async with ScriptedProvider() as collector:
+        async with facing(CHAT.ok, ops=ops(collector)) as (stand, _):
+            assert (await CHAT.ask(stand.url)).status == 200
+        (line,) = [line for line in stand.log if line["event"] == "metrics not exported"]
+    assert line["reason"] == "ValueError: odd"
+    await eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "metrics export"])
 
 
 async def test_values_are_sent_at_each_interval() -> None:

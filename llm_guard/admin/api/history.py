@@ -32,10 +32,13 @@ _DAY_MODELS = 12
 _DAY_S = _DAY_STEP_S * _DAY_STEPS
 
 
+Span = Literal["15m", "24h"]
+
+
 class HistoryQuery(Struct, forbid_unknown_fields=True, frozen=True):
     """Selects the period."""
 
-    span: Literal["15m", "24h"] = "15m"
+    span: Span = "15m"
     """15m: steps of five seconds. 24h: steps of a minute, which survive a restart."""
 
 
@@ -129,7 +132,7 @@ class HistoryApi(EndpointGroup):
         counts = [counted.models.get(name, NOTHING).refused or (0,) * len(GATEWAYS_DOING) for counted in marks]
         return max(mark.at for mark, count in zip(marks, counts, strict=True) if count[place] == counts[0][place])
 
-    def view(self, span: Literal["15m", "24h"] = "15m") -> HistoryView:
+    def view(self, span: Span = "15m") -> HistoryView:
         step_s, buffer = (_DAY_STEP_S, self.day) if span == "24h" else (STEP_S, self._recent)
         return HistoryView(step_s, buffer.at, buffer.total, buffer.models)
 

@@ -100,13 +100,18 @@ class MetricsExport:
             _log.warning("metrics not exported", reason=why)
 
     async def _export_last(self, thread: WorkerThread, sender: OtlpMetrics) -> None:
-        sending = thread.run(sender.send, await self._values(), self._clock.wall())
         try:
-            await wait_at_most(_LAST_EXPORT_S, asyncio.shield(sending), self._clock)
+            sending = thread.run(sender.send, await self._values(), self._clock.wall())
+            why = await wait_at_most(_LAST_EXPORT_S, asyncio.shield(sending), self._clock)
         except TimeoutError:
-            _log.warning("metrics not exported", reason="the collector was too slow for the last values")
-        thread.submit(sender.close)
-        thread.shutdown()
+            why = "the collector was too slow for the last values"
+        except Exception as error:  # noqa: BLE001  # the rest must be stopped as well
+            why = f"{type(error).__name__}: {error}"
+        finally:
+            thread.submit(sender.close)
+            thread.shutdown()
+        if why:
+            _log.warning("metrics not exported", reason=why)
 
     async def _values(self) -> list[FamilyValues]:
         """Returns the values of all families, with a pause after each: those of one family are of one moment."""

@@ -12,7 +12,7 @@ from llm_guard.config.yaml_source import Finding
 from llm_guard.dialects import DIALECTS
 
 _WITHOUT_VERSION = frozenset({"api.deepseek.com", "api.perplexity.ai"})
-"""Providers whose documented base URL has no path."""
+"""Providers that document a base URL without a path."""
 
 
 def open_to_all(config: Config) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ def repeated_deployments(config: Config) -> Iterator[Finding]:
 
 
 def useless_fallbacks(config: Config) -> Iterator[Finding]:
-    """Yields a warning for each fallback whose deployments the model has itself."""
+    """Yields a warning for each fallback with no deployment but those of the model."""
     for name, model in config.models.items():
         own = set(_targets(config, name, model))
         for index, fallback in enumerate(model.fallbacks):

@@ -42,7 +42,7 @@ class SkippedLine(Struct):
     deployment: str
     reason: str
     failed_calls: list[str] | UnsetType = UNSET
-    """Ids of the last calls whose failures are the cause, the newest first."""
+    """Ids of the last failed calls that caused it, the newest first."""
 
 
 class CallLine(Struct):

@@ -50,7 +50,7 @@ class Distribution:
 
 
 OutcomeClass = Literal["ok", "failed", "refused"]
-"""Classes of outcomes whose durations are not comparable. A call is refused if the gateway itself refused it."""
+"""Classes of outcomes: their durations are not comparable. A call is refused if the gateway itself refused it."""
 
 
 def by_outcome(*outcomes: OutcomeClass, bounds: tuple[float, ...]) -> dict[OutcomeClass, Distribution]:

@@ -241,6 +241,7 @@ class Call:
     """Name of the client key that admitted the call; the key itself is not forwarded."""
     scope: KeyScope | None = None
     """The calls that this key may make; None if no client keys are configured."""
+    is_screened: bool = False  # the call and its response are checked for what its key may not use or see
     reservation: Reservation | None = None  # against the limits of its client key
     deadline_at: float = float("inf")
     attempts: list[Attempt] = field(default_factory=list)
@@ -257,8 +258,7 @@ class Call:
     """The reason for which no further attempt was made after a failure."""
     failed_by: RefusedBy | None = None
     """The gateway's limit that ended a call which has a failure: a cooldown, or the deadline."""
-    trace: TraceContext | None = None
-    """Trace context; None if the call is not traced."""
+    trace: TraceContext | None = None  # None: not traced
     trace_id: int = 0  # for log lines, even if no spans are exported; 0 without a trace
     is_in_flight: bool = False  # counted as running
     is_draining: bool = False  # the gateway is shutting down and ends this call

@@ -35,7 +35,7 @@ from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
 from llm_guard.proxy.response.delivery import Delivery
 from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED
-from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
+from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder, is_deferred_at_once
 from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.access_log import log_ids
@@ -201,19 +201,21 @@ class Handler:
         self, call: Call, refusal: Refusal | None, reply: ResponseWriter, *, is_checked: bool = False
     ) -> Awaitable[object]:
         """Returns the coroutine that answers the call, from here on one step after the other. `is_checked`: the call
-        has passed the screening of its scope."""
+        has passed its screening."""
         if refusal is not None:
             return self._refuse(call, refusal, reply)
         if call.route is None:
             return self._own.serve(call, self.table, reply)
-        if call.scope is not None and not is_checked and self._screening.applies_to(call):
+        if call.is_screened and not is_checked:
             return self._answer_screened(call, reply)
+        may_end_here = call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names
         if call.client_key is not None and self.quotas.by_name:
-            refusal = self.quotas.reserve(call)
+            is_deferred = may_end_here and is_deferred_at_once(call, reply)
+            refusal = self.quotas.reserve(call, without="concurrency" if is_deferred else None)
             if refusal is not None:
                 return self._refuse(call, refusal, reply)
         self.recorder.begin(call)
-        if call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names:
+        if may_end_here:
             return self._answer_from_cache(call, call.route, reply)
         return self.execute(call, reply, self._fallback)
 
@@ -240,7 +242,7 @@ class Handler:
                 result = await delivery.wait_for(self._loop.next_response(selector, failure))
                 if delivery.served is None:
                     reply.closes_connection |= self.is_leaving
-                    if call.scope is not None and self._screening.applies_to(call):
+                    if call.is_screened:
                         result = await self._screening.screen(call, result, self.table, self._run_again)
                 if isinstance(result, Exhausted):
                     delivery.give_up(result)
@@ -263,7 +265,7 @@ class Handler:
         part: see `call.failure`. The caller records the call."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine runs in one
-        if (refusal := self.quotas.reserve(call, is_deferred=True)) is not None:
+        if (refusal := self.quotas.reserve(call, without="rate")) is not None:
             return Exhausted(None, refusal, "the client key is over its limits")
         self._running[task] = call
         try:

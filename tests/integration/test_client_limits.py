@@ -189,6 +189,22 @@ async def test_deferred_calls_use_the_quota_of_their_key_and_wait_for_it(tmp_pat
         assert left(stand, "tokens_per_day") == 1000 - 2 * 4
 
 
+async def test_call_is_deferred_though_its_key_has_no_slot_left(tmp_path: Path) -> None:
+    """A call that is only stored does not run: it needs its slot later."""
+    go_on = asyncio.Event()
+    headers = {**ASYNC, "authorization": "Bearer k-app"}
+    async with running_with_store(tmp_path, [Pause(go_on), *CHAT.ok], server=keys(concurrency=1)) as (stand, provider):
+        running = asyncio.create_task(send(stand))
+        await eventually(lambda: len(provider.requests) == 1)
+        replies = [await ask(stand.url, CHAT.path, CHAT.body(), headers) for _ in range(2)]
+        assert [reply.status for reply in replies] == [202, 202]
+        assert left(stand, "concurrency") == 0
+        plain = await ask(stand.url, CHAT.path, CHAT.body(), headers | {"x-llm-guard-async": "false"})
+        assert plain.status == 429
+        go_on.set()
+        assert (await running).status == 200
+
+
 async def eventually_failed(stand: Stand, deferred: list[str]) -> str:
     """Waits until one of these deferred calls has failed, and returns the kind of failure."""
     async with asyncio.timeout(5):

@@ -30,6 +30,7 @@ class Clients:
         keys = config.server.client_keys
         self._known = {digest(key.key): key for key in keys}
         self._scopes = {key.name: KeyScope(key.allow.models, key.allow.paths) for key in keys}
+        self._isolates_objects = config.server.isolate_objects
 
     def admit(self, call: Call, fields: RequestFields) -> Refusal | None:
         """Sets the call's client key and priority. Refuses an unknown key, and a path that the key does not allow.
@@ -61,6 +62,7 @@ class Clients:
         scope = call.scope = self._scopes.get(call.client_key or "")
         if scope is None:
             return None
+        call.is_screened = self._isolates_objects or call.upstream_name is not None
         if scope.allows_path(call.method, call.path) and not (call.query and "_method" in _names_in(call.query)):
             return None
         return _denied(f"this API key may not call {call.method} {call.path}; an operator can allow the path")

@@ -76,15 +76,18 @@ class ClientQuotas:
             if (limits := self.by_name.get(name)) is not None:
                 limits.restore_day(day, tokens, wall)
 
-    def reserve(self, call: Call, *, is_deferred: bool = False) -> Refusal | None:
-        """Reserves the call's estimated use, or returns a refusal if that exceeds a limit of its key. `is_deferred`: a
-        deferred call, which the rate limit has counted when it was accepted."""
+    def reserve(self, call: Call, *, without: LimitName | None = None) -> Refusal | None:
+        """Reserves the call's estimated use, or returns a refusal if that exceeds a limit of its key.
+
+        `without`: a limit that does not apply. A deferred call is counted by `rate` only when it is accepted, and by
+        `concurrency` only while it is executed.
+        """
         name = call.client_key or ""
         limits = self.by_name.get(name)
         if limits is None:
             return None
         now, wall = self._clock.now(), self._clock.wall()
-        result = limits.try_enter(estimated_tokens(call), now, wall, is_deferred=is_deferred)
+        result = limits.try_enter(estimated_tokens(call), now, wall, without)
         if isinstance(result, Reservation):
             call.reservation = result
             if call.is_stream and limits.settings.limits_tokens:

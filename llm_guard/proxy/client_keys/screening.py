@@ -16,7 +16,7 @@ from llm_guard.routing.route_table import RouteTable
 
 
 class Screening:
-    """The filters for calls that have a scope."""
+    """The filters for calls that are marked `is_screened`."""
 
     def __init__(self, objects: OwnedObjects, clock: Clock) -> None:
         self._objects = objects
@@ -38,10 +38,6 @@ class Screening:
     async def close(self) -> None:
         """Saves the owners, at the end of the process."""
         await self._objects.close()
-
-    def applies_to(self, call: Call) -> bool:
-        """Returns True if the call needs `check` before it is sent and `screen` before it is answered."""
-        return (self._isolation.is_on and self._isolation.applies_to(call)) or is_filtered(call)
 
     def needs_whole_body(self, call: Call) -> bool:
         return self._isolation.needs_whole_body(call)

@@ -20,11 +20,11 @@ from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.http_server.error_responses import refuse, send_accepted
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
-from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder
+from llm_guard.proxy.response.fallback_response import FallbackResponder, is_async_header_valid, is_deferred_at_once
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import Route
 
-_INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
+_INVALID = Refusal(400, "invalid_async", "x-llm-guard-async must be true or false", by="request")
 _NOT_CACHED = Refusal(504, "not_cached", "no cached response, and the request has only-if-cached", by="request")
 
 
@@ -60,7 +60,7 @@ class CacheStage:
 
     async def try_respond(self, call: Call, route: Route, reply: ResponseWriter) -> bool:
         """Returns whether the client has its response; if not, the call goes on to the attempts."""
-        return await self._has_deferred(call, route, reply) or await self._has_cached(call, route, reply)
+        return await self._has_deferred(call, reply) or await self._has_cached(call, route, reply)
 
     @property
     def flights(self) -> int:
@@ -69,14 +69,12 @@ class CacheStage:
 
     # deferred calls
 
-    async def _has_deferred(self, call: Call, route: Route, reply: ResponseWriter) -> bool:
+    async def _has_deferred(self, call: Call, reply: ResponseWriter) -> bool:
         """Returns whether the call was deferred or refused."""
-        said = reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
-        if said not in ("true", "false"):
+        if not is_async_header_valid(reply):
             await refuse(call, _INVALID, reply)
             return True
-        is_wanted = route.lasting.later.is_at_once(is_asked_for=said == "true")
-        if not is_wanted or call.method != "POST":
+        if not is_deferred_at_once(call, reply):
             return False
         deferred_id = await self._deferred_store.defer(call, is_at_once=True)
         if isinstance(deferred_id, Refusal):

@@ -81,6 +81,21 @@ class FallbackResponder:
         return True
 
 
+def is_deferred_at_once(call: Call, reply: ResponseWriter) -> bool:
+    """Returns whether the call is deferred before any provider is tried."""
+    assert call.route is not None  # noqa: S101  # it was identified
+    is_requested = _async_header(reply) == "true"
+    return call.method == "POST" and call.route.lasting.later.is_at_once(is_asked_for=is_requested)
+
+
+def is_async_header_valid(reply: ResponseWriter) -> bool:
+    return _async_header(reply) in ("true", "false")
+
+
+def _async_header(reply: ResponseWriter) -> str:
+    return reply.request.names.get(ASYNC_HEADER, "false").strip().lower()
+
+
 def may_be_kept(call: Call, reply: ResponseWriter) -> bool:
     """Returns whether the call may be kept with its body after its client has gone: deferred, or as a dead letter."""
     assert call.route is not None  # noqa: S101  # it was identified

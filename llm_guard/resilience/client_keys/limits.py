@@ -54,6 +54,8 @@ class Reservation:
     day: int
     minute_tokens: int = 0
     """Part of the estimate that was added to the minute's sum: none if there was no such limit."""
+    slots: int = 1
+    """Concurrent calls that it counts as."""
     streamed_tokens: int = 0
     """Output of its stream, one per event: providers send no usage in a stream unless the client requests it."""
 
@@ -124,34 +126,37 @@ class ClientLimits:
         elif day == self._day + 1:
             self._day, self._day_tokens = day, max(0, tokens)
 
-    def try_enter(self, tokens: int, now: float, wall: float, *, is_deferred: bool = False) -> Reservation | Exceeded:
+    def try_enter(
+        self, tokens: int, now: float, wall: float, without: LimitName | None = None
+    ) -> Reservation | Exceeded:  # fmt: skip
         """Lets in a call of so many estimated tokens, or returns the exceeded limit with the longest wait. A refused
-        call uses nothing. `is_deferred`: the rate already counted the call when its client sent it."""
+        call uses nothing. `without`: a limit that the call neither respects nor uses."""
         if wall // DAY_S != self._day:
             self._roll(wall)
         self._flow_back(now)
         exceeded = self._exceeded(tokens, now, wall)
-        if is_deferred:
-            exceeded = [excess for excess in exceeded if excess.limit != "rate"]
+        if without is not None:
+            exceeded = [excess for excess in exceeded if excess.limit != without]
         if exceeded:
             self._note_refused(exceeded, now)
             return max(exceeded, key=_wait_s)
         if self._refusing:
             self._refusing.clear()
-        if self.settings.rate is not None and not is_deferred:
+        if self.settings.rate is not None and without != "rate":
             self._bucket.take(self.settings.rate, now)
-        self._in_flight += 1
+        slots = int(without != "concurrency")
+        self._in_flight += slots
         minute_tokens = tokens if self.settings.tokens_per_minute is not None else 0
         self._minute_tokens += minute_tokens
         self._day_tokens += tokens
-        return Reservation(self, tokens, self._day, minute_tokens)
+        return Reservation(self, tokens, self._day, minute_tokens, slots)
 
     def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
         """Notes that the call is over, and has used so many tokens."""
         if wall // DAY_S != self._day:
             self._roll(wall)
         self._flow_back(now)
-        self._in_flight -= 1
+        self._in_flight -= reservation.slots
         if self.settings.tokens_per_minute is not None:
             self._minute_tokens = max(0.0, self._minute_tokens + tokens - reservation.minute_tokens)
         if reservation.day == self._day:

@@ -50,13 +50,16 @@ class KeyScope:
     """Paths, or their beginnings followed by `*`; `inference` stands for the calls above."""
     allows_all_models: bool = field(init=False)
     """True if any model name is allowed, even one that the config does not have."""
+    allows_inference: bool = field(init=False)
+    """True if `inference` is among the paths."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "allows_all_models", self.models is not None and ALL in self.models)
+        object.__setattr__(self, "allows_inference", INFERENCE in self.paths)
 
     def allows_path(self, method: str, path: str) -> bool:
         """Returns whether a request may be sent to `path`, which is without `/upstreams/NAME`."""
-        if INFERENCE in self.paths and is_inference(method, path):
+        if self.allows_inference and ((method, path) in MODEL_CALLS or _reads_models(method, path)):
             return True
         if any(mark in path for mark in _AMBIGUOUS) and model_in_path(path) is None:
             return False
@@ -84,8 +87,10 @@ class KeyScope:
 
 def is_inference(method: str, path: str) -> bool:
     """Returns whether this is a model call, a token count, the list of models or one of its entries."""
-    if (method, path) in MODEL_CALLS:
-        return True
+    return (method, path) in MODEL_CALLS or _reads_models(method, path)
+
+
+def _reads_models(method: str, path: str) -> bool:
     return method in _READS and (path == _MODELS or model_in_path(path) is not None)
 
 

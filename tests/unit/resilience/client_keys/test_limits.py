@@ -151,16 +151,26 @@ def test_limit_that_lasts_longest_is_named() -> None:
     assert key.refused(1).limit == "tokens_per_day"
 
 
+def test_call_without_a_slot_neither_needs_nor_frees_one() -> None:
+    key = Key(concurrency=1)
+    running = key.limits.try_enter(0, key.now, key.wall)
+    stored = key.limits.try_enter(0, key.now, key.wall, without="concurrency")
+    assert isinstance(running, Reservation)
+    assert isinstance(stored, Reservation)
+    key.limits.leave(stored, 0, key.now, key.wall)
+    assert isinstance(key.limits.try_enter(0, key.now, key.wall), Exceeded)
+
+
 def test_deferred_call_was_counted_by_the_rate_at_its_arrival() -> None:
     key = Key(rate=1, concurrency=2)
     key.enter()
     for _ in range(3):
-        deferred = key.limits.try_enter(0, key.now, key.wall, is_deferred=True)
+        deferred = key.limits.try_enter(0, key.now, key.wall, without="rate")
         assert isinstance(deferred, Reservation)
         key.leave(deferred)
     key.wait(1)
     key.enter()
-    refused = key.limits.try_enter(0, key.now, key.wall, is_deferred=True)
+    refused = key.limits.try_enter(0, key.now, key.wall, without="rate")
     assert isinstance(refused, Exceeded)
     assert refused.limit == "concurrency"
 

@@ -120,13 +120,12 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
     if not call.attempts:
         return 0
     has_usage = usage.input is not None or usage.output is not None
-    if has_usage and call.failure is None:
-        return usage.prompt + (usage.output or 0)
     has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
     counted = estimate if call.failure is None or has_left else 0
     if has_usage or streamed:
         prompt = usage.prompt if usage.input is not None else _prompt_tokens(call)
-        counted = prompt + max(usage.output or 0, streamed)
+        is_final = call.failure is None and usage.output is not None
+        counted = prompt + (usage.output or 0 if is_final else max(usage.output or 0, streamed))
     return max(counted, estimate) if has_left else counted
 
 

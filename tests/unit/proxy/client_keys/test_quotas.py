@@ -92,6 +92,7 @@ def test_counting_tokens_uses_none(path: str) -> None:
         (None, Usage(7, 3), 10),
         (None, Usage(7, 3, 5), 10),
         (None, Usage(7, 3, 5, 40), 50),
+        (None, Usage(None, 3), 103),
         (None, Usage(), 200),
         (SERVER_ERROR, Usage(), 0),
         (LEFT, Usage(), 200),

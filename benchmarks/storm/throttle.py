@@ -73,7 +73,7 @@ def rows() -> list[Row]:
             "a breaker is no throttle: nine failures in ten are an outage to it, and a provider that sheds by 503 gets "
             "far less than it could take; one that says 429 is paced"),
         promised("A40", "1,000/s offered, all fail: sent", "a floor of probes, not 0", f"{dead.sent * 60:.1f} a minute",
-                 dead.sent > 0, "a probe every 2.1 s; others' floor is a tenth of the load, here 100/s"),
+                 dead.sent > 0, "a probe every 1.25 s; others' floor is a tenth of the load, here 100/s"),
     ]  # fmt: skip
 
 

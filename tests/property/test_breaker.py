@@ -223,9 +223,9 @@ class BreakerWalk(RuleBasedStateMachine):
             self.why = self.breaker.history.latest()[-1].why
         outage_s = self.now - self.outage_at
         if chosen.early_probes:
-            least_s = 0.25 if is_new_outage or self.is_brownout else 0.8
-            busy_s = max(min(0.33 + outage_s / 20, 2.125), 250 * outage_s / self.refused) if self.refused else inf
-            longest = min(least_s + outage_s / 20, 2.125, busy_s, chosen.open_for)
+            least_s = 0.25 if is_new_outage or self.is_brownout else 0.65
+            busy_s = max(min(0.2 + outage_s / 40, 1.25), 250 * outage_s / self.refused) if self.refused else inf
+            longest = min(least_s + outage_s / 40, 1.25, busy_s, chosen.open_for)
             type(self).early_failed["new" if is_new_outage else "brownout" if self.is_brownout else "outage"] += 1
         else:
             longest = max(chosen.open_for, min(outage_s / 8, chosen.max_open_for))

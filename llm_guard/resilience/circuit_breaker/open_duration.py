@@ -9,21 +9,25 @@ from __future__ import annotations
 from math import inf, sqrt
 
 # With early probes an open period lasts this long plus a share of the outage so far, up to a longest one. A recovery
-# after D seconds is noticed within 0.8 s + D / 20, and within 2.1 s however long the outage was, so that slow start
-# fits into the 10 s after which 95 % of the calls are served again. An outage of 8 s costs 8 probes, one of 10 minutes
-# 290.
-_EARLY_S = 0.8
-_EARLY_SHARE = 1 / 20
-# Where many calls are refused, one of 250 of them becomes a probe, and a recovery is noticed within 0.33 s + D / 20:
+# after D seconds is noticed within 0.65 s + D / 40, and within 1.25 s however long the outage was: what a recovery goes
+# unnoticed is lost for every client. An outage of 8 s costs 11 probes, one of 10 minutes 490; more than 1.5 a second
+# would be a load.
+_EARLY_S = 0.65
+_EARLY_SHARE = 1 / 40
+# Where many calls are refused, one of 250 of them becomes a probe, and a recovery is noticed within 0.2 s + D / 40:
 # clients that wait for the end of an outage are served later by the time that it goes unnoticed. 1,000 of them, served
 # at 200/s after an outage of 4 s, must not take longer than 1.1 times the 9 s that they need.
 _CALLS_PER_PROBE = 250
-_BUSY_S = 0.33
+_BUSY_S = 0.2
 # The first open period is for blips. In a brownout any probe may succeed.
 _FIRST_S = 0.25
-_LONGEST_EARLY_S = 2.125
-# A shorter lease would send a second probe to a provider that answers in a second.
+_LONGEST_EARLY_S = 1.25
+# A lease lasts a twentieth of the outage so far longer than this. A shorter one would send a second probe to a provider
+# that answers in a second.
+_LEASE_S = 0.8
+_LEASE_SHARE = 1 / 20
 _SHORTEST_LEASE_S = 1.0
+_LONGEST_LEASE_S = 2.125
 # Without early probes an open period is this share of the outage so far.
 _SHARE_OF_OUTAGE = 1 / 8
 # Multiples of it, modulo 1, spread more evenly than random draws (Knuth, vol. 3, 6.4).
@@ -56,9 +60,9 @@ class OpenDuration:
     ) -> None:
         """Begins an open period. Its length grows with the outage and is cut by up to the share `jitter` of itself.
 
-        With early probes: 800 ms (the first, and all in a brownout: 250 ms) plus a twentieth of the outage so far; or
-        the time in which 250 calls come, if that is shorter, but not below 330 ms plus a twentieth of the outage; at
-        most 2.1 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
+        With early probes: 650 ms (the first, and all in a brownout: 250 ms) plus a fortieth of the outage so far; or
+        the time in which 250 calls come, if that is shorter, but not below 200 ms plus a fortieth of the outage; at
+        most 1.25 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
         `max_open_s` (a longer `open_s` wins). `is_brownout` is read when the outage begins.
         """
         at_least_s = _EARLY_S
@@ -89,11 +93,14 @@ class OpenDuration:
     def lease_s(self, now: float) -> float:
         """Returns how long a probe sent now keeps the next one back if it does not return: 1 s to 2.1 s, growing with
         the outage. Independent of the settings: a call that hangs must not delay the recovery."""
-        return max(_SHORTEST_LEASE_S, self._early_s(_EARLY_S, now))
+        lease_s = max(_SHORTEST_LEASE_S, _LEASE_S + self._outage_s(now) * _LEASE_SHARE)
+        return min(lease_s, _LONGEST_LEASE_S)
 
     def _early_s(self, at_least_s: float, now: float) -> float:
-        outage_s = 0.0 if self.outage_at is None else now - self.outage_at
-        return min(at_least_s + outage_s * _EARLY_SHARE, _LONGEST_EARLY_S)
+        return min(at_least_s + self._outage_s(now) * _EARLY_SHARE, _LONGEST_EARLY_S)
+
+    def _outage_s(self, now: float) -> float:
+        return 0.0 if self.outage_at is None else now - self.outage_at
 
     def _busy_s(self, now: float) -> float:
         """Returns the interval of probes that follows from the number of refused calls; inf if none was refused."""

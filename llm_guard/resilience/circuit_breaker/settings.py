@@ -59,11 +59,11 @@ class BreakerSettings:
     open_jitter: Ratio = 0.1
     """Each open period is cut by up to this share, so that breakers that opened together do not probe together."""
     early_probes: bool = True
-    """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms plus a
-    twentieth of the outage so far, at most 2.1 s or `open_for`; if a share of calls opened it, of 250 ms plus a
-    twentieth. If more than 250 calls are refused in such an interval it is shorter, down to 330 ms plus a twentieth
+    """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 650 ms plus a
+    fortieth of the outage so far, at most 1.25 s or `open_for`; if a share of calls opened it, of 250 ms plus a
+    fortieth. If more than 250 calls are refused in such an interval it is shorter, down to 200 ms plus a fortieth
     of the outage: clients that wait for its end return sooner. A recovery is noticed at once after a blip, and within
-    2.1 s after any outage. False: only `open_for` and `max_open_for` count."""
+    1.25 s after any outage. False: only `open_for` and `max_open_for` count."""
     half_open_calls: Count = 1
     """Probes in flight at the same time. One that does not return holds its place for 1 s to 2.1 s, the longer the
     longer the outage: then the next is let through, and the first to succeed counts."""

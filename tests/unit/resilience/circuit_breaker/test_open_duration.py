@@ -84,9 +84,9 @@ def probes_until(breaker: Breaker, last_s: float) -> list[float]:
 
 @pytest.mark.parametrize(
     ("outage_s", "length_s"),
-    [(0.25, 0.8125), (2.0, 0.9), (8.0, 1.2), (16.0, 1.6), (20.0, 1.8), (28.0, 2.125), (600.0, 2.125), (1e6, 2.125)],
+    [(0.25, 0.65625), (2.0, 0.7), (8.0, 0.85), (16.0, 1.05), (20.0, 1.15), (28.0, 1.25), (600.0, 1.25), (1e6, 1.25)],
 )
-def test_openings_with_early_probes_are_800_ms_and_a_twentieth_of_the_outage_up_to_a_longest_one(
+def test_openings_with_early_probes_are_650_ms_and_a_fortieth_of_the_outage_up_to_a_longest_one(
     outage_s: float, length_s: float
 ) -> None:
     assert begin(begun(), AT + outage_s) == pytest.approx(length_s)
@@ -95,18 +95,18 @@ def test_openings_with_early_probes_are_800_ms_and_a_twentieth_of_the_outage_up_
 def test_first_early_probe_of_each_outage_is_due_after_250_ms() -> None:
     opening = OpenDuration(0.0)
     assert begin(opening, AT) == 0.25
-    assert begin(opening, AT + 0.25) > 0.8
+    assert begin(opening, AT + 0.25) > 0.65
     opening.end()
     assert (opening.outage_at, opening.is_brownout) == (None, False)
     assert begin(opening, AT + 100.0) == 0.25
 
 
 @pytest.mark.parametrize("outage_s", [0.0, 0.25, 8.0, 34.0])
-def test_brownout_is_probed_at_intervals_of_250_ms_and_a_twentieth_of_it(outage_s: float) -> None:
+def test_brownout_is_probed_at_intervals_of_250_ms_and_a_fortieth_of_it(outage_s: float) -> None:
     opening = begun(brownout=True)
     assert opening.is_brownout
     assert opening.probe_at() == AT + 0.25
-    assert begin(opening, AT + outage_s) == pytest.approx(0.25 + outage_s / 20)
+    assert begin(opening, AT + outage_s) == pytest.approx(0.25 + outage_s / 40)
     assert opening.is_brownout, "a probe that fails does not make it an outage"
     assert not begun().is_brownout
 
@@ -124,7 +124,7 @@ def test_openings_without_early_probes_last_open_for_or_an_eighth_of_the_outage(
 def test_no_opening_with_early_probes_is_longer_than_open_for() -> None:
     opening = OpenDuration(0.0)
     assert [begin(opening, AT + at, open_s=0.125) for at in (0.0, 0.125, 60.0)] == [0.125] * 3
-    assert begin(opening, AT + 600.0, open_s=1.5) == 1.5
+    assert begin(opening, AT + 600.0, open_s=1.0) == 1.0
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -150,26 +150,25 @@ def test_lease_of_a_probe_grows_with_the_outage_from_one_second_to_a_longest_one
 
 def test_breaker_probes_during_the_whole_outage_at_growing_intervals() -> None:
     probed = probes_until(opened(), 600.0)
-    assert probed[:4] == [0.25, 1.0625, 1.921875, 2.828125]
+    assert probed[:4] == [0.25, 0.90625, 1.59375, 2.296875]
     intervals = [after - before for before, after in pairwise(probed)]
     assert intervals == sorted(intervals)
-    assert max(intervals) == 2.125
-    assert [sum(at <= outage_s for at in probed) for outage_s in (2, 8, 60, 600)] == [3, 8, 36, 290]
+    assert max(intervals) == 1.25
+    assert [sum(at <= outage_s for at in probed) for outage_s in (2, 8, 60, 600)] == [3, 11, 55, 487]
 
 
 @pytest.mark.parametrize("outage_s", [0.3, 1.0, 2.0, 8.0, 60.0, 600.0, 3600.0])
-def test_recovery_is_noticed_within_800_ms_and_a_twentieth_of_the_outage(outage_s: float) -> None:
+def test_recovery_is_noticed_within_650_ms_and_a_fortieth_of_the_outage(outage_s: float) -> None:
     breaker = opened()
     probes_until(breaker, outage_s)
-    assert breaker.retry_after_s(AT + outage_s) <= min(2.125, 0.8 + 0.05 * outage_s)
+    assert breaker.retry_after_s(AT + outage_s) <= min(1.25, 0.65 + outage_s / 40)
 
 
 @pytest.mark.parametrize(
-    ("calls_per_s", "interval_s"), [(50, 1.0), (400, 0.625), (1000, 0.53), (4000, 0.53)]
+    ("calls_per_s", "interval_s"), [(50, 0.75), (400, 0.625), (1000, 0.3), (4000, 0.3)]
 )  # fmt: skip
 def test_where_many_calls_are_refused_a_probe_is_one_of_250_of_them(calls_per_s: int, interval_s: float) -> None:
-    """If an outage's end is detected late, 1,000 clients that wait for it are served late. At 50/s an outage of 8 s may
-    cost 24 attempts."""
+    """If an outage's end is detected late, 1,000 clients that wait for it are served late."""
     breaker, probed = opened(), []
     for tick in range(1, 5 * calls_per_s):
         now = AT + tick / calls_per_s
@@ -190,7 +189,7 @@ def test_calls_of_an_earlier_outage_shorten_no_interval() -> None:
     for _ in range(5):
         breaker.settle(acquire(breaker, AT + 50.0), UNHEALTHY, AT + 50.0)
     probe(breaker, UNHEALTHY, AT + 50.25)
-    assert breaker.retry_after_s(AT + 50.25) == pytest.approx(0.8125)
+    assert breaker.retry_after_s(AT + 50.25) == pytest.approx(0.65625)
 
 
 def test_breaker_without_early_probes_probes_at_the_end_of_each_opening_only() -> None:
@@ -215,8 +214,8 @@ def test_no_more_early_probes_are_in_flight_than_may_be_half_open(at_once: int) 
     assert all(permit.is_probe for permit in granted)
     assert [breaker.try_acquire(AT + later_s) for later_s in (0.5, 1.0, 1.24)] == [None] * 3
     breaker.settle(granted[0], UNHEALTHY, AT + 1.24)
-    assert breaker.try_acquire(AT + 2.1) is None
-    assert breaker.try_acquire(AT + 2.11) is not None
+    assert breaker.try_acquire(AT + 1.92) is None
+    assert breaker.try_acquire(AT + 1.93) is not None
 
 
 def test_good_early_probe_closes_at_once_with_an_empty_window() -> None:
@@ -244,7 +243,7 @@ def test_enough_good_probes_are_needed_early_too() -> None:
     assert probe(breaker, HEALTHY, AT + 0.25) is None
     assert probe(breaker, HEALTHY, AT + 0.5) is None
     assert probe(breaker, UNHEALTHY, AT + 0.75) is not None
-    assert breaker.retry_after_s(AT + 0.75) == pytest.approx(0.8375)
+    assert breaker.retry_after_s(AT + 0.75) == pytest.approx(0.66875)
     assert [probe(breaker, HEALTHY, AT + 2.0) is None for _ in range(3)] == [True, True, False]
 
 
@@ -253,7 +252,7 @@ def test_slow_answer_to_an_early_probe_begins_the_next_opening() -> None:
     permit = acquire(breaker, AT + 0.25)
     transition = breaker.settle(permit, HEALTHY, AT + 5.25, duration_s=5.0)
     assert transition == Transition("half_open", "open", AT + 5.25, "a probe was slow")
-    assert breaker.retry_after_s(AT + 5.25) == pytest.approx(1.0625)
+    assert breaker.retry_after_s(AT + 5.25) == pytest.approx(0.78125)
     seen = breaker.snapshot(AT + 5.25)
     assert (seen.outage_at, seen.opened_at) == (AT, AT + 5.25)
 
@@ -323,7 +322,7 @@ def test_retry_after_ends_at_the_instant_of_the_next_probe() -> None:
         now = breaker.snapshot(now).probe_at or 0.0
         assert breaker.retry_after_s(now) == 0.0
         probe(breaker, UNHEALTHY, now)
-    assert breaker.retry_after_s(now) == 2.125
+    assert breaker.retry_after_s(now) == 1.25
 
 
 def test_probe_stays_due_until_a_call_arrives() -> None:
@@ -331,7 +330,7 @@ def test_probe_stays_due_until_a_call_arrives() -> None:
     assert breaker.retry_after_s(AT + 7.0) == 0.0
     assert breaker.state == "open"
     probe(breaker, UNHEALTHY, AT + 7.0)
-    assert breaker.retry_after_s(AT + 7.0) == pytest.approx(1.15)
+    assert breaker.retry_after_s(AT + 7.0) == pytest.approx(0.825)
 
 
 def test_current_open_duration_outlives_a_reload_and_the_next_does_not() -> None:
@@ -340,7 +339,7 @@ def test_current_open_duration_outlives_a_reload_and_the_next_does_not() -> None
     assert probes_until(breaker, 5.0) == [0.25, 2.25, 4.25]
     breaker = opened(replace(EARLY, early_probes=False))
     breaker.settings = EARLY
-    assert probes_until(breaker, 33.0) == [30.0, 32.125]
+    assert probes_until(breaker, 33.0) == [30.0, 31.25, 32.5]
 
 
 @pytest.mark.parametrize("mode", ["forced_open", "forced_closed", "metrics_only", "disabled"])
@@ -369,7 +368,7 @@ def test_good_light_probe_precedes_the_early_ones() -> None:
     probe(breaker, UNHEALTHY, AT + 0.125)
     seen = breaker.snapshot(AT + 0.125)
     assert (seen.outage_at, seen.opened_at) == (AT, AT + 0.125)
-    assert breaker.retry_after_s(AT + 0.125) == pytest.approx(0.80625)
+    assert breaker.retry_after_s(AT + 0.125) == pytest.approx(0.653125)
 
 
 # Under traffic: attempts take 20 ms; clients that retry do so after 0.2, 0.4 and 0.8 s.
@@ -476,20 +475,22 @@ def test_opening_by_chance_in_a_brownout_costs_a_second_instead_of_half_a_minute
 @pytest.mark.parametrize("open_for", [1.0, 2.0, 30.0])
 @pytest.mark.parametrize("shift_s", [0.0, 0.7, 3.3, 5.9])
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.8])
+@pytest.mark.parametrize(("calls_per_s", "most"), [(50, 20 + 8 * 1.5), (100, 48)])
 def test_outage_of_eight_seconds_admits_few_attempts_and_its_end_is_noticed(
-    open_for: float, shift_s: float, phase: float
+    open_for: float, shift_s: float, phase: float, calls_per_s: int, most: float
 ) -> None:
-    """50 calls/s, 400 during the outage, each with up to three retries. The goal is at most 0.06 attempts per call."""
+    """Each call has up to three retries. At 50/s the goal is at most 20 attempts and 1.5 probes a second, at 100/s at
+    most 0.06 attempts per call."""
     begins_at = 60 + shift_s
     ends_at = begins_at + 8
     seen = simulate(
         Breaker(BreakerSettings(open_for=open_for), phase),
         lambda now: begins_at <= now < ends_at,
-        calls_per_s=50,
+        calls_per_s=calls_per_s,
         until=80,
         retries=3,
     )
-    assert sum(begins_at <= now < ends_at for now in seen.attempts) <= 24
+    assert sum(begins_at <= now < ends_at for now in seen.attempts) <= most
     assert seen.transitions[0].at - begins_at < 0.3
     assert seen.transitions[-1].after == "closed"
-    assert ends_at <= seen.transitions[-1].at < ends_at + min(open_for, 1.2) + 0.05
+    assert ends_at <= seen.transitions[-1].at < ends_at + min(open_for, 0.85) + 0.05

@@ -130,10 +130,10 @@ def _steady(key: str, name: str, faults: str, promise: Promise = Promise(), **mo
     return Scenario(key, name, (Act(0, faults),), promise, **more)
 
 
-def _brownout(percent: int, promise: Promise = Promise(), **more: Any) -> Scenario:
-    return _steady(
-        f"brownout-{percent}", f"{percent} % answer 503", f"status:503@{percent}%", promise, seconds=30.0, **more
-    )
+def _brownout(percent: int, promise: Promise = Promise()) -> Scenario:
+    """Long enough that the share of failures drawn is within 1.5 points of the one meant."""
+    faults = f"status:503@{percent}%"
+    return _steady(f"brownout-{percent}", f"{percent} % answer 503", faults, promise, seconds=60.0)
 
 
 def _course(
@@ -165,8 +165,9 @@ def _midway(key: str, name: str, faults: str, promise: Promise = Promise(0.99, s
     return Scenario(key, name, (Act(0, faults, fixed["model"]),), promise, **fixed)
 
 
-# 20 requests, those in flight, and 1.5 probes a second, for 100 calls.
+# 20 requests, those in flight, and 1.5 probes a second, for 100 and for 400 calls.
 _REQUESTS_IN_2_S = 0.25
+_REQUESTS_IN_8_S = 0.08
 # 1.1 times the ideal: 4 s, and 1,000 calls at 200 a second.
 _LAST_OF_HERD_S = 1.1 * 9 - 4
 _HERD_PROMISE = Promise(1.0, 1.3, last_success_s=_LAST_OF_HERD_S)
@@ -210,7 +211,7 @@ SCENARIOS = (
              (Act(0, _ALL_AT_ONCE), Act(0, _ALL_AT_ONCE, RENAMED)), Promise(0.995, 1.35, 11.0, silent=0), 20.0,
              is_stream=True, limit_s=10.0, patience_s=40.0, is_recommended=True),
     _outage("outage-2", 2.0, _REQUESTS_IN_2_S, 0.09),
-    _outage("outage", 8.0, 0.06, 0.07),
+    _outage("outage", 8.0, _REQUESTS_IN_8_S, 0.07),
     _outage("outage-60", 60.0, 0.06, 0.03),
     _course("outage-hang", "silent for 8 s, limit 1 s", "silence", Promise(loses=0.17), is_limited=True),
     Scenario("outage-fallback", "down for 8 s, with a fallback",

@@ -7,7 +7,7 @@ pointed at the provider.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,8 @@ _BOTH = (_MODEL, _RENAMED)
 _TOKENS = 8
 _SEED = 863
 """Seed of the faults, which depend on call and attempt, so that each run shows the same figures."""
+_LOOKS = 3
+"""Looks at the gateway, a second apart, that must all find it healthy at the end."""
 _PATIENCE_S = 12.0
 """The clients' timeout. The recommended config gives up a stream that does not begin within 10 s."""
 
@@ -79,30 +81,47 @@ async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
     return provider, app
 
 
-async def play(provider: MockProvider, app: App, show: Callable[[SceneResult], None]) -> None:
+async def play(provider: MockProvider, app: App) -> AsyncIterator[SceneResult]:
     """Plays every scene through the gateway, and at the same time directly against a provider with the same faults."""
     async with _provider() as other:
         for scene in SCENES:
             _switch((provider, other), scene, scene.faults)
             before = provider.stats().requests
             direct, guarded = await asyncio.gather(_load(other.url, scene), _load(app.addresses[0], scene))
-            show(SceneResult(scene.trouble, direct, guarded, provider.stats().requests - before))
             _switch((provider, other), scene, "")
+            yield SceneResult(scene.trouble, direct, guarded, provider.stats().requests - before)
 
 
-async def recover(app: App, within_s: float = 60.0) -> bool:
-    """Makes calls that succeed until the gateway is healthy again, which an operator's first look at it should show.
-    Returns False if it is not after `within_s`."""
-    models = (_MODEL, _FALLBACK)
+async def recover(provider: MockProvider, app: App, within_s: float = 120.0) -> bool:
+    """Makes calls until the gateway stays healthy, which an operator's first look at it should show. Returns False if
+    it does not within `within_s`."""
     ends_at = asyncio.get_running_loop().time() + within_s
-    while (await app.ops.overview.snapshot()).health != "healthy":
+    healthy = 0
+    while healthy < _LOOKS:
         if asyncio.get_running_loop().time() > ends_at:
             return False
+        is_healthy = (await app.ops.overview.snapshot()).health == "healthy"
+        healthy = healthy + 1 if is_healthy else 0
+        # The second deployment serves only what the first one fails at, and without calls its breaker stays open.
+        provider.switch(_MODEL, "" if is_healthy else "status:503@30%")
+        models = (_MODEL, _FALLBACK)
         plans = [
             LoadPlan(app.addresses[0], (model,), rate_per_s=100, calls=100, timeout_s=_PATIENCE_S) for model in models
         ]
         await asyncio.gather(*(run_load(plan) for plan in plans))
     return True
+
+
+def notice(results: Iterable[SceneResult]) -> list[str]:
+    """Returns the lines that explain the dashboard after the demo: what was played, and what clients noticed of it."""
+    head = (
+        "This is the demo. The provider has played these faults, one after the other, and is well again. Failed calls "
+        "and alerts below are from then. Successful calls without and with llm_guard:"
+    )
+    return [
+        head,
+        *(f"{each.trouble}: {each.direct.success_share:.0%} and {each.guarded.success_share:.0%}" for each in results),
+    ]
 
 
 def _provider() -> MockProvider:

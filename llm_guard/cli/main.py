@@ -204,13 +204,14 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
     provider, app = await scenes.start(host, port, store)
     try:
         click.echo(f"{'what the provider does':48}{'clients succeed':>18}{'p99':>8}   behind the gateway")
-        await scenes.play(provider, app, _show_scene)
+        results = [_show_scene(result) async for result in scenes.play(provider, app)]
         click.echo(
             "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
         )
         if stay:
             click.echo("\nThe faults have ended; calls go on until the gateway is healthy again ...", nl=False)
-            click.echo(" it is." if await scenes.recover(app) else " it is not: the dashboard says why.")
+            click.echo(" it is." if await scenes.recover(provider, app) else " it is not: the dashboard says why.")
+            app.ops.overview.notice = scenes.notice(results)
             app.handle_signals()
             click.echo(_invitation(app.addresses[0], _called(), app.operator_token.generated))
             await app.run()
@@ -220,7 +221,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
         await provider.stop()
 
 
-def _show_scene(seen: scenes.SceneResult) -> None:
+def _show_scene(seen: scenes.SceneResult) -> scenes.SceneResult:
     direct, guarded = seen.direct.success_share, seen.guarded.success_share
     p99_s = (seen.guarded.latency if seen.guarded.ok else seen.guarded.failed_latency).p99
     per_call = seen.upstream_requests / seen.guarded.calls
@@ -229,6 +230,7 @@ def _show_scene(seen: scenes.SceneResult) -> None:
         f"{seen.trouble:48}{direct:8.0%} -> {share}{p99_s * 1000:6.0f} ms   "
         f"{seen.upstream_requests} requests for {seen.guarded.calls} calls ({per_call:.2f} each)"
     )
+    return seen
 
 
 def _invitation(address: str, command: str, token: Generated | None) -> str:

@@ -88,6 +88,8 @@ class Overview(EndpointGroup):
         self._restrictions = restrictions
         self._started_at = running.clock.now()
         self._timestamps = Timestamps()
+        self.notice: list[str] = []
+        """Lines for the top of the dashboard."""
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
@@ -137,6 +139,7 @@ class Overview(EndpointGroup):
             listeners[0].settings.max_connections if listeners else 0,
             round(self._max_lag_s(), 4),
             others.clients(),
+            self.notice,
         )
 
     def deployment(self, label: str) -> DeploymentView | None:

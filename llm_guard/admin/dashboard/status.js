@@ -26,6 +26,24 @@ export function showStatus(snapshot) {
   word = shown;
   showTitle();
   showAbout(snapshot);
+  showNotice(snapshot.notice);
+}
+
+/** The first line is a heading, each other one an item of a list. */
+function showNotice(lines) {
+  const notice = byId("notice");
+  setHidden(notice, lines.length === 0);
+  if (notice.dataset.text === lines.join("\n")) return;
+  notice.dataset.text = lines.join("\n");
+  const [head, ...rest] = lines;
+  notice.replaceChildren(
+    el("p", {}, head ?? ""),
+    el(
+      "ul",
+      {},
+      ...rest.map((line) => el("li", {}, line)),
+    ),
+  );
 }
 
 /** `number`: causes in the incident view, to which the status line points. */
@@ -40,7 +58,8 @@ export function showCauses(number) {
 function showReason() {
   const [worst] = reasons;
   const more = reasons.length > 1 && causes === 0 ? ` And ${reasons.length - 1} more.` : "";
-  setText(byId("status-reason"), worst === undefined ? "No problems found." : `${sentence(worst)}${more}`);
+  const nothing = causes === 0 ? "No problems found." : "No model fails, but something needs attention:";
+  setText(byId("status-reason"), worst === undefined ? nothing : `${sentence(worst)}${more}`);
 }
 
 /** Shows the number of firing alerts in the header and the title; `kind`: the mark of the most severe. */

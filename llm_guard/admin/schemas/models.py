@@ -270,6 +270,8 @@ class Snapshot(Struct, frozen=True):
     """Largest lag of the event loop in the last minute."""
     clients: list[ClientView]
     """Client keys, in the order of the config."""
+    notice: list[str]
+    """Lines for the top of the dashboard; the demo explains there what it has played."""
 
 
 class Counted(Struct, frozen=True):

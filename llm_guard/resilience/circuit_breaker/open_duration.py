@@ -62,8 +62,8 @@ class OpenDuration:
 
         With early probes: 650 ms (the first, and all in a brownout: 250 ms) plus a fortieth of the outage so far; or
         the time in which 250 calls come, if that is shorter, but not below 200 ms plus a fortieth of the outage; at
-        most 1.25 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at most
-        `max_open_s` (a longer `open_s` wins). `is_brownout` is read when the outage begins.
+        most 1.25 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at
+        most `max_open_s` (a longer `open_s` wins). `is_brownout` is read when the outage begins.
         """
         at_least_s = _EARLY_S
         if self.outage_at is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -42,10 +43,24 @@ async def test_demo_ends_healthy(tmp_path: Path) -> None:
         demo._switch((provider,), demo.SCENES[-1], "status:500")
         await demo._load(app.addresses[0], demo.SCENES[-1])
         assert (await app.ops.overview.snapshot()).health != "healthy"
-        assert not await demo.recover(app, within_s=0.0)
+        assert not await demo.recover(provider, app, within_s=0.0)
         demo._switch((provider,), demo.SCENES[-1], "")
-        assert await demo.recover(app)
+        assert await demo.recover(provider, app)
         assert (await app.ops.overview.snapshot()).health == "healthy"
+    finally:
+        await app.stop()
+        await provider.stop()
+
+
+async def test_dashboard_explains_what_the_demo_has_played(tmp_path: Path) -> None:
+    provider, app = await demo.start("127.0.0.1", 0, str(tmp_path))
+    try:
+        assert (await app.ops.overview.snapshot()).notice == []
+        result = await anext(demo.play(provider, app))
+        app.ops.overview.notice = demo.notice([result])
+        head, line = (await app.ops.overview.snapshot()).notice
+        assert head.startswith("This is the demo.")
+        assert line == "one provider is down, the other one serves: 0% and 100%"
     finally:
         await app.stop()
         await provider.stop()
@@ -54,9 +69,11 @@ async def test_demo_ends_healthy(tmp_path: Path) -> None:
 def test_demo_leaves_no_files_or_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 
-    async def play(_provider: object, app: App, _show: object) -> None:
+    async def play(_provider: object, app: App) -> AsyncIterator[demo.SceneResult]:
         folders.append(Path(str(app.config.ops.store)))
         assert folders[0].is_dir()
+        for _ in ():
+            yield _
 
     monkeypatch.setattr(demo, "play", play)
     logging = structlog.get_config()
@@ -125,7 +142,7 @@ async def play_once(scene: demo.Scene) -> tuple[float, float, int]:
         patched.setattr(demo, "SCENES", (scene,))
         provider, app = await demo.start("127.0.0.1", 0, store)
         try:
-            await demo.play(provider, app, shown.append)
+            shown += [result async for result in demo.play(provider, app)]
         finally:
             await app.stop()
             await provider.stop()

@@ -5,15 +5,16 @@ A key that neither its own section nor `defaults` sets has its built-in default.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from llm_guard.config.loader import parse_config, text_in
+from llm_guard.config.loader import config_in, text_in
 from llm_guard.config.models import Config, Rules
-from llm_guard.config.redaction import shown
+from llm_guard.config.redaction import shown_section
 from llm_guard.config.yaml_source import ConfigError, Document, KeyPath, dotted, read_document
 
 KeyOrigin = Literal["file", "default", "other"]
@@ -50,26 +51,34 @@ def effective_keys(
     config: Config, sections: Iterable[KeyPath], path: Path | None, env: Mapping[str, str] = os.environ
 ) -> EffectiveSections:
     """Returns all keys of these sections of the running config. Reads its file again, `path`; None: it did not come
-    from one. Raises KeyError for a section that does not exist."""
-    running = shown(config)
-    leaves = [leaf for section in sections for leaf in _leaves(_descend(running, section), section)]
+    from one. Raises KeyError for an entry that does not exist."""
+    sections = tuple(sections)
+    leaves = [leaf for section in sections for leaf in _leaves(shown_section(config, section), section)]
     if path is None:
         return _without_lines(leaves, "the config did not come from a file")
     try:
-        text = text_in(path)
-        document = read_document(text, str(path), env)
-        present = shown(parse_config(text, str(path), env))
+        document = read_document(text_in(path), str(path), env)
+        present = _values(config_in(document), sections)
     except ConfigError as error:
         return _without_lines(leaves, f"the file is invalid now: {error.problems[0]}")
-    return EffectiveSections(tuple(_located(document, present, key, value) for key, value in leaves), None)
+    keys = (_effective(document, key, value, present.get(key, _UNSET) == value) for key, value in leaves)
+    return EffectiveSections(tuple(keys), None)
+
+
+def _values(config: Config, sections: Iterable[KeyPath]) -> dict[KeyPath, Any]:
+    found: dict[KeyPath, Any] = {}
+    for section in sections:
+        with contextlib.suppress(KeyError):  # an entry that the file as it is now lacks
+            found |= _leaves(shown_section(config, section), section)
+    return found
 
 
 def _without_lines(leaves: Iterable[tuple[KeyPath, Any]], problem: str) -> EffectiveSections:
     return EffectiveSections(tuple(EffectiveKey(dotted(key), value, "other") for key, value in leaves), problem)
 
 
-def _located(document: Document, present: Mapping[str, Any], path: KeyPath, value: object) -> EffectiveKey:
-    if _try_descend(present, path) != value:
+def _effective(document: Document, path: KeyPath, value: object, is_of_file: bool) -> EffectiveKey:
+    if not is_of_file:
         return EffectiveKey(dotted(path), value, "other")
     place = _setting(document, path)
     if place is None:
@@ -90,8 +99,15 @@ def _nearest(document: Document, path: KeyPath) -> KeyPath | None:
     place = path
     while place and place not in document.lines:
         place = place[:-1]
-    is_section = place != path and isinstance(_try_descend(document.data, place), dict)
+    is_section = place != path and isinstance(_value_at(document, place), dict)
     return None if is_section or not place else place
+
+
+def _value_at(document: Document, path: KeyPath) -> Any:
+    value: Any = document.data
+    for step in path:
+        value = value[step]
+    return value
 
 
 def _leaves(tree: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
@@ -105,16 +121,3 @@ def _leaves(tree: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
         return
     for key, member in members:
         yield from _leaves(member, (*path, key))
-
-
-def _descend(tree: Any, path: KeyPath) -> Any:
-    for step in path:
-        tree = tree[step]
-    return tree
-
-
-def _try_descend(tree: Any, path: KeyPath) -> Any:
-    try:
-        return _descend(tree, path)
-    except (KeyError, IndexError, TypeError):
-        return _UNSET

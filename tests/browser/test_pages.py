@@ -124,6 +124,22 @@ async def check_route(page: Page) -> None:
     await expect(dialog.locator(".uplot")).to_have_count(4)
 
 
+async def test_names_in_lists_lead_to_their_pages(opens: Opens, tmp_path: Path) -> None:
+    async with outage(tmp_path) as (stand, _), opens(**SCREEN) as window:
+        page = await window.open(stand.url)
+        for place, name, kind in (
+            ("#alerts", "one/gpt", "deployment"),
+            ("#overrides", "one/far", "deployment"),
+            ("#restrictions", "one/gpt", "deployment"),
+            ("#load", "one/far", "deployment"),
+            ("#incidents", "gpt", "model"),
+        ):
+            await page.locator(f"{place} a", has_text=name).first.click()
+            await expect(page.locator(f"#{kind}-head")).to_have_text(name)
+            await page.locator(f"dialog#{kind}").get_by_role("button", name="Close").click()
+            await expect(page.locator(f"dialog#{kind}")).to_be_hidden()
+
+
 async def test_name_that_the_config_lacks_is_reported(opens: Opens, tmp_path: Path) -> None:
     async with outage(tmp_path) as (stand, _), opens(**SCREEN) as window:
         page = await window.open(stand.url)

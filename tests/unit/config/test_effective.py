@@ -93,3 +93,11 @@ def test_without_a_valid_file_the_values_are_known_and_the_lines_are_not(path: P
     assert broken.problem.startswith(f"the file is invalid now: {path}:")
     path.unlink()
     assert "cannot be read" in str(found(path, GPT).problem)
+
+
+def test_entry_that_the_file_as_it_is_now_lacks_has_no_lines(path: Path) -> None:
+    path.write_text(TEXT.replace("  gpt:", "  other:"))
+    keys = found(path, GPT, ONE)
+    assert {key.origin for key in keys.keys if key.key.startswith("models.")} == {"other"}
+    assert "file" in {key.origin for key in keys.keys if key.key.startswith("upstreams.")}
+    assert keys.problem is None

@@ -30,6 +30,7 @@ from llm_guard.admin.api.login import LoginApi
 from llm_guard.admin.api.overview import Others, Overview
 from llm_guard.admin.api.probes import ProbeApi
 from llm_guard.admin.api.restrictions import RestrictionApi
+from llm_guard.admin.api.routes import RouteApi
 from llm_guard.admin.context import AdminContext
 from llm_guard.admin.dashboard import Dashboard
 from llm_guard.admin.events.breaker_transitions import Transitions
@@ -216,6 +217,7 @@ class ControlPlane:
             self._events,
             CallApi(config, running.gateway, clock),
             ExplainApi(running.gateway, self._restrictions, clock),
+            RouteApi(running.gateway, running.reloads, clock),
             self._log_levels,
             AlertApi(self._alerts, self._webhooks, changes, clock),
             self._controls,

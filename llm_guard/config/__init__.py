@@ -21,6 +21,7 @@ schema_rules   its parts that types do not give
 dry_check      checks a text without the environment's values
 warnings/      settings that are allowed but rarely intended
 redaction      a config with secrets masked, and the difference between two
+effective      the value of each key, and the line that sets it
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat, We
 from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.clients import ClientKey
 from llm_guard.config.dry_check import DryCheckResult, try_text
+from llm_guard.config.effective import EffectiveKey, EffectiveSections, KeyOrigin, effective_keys
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.json_schema import config_schema
@@ -69,10 +71,13 @@ __all__ = [
     "ContainerConfig",
     "DeploymentConfig",
     "DryCheckResult",
+    "EffectiveKey",
+    "EffectiveSections",
     "EngineConfig",
     "ErrorRule",
     "Finding",
     "KeyChange",
+    "KeyOrigin",
     "KeyPath",
     "LogSettings",
     "MetricsExportSettings",
@@ -94,6 +99,7 @@ __all__ = [
     "config_schema",
     "digest",
     "dotted",
+    "effective_keys",
     "encryption_keys",
     "is_name",
     "is_pattern",

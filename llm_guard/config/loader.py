@@ -109,7 +109,11 @@ def problem_at(
 
 def parse_config(text: str, name: str = "config", env: Mapping[str, str] = os.environ) -> Config:
     """Like `load_config`, from text; `name` stands for the file in messages."""
-    document = read_document(text, name, env)
+    return config_in(read_document(text, name, env))
+
+
+def config_in(document: Document) -> Config:
+    """Reads a parsed file; raises ConfigError with every problem in it."""
     top = _top(document)
     server = _read(document, Server, ("server",), top.get("server", {}))
     ops = _read(document, Ops, ("ops",), top.get("ops", {}))

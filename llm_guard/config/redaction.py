@@ -48,6 +48,14 @@ def shown(config: Config) -> dict[str, Any]:
     return masked
 
 
+def shown_section(config: Config, section: KeyPath) -> Any:
+    """A section like `("server",)`, or an entry like `("models", "gpt-4")`, as `shown` has it. Raises KeyError if there
+    is no such entry."""
+    name, *entry = section
+    part = getattr(config, str(name))
+    return _masked(_tree(part[entry[0]] if entry else part))
+
+
 def digest(config: Config) -> str:
     """Digest that distinguishes configs, but not their secrets: it must not allow guessing one."""
     return hashlib.sha256(json.dumps(shown(config), sort_keys=True).encode()).hexdigest()[:12]

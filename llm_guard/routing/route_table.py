@@ -236,6 +236,18 @@ class RouteTable:
         """Returns the pattern that matches a name; None if there is none."""
         return matching_key(self._recent, model) if is_name(model) and not is_pattern(model) else None
 
+    def steps(self, key: str, name: str) -> Iterator[tuple[str, str]]:
+        """Yields key and name of the model and of its fallbacks, each followed by its own fallbacks. Raises KeyError if
+        `key` is not one of `models`."""
+        waiting: list[tuple[str, str]] = [(key, name)]
+        seen: set[str] = set()
+        while waiting:
+            key, name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                yield key, name
+                waiting += [(self._keys[fallback], fallback) for fallback in reversed(self._models[key].fallbacks)]
+
     def _discover(self, model: str) -> Route | None:
         key = self.pattern_of(model)
         if key is None:
@@ -247,7 +259,7 @@ class RouteTable:
     def _route(self, key: str, name: str) -> Route:
         targets: dict[tuple[str, str], Target] = {}
         groups: dict[tuple[str, int], int] = {}
-        for step_key, step_name in self._steps(key, name):
+        for step_key, step_name in self.steps(key, name):
             for deployment in sorted(self._models[step_key].deployments, key=lambda deployment: deployment.priority):
                 sent = deployment.model or step_name
                 if (deployment.upstream, sent) not in targets:
@@ -278,17 +290,6 @@ class RouteTable:
             config.prefill or self.upstreams[config.upstream].prefill,
             model.max_buffered_answer,
         )
-
-    def _steps(self, key: str, name: str) -> Iterator[tuple[str, str]]:
-        """Yields key and name of the model and of its fallbacks, each followed by its own fallbacks."""
-        waiting: list[tuple[str, str]] = [(key, name)]
-        seen: set[str] = set()
-        while waiting:
-            key, name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                yield key, name
-                waiting += [(self._keys[fallback], fallback) for fallback in reversed(self._models[key].fallbacks)]
 
     def _deployment(self, key: str, name: str, config: DeploymentConfig) -> Deployment:
         upstream = self.upstreams[config.upstream]

@@ -450,8 +450,10 @@ async def test_everything_can_be_done_by_the_keyboard_alone(opens: Opens) -> Non
         await page.keyboard.press("Escape")
         await expect(page.locator("dialog#call")).to_be_hidden()
         await tab_to(page, "claude")
-        await page.keyboard.press("Space")
-        await expect(page.get_by_role("button", name="claude", exact=True)).to_have_attribute("aria-pressed", "true")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("dialog#model .uplot")).to_have_count(4)
+        await page.keyboard.press("Escape")
+        await expect(page.locator("dialog#model")).to_be_hidden()
 
         await tab_to(page, "Force open: one/gpt")
         await page.keyboard.press("Enter")

@@ -223,7 +223,7 @@ async def test_pages_of_deployments_and_calls_have_addresses_and_the_back_button
         await expect(deployment).to_contain_text("failures in a row")
         await expect(deployment).to_contain_text("Wait until the provider has capacity")
         await expect(deployment).to_contain_text("overloaded")
-        await expect(deployment.locator("pre")).to_contain_text('"base_url"')
+        await expect(deployment.locator(".keys").first).to_contain_text("base_url")
         assert page.url.endswith("/dashboard#deployment=one%2Fgpt")
         await deployment.locator("a", has_text="lg-").first.click()
         await expect(waterfall.locator(".waterfall")).to_be_visible()
@@ -251,7 +251,7 @@ async def test_refused_call_leads_to_the_calls_that_caused_the_refusal(opens: Op
     async with faulty(tmp_path, "status:503") as stand, opens(**SCREEN) as window:
         page = await window.open(stand.url)
         await page.locator("#calls button", has_text="refused by breaker").click()
-        await page.locator("dialog#call .skipped a").first.click()
+        await page.locator("dialog#call .skipped a[href^='#call=']").first.click()
         await expect(page.locator("dialog#call .waterfall .reason")).to_contain_text("503")
 
 

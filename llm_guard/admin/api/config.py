@@ -1,6 +1,6 @@
-"""/admin/config: the running config, validation, reload and rollback.
+"""/admin/config: the running config, the source of each key, validation, reload and rollback.
 
-`config_reloader` runs the configs, `config` masks secrets.
+`config_reloader` runs the configs, `config` masks secrets and finds lines.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from msgspec import Meta, Struct
 from llm_guard.admin.audit.changes import Changed, ChangeResult, Changes
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, Refused, answer
 from llm_guard.clock import iso
-from llm_guard.config import ConfigError, ConfigProblem, KeyChange, shown
+from llm_guard.config import Config, ConfigError, ConfigProblem, KeyChange, KeyOrigin, KeyPath, effective_keys, shown
 from llm_guard.config_reloader import Adopted, AdoptionCause, ConfigReloader, NothingToDo
 from llm_guard.worker_thread import WorkerThread
 
 _MOST_CHANGES = 1000
+_WITHOUT_ENTRIES = ("server", "ops", "store", "probes", "defaults")
 ROLLED_BACK = (
     "the running config differs from the file: a restart, a reload or the next change of the file undoes the rollback"
 )
@@ -48,6 +49,42 @@ class RunningConfig(Struct, frozen=True):
     adopted: ConfigLine
     config: dict[str, Any]
     """The config. Durations in seconds, sizes in bytes; secrets are masked, or null."""
+
+
+class KeysQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """Selects entries of the config. Without a parameter: every section that has no entries."""
+
+    model: str | None = None
+    """A key of `models`."""
+    upstream: str | None = None
+    """A key of `upstreams`."""
+
+
+class ConfigKey(Struct, frozen=True):
+    """A key of the running config."""
+
+    key: str
+    """For example `models.gpt-4.timeout.total`."""
+    value: Any
+    """Effective value. Durations in seconds, sizes in bytes; a secret is masked, or null."""
+    origin: KeyOrigin
+    """file: a line of the file sets it. default: built in. other: the file as it is now has another value, or an option
+    of the command line sets it."""
+    set_by: str | None
+    """The key in the file that sets it: its own, or one of `defaults`; null: no line does."""
+    line: int | None
+    """Line of `set_by`, from 1."""
+
+
+class ConfigKeys(Struct, frozen=True):
+    """Response of `GET /admin/config/keys`."""
+
+    source: str | None
+    """Path of the file; null: there is none."""
+    problem: str | None
+    """Why no lines are known; null: they are."""
+    keys: list[ConfigKey]
+    """Keys with their effective values."""
 
 
 class ConfigText(Struct, forbid_unknown_fields=True):
@@ -108,6 +145,15 @@ class ConfigApi(EndpointGroup):
                 self._show,
                 gives=RunningConfig,
             ),
+            Endpoint(
+                "GET",
+                "/admin/config/keys",
+                "Returns each key's effective value, and the line of the file that sets it.",
+                self._keys,
+                query=KeysQuery,
+                gives=ConfigKeys,
+                may_miss=True,
+            ),
             Endpoint("GET", "/admin/config/history", "Lists the last configs.", self._history, gives=ConfigHistory),
             Endpoint("POST", "/admin/config/validate", check, self._validate, takes=ConfigText, gives=ConfigCheck),
             Endpoint(
@@ -134,6 +180,12 @@ class ConfigApi(EndpointGroup):
         config = await self._thread.run(shown, reloads.current.config)
         warnings = _warnings(reloads)
         return answer(RunningConfig(source, list(reloads.problems), warnings, _line(reloads.current), config))
+
+    async def _keys(self, asked: AdminRequest) -> AdminResponse:
+        reloads, config = self._reloads, self._reloads.current.config
+        found = await self._thread.run(effective_keys, config, _sections(config, asked.wants), reloads.path)
+        keys = [ConfigKey(key.key, key.value, key.origin, key.set_by, key.line) for key in found.keys]
+        return answer(ConfigKeys(str(reloads.path) if reloads.path is not None else None, found.problem, keys))
 
     async def _history(self, _asked: AdminRequest) -> AdminResponse:
         before = self._reloads.rollback_target
@@ -170,6 +222,22 @@ class ConfigApi(EndpointGroup):
 def detail_of(adopted: Adopted) -> dict[str, Any]:
     """Returns the details for the audit trail."""
     return {"digest": adopted.digest, "changes": list(adopted.changes[:_MOST_CHANGES])}
+
+
+def _sections(config: Config, wanted: KeysQuery) -> list[KeyPath]:
+    """Returns the selected sections. Raises Refused for an unknown name."""
+    if wanted.model is None and wanted.upstream is None:
+        return [(section,) for section in _WITHOUT_ENTRIES]
+    found: list[KeyPath] = []
+    for section, name, known in (
+        ("upstreams", wanted.upstream, config.upstreams),
+        ("models", wanted.model, config.models),
+    ):
+        if name is not None and name not in known:
+            raise Refused(404, "unknown_name", f"{section} has no entry {name}")
+        if name is not None:
+            found.append((section, name))
+    return found
 
 
 def _warnings(reloads: ConfigReloader) -> list[str]:

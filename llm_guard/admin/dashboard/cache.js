@@ -2,6 +2,7 @@
 
 import { byId, setHidden, setText } from "./dom.js";
 import { bytes, count, counted, share } from "./format.js";
+import { link } from "./links.js";
 import { asButtons, showTiles } from "./tiles.js";
 
 const ALL = "All routes";
@@ -16,6 +17,7 @@ const PURGE = {
 
 const TILES = {
   title: ({ route }) => route ?? ALL,
+  heading: (title) => (title === ALL ? title : link("model", title, title, { class: "whole" })),
   lines: ["facts", "size", "failures"],
   buttons: asButtons([PURGE]),
   look: (one) => (one.route === null ? ofStore(one) : ofRoute(one)),

@@ -33,27 +33,25 @@ const CHARTS = [
   },
 ];
 
-let drawn = [];
-let shown_s = QUARTER_S;
+/** The charts of the dashboard, or of a model. */
+export class Charts {
+  constructor(holder) {
+    holder.replaceChildren();
+    this.drawn = CHARTS.map((plan) => new Chart(plan, holder));
+    const sizes = new ResizeObserver(() => this.drawn.forEach((chart) => chart.fit()));
+    sizes.observe(holder);
+    document.addEventListener("themechange", () => {
+      readColours();
+      this.drawn.forEach((chart) => chart.plot.redraw(false, false));
+    });
+  }
 
-/** `model` null: all models. */
-export function showCharts(history, model) {
-  if (!drawn.length) build();
-  shown_s = history.step_s < 60 ? QUARTER_S : DAY_S;
-  const series = model === null ? history.total : history.models[model];
-  for (const chart of drawn) chart.show(history.at, series, model ?? "all models");
-}
-
-function build() {
-  const holder = byId("charts");
-  holder.replaceChildren();
-  drawn = CHARTS.map((plan) => new Chart(plan, holder));
-  const sizes = new ResizeObserver(() => drawn.forEach((chart) => chart.fit()));
-  sizes.observe(holder);
-  document.addEventListener("themechange", () => {
-    readColours();
-    drawn.forEach((chart) => chart.plot.redraw(false, false));
-  });
+  /** `model` null: all models. */
+  show(history, model) {
+    const span_s = history.step_s < 60 ? QUARTER_S : DAY_S;
+    const series = model === null ? history.total : history.models[model];
+    for (const chart of this.drawn) chart.show(history.at, series, span_s, model ?? "all models");
+  }
 }
 
 class Chart {
@@ -66,14 +64,16 @@ class Chart {
     const caption = el("figcaption", {}, title, el("p", {}, ...this.figures.map(({ node }) => node)));
     holder.append(el("figure", {}, caption, this.frame));
     this.data = [[], ...plan.lines.map(() => [])];
+    this.span_s = QUARTER_S;
     this.plot = new uPlot(
-      options(plan, this.frame.clientWidth || 300, () => this.say()),
+      options(this, this.frame.clientWidth || 300),
       this.data,
       this.frame,
     );
   }
 
-  show(at, series, whose) {
+  show(at, series, span_s, whose) {
+    this.span_s = span_s;
     this.whose = series ? "" : `no history of ${whose}`;
     const nothing = at.map(() => null);
     this.data = [at, ...this.plan.lines.map(([, key]) => series?.[key] ?? nothing)];
@@ -117,7 +117,8 @@ function readColours() {
   probe.remove();
 }
 
-function options(plan, width, onCursor) {
+function options(chart, width) {
+  const { plan } = chart;
   if (!colours.accent) readColours();
   const font = "11px Inter, system-ui, sans-serif";
   const axis = {
@@ -133,7 +134,7 @@ function options(plan, width, onCursor) {
     cursor: { sync: { key: "quarter" }, drag: { x: false, y: false }, y: false, points: { size: 6 } },
     padding: [6, 18, 0, 0], // half of the last tick's text stands beyond its line
     scales: {
-      x: { time: true, range: (_plot, _min, max) => (max === null ? [0, 1] : [max - shown_s, max]) },
+      x: { time: true, range: (_plot, _min, max) => (max === null ? [0, 1] : [max - chart.span_s, max]) },
       y: { range: (_plot, min, max) => rangeOf(plan.unit, min, max) },
     },
     axes: [
@@ -149,7 +150,7 @@ function options(plan, width, onCursor) {
       { ...axis, size: 46, gap: 4, space: 26, values: (_plot, ticks) => ticks.map((value) => onAxis(plan, value)) },
     ],
     series: [{}, ...plan.lines.map((_line, at) => lineOf(plan, at))],
-    hooks: { setCursor: [onCursor] },
+    hooks: { setCursor: [() => chart.say()] },
   };
 }
 

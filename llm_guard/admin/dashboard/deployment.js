@@ -1,14 +1,15 @@
-// A deployment's page: what restricts it and why, its recent failed calls, limits, errors by kind, and its config.
+// A deployment's page: what restricts it and why, its state changes, recent failed calls, limits, errors by kind, and
+// its config.
 
-import { get } from "./api.js";
 import { loaded } from "./calls.js";
+import { showConfig } from "./config_keys.js";
 import { byId, el, mark, rebuild, setText } from "./dom.js";
 import { errorList, facts, liftButtons, placeOf, restrictionsOf } from "./evidence.js";
-import { UNKNOWN, ago, clock, count, counted, instant, moment, rate, ratio, seconds, share, words } from "./format.js";
+import { ago, count, counted, rate, ratio, share, words } from "./format.js";
 import { link } from "./links.js";
-
-const CALLS = 12;
-const MARKS = { healthy: "well", degraded: "warn", unhealthy: "bad", failed: "bad" };
+import { MARKS, outcomes, pairs, placesOf, quantiles, section, showFailedCalls } from "./parts.js";
+import { routes, usersOf } from "./route.js";
+import { showTimeline } from "./timeline.js";
 
 let snapshot = null;
 let shown = null;
@@ -23,22 +24,35 @@ export function noteSnapshot(found) {
 export async function showDeployment(label) {
   shown = label;
   setText(byId("deployment-head"), label);
-  const places = Object.fromEntries(
-    ["state", "restrictions", "errors", "figures", "outcomes", "calls", "config"].map((name) => [name, el("div")]),
-  );
+  const names = ["state", "users", "restrictions", "errors", "figures", "outcomes", "timeline", "calls", "config"];
+  const places = placesOf(...names);
   byId("deployment-body").places = places;
   byId("deployment-body").replaceChildren(
     places.state,
+    places.users,
     section("Restrictions", places.restrictions, places.errors),
     section("Limits and figures", places.figures),
     section("Attempts since the start, by result", places.outcomes),
+    section("State changes", places.timeline),
     section("Recent failed calls", places.calls),
     section("Effective config", places.config),
   );
   fillLive();
-  const query = `admin/calls?failed=true&limit=${CALLS}&deployment=${encodeURIComponent(label)}`;
-  places.calls.replaceChildren(...(await loaded(async () => failedCalls((await get(query)).calls))));
-  places.config.replaceChildren(...(await loaded(async () => configOf(label, (await get("admin/config")).config))));
+  showFailedCalls(places.calls, "deployment", label);
+  places.users.replaceChildren(...(await loaded(() => showUsers(label, places.config))));
+}
+
+/** Links to the models that use the deployment, and the config of its upstream and of the first of them. */
+async function showUsers(label, place) {
+  const { own, fallback } = usersOf(label, await routes());
+  const [upstream] = label.split("/"); // names of upstreams have no slash
+  showConfig(place, { upstream, ...(own.length ? { model: own[0] } : {}) });
+  return [models("Serves", own), models("Fallback of", fallback)].filter(Boolean);
+}
+
+function models(text, names) {
+  if (!names.length) return null;
+  return el("p", { class: "links" }, text, ...names.map((name) => link("model", name, name)));
 }
 
 /** Fills the parts that change with each poll. */
@@ -57,10 +71,15 @@ function fillLive() {
   rebuild(places.restrictions, found, restrictions);
   rebuild(places.errors, errors, () => (errors.length ? [el("h4", {}, "Last errors"), errorList(errors)] : []));
   places.figures.replaceChildren(figures(one));
-  places.outcomes.replaceChildren(outcomes(one));
+  places.outcomes.replaceChildren(outcomes(one.outcomes, "No attempts."));
+  const engines = snapshot.engines.filter(({ upstreams }) => upstreams.includes(one.upstream));
+  showTimeline(places.timeline, {
+    deployments: [shown],
+    upstreams: [one.upstream],
+    engines: engines.map(({ engine }) => engine),
+    model: null,
+  });
 }
-
-const section = (title, ...content) => el("section", {}, el("h3", {}, title), ...content);
 
 function state({ health, reasons, breaker, hold, last_success: last }) {
   const summary = [health, `breaker ${words(breaker.state)}`, hold ? hold.kind : ""].filter(Boolean).join(", ");
@@ -108,41 +127,3 @@ function figures(one) {
     ["Connections opened", count(one.connection_attempts)],
   ]);
 }
-
-const quantiles = ({ p50_s: half, p95_s: most, p99_s: nearly }) =>
-  half === null ? UNKNOWN : `p50 ${seconds(half)} · p95 ${seconds(most)} · p99 ${seconds(nearly)}`;
-
-const pairs = (rows) =>
-  el("dl", { class: "facts" }, ...rows.map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, text))));
-
-function outcomes({ outcomes: found, attempts }) {
-  const kinds = Object.entries(found).filter(([, number]) => number > 0);
-  if (!kinds.length) return el("p", { class: "none" }, "No attempts.");
-  kinds.sort(([, one], [, other]) => other - one);
-  return pairs(kinds.map(([kind, number]) => [words(kind), `${count(number)} (${share(number / attempts)})`]));
-}
-
-function failedCalls(calls) {
-  if (!calls.length) return [el("p", { class: "none" }, "None in memory.")];
-  return [el("ul", { class: "errors" }, ...calls.map(callLine))];
-}
-
-function callLine({ request_id: id, timestamp, outcome, refused_by: by, model, duration_s: took, reason }) {
-  const what = by ? `refused by ${by}` : outcome;
-  const time = el("time", { title: moment(timestamp) }, clock(instant(timestamp)));
-  const line = ` ${words(what)} · ${model ?? "no model"} · ${seconds(took)}${reason ? ` · ${reason}` : ""}`;
-  return el("li", {}, time, " ", link("call", id, id), line);
-}
-
-/** The upstream's section, and the deployment's entries in the models that use it. */
-function configOf(label, config) {
-  const upstream = snapshot?.deployments.find(({ deployment }) => deployment === label)?.upstream;
-  const models = Object.entries(config.models ?? {}).filter(([, { deployments = [] }]) =>
-    deployments.some((entry) => labelled(entry, label)),
-  );
-  const found = { upstreams: { [upstream]: config.upstreams?.[upstream] }, models: Object.fromEntries(models) };
-  return [el("pre", { tabindex: "0", "aria-label": "Effective config" }, JSON.stringify(found, null, 2))];
-}
-
-const labelled = ({ upstream, model }, label) =>
-  label === upstream || label === `${upstream}/${model}` || (model === null && label.startsWith(`${upstream}/`));

@@ -43,10 +43,11 @@ function showSoon() {
 }
 
 function showEvents() {
-  keyed(byId("events"), shown, (event) => `${event.id} ${event.at}`, newEvent);
+  keyed(byId("events"), shown, (event) => `${event.id} ${event.at}`, eventLine);
 }
 
-function newEvent({ at, kind, facts }) {
+/** The entry of an event in a list. */
+export function eventLine({ at, kind, facts }) {
   return el(
     "li",
     {},

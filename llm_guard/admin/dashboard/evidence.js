@@ -26,10 +26,11 @@ const NAMES = {
   "/admin/probes/now": "Probe now",
 };
 
-/** The first names of a list, and the number of the others. */
-export function listed(names) {
-  const more = names.length - NAMED;
-  return more > 0 ? `${names.slice(0, NAMED).join(", ")} and ${more} more` : names.join(", ");
+/** The first elements of a list, separated by commas, and the number of the others. */
+export function listed(elements) {
+  const more = elements.length - NAMED;
+  const first = elements.slice(0, NAMED).flatMap((element, at) => (at ? [", ", element] : [element]));
+  return more > 0 ? [...first, ` and ${more} more`] : first;
 }
 
 /** What a restriction restricts: a deployment, a model or an upstream. */

@@ -2,6 +2,7 @@
 
 import { byId, setHidden, setText } from "./dom.js";
 import { count, counted, moment } from "./format.js";
+import { link } from "./links.js";
 import { showDegraded } from "./status.js";
 import { asButtons, showTiles } from "./tiles.js";
 
@@ -38,6 +39,7 @@ const ACTIONS = [
 
 const TILES = {
   title: ({ model }) => model ?? GATEWAY,
+  heading: (title) => (title === GATEWAY ? title : link("model", title, title, { class: "whole" })),
   lines: ["reason", "facts", "sent"],
   buttons: asButtons(ACTIONS),
   look,

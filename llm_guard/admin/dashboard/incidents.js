@@ -64,7 +64,7 @@ function fillCard(card, incident) {
   setText(places.title, title);
   setText(places.severity, incident.severity);
   const others = figures.filter((text) => !title.includes(text));
-  setText(places.facts, [hits(incident), ...others].filter(Boolean).join(" · "));
+  rebuild(places.facts, [incident.models, incident.share, others], () => hits(incident, others));
   setText(places.doing, `The gateway: ${incident.doing.join(" ")}`);
   setText(places.remedy, incident.remedy);
   rebuild(places.actions, incident.actions.slice(0, BUTTONS), liftButtons);
@@ -73,10 +73,11 @@ function fillCard(card, incident) {
   rebuild(places.evidence, incident, evidence);
 }
 
-function hits({ models, share: hit }) {
-  if (!models.length) return "";
-  if (hit === null || hit === 0) return `concerns ${listed(models)}`;
-  return `hits ${share(hit)} of the last minute’s calls of ${listed(models)}`;
+function hits({ models, share: hit }, others) {
+  const rest = others.join(" · ");
+  if (!models.length) return [rest];
+  const begin = hit === null || hit === 0 ? "concerns " : `hits ${share(hit)} of the last minute’s calls of `;
+  return [begin, ...listed(models.map((name) => link("model", name, name))), rest && ` · ${rest}`];
 }
 
 function summary({ errors, deployments, alerts }) {

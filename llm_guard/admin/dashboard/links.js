@@ -1,5 +1,5 @@
-// Dialogs with an address of their own: #deployment=LABEL and #call=ID. The back button closes them, and a reload opens
-// them again.
+// Dialogs with an address of their own: #deployment=LABEL, #model=NAME and #call=ID. The back button closes them, and a
+// reload opens them again.
 
 import { byId, el } from "./dom.js";
 
@@ -39,6 +39,12 @@ export function link(name, value, text, attributes = {}) {
     open(name, value);
   };
   return el("a", { href: address(name, value), ...attributes, onclick }, text);
+}
+
+/** A call's model, which leads to the page of its route; `route` null or "none": it has none. */
+export function ofModel(model, route) {
+  if (!model) return "no model";
+  return !route || route === "none" ? model : link("model", route, model);
 }
 
 const address = (name, value) => `#${name}=${encodeURIComponent(value)}`;

@@ -3,6 +3,7 @@
 import { isPassThrough } from "./breakers.js";
 import { byId, el, keyed, parts, setText } from "./dom.js";
 import { UNKNOWN, ago, count, rate, ratio, seconds, share } from "./format.js";
+import { link } from "./links.js";
 import { rowsOf } from "./rows.js";
 
 const FIGURES = [
@@ -39,7 +40,8 @@ function newRow(one) {
     el("td", { class: FIRST_OF_GROUP.has(name) ? "number first" : "number", "data-part": name }),
   );
   const kind = isPassThrough(one) ? el("small", {}, " pass-through") : null;
-  return el("tr", {}, el("th", { scope: "row" }, one.deployment, kind), ...cells);
+  const name = link("deployment", one.deployment, one.deployment, { class: "name" });
+  return el("tr", {}, el("th", { scope: "row" }, name, kind), ...cells);
 }
 
 function fillRow(row, one, now) {

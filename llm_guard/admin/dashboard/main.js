@@ -4,9 +4,9 @@ import { prepareActions } from "./actions.js";
 import { prepareBreakers, showBreakers } from "./breakers.js";
 import { showCache } from "./cache.js";
 import { prepareCalls, showCall, showCalls } from "./calls.js";
-import { showCharts } from "./charts.js";
+import { Charts } from "./charts.js";
 import { showClients } from "./clients.js";
-import { noteSnapshot, showDeployment } from "./deployment.js";
+import * as deployment from "./deployment.js";
 import { byId, el, setHidden, setText } from "./dom.js";
 import { showEngines } from "./engines.js";
 import { clearEvents, noteEvent, showConnected } from "./events.js";
@@ -17,7 +17,8 @@ import { prepareIncidents, showIncidents } from "./incidents.js";
 import { follow, prepareLinks } from "./links.js";
 import { showLoad } from "./load.js";
 import { listenForLinks, logInByLink, logInByToken, showSession } from "./login.js";
-import { listenForSelection, selectedModel, showSparklines, showTraffic } from "./models.js";
+import * as model from "./model.js";
+import { showSparklines, showTraffic } from "./models.js";
 import { showAlerts, showOverrides } from "./notes.js";
 import { showProbes } from "./probes.js";
 import { showRestrictions } from "./restrictions.js";
@@ -25,19 +26,22 @@ import { showLocked, showReachable, showRefused, showStatus, showUnreachable } f
 import { showStoredCalls } from "./stored_calls.js";
 import { prepareStoredCalls, refreshStoredCalls } from "./stored_calls_dialog.js";
 import { countDown } from "./tiles.js";
+import { forgetEvents, keepEvent } from "./timeline.js";
 
 const COUNT_DOWN_MS = 500;
 const SOON_MS = 100;
 
 let history = null;
 let day = null;
+let charts = null;
 let latest = null;
 let isRefreshing = false;
 
 const feed = new Feed({
   metrics(snapshot) {
     latest = snapshot;
-    noteSnapshot(snapshot);
+    deployment.noteSnapshot(snapshot);
+    model.noteSnapshot(snapshot);
     showStatus(snapshot);
     showTraffic(snapshot);
     showBreakers(snapshot);
@@ -70,9 +74,13 @@ const feed = new Feed({
   },
   event(event) {
     noteEvent(event);
+    keepEvent(event);
     refreshSoon();
   },
-  missed: clearEvents,
+  missed() {
+    clearEvents();
+    forgetEvents();
+  },
   connected: showConnected,
   reachable: showReachable,
   unreachable: showUnreachable,
@@ -87,7 +95,10 @@ const feed = new Feed({
 /** Draws the charts of the selected span, once that is known. */
 function showPast() {
   const past = byId("span").dataset.span === "24h" ? day : history;
-  if (past) showCharts(past, selectedModel());
+  if (!past) return;
+  charts ??= new Charts(byId("charts"));
+  charts.show(past, null);
+  model.noteHistory(past);
 }
 
 /** Polls soon after an event, once for several events. */
@@ -150,11 +161,13 @@ for (const dialog of document.querySelectorAll("dialog")) {
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
 }
 
-listenForSelection(showPast);
-for (const button of byId("span").children) {
+const periods = document.querySelectorAll("[data-period]");
+for (const button of periods) {
   button.addEventListener("click", () => {
-    byId("span").dataset.span = button.dataset.span;
-    for (const other of byId("span").children) other.setAttribute("aria-pressed", String(other === button));
+    byId("span").dataset.span = button.dataset.period;
+    for (const other of periods) {
+      other.setAttribute("aria-pressed", String(other.dataset.period === button.dataset.period));
+    }
     showPast();
     feed.refresh("day");
   });
@@ -166,7 +179,7 @@ prepareActions(() => {
 prepareBreakers();
 prepareCalls();
 prepareIncidents();
-prepareLinks({ call: showCall, deployment: showDeployment });
+prepareLinks({ call: showCall, deployment: deployment.showDeployment, model: model.showModel });
 prepareStoredCalls();
 setInterval(countDown, COUNT_DOWN_MS);
 listenForLinks(() => logIn(logInByLink));

@@ -1,37 +1,26 @@
-// Traffic: totals, a row for each model, and the model selection for the charts.
+// Traffic: totals, and a row for each model, which leads to its page.
 
 import { byId, el, keyed, parts, setHidden, setText, svg } from "./dom.js";
 import { count, rate, ratio, seconds, share } from "./format.js";
+import { link } from "./links.js";
+import { POOR } from "./parts.js";
 import { rowsOf } from "./rows.js";
 
 const ALL = ""; // no model has an empty name
 const WIDTH = 120;
 const HEIGHT = 22;
 const SHOWN_S = 900;
-const POOR = 0.95; // below this a success rate is an alert
 const MOST = 0.5; // share of refused calls from which on it is marked as bad
 const OF_HEALTH = { healthy: "", degraded: "warn", unhealthy: "bad", failed: "bad" };
 
-let selected = ALL;
-let onSelect = () => {};
-
-export function listenForSelection(listener) {
-  onSelect = listener;
-}
-
-/** The model whose charts are shown; null: all models. */
-export const selectedModel = () => (selected === ALL ? null : selected);
-
 export function showTraffic(snapshot) {
   showDials(snapshot.total);
-  if (selected !== ALL && !snapshot.models.some(({ model }) => model === selected)) select(ALL);
   const models = rowsOf("models", snapshot.models, weight, "models", () => showTraffic(snapshot));
   const rows = [{ model: ALL, traffic: snapshot.total }, ...models];
   keyed(byId("models").tBodies[0], rows, (row) => row.model, newRow, fillRow);
 }
 
-const weight = ({ model, health, traffic }) =>
-  (model === selected ? 4e9 : 0) + (OF_HEALTH[health] ? 2e9 : 0) + traffic.calls;
+const weight = ({ health, traffic }) => (OF_HEALTH[health] ? 2e9 : 0) + traffic.calls;
 
 export function showSparklines(history) {
   for (const row of byId("models").tBodies[0].rows) {
@@ -95,7 +84,7 @@ const FIGURES = ["success", "calls", "flight", "d50", "d95", "d99", "t50", "t95"
 const FIRST_OF_GROUP = new Set(["d50", "t50"]);
 
 function newRow({ model }) {
-  const choose = el("button", { type: "button", class: "name", onclick: () => select(model) }, model || "All models");
+  const name = model === ALL ? "All models" : link("model", model, model, { class: "name" });
   const cell = (name) => {
     const kinds = FIRST_OF_GROUP.has(name) ? "number first" : "number";
     return el("td", { class: kinds, "data-part": name });
@@ -104,7 +93,7 @@ function newRow({ model }) {
   return el(
     "tr",
     { "data-model": model },
-    el("th", { scope: "row" }, choose),
+    el("th", { scope: "row" }, name),
     success,
     calls,
     newSparkline(),
@@ -125,7 +114,7 @@ function newSparkline() {
   );
 }
 
-function fillRow(row, { model, traffic, health = "healthy", reasons = [] }) {
+function fillRow(row, { traffic, health = "healthy", reasons = [] }) {
   const figures = {
     success: share(traffic.success_rate),
     calls: rate(traffic.calls_per_second),
@@ -143,15 +132,6 @@ function fillRow(row, { model, traffic, health = "healthy", reasons = [] }) {
   const isPoor = traffic.success_rate !== null && traffic.success_rate < POOR;
   parts(row).success.dataset.state = isPoor ? "bad" : OF_HEALTH[health];
   parts(row).success.title = reasons.join("; ");
-  row.querySelector("button").setAttribute("aria-pressed", String(model === selected));
-}
-
-function select(model) {
-  selected = model;
-  for (const row of byId("models").tBodies[0].rows) {
-    row.querySelector("button").setAttribute("aria-pressed", String(row.dataset.model === model));
-  }
-  onSelect();
 }
 
 /** Draws calls as an area, and failed calls as an area in front of it. */

@@ -1,8 +1,9 @@
 // Lists of alerts, and of operator overrides: holds and forced breakers.
 
 import { act } from "./actions.js";
-import { announce, byId, el, keyed, mark, parts, setHidden, setMark, setText } from "./dom.js";
+import { announce, byId, el, keyed, mark, parts, rebuild, setHidden, setMark, setText } from "./dom.js";
 import { moment, words } from "./format.js";
+import { link } from "./links.js";
 import { showFiring } from "./status.js";
 
 const OF_SEVERITY = { critical: "bad", warning: "warn", info: "none" };
@@ -27,14 +28,14 @@ export function showAlerts({ firing, resolved }) {
   keyed(byId("alerts"), rows.length ? rows : [{ id: "" }], (alert) => alert.id, newAlert, fillAlert);
 }
 
-let known = null;
+let before = null;
 
 /** Announces each alert once when it fires or resolves; the list itself changes too often for a live region. */
 function announceNews(firing, resolved) {
-  const before = known;
-  known = new Map([...resolved, ...firing].map((alert) => [alert.id, alert]));
-  if (before === null) return;
-  const news = [...known.values()].filter(({ id, state }) => before.get(id)?.state !== state);
+  const [earlier, now] = [before, new Map([...resolved, ...firing].map((alert) => [alert.id, alert]))];
+  before = now;
+  if (earlier === null) return;
+  const news = [...now.values()].filter(({ id, state }) => earlier.get(id)?.state !== state);
   if (news.length) announce(news.map((alert) => `Alert ${alert.state}: ${title(alert)}`).join("; "));
 }
 
@@ -48,13 +49,13 @@ function newAlert(alert) {
 }
 
 function fillAlert(note, alert) {
-  if (alert.id === "") return fill(note, "none", "No alert has fired since the start.", "", "");
+  if (alert.id === "") return fill(note, "none", ["No alert has fired since the start."], "", "");
   const isFiring = alert.state === "firing";
   const kind = isFiring ? (OF_SEVERITY[alert.severity] ?? "warn") : "well";
   const since = `${isFiring ? "since" : "from"} ${moment(alert.since)}`;
   const until = isFiring ? "" : ` to ${moment(alert.resolved_at)}`;
   const word = `${alert.severity}, ${isFiring ? "firing" : "resolved"}${alert.is_silenced ? ", silenced" : ""}`;
-  fill(note, kind, title(alert), `${word} ${since}${until}:`, summary(alert));
+  fill(note, kind, [`${words(alert.alert)}: `, alert.subject], `${word} ${since}${until}:`, summary(alert));
   setHidden(note.lastElementChild, !isFiring || alert.is_silenced);
 }
 
@@ -66,7 +67,13 @@ function summary({ summary: text, subject }) {
 const weight = ({ severity }) => Object.keys(OF_SEVERITY).indexOf(severity);
 const title = ({ alert, subject }) => `${words(alert)}: ${subject}`;
 
+let pages = new Map(); // name -> the view that shows it
+
 export function showOverrides(snapshot) {
+  pages = new Map([
+    ...snapshot.models.map(({ model }) => [model, "model"]),
+    ...snapshot.deployments.map(({ deployment }) => [deployment, "deployment"]),
+  ]);
   const overrides = snapshot.deployments.flatMap((one) => [...held(one), ...forced(one)]);
   setText(byId("overrides-count"), overrides.length ? String(overrides.length) : "none");
   const nothing = { key: "", what: "No deployment is drained, cordoned or forced.", word: "", detail: "" };
@@ -76,7 +83,7 @@ export function showOverrides(snapshot) {
     (one) => one.key,
     newNote,
     (note, one) => {
-      fill(note, one.key ? "held" : "none", one.what, one.word, one.detail);
+      fill(note, one.key ? "held" : "none", [one.what], one.word, one.detail);
     },
   );
 }
@@ -114,11 +121,15 @@ function newNote() {
   );
 }
 
+/** `what`: texts; those that name a model or a deployment lead to its page. */
 function fill(note, kind, what, word, detail) {
   note.dataset.state = kind;
   note.toggleAttribute("data-quiet", word === "");
   setMark(note.firstElementChild, kind);
-  setText(parts(note).what, what);
+  const views = what.map((text) => pages.get(text) ?? null);
+  rebuild(parts(note).what, [what, views], () =>
+    what.map((text, at) => (views[at] ? link(views[at], text, text, { class: "name" }) : text)),
+  );
   setText(parts(note).word, word);
   setText(parts(note).detail, detail);
 }

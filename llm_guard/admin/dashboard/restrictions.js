@@ -4,14 +4,17 @@ import { act } from "./actions.js";
 import { byId, setHidden, setText } from "./dom.js";
 import { placeOf } from "./evidence.js";
 import { counted, moment, words } from "./format.js";
+import { link } from "./links.js";
 import { rowsOf } from "./rows.js";
 import { showTiles } from "./tiles.js";
 
 const DECISIONS = new Set(["hold", "forced_breaker", "degraded_mode", "drain"]);
 
+const ofCallers = ({ is_caller_specific: isOfCallers }) => (isOfCallers ? ", callers’ keys" : "");
+
 const TILES = {
-  title: (one) =>
-    [words(one.kind), placeOf(one)].filter(Boolean).join(": ") + (one.is_caller_specific ? ", callers’ keys" : ""),
+  title: (one) => [words(one.kind), placeOf(one)].filter(Boolean).join(": ") + ofCallers(one),
+  heading,
   lines: ["cause", "since", "ends"],
   buttons: [{ name: "Lift", isOffered: ({ lift }) => lift !== null, press: lift, changes: true }],
   look,
@@ -24,6 +27,17 @@ export function showRestrictions(restrictions) {
   );
   showTiles(byId("restrictions"), shown, TILES);
   setText(byId("restrictions-count"), `${restrictions.length} in force`);
+}
+
+/** The title, with links to the pages of what it names. */
+function heading(title, one) {
+  const { kind, deployment, model, upstream } = one;
+  if (deployment !== null) {
+    const rest = (model === null ? "" : ` ${model}`) + ofCallers(one);
+    return [`${words(kind)}: `, link("deployment", deployment, deployment, { class: "name" }), rest];
+  }
+  if (upstream !== null || model === null) return title;
+  return [`${words(kind)}: `, link("model", model, model, { class: "name" }), ofCallers(one)];
 }
 
 function look({ kind, cause, since, until, ends, waiting, no_lift_reason: reason }) {

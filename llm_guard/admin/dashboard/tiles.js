@@ -18,10 +18,11 @@ const counting = new Map();
  * Makes `list` hold a tile for each item. `title(item)` must be unique. `look(item)` returns {kind, word, meaning}, and
  * a text for each name in `lines`; empty ones are not shown. `buttons`: {name, press(item, title), isOffered(item),
  * changes}, the last two are optional. `next(item, passed_s)`, optional, returns a countdown's text, `passed_s` after
- * the item was fetched; it is called between polls as well. `heading(title)`, optional, returns the heading's content.
+ * the item was fetched; it is called between polls as well. `heading(title, item)`, optional, returns the heading's
+ * content, an element or several.
  */
 export function showTiles(list, items, plan) {
-  const make = (item) => newTile(plan.title(item), plan);
+  const make = (item) => newTile(item, plan.title(item), plan);
   keyed(list, items, plan.title, make, (tile, item) => fillTile(tile, item, plan));
   if (!plan.next) return;
   counting.set(list, { next: plan.next, shownAt: performance.now() });
@@ -36,12 +37,12 @@ export function countDown() {
   }
 }
 
-function newTile(title, { lines, buttons, heading }) {
+function newTile(item, title, { lines, buttons, heading }) {
   const [word, meaning] = [el("b", { "data-part": "word" }), el("span", { "data-part": "meaning" })];
   const tile = el(
     "li",
     { class: "tile" },
-    el("h3", {}, heading ? heading(title) : title),
+    el("h3", {}, ...[heading ? heading(title, item) : title].flat()),
     el("p", { class: "state" }, mark("none"), word, " ", meaning),
     el("p", { class: "next", "data-part": "next" }),
     ...lines.map((name) => el("p", { class: "facts", "data-part": name })),

@@ -2,7 +2,7 @@
 
 import { el, mark } from "./dom.js";
 import { moment, rate, seconds, span, words } from "./format.js";
-import { link } from "./links.js";
+import { link, ofModel } from "./links.js";
 
 const TICKS = 4;
 
@@ -49,7 +49,7 @@ export function waterfall(line) {
 
 function facts(line) {
   const pairs = [
-    ["Model", line.model ?? "none"],
+    ["Model", ofModel(line.model, line.route)],
     ["Route", line.route],
     ["Received", line.timestamp ? moment(line.timestamp) : null],
     ["Path", `${line.method} ${line.path}${line.stream ? ", stream" : ""}`],
@@ -72,7 +72,7 @@ function facts(line) {
   return el(
     "dl",
     { class: "facts" },
-    ...known.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))),
+    ...known.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
   );
 }
 
@@ -97,7 +97,7 @@ function row(attempt, number, total_s) {
   return el(
     "li",
     { "data-state": isWell ? "well" : "bad" },
-    el("p", { class: "deployment" }, `${number}. `, el("b", {}, attempt.deployment), ...marks(attempt)),
+    el("p", { class: "deployment" }, `${number}. `, ofDeployment(attempt.deployment), ...marks(attempt)),
     track,
     el(
       "p",
@@ -135,11 +135,13 @@ function left({ budget_left }) {
   return budget_left === undefined || budget_left === null ? "" : ` (${rate(budget_left)} left in the retry budget)`;
 }
 
+const ofDeployment = (label) => el("b", {}, link("deployment", label, label));
+
 function skipped(lines) {
   if (!lines.length) return null;
   const items = lines.map(({ deployment, reason, failed_calls: causes = [] }) => {
     const calls = causes.flatMap((id) => [" ", link("call", id, id)]);
-    return el("li", {}, el("b", {}, deployment), ` ${reason}`, calls.length ? ". Because of " : null, ...calls);
+    return el("li", {}, ofDeployment(deployment), ` ${reason}`, calls.length ? ". Because of " : null, ...calls);
   });
   return el("section", { class: "skipped" }, el("h3", {}, "Skipped deployments"), el("ul", {}, ...items));
 }

@@ -24,7 +24,8 @@ PROMISED_SHARE = 0.95
 
 RULES = (
     "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
-    "credential_cooldown", "engine_gave_up", "reload_failed", "loop_lag",
+    "credential_cooldown", "engine_gave_up", "engine_down", "engines_down", "engine_restarts", "reload_failed",
+    "loop_lag",
 )  # fmt: skip
 TOKEN = "benchmark"  # for both gateways of this run
 OFF = f"""

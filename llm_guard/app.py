@@ -208,6 +208,7 @@ class App:
         """Drains and stops: reports not ready, closes the listener, waits for running calls, then ends those left."""
         self.gateway.is_leaving = True
         self.deferred.leave()
+        self.gateway.own.status.end_streams()
         _log.info("draining", running=self.gateway.running)
         self.journal.note("drain", running=self.gateway.running)
         await self._sleep_or_hurry(self.config.server.drain_delay)

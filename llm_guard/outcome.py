@@ -267,9 +267,9 @@ class Disposition:
     """Instant at which it gets a fallback response, because its route is degraded."""
     was_cut_short: bool = False
     """True if it failed at that instant: it might have succeeded later."""
-    background_purpose: Literal["", "refresh", "deferred", "requeue", "fetch"] = ""
+    background_purpose: Literal["", "refresh", "deferred", "requeue", "fetch", "status"] = ""
     """Purpose of a call that is not counted as a client's call to a model. fetch: a client asks for the status of its
-    deferred call."""
+    deferred call; status: of its models."""
 
 
 @dataclass(frozen=True, slots=True)

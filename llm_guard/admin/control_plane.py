@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_guard.admin.alerting.alerts import Alerts
+from llm_guard.admin.alerting.engine_signals import EngineSignals
 from llm_guard.admin.alerting.signals import AlertSignals
 from llm_guard.admin.api.admission import AdmissionApi
 from llm_guard.admin.api.alerts import AlertApi
@@ -170,10 +171,11 @@ class ControlPlane:
     def _new_alerts(self, config: Config) -> Alerts:
         running, rules = self._running, config.ops.alerts
         lag, reload = lambda: self._lag.latest_s, lambda: not running.reloads.problems
-        signals = AlertSignals(
-            rules, running.gateway, running.counters, self.journal, lag, reload, running.file_problems
+        engines = EngineSignals(
+            self.journal, lambda: {report.name: report.now.problem for report in running.engines.seen()}
         )
-        self._causes = AlertCauses(config, running.gateway, running.clock)
+        signals = AlertSignals(rules, running.gateway, running.counters, engines, lag, reload, running.file_problems)
+        self._causes = AlertCauses(config, running.gateway, running.clock, engines.concerned)
         return Alerts(rules, signals, self._causes, self._webhooks, self.journal, running.clock)
 
     def _new_savers(self, folder: Callable[[], Path], config: Config) -> tuple[StateSaver[Any], ...]:

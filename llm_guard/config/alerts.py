@@ -20,7 +20,10 @@ from llm_guard.resilience.alerts.rules import (
     BudgetExhaustedSettings,
     CallsRefusedSettings,
     CredentialCooldownSettings,
+    EngineDownSettings,
     EngineGaveUpSettings,
+    EngineRestartsSettings,
+    EnginesDownSettings,
     FailureSpikeSettings,
     LatencySettings,
     LoopLagSettings,
@@ -74,6 +77,9 @@ class AlertRules(Strict):
     budget_exhausted: OptionalRule[BudgetExhaustedSettings] = BudgetExhaustedSettings()
     credential_cooldown: OptionalRule[CredentialCooldownSettings] = CredentialCooldownSettings()
     engine_gave_up: OptionalRule[EngineGaveUpSettings] = EngineGaveUpSettings()
+    engine_down: OptionalRule[EngineDownSettings] = EngineDownSettings()
+    engines_down: OptionalRule[EnginesDownSettings] = EnginesDownSettings()
+    engine_restarts: OptionalRule[EngineRestartsSettings] = EngineRestartsSettings()
     reload_failed: OptionalRule[ReloadFailedSettings] = ReloadFailedSettings()
     loop_lag: OptionalRule[LoopLagSettings] = LoopLagSettings()
 

@@ -24,7 +24,10 @@ from llm_guard.storage.calls.store import CallFilter, StoredCall, StoreError
 _LONGEST_POLL_S = 30.0
 _UNKNOWN = Refusal(404, "unknown_call", "this API key has no deferred call with this id", by="route")
 _UNKNOWN_PATH = Refusal(
-    404, "unknown_path", f"unknown path: only GET and DELETE {KEPT_CALLS}ID are supported", by="route"
+    404,
+    "unknown_path",
+    f"unknown path: try GET or DELETE {KEPT_CALLS}ID, or GET /v1/llm-guard/status",
+    by="route",
 )
 _UNREADABLE = Refusal(
     503, "store_unreadable", "the gateway's store cannot be read now: retry later", by="limit", retry_after_s=5.0,

@@ -7,6 +7,7 @@ request_body/        reads a request body, and the fields that the gateway needs
 client_keys/         what a client key may call, use and see
 route_resolution     finds the route of a call; request_annotations: copies fields of its body to it
 own_endpoints        what the gateway answers itself: model_catalog lists the models; the state of deferred calls
+status_endpoint      the state of the models for clients, once or as a stream; model_status: finds it
 coalescing/          responses without an own upstream call: from the cache, or from an identical call under way
 cache/               the response cache
 attempts/            attempts, classifies and decides until one deployment responds well

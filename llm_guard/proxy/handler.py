@@ -25,6 +25,7 @@ from llm_guard.proxy.http_server.error_responses import DRAINED, refusal_of, ref
 from llm_guard.proxy.http_server.request import Request, objection, without_upstream
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
 from llm_guard.proxy.model_catalog import ModelCatalog
+from llm_guard.proxy.model_status import ModelStatuses
 from llm_guard.proxy.own_endpoints import OwnEndpoints
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_annotations import note_asked
@@ -81,7 +82,8 @@ class Handler:
         self.degraded = degraded
         self.cache_stage = CacheStage(self, cache, deferred_store, self._fallback, degraded, clock)
         self.quotas = ClientQuotas(clock)
-        self._own = OwnEndpoints(ModelCatalog(self._run_again, clock), deferred_store, self.quotas)
+        catalog, states = ModelCatalog(self._run_again, clock), ModelStatuses(self.cooldowns, degraded, self, clock)
+        self.own = OwnEndpoints(catalog, deferred_store, self.quotas, states, clock)
         self.is_leaving = False
         """True once shutdown has begun: responses carry `Connection: close`."""
         self.is_closed = False
@@ -205,14 +207,13 @@ class Handler:
         if refusal is not None:
             return self._refuse(call, refusal, reply)
         if call.route is None:
-            return self._own.serve(call, self.table, reply)
+            return self.own.serve(call, self.table, reply)
         if call.is_screened and not is_checked:
             return self._answer_screened(call, reply)
         may_end_here = call.route.lasting.comes_first or ASYNC_HEADER in reply.request.names
         if call.client_key is not None and self.quotas.by_name:
             is_deferred = may_end_here and is_deferred_at_once(call, reply)
-            refusal = self.quotas.reserve(call, without="concurrency" if is_deferred else None)
-            if refusal is not None:
+            if (refusal := self.quotas.reserve(call, without="concurrency" if is_deferred else None)) is not None:
                 return self._refuse(call, refusal, reply)
         self.recorder.begin(call)
         if may_end_here:

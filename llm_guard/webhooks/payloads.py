@@ -54,6 +54,9 @@ _ACTIONS = {
     "budget_exhausted": "Retries do not help now: find the cause of the failures before you raise retry.budget.",
     "credential_cooldown": "Renew the upstream's api_key or its quota, and reload.",
     "engine_gave_up": "Check its log, and start it by hand.",
+    "engine_down": "GET /admin/engines: the reason and its last output. Correct the cause, then start it again.",
+    "engines_down": "GET /admin/engines: what the engines that are down have in common, such as a host or an image.",
+    "engine_restarts": "GET /admin/engines: the engines' last output says why they end. Stop those that cannot run.",
     "reload_failed": "Run llm-guard check -c FILE: it shows line and key. A restart now would fail.",
     "loop_lag": "Is the machine short of CPU, or does it swap? Add a replica.",
 }

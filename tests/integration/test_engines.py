@@ -177,6 +177,34 @@ async def test_engine_that_cannot_start_is_given_up_with_audit_and_alert(tmp_pat
         assert (await get(stand.url, "health"))["failed"] == []
 
 
+async def test_engine_that_keeps_dying_raises_the_alerts_about_restarts_and_long_outages() -> None:
+    ops = {
+        "alerts": {
+            "group_wait": "0s", "engine_gave_up": "off", "engine_down": {"for": "2s"}, "engines_down": {"for": "1s"},
+            "loop_lag": "off",
+        }
+    }  # fmt: skip
+    dying = {"command": {"argv": ["/bin/sh", "-c", "exit 3"]}, "restart": {**QUICK, "max_attempts": 8}}
+    port = free_port()
+    async with ScriptedProvider(CHAT.ok) as far:
+        config = parse_config(text_of(far.url, port, dying, ops=ops), "test.yaml", {})
+        async with standing(config) as stand:
+            expected = {"engine_restarts", "engine_down", "engines_down"}
+            raised = stand.app.ops._alerts.firing
+            await eventually(lambda: expected <= {alert.alert for alert in raised()}, within_s=15)
+            alerts = await get(stand.url, "alerts")
+            found = {alert["alert"]: alert for alert in alerts["firing"]}
+            assert "of e (threshold 5)" in found["engine_restarts"]["summary"]
+            assert found["engines_down"]["summary"].startswith("1 of 1 engines are down: e")
+            assert "it ended with exit code 3" in found["engine_down"]["summary"]
+            causes = {found[name]["cause"] for name in expected}
+            assert causes == {"outage:near"}
+            (incident,) = [one for one in await get(stand.url, "incidents") if one["id"] in causes]
+            assert expected <= {one["alert"] for one in incident["alerts"]}
+            await change(stand.url, "engines/stop", engine="e")
+            await eventually(lambda: "engine_down" not in {alert.alert for alert in raised()})
+
+
 def firing(stand: Stand) -> set[str]:
     return {notice.alert for notice in stand.app.ops._alerts.told()}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from llm_guard.admin.events.event_log import EventLog, OperatorEvent
+from llm_guard.admin.alerting.engine_signals import EngineSignals
 from llm_guard.config import AlertRules
 from llm_guard.outcome import FailureKind, RefusedBy, Signal
 from llm_guard.proxy.handler import Handler
@@ -25,7 +25,6 @@ from llm_guard.resilience.alerts.rules import (
     evaluate_breaker,
     evaluate_budget,
     evaluate_credential,
-    evaluate_engine,
     evaluate_failures,
     evaluate_file,
     evaluate_lag,
@@ -63,7 +62,7 @@ class AlertSignals:
         rules: AlertRules,
         gateway: Handler,
         counters: CallCounters,
-        journal: EventLog,
+        engines: EngineSignals,
         lag_s: Callable[[], float],
         is_reload_good: Callable[[], bool],
         file_problems: Callable[[], Mapping[str, str | None]] = dict,
@@ -71,6 +70,7 @@ class AlertSignals:
         """`lag_s`: seconds by which the last look of the watch came late."""
         self._gateway = gateway
         self._counters = counters
+        self._engines = engines
         self._lag_s = lag_s
         self._is_reload_good = is_reload_good
         self._file_problems = file_problems
@@ -78,9 +78,6 @@ class AlertSignals:
         self._models: dict[str, _Model] = {}
         self._failures: dict[str, Trend] = {}
         self._changes: dict[Breaker, int] = {}
-        self._engines: dict[str, bool] = {}
-        """True for each engine that was given up."""
-        journal.subscribe(self._hear)
         self.adopt(rules)
 
     def adopt(self, rules: AlertRules) -> None:
@@ -108,6 +105,7 @@ class AlertSignals:
         yield from self._breakers(by_label, now)
         yield from self._budgets(by_label, now)
         yield from self._credentials(by_label, now)
+        yield from self._engines.look(self.rules, now)
         yield from self._own()
 
     def _calls(self, now: float) -> Iterator[SubjectFinding]:
@@ -188,9 +186,6 @@ class AlertSignals:
             yield "credential_cooldown", name, evaluate_credential(name, rest_s, category, whose)
 
     def _own(self) -> Iterator[SubjectFinding]:
-        if self.rules.engine_gave_up is not None:
-            for engine, has_given_up in self._engines.items():
-                yield "engine_gave_up", engine, evaluate_engine(engine, has_given_up)
         if self.rules.reload_failed is not None:
             yield "reload_failed", CONFIG, evaluate_reload(self._is_reload_good())
             for what, problem in self._file_problems().items():
@@ -198,10 +193,6 @@ class AlertSignals:
         if self.rules.loop_lag is not None:
             yield "loop_lag", GATEWAY, evaluate_lag(self._longest_lag_s, self.rules.loop_lag)
         self._longest_lag_s = 0.0
-
-    def _hear(self, event: OperatorEvent) -> None:
-        if event.kind == "engine":
-            self._engines[str(event.facts.get("engine"))] = event.facts.get("state") == "gave_up"
 
 
 class _Model:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from llm_guard.admin.api.parameters import labels_of, serving
 from llm_guard.clock import Clock
@@ -23,9 +23,13 @@ _ENDINGS = (" (first token)", " (whole answer)", " (model)")
 class AlertCauses:
     """Looks at the deployments of the present moment; `adopt` applies a new config."""
 
-    def __init__(self, config: Config, gateway: Handler, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, gateway: Handler, clock: Clock, engines_of: Callable[[RuleName], Sequence[str]]
+    ) -> None:
+        """`engines_of`: the engines behind an alert about all engines."""
         self._gateway = gateway
         self._clock = clock
+        self._engines_of = engines_of
         self.adopt(config)
 
     def adopt(self, config: Config) -> None:
@@ -37,8 +41,11 @@ class AlertCauses:
         """Returns the cause of an alert of this rule about this subject."""
         if rule in ("reload_failed", "loop_lag"):
             return IncidentCause("gateway", subject)
-        if rule == "engine_gave_up":
-            return IncidentCause("outage", next(iter(self._engines.get(subject, ())), subject))
+        if rule in ("engine_gave_up", "engine_down"):
+            return IncidentCause("outage", self._upstream_of_engine(subject))
+        if rule in ("engines_down", "engine_restarts"):
+            upstreams = {self._upstream_of_engine(engine) for engine in self._engines_of(rule)}
+            return IncidentCause("outage", *upstreams) if len(upstreams) == 1 else IncidentCause("gateway", subject)
         if rule == "breaker_open":
             name = subject.removesuffix(" (host)")
             return IncidentCause("outage", name if name != subject else self._upstreams.get(subject, subject))
@@ -50,6 +57,9 @@ class AlertCauses:
         if rule in ("failure_spike", "budget_exhausted") and model == subject:
             return self._of_upstream(self._upstreams.get(subject, subject))
         return self._of_model(model)
+
+    def _upstream_of_engine(self, engine: str) -> str:
+        return next(iter(self._engines.get(engine, ())), engine)
 
     def _of_upstream(self, name: str) -> IncidentCause:
         errors = self._errors(deployment for deployment in self._deployments() if deployment.upstream.name == name)

@@ -82,8 +82,7 @@ class ClientQuotas:
         `without`: a limit that does not apply. A deferred call is counted by `rate` only when it is accepted, and by
         `concurrency` only while it is executed.
         """
-        name = call.client_key or ""
-        limits = self.by_name.get(name)
+        limits = self.by_name.get(call.client_key or "")
         if limits is None:
             return None
         now, wall = self._clock.now(), self._clock.wall()
@@ -93,9 +92,22 @@ class ClientQuotas:
             if call.is_stream and limits.settings.limits_tokens:
                 ask_for_plain(call)  # its events are counted
             return None
-        of = (name, result.limit)
+        return self._refused(call, limits, result)
+
+    def take_rate(self, call: Call) -> Refusal | None:
+        """Counts a call that the gateway answers itself and that uses nothing but the rate of its key; returns a
+        refusal if that is exceeded."""
+        limits = self.by_name.get(call.client_key or "")
+        if limits is None:
+            return None
+        exceeded = limits.try_take_rate(self._clock.now(), self._clock.wall())
+        return None if exceeded is None else self._refused(call, limits, exceeded)
+
+    def _refused(self, call: Call, limits: ClientLimits, exceeded: Exceeded) -> Refusal:
+        name, now, wall = call.client_key or "", self._clock.now(), self._clock.wall()
+        of = (name, exceeded.limit)
         self.refusals[of] = self.refusals.get(of, 0) + 1
-        return _refusal(call, name, result, limits.left(now, wall), wall)
+        return _refusal(call, name, exceeded, limits.left(now, wall), wall)
 
     def settle(self, call: Call, reservation: Reservation) -> None:
         """Replaces the estimate of a finished call by its actual use."""

@@ -175,7 +175,7 @@ class Recorder:
         written = to_line(line)
         if writer is not None and is_logged:
             writer.write(written)
-        if call.disposition is not None and call.disposition.background_purpose == "fetch":
+        if call.disposition is not None and call.disposition.background_purpose in ("fetch", "status"):
             return  # status polls would displace the calls that they are about
         self.timelines.keep(written, now, "well" if outcome == "ok" else _fate(call))
 

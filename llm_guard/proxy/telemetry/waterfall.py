@@ -30,6 +30,7 @@ _BACKGROUND = {
     "deferred": "execution of a deferred call",
     "requeue": "execution of a requeued dead letter",
     "fetch": "a client fetches the result of a deferred call",
+    "status": "a client reads the state of its models",
 }
 
 

@@ -17,7 +17,8 @@ from llm_guard.resilience.units import Count, Factor, Pause, Rate, Ratio, Second
 
 RuleName = Literal[
     "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
-    "credential_cooldown", "engine_gave_up", "reload_failed", "loop_lag",
+    "credential_cooldown", "engine_gave_up", "engine_down", "engines_down", "engine_restarts", "reload_failed",
+    "loop_lag",
 ]  # fmt: skip
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 
@@ -27,6 +28,8 @@ _SETTLED_S = 600.0
 """While less than this is known of the usual rate, the rest is assumed to be free of failures."""
 FAILING = 0.01
 """Least share of failures at which there are calls to retry."""
+_MOST_NAMED = 5
+"""Engines that a summary names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,33 @@ class CredentialCooldownSettings(RuleSettings):
 class EngineGaveUpSettings(RuleSettings):
     severity: Severity = "critical"
     resolve_after: Pause = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDownSettings(RuleSettings):
+    """One engine that is meant to run and does not."""
+
+    severity: Severity = "critical"
+    for_: Pause = 3600.0
+    resolve_after: Pause = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesDownSettings(RuleSettings):
+    """Share of all engines that are meant to run and do not."""
+
+    severity: Severity = "critical"
+    for_: Pause = 300.0
+    above: Ratio = 0.01
+    """Share of the engines above which it fires."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRestartsSettings(RuleSettings):
+    """Automatic restarts of all engines together."""
+
+    max_per_minute: Count = 5
+    """Restarts within a minute above which it fires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +241,30 @@ def evaluate_engine(engine: str, has_given_up: bool) -> RuleFinding:
     return RuleFinding(_verdict(has_given_up, True), float(has_given_up), 1.0, f"{engine} {state}")
 
 
+def evaluate_down(engine: str, problem: str | None) -> RuleFinding:
+    """Evaluates an engine that is meant to run; `problem` None: it runs."""
+    state = "is up" if problem is None else f"is down ({problem})"
+    return RuleFinding(_verdict(problem is not None, True), float(problem is not None), 1.0, f"{engine} {state}")
+
+
+def evaluate_engines(down: Sequence[str], count: int, settings: EnginesDownSettings) -> RuleFinding:
+    """Evaluates the engines that are down, of `count` in all. It resolves at the threshold: the share of a few engines
+    has large steps."""
+    share = len(down) / count if count else 0.0
+    which = f": {_listed(down)}" if down else ""
+    summary = f"{len(down)} of {count} engines are down{which} (threshold {percent(settings.above)})"
+    return RuleFinding(_verdict(share > settings.above, True), share, settings.above, summary)
+
+
+def evaluate_restarts(restarts: Mapping[str, int], settings: EngineRestartsSettings) -> RuleFinding:
+    """Evaluates the automatic restarts of the last minute, by engine. It resolves at half of the threshold."""
+    count, most = sum(restarts.values()), settings.max_per_minute
+    by_count = sorted(restarts, key=lambda engine: -restarts[engine])
+    which = f": {_listed([f'{restarts[engine]} of {engine}' for engine in by_count])}" if count else ""
+    summary = f"engines were restarted automatically {count} times within a minute{which} (threshold {most})"
+    return RuleFinding(_verdict(count > most, count <= most / 2), count, most, summary)
+
+
 def evaluate_reload(is_good: bool) -> RuleFinding:
     state = (
         "the config file was applied" if is_good else "the config file was rejected; the previous config stays in use"
@@ -228,6 +282,12 @@ def evaluate_lag(lag_s: float, settings: LoopLagSettings) -> RuleFinding:
     """Evaluates the event loop's lag; it resolves below half of the threshold."""
     summary = f"the event loop was blocked for {seconds(lag_s)} (threshold {seconds(settings.above)})"
     return RuleFinding(_verdict(lag_s > settings.above, lag_s <= settings.above / 2), lag_s, settings.above, summary)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Joins the first names, and says how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def percent(share: float) -> str:

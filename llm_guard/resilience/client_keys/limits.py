@@ -151,6 +151,16 @@ class ClientLimits:
         self._day_tokens += tokens
         return Reservation(self, tokens, self._day, minute_tokens, slots)
 
+    def try_take_rate(self, now: float, wall: float) -> Exceeded | None:
+        """Counts a call that uses neither a slot nor tokens; returns the rate if that is exceeded."""
+        exceeded = [excess for excess in self._exceeded(0, now, wall) if excess.limit == "rate"]
+        if exceeded:
+            self._note_refused(exceeded, now)
+            return exceeded[0]
+        if self.settings.rate is not None:
+            self._bucket.take(self.settings.rate, now)
+        return None
+
     def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
         """Notes that the call is over, and has used so many tokens."""
         if wall // DAY_S != self._day:

@@ -29,7 +29,7 @@ MODEL_CALLS = frozenset({
 """Calls that request one model, by their body or, for `/v1/realtime`, by their query."""
 
 OWN_CALLS = "/v1/llm-guard/"
-"""Deferred calls: their owner is checked where they are served."""
+"""Deferred calls, whose owner is checked where they are served, and the state of the key's models."""
 _MODELS = "/v1/models"
 _MODERATIONS = "/v1/moderations"
 _READS = frozenset({"GET", "HEAD"})

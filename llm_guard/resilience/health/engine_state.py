@@ -66,6 +66,13 @@ class EngineSnapshot:
     """The order that has not been carried out yet."""
     uptime: Uptime
 
+    @property
+    def problem(self) -> str | None:
+        """Why an engine that is meant to run does not; None: it runs, or an operator starts, restarts or stops it."""
+        if self.state in ("unhealthy", "restart_failed", "failed") or (self.state == "restarting" and self.attempts):
+            return f"{self.state.replace('_', ' ')}: {self.why}" if self.why else self.state.replace("_", " ")
+        return None
+
 
 class Engine:
     """One engine. Its supervisor takes orders one at a time, `take` then `finish`, and calls `pass_time` at `wakes_at`.

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from llm_guard.admin.alerting.alerts import Alerts
+from llm_guard.admin.alerting.engine_signals import EngineSignals
 from llm_guard.admin.alerting.signals import AlertSignals
 from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.incidents.alert_causes import AlertCauses
@@ -73,11 +74,13 @@ class World:
         self.lag_s = 0.0
         self.is_reload_good = True
         self.file_problems: dict[str, str | None] = {}
+        self.engine_problems: dict[str, str | None] = {}
+        self.engines = EngineSignals(self.journal, lambda: self.engine_problems)
         rules, lag, reload = self.config.ops.alerts, lambda: self.lag_s, lambda: self.is_reload_good
         self.signals = AlertSignals(
-            rules, self.gateway, self.counters, self.journal, lag, reload, lambda: self.file_problems
+            rules, self.gateway, self.counters, self.engines, lag, reload, lambda: self.file_problems
         )
-        causes = AlertCauses(self.config, self.gateway, self.clock)
+        causes = AlertCauses(self.config, self.gateway, self.clock, self.engines.concerned)
         self.alerts = Alerts(rules, self.signals, causes, self.told, self.journal, self.clock)
         self.look()
 
@@ -95,6 +98,12 @@ class World:
 
     def firing(self) -> set[tuple[str, str]]:
         return {(alert.alert, alert.subject) for alert in self.alerts.firing()}
+
+    def end_engine(self, engine: str, times: int = 1) -> None:
+        """Reports that an engine ended and is restarted, so many times."""
+        self.engine_problems[engine] = "restarting: it ended with exit code 3"
+        for _ in range(times):
+            self.journal.note("engine", engine=engine, state="restarting", event="auto_restart")
 
     def end_calls(self, model: str, good: int = 0, bad: int = 0) -> None:
         counts = self.counters.models[model]

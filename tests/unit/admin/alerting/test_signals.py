@@ -363,6 +363,96 @@ def test_engine_that_gave_up_is_reported_by_the_event_log() -> None:
     assert world.firing() == set()
 
 
+@pytest.mark.parametrize(("restarts", "is_alert"), [(5, False), (6, True)])
+def test_more_than_five_automatic_restarts_within_a_minute_are_an_alert(restarts: int, is_alert: bool) -> None:
+    world = World()
+    for number in range(restarts):
+        world.pass_s(10 if number == 1 else 9)  # the sixth is looked at 46 s after the first
+        world.end_engine(f"e{number % 2}")
+    world.pass_s(1)
+    assert (("engine_restarts", "engines") in world.firing()) == is_alert
+    world.pass_s(120)
+    assert ("engine_restarts", "engines") not in world.firing()
+
+
+@pytest.mark.parametrize(("later_s", "is_alert"), [(59, True), (60, False)])
+def test_restart_counts_for_a_minute(later_s: int, is_alert: bool) -> None:
+    world = World()
+    world.end_engine("e")
+    world.pass_s(later_s)
+    world.end_engine("e", times=5)
+    world.pass_s(1)
+    assert (("engine_restarts", "engines") in world.firing()) == is_alert
+
+
+def test_restarts_of_an_operator_do_not_count() -> None:
+    world = World()
+    for _ in range(9):
+        world.journal.note("engine", engine="e", state="restarting", event="restart")
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+@pytest.mark.parametrize(
+    ("down", "count", "is_alert"), [(1, 100, False), (1, 99, True), (2, 100, True), (3, 300, False)]
+)
+def test_more_than_one_percent_of_the_engines_down_for_five_minutes_is_an_alert(
+    down: int, count: int, is_alert: bool
+) -> None:
+    world = World()
+    world.engine_problems = dict.fromkeys(f"e{number}" for number in range(count))
+    for number in range(down):
+        world.end_engine(f"e{number}")
+    world.pass_s(300)  # the first look sees them one second later
+    assert world.firing() == set()
+    world.pass_s(1)
+    assert world.firing() == ({("engines_down", "engines")} if is_alert else set())
+    world.engine_problems["e0"] = world.engine_problems["e1"] = world.engine_problems["e2"] = None
+    world.pass_s(62)
+    assert world.firing() == set()
+
+
+def test_engines_that_take_turns_at_being_down_are_an_alert_but_a_pause_starts_the_five_minutes_again() -> None:
+    world = World(engine_restarts="off")
+    world.engine_problems = {"a": None, "b": None}
+    world.end_engine("a")
+    world.pass_s(200)
+    world.engine_problems["a"] = None
+    world.pass_s(1)
+    world.end_engine("a")
+    world.pass_s(200)
+    assert world.firing() == set()
+    world.engine_problems["a"] = None
+    world.end_engine("b")
+    world.pass_s(101)
+    assert world.firing() == {("engines_down", "engines")}
+
+
+def test_engine_down_for_an_hour_is_an_alert_until_it_is_up() -> None:
+    world = World(engines_down="off")
+    world.engine_problems = {"other": None}
+    world.end_engine("vllm")
+    world.pass_s(3600)  # the first look sees it one second later
+    assert world.firing() == set()
+    world.pass_s(1)
+    assert world.firing() == {("engine_down", "vllm")}
+    assert "it ended with exit code 3" in world.told.notices[-1].summary
+    world.engine_problems["vllm"] = None
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
+def test_engine_that_a_reload_has_removed_is_no_longer_down() -> None:
+    world = World(engine_down={"for": "0s"}, engines_down="off")
+    world.end_engine("vllm")
+    world.pass_s(1)
+    assert world.firing() == {("engine_down", "vllm")}
+    del world.engine_problems["vllm"]
+    world.journal.note("engine", engine="vllm", state="stopped", event="stop")
+    world.pass_s(1)
+    assert world.firing() == set()
+
+
 def test_reload_that_failed_is_an_alert_until_one_succeeds() -> None:
     world = World()
     world.is_reload_good = False
@@ -399,12 +489,14 @@ def test_lag_of_any_tick_is_seen_by_the_next_evaluation() -> None:
 def test_rules_that_are_off_find_nothing() -> None:
     names = (
         "success_rate", "latency", "calls_refused", "breaker_open", "failure_spike", "budget_exhausted",
-        "credential_cooldown", "engine_gave_up", "reload_failed", "loop_lag",
+        "credential_cooldown", "engine_gave_up", "engine_down", "engines_down", "engine_restarts", "reload_failed",
+        "loop_lag",
     )  # fmt: skip
     world = World(**dict.fromkeys(names, "off"))
     world.end_calls("gpt", bad=100)
     world.fail_attempts("one/gpt", 1000)
     world.break_down("one/gpt")
+    world.end_engine("vllm", times=9)
     world.journal.note("engine", engine="vllm", state="gave_up")
     world.is_reload_good = False
     world.lag_s = 9.0

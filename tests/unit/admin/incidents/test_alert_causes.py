@@ -13,7 +13,7 @@ from tests.unit.admin.alerting.alert_world import World
 
 
 def causes_of(world: World) -> AlertCauses:
-    return AlertCauses(world.config, world.gateway, world.clock)
+    return AlertCauses(world.config, world.gateway, world.clock, world.engines.concerned)
 
 
 def fail(world: World, label: str, kind: FailureKind) -> None:
@@ -34,6 +34,9 @@ def fail(world: World, label: str, kind: FailureKind) -> None:
         ("success_rate", "gpt", "model:gpt"),
         ("latency", "gpt (first token)", "model:gpt"),
         ("engine_gave_up", "box", "outage:box"),
+        ("engine_down", "box", "outage:box"),
+        ("engines_down", "engines", "gateway:engines"),
+        ("engine_restarts", "engines", "gateway:engines"),
         ("reload_failed", "config", "gateway:config"),
         ("loop_lag", "gateway", "gateway:gateway"),
     ],
@@ -77,3 +80,15 @@ def test_hold_is_the_cause_unless_another_deployment_fails() -> None:
     assert causes_of(world).of("calls_refused", "gpt").key == "outage:one"
     world.deployment("one/gpt").hold = hold
     assert causes_of(world).of("calls_refused", "gpt").key.startswith("override:")
+
+
+def test_alert_about_all_engines_has_the_cause_of_the_only_one_that_it_concerns() -> None:
+    world = World()
+    world.end_engine("box", times=6)
+    world.pass_s(1)
+    assert causes_of(world).of("engines_down", "engines").key == "outage:box"
+    assert causes_of(world).of("engine_restarts", "engines").key == "outage:box"
+    world.end_engine("other")
+    world.pass_s(1)
+    assert causes_of(world).of("engines_down", "engines").key == "gateway:engines"
+    assert causes_of(world).of("engine_restarts", "engines").key == "gateway:engines"

@@ -5,6 +5,8 @@ import pytest
 from llm_guard.resilience.alerts.baseline import Mean
 from llm_guard.resilience.alerts.rules import (
     CallsRefusedSettings,
+    EngineRestartsSettings,
+    EnginesDownSettings,
     FailureSpikeSettings,
     LatencySettings,
     LoopLagSettings,
@@ -12,12 +14,15 @@ from llm_guard.resilience.alerts.rules import (
     evaluate_breaker,
     evaluate_budget,
     evaluate_credential,
+    evaluate_down,
     evaluate_engine,
+    evaluate_engines,
     evaluate_failures,
     evaluate_lag,
     evaluate_latency,
     evaluate_refusals,
     evaluate_reload,
+    evaluate_restarts,
     evaluate_success,
     percent,
     seconds,
@@ -142,6 +147,29 @@ def test_credential_engine_and_reload_are_bad_or_good() -> None:
     assert evaluate_credential("openai", 0.0, "").verdict == "good"
     assert [evaluate_engine("vllm", each).verdict for each in (True, False)] == ["bad", "good"]
     assert [evaluate_reload(each).verdict for each in (False, True)] == ["bad", "good"]
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(6, "bad"), (5, "between"), (3, "between"), (2, "good"), (0, "good")])
+def test_restarts_resolve_at_half_of_their_threshold(count: int, verdict: str) -> None:
+    assert evaluate_restarts({"a": count}, EngineRestartsSettings()).verdict == verdict
+
+
+def test_restarts_name_the_engines_with_the_most() -> None:
+    finding = evaluate_restarts({f"e{number}": number for number in range(1, 8)}, EngineRestartsSettings())
+    assert "28 times within a minute: 7 of e7, 6 of e6, 5 of e5, 4 of e4, 3 of e3 and 2 more (" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("down", "count", "verdict"), [(1, 100, "good"), (1, 99, "bad"), (3, 300, "good"), (4, 300, "bad"), (0, 0, "good")]
+)
+def test_more_than_one_percent_of_the_engines_down_is_bad(down: int, count: int, verdict: str) -> None:
+    assert evaluate_engines(["e"] * down, count, EnginesDownSettings()).verdict == verdict
+
+
+def test_engine_is_down_with_its_reason() -> None:
+    finding = evaluate_down("vllm", "failed: it ended with exit code 3")
+    assert (finding.verdict, finding.summary) == ("bad", "vllm is down (failed: it ended with exit code 3)")
+    assert evaluate_down("vllm", None).verdict == "good"
 
 
 @pytest.mark.parametrize(("lag_s", "verdict"), [(0.51, "bad"), (0.5, "between"), (0.25, "good"), (0.0, "good")])

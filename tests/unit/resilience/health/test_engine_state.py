@@ -34,6 +34,28 @@ def what(turn: EngineEvent | None) -> tuple[str, str] | None:
     return None if turn is None else (turn.what, turn.after)
 
 
+# problem
+
+
+def test_engine_has_a_problem_while_it_is_meant_to_run_and_does_not() -> None:
+    engine = running()
+    assert engine.snapshot(1.0).problem is None
+    engine.note_gone("it ended", 1.0, U)
+    assert engine.snapshot(1.0).problem == "unhealthy: it ended"
+    engine.pass_time(3.0, U)
+    assert (engine.state, engine.snapshot(3.0).problem) == ("restarting", "restarting: it ended")
+    told(engine, 3.0, "no such file")
+    assert engine.snapshot(3.0).problem == "restart failed: no such file"
+    engine.stop(4.0)
+    assert engine.snapshot(4.0).problem is None, "an operator has stopped it"
+
+
+def test_restart_by_an_operator_is_no_problem() -> None:
+    engine = running()
+    engine.restart(1.0)
+    assert (engine.state, engine.snapshot(1.0).problem) == ("restarting", None)
+
+
 # starting
 
 

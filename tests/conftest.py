@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+import trustme
 
 from tests.effort import repeated
 from tests.hypothesis_draws import without_constants_of_modules
@@ -36,8 +37,9 @@ hypothesis.settings.load_profile("any machine")
 _KEPT = tempfile.mkdtemp(prefix="llm-guard-tests-")
 _NUMBERS = itertools.count()
 os.environ["XDG_STATE_HOME"] = _KEPT
-# No test trusts the system's certificates, which every gateway process would read twice: a twentieth of its start.
-os.environ["SSL_CERT_FILE"] = os.devnull
+# No test trusts the system's certificates. Each gateway process and each client of an SDK would read all of them.
+os.environ["SSL_CERT_FILE"] = f"{_KEPT}/certificate.pem"
+trustme.CA().cert_pem.write_to_path(os.environ["SSL_CERT_FILE"])
 atexit.register(shutil.rmtree, _KEPT, ignore_errors=True)
 
 

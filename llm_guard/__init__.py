@@ -23,8 +23,17 @@ admin/           the control plane: the admin API, metrics, alerts and the dashb
 mock/            a provider that misbehaves on request
 """
 
-from llm_guard.app import create_app
-from llm_guard.config import Config, load_config
-from llm_guard.version import __version__
+import gc
+
+_is_collecting = gc.isenabled()
+gc.disable()  # nothing that is imported is garbage: looking for it took a tenth of the start
+try:
+    from llm_guard.app import create_app
+    from llm_guard.config import Config, load_config
+    from llm_guard.version import __version__
+finally:
+    gc.freeze()
+    if _is_collecting:
+        gc.enable()
 
 __all__ = ["Config", "__version__", "create_app", "load_config"]

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 IMPORT_EACH_ALONE = """
-import json, os, sys, types
+import gc, json, os, sys, types
+gc.disable()
 import aiohttp.web, click, msgspec, prometheus_client, pydantic, structlog, yaml  # what is slow, and not the question
 following = json.load(sys.stdin)
 def is_sound(name):

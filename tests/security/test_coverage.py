@@ -22,11 +22,12 @@ TABLE = {attack: where for group in GROUPS for attack, where in group.items()}
 def sources_of(path: Path) -> dict[str, str]:
     """Returns a file's tests by name, each with its decorators and the module-level definitions that it uses."""
     text = path.read_text()
+    lines = text.splitlines(keepends=True)
     pieces = {}
     for node in ast.parse(text).body:
-        source = ast.get_source_segment(text, node) or ""
+        source = _source(lines, node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            decorators = (ast.get_source_segment(text, each) or "" for each in node.decorator_list)
+            decorators = (_source(lines, each) for each in node.decorator_list)
             pieces[node.name] = "\n".join((source, *decorators))
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
@@ -36,6 +37,11 @@ def sources_of(path: Path) -> dict[str, str]:
         for name, source in pieces.items()
         if name.startswith("test_")
     }
+
+
+def _source(lines: list[str], node: ast.stmt | ast.expr) -> str:
+    """Returns the lines of a node. `ast.get_source_segment` would split the whole text for each."""
+    return "".join(lines[node.lineno - 1 : node.end_lineno])
 
 
 def attacks_in(text: str) -> set[str]:

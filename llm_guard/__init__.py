@@ -32,7 +32,6 @@ try:
     from llm_guard.config import Config, load_config
     from llm_guard.version import __version__
 finally:
-    gc.freeze()
     if _is_collecting:
         gc.enable()
 

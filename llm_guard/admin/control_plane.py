@@ -23,7 +23,7 @@ from llm_guard.admin.api.deployments import DeploymentApi
 from llm_guard.admin.api.engines import EngineApi
 from llm_guard.admin.api.explain import ExplainApi
 from llm_guard.admin.api.health import HealthApi
-from llm_guard.admin.api.history import HistoryApi
+from llm_guard.admin.api.history import HistoryApi, SavedHistory
 from llm_guard.admin.api.incidents import IncidentApi
 from llm_guard.admin.api.limits import LimitApi
 from llm_guard.admin.api.log_levels import LogLevels
@@ -47,7 +47,6 @@ from llm_guard.admin.metrics.endpoint import Metrics
 from llm_guard.admin.metrics.otlp_export import MetricsExport
 from llm_guard.admin.metrics.subsystem_metrics import SUBSYSTEM_METRICS
 from llm_guard.admin.monitor.monitor import LoopLag, Monitor
-from llm_guard.admin.monitor.series_buffer import SavedSeries
 from llm_guard.admin.persistence.operator_state import OperatorState, SavedState
 from llm_guard.admin.persistence.state_saver import StateSaver
 from llm_guard.admin.restrictions.restrictions import Restrictions
@@ -194,7 +193,7 @@ class ControlPlane:
                 operator_state.restore, clock,
             ),
             StateSaver(
-                "history", SavedSeries, SnapshotFile(folder, f"history-{name}"), history.day.snapshot,
+                "history", SavedHistory, SnapshotFile(folder, f"history-{name}"), history.snapshot,
                 history.restore, clock, interval_s=_HISTORY_SAVED_EACH_S, loss="the last minutes of the history",
             ),
         )  # fmt: skip

@@ -134,7 +134,8 @@ class WebhookDelivery:
     async def _run(self) -> None:
         while not (self._is_closing and self._pending.is_drained):
             self._has_news.clear()
-            is_early = self._clock.now() + _TIMER_EARLY_S < self._ready_at()
+            now = self._clock.now()
+            is_early = now + _TIMER_EARLY_S < self._ready_at(now)
             if is_early or not await self._try_deliver():
                 await self._wait()
 
@@ -181,15 +182,14 @@ class WebhookDelivery:
         self._failures = 0
         return await self._pending.settle(is_delivered)
 
-    def _ready_at(self) -> float:
-        """Returns the instant from which the backoff and the rate limit allow an attempt."""
-        now = self._clock.now()
+    def _ready_at(self, now: float) -> float:
+        """Returns the instant from which the backoff and the rate limit allow an attempt; `now` at the earliest."""
         return max(self._rest_until, now + self._rate.wait_s(now) if self._rate is not None else now)
 
     async def _wait(self) -> None:
         """Waits for `wake`, or until the next attempt or look is due."""
         now, look_s = self._clock.now(), self._policy.look_every_s
-        due_at = self._ready_at() if look_s is None else now + look_s
+        due_at = self._ready_at(now) if look_s is None else now + look_s
         alarm = self._clock.call_at(due_at, self._has_news.set) if due_at > now else None
         try:
             await self._has_news.wait()

@@ -95,6 +95,7 @@ def opening(browser: Browser) -> Opens:
         try:
             window = await _window(context)
             yield window
+            await window.page.unroute_all(behavior="ignoreErrors")  # handlers may lose their response to the closing
         finally:
             await context.close()
         assert window.unexpected() == []

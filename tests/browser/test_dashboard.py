@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from llm_guard.admin.api.history import SavedHistory
 from llm_guard.admin.monitor.series_buffer import SavedSeries
 from llm_guard.mock.provider import MockProvider
 from tests.browser.conftest import Opens, browsing, opening
@@ -102,7 +103,8 @@ async def test_page_loads_without_errors_and_requests_nothing_from_other_hosts(o
 async def test_charts_show_the_last_day(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
         at, point = time.time() - 7200.0, (73.0, 1.0, 0.5, 0.9, None, None)
-        stand.app.ops._history.day.restore(SavedSeries([at], [point], {"gpt": [point]}), 0.0)
+        calls = SavedSeries([at], [point], {"gpt": [point]})
+        stand.app.ops._history.restore(SavedHistory(calls, SavedSeries([at], [point])))
         page = await window.open(stand.url)
         await expect(page.locator(".uplot canvas")).to_have_count(4)
         rate = page.locator("#charts figure").first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from llm_guard.admin.api.history import SavedHistory
+from llm_guard.admin.monitor.series_buffer import SavedSeries
 from llm_guard.mock.provider import MockProvider
 from tests.browser.conftest import Opens
 from tests.chaos.stand import Stand, config_text
@@ -148,6 +151,21 @@ async def test_name_that_the_config_lacks_is_reported(opens: Opens, tmp_path: Pa
         await expect(page.locator("dialog#model .verdict")).to_have_text(
             "There is no model with this name in the config."
         )
+
+
+async def test_deployment_has_charts_of_its_attempts(opens: Opens, tmp_path: Path) -> None:
+    async with outage(tmp_path) as (stand, _), opens(**SCREEN) as window:
+        at, point = time.time() - 7200.0, (73.0, 1.0, 0.5, 0.9, None, None)
+        attempts = SavedSeries([at], [point], {"one/gpt": [point]})
+        stand.app.ops._history.restore(SavedHistory(SavedSeries([at], [point]), attempts))
+        page = await window.open(stand.url)
+        await page.goto(f"{stand.url}/dashboard#deployment=one%2Fgpt")
+        dialog = page.locator("dialog#deployment")
+        await expect(dialog.locator(".uplot canvas")).to_have_count(4)
+        rate = dialog.locator("figure").first
+        await expect(rate).not_to_contain_text("73")
+        await dialog.get_by_role("button", name="24 hours").click()
+        await expect(rate).to_contain_text("73")
 
 
 async def test_pages_follow_the_period_of_the_charts(opens: Opens, tmp_path: Path) -> None:

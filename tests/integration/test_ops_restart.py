@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from llm_guard.admin.api.history import SavedHistory
 from llm_guard.admin.monitor.series_buffer import SavedSeries
 from llm_guard.storage.snapshot_file import SnapshotFile
 from tests.chaos.forms import CHAT
@@ -232,9 +233,11 @@ async def test_history_of_the_last_day_survives_a_restart(tmp_path: Path) -> Non
     at = time.time() - 3600.0
     async with running(path) as stand:
         past = SavedSeries([at], [(2.0, 1.0, 0.5, 0.9, None, None)], {"gpt": [(2.0, 1.0, 0.5, 0.9, None, None)]})
-        stand.app.ops._history.day.restore(past, 0.0)
+        attempts = SavedSeries(past.at, past.total, {"one/gpt": past.total})
+        stand.app.ops._history.restore(SavedHistory(past, attempts))
     async with running(path) as stand:
-        day = await get(stand.url, "history?span=24h")
+        day = await get(stand.url, "history?span=24h&deployment=one/gpt")
+        assert day["deployment"]["calls_per_second"] == [2.0]
         assert (day["step_s"], day["at"], day["models"]["gpt"]["calls_per_second"]) == (60.0, [at], [2.0])
         assert (await get(stand.url, "history"))["at"] == []
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.monitor import rates as tally
@@ -40,6 +40,15 @@ class HistoryQuery(Struct, forbid_unknown_fields=True, frozen=True):
 
     span: Span = "15m"
     """15m: steps of five seconds. 24h: steps of a minute, which survive a restart."""
+    deployment: str | None = None
+    """Label of a deployment whose attempts are added."""
+
+
+class SavedHistory(Struct, frozen=True):
+    """The last day: calls by model, and attempts by deployment at the same steps."""
+
+    calls: SavedSeries = field(default_factory=SavedSeries)
+    attempts: SavedSeries = field(default_factory=SavedSeries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +81,9 @@ class HistoryApi(EndpointGroup):
         self._clock = clock
         self._minute: deque[_Counted] = deque([_Counted(clock.now(), {}, {})], maxlen=_MINUTE_STEPS + 1)
         self._recent = SeriesBuffer(STEPS, MODELS)
-        self.day = SeriesBuffer(_DAY_STEPS, _DAY_MODELS)
-        """The last 24 hours."""
+        self._recent_attempts = SeriesBuffer(STEPS, MODELS)
+        self._day = SeriesBuffer(_DAY_STEPS, _DAY_MODELS)
+        self._day_attempts = SeriesBuffer(_DAY_STEPS, _DAY_MODELS)
         self._minute_begun = self._minute[-1]
 
     def pages(self) -> list[Endpoint]:
@@ -91,14 +101,20 @@ class HistoryApi(EndpointGroup):
             return
         counted = self._count(now, before)
         self._minute.append(counted)
-        self._recent.add(self._clock.wall(), _news(before, counted), now - before.at)
+        self._add(self._recent, self._recent_attempts, before, counted)
         if now - self._minute_begun.at >= _DAY_STEP_S:
-            self.day.add(self._clock.wall(), _news(self._minute_begun, counted), now - self._minute_begun.at)
+            self._add(self._day, self._day_attempts, self._minute_begun, counted)
             self._minute_begun = counted
 
-    def restore(self, saved: SavedSeries) -> None:
+    def snapshot(self) -> SavedHistory:
+        """Returns a copy of the last day, to be written by another thread."""
+        return SavedHistory(self._day.snapshot(), self._day_attempts.snapshot())
+
+    def restore(self, saved: SavedHistory) -> None:
         """Restores the last day as an earlier process has saved it."""
-        self.day.restore(saved, self._clock.wall() - _DAY_S)
+        since = self._clock.wall() - _DAY_S
+        self._day.restore(saved.calls, since)
+        self._day_attempts.restore(saved.attempts, since)
 
     def model(self, name: str) -> LastMinuteCounts:
         """Returns the last minute's calls of a model."""
@@ -132,12 +148,20 @@ class HistoryApi(EndpointGroup):
         counts = [counted.models.get(name, NOTHING).refused or (0,) * len(GATEWAYS_DOING) for counted in marks]
         return max(mark.at for mark, count in zip(marks, counts, strict=True) if count[place] == counts[0][place])
 
-    def view(self, span: Span = "15m") -> HistoryView:
-        step_s, buffer = (_DAY_STEP_S, self.day) if span == "24h" else (STEP_S, self._recent)
-        return HistoryView(step_s, buffer.at, buffer.total, buffer.models)
+    def view(self, span: Span = "15m", deployment: str | None = None) -> HistoryView:
+        step_s, calls, attempts = STEP_S, self._recent, self._recent_attempts
+        if span == "24h":
+            step_s, calls, attempts = _DAY_STEP_S, self._day, self._day_attempts
+        series = None if deployment is None else attempts.of(deployment)
+        return HistoryView(step_s, calls.at, calls.total, calls.models, series)
 
     async def _give(self, asked: AdminRequest) -> AdminResponse:
-        return answer(self.view(asked.wants.span))
+        return answer(self.view(asked.wants.span, asked.wants.deployment))
+
+    def _add(self, calls: SeriesBuffer, attempts: SeriesBuffer, before: _Counted, after: _Counted) -> None:
+        wall, seconds = self._clock.wall(), after.at - before.at
+        calls.add(wall, _news(before.models, after.models), seconds)
+        attempts.add(wall, _news(before.deployments, after.deployments), seconds)
 
     def _count(self, now: float, before: _Counted) -> _Counted:
         """Takes a snapshot. Unchanged tallies are reused, so that idle models cost nothing."""
@@ -152,10 +176,6 @@ class HistoryApi(EndpointGroup):
         )
 
 
-def _news(before: _Counted, after: _Counted) -> dict[str, CallTally]:
-    """Returns what happened between two snapshots, by model; models without calls are left out."""
-    return {
-        name: now.since(then)
-        for name, now in after.models.items()
-        if now is not (then := before.models.get(name, NOTHING))
-    }
+def _news(before: Mapping[str, CallTally], after: Mapping[str, CallTally]) -> dict[str, CallTally]:
+    """Returns what happened between two snapshots, by name; names without calls are left out."""
+    return {name: now.since(then) for name, now in after.items() if now is not (then := before.get(name, NOTHING))}

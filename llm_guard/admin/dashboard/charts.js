@@ -33,7 +33,7 @@ const CHARTS = [
   },
 ];
 
-/** The charts of the dashboard, or of a model. */
+/** The charts of the dashboard, of a model or of a deployment. */
 export class Charts {
   constructor(holder) {
     holder.replaceChildren();
@@ -46,11 +46,10 @@ export class Charts {
     });
   }
 
-  /** `model` null: all models. */
-  show(history, model) {
-    const span_s = history.step_s < 60 ? QUARTER_S : DAY_S;
-    const series = model === null ? history.total : history.models[model];
-    for (const chart of this.drawn) chart.show(history.at, series, span_s, model ?? "all models");
+  /** `series` null: nothing is known. */
+  show({ step_s, at }, series) {
+    const span_s = step_s < 60 ? QUARTER_S : DAY_S;
+    for (const chart of this.drawn) chart.show(at, series, span_s);
   }
 }
 
@@ -72,9 +71,9 @@ class Chart {
     );
   }
 
-  show(at, series, span_s, whose) {
+  show(at, series, span_s) {
     this.span_s = span_s;
-    this.whose = series ? "" : `no history of ${whose}`;
+    this.problem = series ? "" : "no history";
     const nothing = at.map(() => null);
     this.data = [at, ...this.plan.lines.map(([, key]) => series?.[key] ?? nothing)];
     this.plot.setData(this.data);
@@ -91,7 +90,7 @@ class Chart {
     if (!this.plot) return;
     const pointed = this.plot.cursor.idx;
     const at = pointed ?? this.data[0].length - 1;
-    setText(this.when, pointed === null || pointed === undefined ? (this.whose ?? "") : clock(this.data[0][at]));
+    setText(this.when, pointed === null || pointed === undefined ? (this.problem ?? "") : clock(this.data[0][at]));
     this.figures.forEach(({ value }, line) =>
       setText(value, at < 0 ? UNKNOWN : this.plan.write(this.data[line + 1][at])),
     );

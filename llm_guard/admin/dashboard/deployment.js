@@ -1,7 +1,8 @@
-// A deployment's page: what restricts it and why, its state changes, recent failed calls, limits, errors by kind, and
-// its config.
+// A deployment's page: what restricts it and why, its history and state changes, recent failed calls, limits, errors by
+// kind, and its config.
 
 import { loaded } from "./calls.js";
+import { Charts } from "./charts.js";
 import { showConfig } from "./config_keys.js";
 import { byId, el, mark, rebuild, setText } from "./dom.js";
 import { errorList, facts, liftButtons, placeOf, restrictionsOf } from "./evidence.js";
@@ -13,6 +14,7 @@ import { showTimeline } from "./timeline.js";
 
 let snapshot = null;
 let shown = null;
+let charts = null;
 
 /** Keeps the snapshot for the page, and updates the page if it is open. */
 export function noteSnapshot(found) {
@@ -23,13 +25,13 @@ export function noteSnapshot(found) {
 /** Shows the deployment with this label in the dialog. */
 export async function showDeployment(label) {
   shown = label;
+  byId("deployment").dataset.label = label;
   setText(byId("deployment-head"), label);
   const names = ["state", "users", "restrictions", "errors", "figures", "outcomes", "timeline", "calls", "config"];
   const places = placesOf(...names);
   byId("deployment-body").places = places;
+  byId("deployment-top").replaceChildren(places.state, places.users);
   byId("deployment-body").replaceChildren(
-    places.state,
-    places.users,
     section("Restrictions", places.restrictions, places.errors),
     section("Limits and figures", places.figures),
     section("Attempts since the start, by result", places.outcomes),
@@ -40,6 +42,12 @@ export async function showDeployment(label) {
   fillLive();
   showFailedCalls(places.calls, "deployment", label);
   places.users.replaceChildren(...(await loaded(() => showUsers(label, places.config))));
+}
+
+/** Draws the history of the deployment. */
+export function showAttempts(past) {
+  charts ??= new Charts(byId("deployment-charts"));
+  charts.show(past, past.deployment);
 }
 
 /** Links to the models that use the deployment, and the config of its upstream and of the first of them. */

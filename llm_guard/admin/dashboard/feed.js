@@ -12,6 +12,7 @@ const PAGES = {
   incidents: { path: "admin/incidents", every_s: 2 },
   history: { path: "admin/history", every_s: 5 },
   day: { path: "admin/history?span=24h", every_s: 60, isWanted: () => byId("span").dataset.span === "24h" },
+  attempts: { path: ofDeployment, every_s: 5, isWanted: () => byId("deployment").open },
 };
 const HIDDEN_S = 15; // while the tab is hidden
 const SILENCE_MS = 45_000;
@@ -123,7 +124,7 @@ class Poll {
   async once() {
     const { listener, logins } = this.feed;
     try {
-      const found = await get(this.path);
+      const found = await get(typeof this.path === "string" ? this.path : this.path());
       listener[this.name](found);
       if (this.name === "metrics") listener.reachable();
     } catch (error) {
@@ -133,6 +134,12 @@ class Poll {
       else if (this.name === "metrics") listener.unreachable(error.message);
     }
   }
+}
+
+/** The history of the deployment whose page is open, for the selected period. */
+function ofDeployment() {
+  const { span } = byId("span").dataset;
+  return `admin/history?span=${span}&deployment=${encodeURIComponent(byId("deployment").dataset.label)}`;
 }
 
 function wait(ms) {

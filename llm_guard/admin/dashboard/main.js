@@ -63,6 +63,7 @@ const feed = new Feed({
     day = found;
     showPast();
   },
+  attempts: deployment.showAttempts,
   calls: showCalls,
   alerts: showAlerts,
   incidents(found) {
@@ -92,12 +93,17 @@ const feed = new Feed({
   loginNeeded: () => showTokenForm(),
 });
 
+function openDeployment(label) {
+  deployment.showDeployment(label);
+  feed.refresh("attempts");
+}
+
 /** Draws the charts of the selected span, once that is known. */
 function showPast() {
   const past = byId("span").dataset.span === "24h" ? day : history;
   if (!past) return;
   charts ??= new Charts(byId("charts"));
-  charts.show(past, null);
+  charts.show(past, past.total);
   model.noteHistory(past);
 }
 
@@ -118,7 +124,7 @@ function showRefusal(name, message) {
     showRefused(message);
     return;
   }
-  const place = byId(["history", "day"].includes(name) ? "charts" : name);
+  const place = byId({ history: "charts", day: "charts", attempts: "deployment-charts" }[name] ?? name);
   if (place.keyedElements || place.children.length > 1) return;
   place.replaceChildren(el(place.matches("ul, ol") ? "li" : "p", { class: "none" }, message));
 }
@@ -169,7 +175,7 @@ for (const button of periods) {
       other.setAttribute("aria-pressed", String(other.dataset.period === button.dataset.period));
     }
     showPast();
-    feed.refresh("day");
+    feed.refresh("day", "attempts");
   });
 }
 prepareActions(() => {
@@ -179,7 +185,7 @@ prepareActions(() => {
 prepareBreakers();
 prepareCalls();
 prepareIncidents();
-prepareLinks({ call: showCall, deployment: deployment.showDeployment, model: model.showModel });
+prepareLinks({ call: showCall, deployment: openDeployment, model: model.showModel });
 prepareStoredCalls();
 setInterval(countDown, COUNT_DOWN_MS);
 listenForLinks(() => logIn(logInByLink));

@@ -61,7 +61,7 @@ async function loadRoute(name) {
 function draw() {
   if (past === null) return;
   charts ??= new Charts(byId("model-charts"));
-  charts.show(past, shown);
+  charts.show(past, past.models[shown]);
 }
 
 /** Fills the parts that change with each poll. */

@@ -1,7 +1,8 @@
-"""Series of traffic figures at a fixed step: the sum of all models, the busiest models, and the sum of the others.
+"""Series of traffic figures at a fixed step, of models or of deployments: the sum of all, the busiest ones, and the sum
+of the others.
 
-Memory is bounded, however many models there are. `admin.api.history` counts, and has one buffer for the last quarter of
-an hour and one for the last day.
+Memory is bounded, however many models there are. `admin.api.history` counts, and has buffers for the last quarter of an
+hour and for the last day.
 """
 
 from __future__ import annotations
@@ -78,6 +79,11 @@ class SeriesBuffer:
         if self._others is not None:
             found[OTHERS] = self._others.series(len(self._ends))
         return found
+
+    def of(self, name: str) -> Series | None:
+        """Returns the series of one name; None if it is not among the busiest."""
+        line = self._lines.get(name)
+        return None if line is None else line.series(len(self._ends))
 
     def snapshot(self) -> SavedSeries:
         """Returns a copy of the content, to be written by another thread."""

@@ -93,6 +93,13 @@ _WHY: dict[Phase, str] = {
 }
 
 
+_TRIALS = {
+    "open": "Then a trial call passes; the breaker closes if it succeeds.",
+    "due": "The next call that needs this deployment is the trial; the breaker closes if it succeeds.",
+    "half_open": "A trial call passes now; the breaker closes if it succeeds.",
+}
+
+
 def is_ramping(deployment: Deployment, limit: int | None) -> bool:
     """Returns whether a gate's limit is set by a slow start rather than by its own `concurrency`."""
     own = deployment.gates.settings.concurrency
@@ -119,9 +126,7 @@ def _shut(
         f"{whose} is {'open' if is_open else 'half-open'}: {opened.why if opened is not None else 'calls failed'}",
         moment.iso(seen.outage_at),
         moment.iso(max(moment.now, seen.probe_at)) if is_open and seen.probe_at is not None else None,
-        "Then a trial call passes; the breaker closes if it succeeds."
-        if is_open
-        else "A trial call passes now; the breaker closes if it succeeds.",
+        _TRIALS["due" if is_open and (seen.probe_at or 0.0) <= moment.now else seen.state],
         0,
         False,
         lift,

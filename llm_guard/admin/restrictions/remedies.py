@@ -50,7 +50,9 @@ OF_CATEGORY: dict[Category, str] = {
 }
 """For the errors that are behind most restrictions; the others have only the remedy of their restriction."""
 
-_BY_ERROR: frozenset[RestrictionKind] = frozenset({"breaker", "cooldown", "credential_cooldown", "host_breaker"})
+_BY_ERROR: frozenset[RestrictionKind] = frozenset({
+    "breaker", "cooldown", "credential_cooldown", "host_breaker", "throttle",
+})  # fmt: skip
 
 
 def remedy_of(kind: RestrictionKind, errors: Sequence[ProviderErrorView]) -> str:

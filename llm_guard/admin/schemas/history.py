@@ -35,6 +35,8 @@ class HistoryView(Struct, frozen=True):
     """Sum over all models."""
     models: dict[str, Series]
     """The busiest models; `(others)` has the sum of the rest."""
+    deployment: Series | None
+    """Attempts on the requested deployment; null: none was requested, or others are busier."""
 
 
 class Hello(Struct, frozen=True, tag_field="kind", tag="hello"):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
+from llm_guard.clock import SystemClock
 from llm_guard.config import WebhookTarget
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.webhooks.client import WebhookResult
@@ -94,6 +95,24 @@ async def test_pending_deliveries_are_sent_in_order_and_settled() -> None:
         await let_run()
     assert it.settled[2:] == [("c", True)]
     assert it.noted == [DELIVERED] * 3
+
+
+async def test_delivery_with_nothing_to_send_waits() -> None:
+    """The real clock goes on between two readings: a timer for the present would end the wait at once, again and
+    again."""
+    it, looks = Deliveries(), 0
+
+    async def nothing() -> None:
+        nonlocal looks
+        looks += 1
+
+    it.next = nothing  # type: ignore[method-assign]
+    delivery = WebhookDelivery("team", it, PATIENT, it.post, SystemClock(), lambda: 0.5)
+    delivery.start()
+    for _ in range(500):
+        await asyncio.sleep(0)
+    await delivery.stop(0.0)
+    assert looks == 1
 
 
 async def test_one_request_at_a_time_is_in_flight() -> None:

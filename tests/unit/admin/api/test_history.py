@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from llm_guard.admin.api.history import MODELS, STEP_S, STEPS, HistoryApi
-from llm_guard.admin.monitor.series_buffer import OTHERS, SavedSeries
+from llm_guard.admin.api.history import MODELS, STEP_S, STEPS, HistoryApi, SavedHistory
+from llm_guard.admin.monitor.series_buffer import OTHERS
 from llm_guard.proxy.telemetry.counters import CallCounters
 from tests.fakes.clock import ManualClock
 
@@ -230,7 +230,7 @@ def test_day_survives_a_restart_with_a_gap() -> None:
     minutes(before, 60, 120)
     after.clock.advance(600.0)
     after.history = HistoryApi(after.counters, after.clock)
-    saved = msgspec.json.decode(msgspec.json.encode(before.history.day.snapshot()), type=SavedSeries)
+    saved = msgspec.json.decode(msgspec.json.encode(before.history.snapshot()), type=SavedHistory)
     after.history.restore(saved)
     minutes(after, 180)
     day = after.history.view("24h")
@@ -239,16 +239,34 @@ def test_day_survives_a_restart_with_a_gap() -> None:
     assert day.total.duration_p50_s[0] == pytest.approx(0.175)
 
 
+def test_history_of_a_deployment_is_returned_on_request() -> None:
+    past = Past()
+    past.attempt("one/gpt", times=10)
+    past.step()
+    past.attempt("one/gpt", times=4)
+    past.attempt("one/gpt", "timeout", times=1)
+    past.step(11)
+    recent = past.history.view("15m", "one/gpt")
+    assert recent.deployment is not None
+    assert recent.deployment.calls_per_second == [2.0, 1.0, *[0.0] * 10]
+    assert recent.deployment.success_rate[:3] == [1.0, 0.8, None]
+    assert past.history.view("15m").deployment is None
+    assert past.history.view("15m", "one/other").deployment is None
+    day = past.history.view("24h", "one/gpt")
+    assert day.deployment is not None
+    assert day.deployment.calls_per_second == [0.25]
+
+
 def test_points_of_more_than_a_day_ago_are_not_restored() -> None:
     before, after = Past(), Past()
     minutes(before, 60, 120)
     after.clock.advance(24 * 3600 + 90.0)
-    after.history.restore(before.history.day.snapshot())
+    after.history.restore(before.history.snapshot())
     assert after.history.view("24h").at == [1_800_000_120.0]
     assert after.history.view("24h").models["gpt"].calls_per_second == [2.0]
     after.clock.advance(60.0)
     fresh = HistoryApi(after.counters, after.clock)
-    fresh.restore(before.history.day.snapshot())
+    fresh.restore(before.history.snapshot())
     assert fresh.view("24h").at == []
     assert fresh.view("24h").total.calls_per_second == []
 
@@ -258,7 +276,7 @@ def test_model_that_is_new_after_a_restart_has_no_past() -> None:
     minutes(before, 60)
     after.clock.advance(120.0)
     after.history = HistoryApi(after.counters, after.clock)
-    after.history.restore(before.history.day.snapshot())
+    after.history.restore(before.history.snapshot())
     after.call("new", 60)
     minutes(after, 0)
     day = after.history.view("24h")

@@ -153,7 +153,7 @@ def test_no_script_stores_the_token() -> None:
     readers = {name for name, text in TEXT.items() if re.search(r"\blocation\.h(?:ash|ref)\b", text)}
     assert readers == {"links.js", "login.js"}
     assert (
-        "prepareLinks({ call: showCall, deployment: deployment.showDeployment, model: model.showModel });"
+        "prepareLinks({ call: showCall, deployment: openDeployment, model: model.showModel });"
         in TEXT["main.js"]
     )
 

@@ -152,10 +152,7 @@ def test_no_script_stores_the_token() -> None:
     # A link to a view may stand where a login code does; `links.js` reads only the names of views.
     readers = {name for name, text in TEXT.items() if re.search(r"\blocation\.h(?:ash|ref)\b", text)}
     assert readers == {"links.js", "login.js"}
-    assert (
-        "prepareLinks({ call: showCall, deployment: openDeployment, model: model.showModel });"
-        in TEXT["main.js"]
-    )
+    assert "prepareLinks({ call: showCall, deployment: openDeployment, model: model.showModel });" in TEXT["main.js"]
 
 
 def test_library_is_as_published_and_has_its_licence() -> None:

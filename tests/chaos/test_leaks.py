@@ -1,4 +1,4 @@
-"""Ten thousand calls that time out and ten thousand that are abandoned (an eighth of them in `make test`) leave nothing
+"""Ten thousand calls that time out and ten thousand that are abandoned (a quarter of them in `make test`) leave nothing
 behind."""
 
 from __future__ import annotations

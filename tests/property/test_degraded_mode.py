@@ -125,7 +125,7 @@ class DegradedWalk(RuleBasedStateMachine):
 
 def test_mode_holds_on_every_walk() -> None:
     run_state_machine_as_test(
-        DegradedWalk, settings=settings(max_examples=repeated(240), stateful_step_count=30, deadline=None)
+        DegradedWalk, settings=settings(max_examples=repeated(240, least=120), stateful_step_count=30, deadline=None)
     )
     assert min(DegradedWalk.entered, DegradedWalk.left_well, DegradedWalk.left_silent) > repeated(20)
 

@@ -32,7 +32,7 @@ SEEN_WITHIN_S = 2.0
 OUTAGE_IS_SHOWN = """() => {
   const tile = [...document.querySelectorAll(".tile")].find((one) => one.querySelector("h3").textContent === "one/gpt");
   const shows = (node, text) => node?.textContent.includes(text);
-  return shows(tile.querySelector(".state"), "Open") && shows(tile.querySelector(".next"), "trial call in") &&
+  return shows(tile.querySelector(".state"), "Open") && shows(tile.querySelector(".next"), "trial") &&
     document.querySelector("#status-state").textContent !== "Healthy" &&
     shows(document.querySelector("#events"), "closed → open") &&
     shows(document.querySelector("#calls button"), "gpt");

@@ -154,7 +154,7 @@ _SCATTER = 0.005
 def _outage(key: str, down_s: float, requests_per_call: float) -> Scenario:
     """The first success must come within 1 s and a twentieth of the outage. Beside the SDKs' retries it may lose what
     they save, and what passes until a probe notices the recovery (`resilience.circuit_breaker.open_duration`)."""
-    unnoticed_s = min(0.65 + down_s / 40, 1.25)
+    unnoticed_s = min(0.8 + down_s / 40, 1.25)
     promise = Promise(
         median_failure_s=0.005,
         outage_requests_per_call=requests_per_call,

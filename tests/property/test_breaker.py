@@ -223,7 +223,7 @@ class BreakerWalk(RuleBasedStateMachine):
             self.why = self.breaker.history.latest()[-1].why
         outage_s = self.now - self.outage_at
         if chosen.early_probes:
-            least_s = 0.25 if is_new_outage or self.is_brownout else 0.65
+            least_s = 0.25 if is_new_outage or self.is_brownout else 0.8
             busy_s = max(min(0.2 + outage_s / 40, 1.25), 250 * outage_s / self.refused) if self.refused else inf
             longest = min(least_s + outage_s / 40, 1.25, busy_s, chosen.open_for)
             type(self).early_failed["new" if is_new_outage else "brownout" if self.is_brownout else "outage"] += 1
@@ -495,7 +495,7 @@ def test_breaker_holds_on_every_walk() -> None:
     run_state_machine_as_test(
         BreakerWalk,
         settings=settings(
-            derandomize=True, deadline=None, max_examples=repeated(200, least=100), stateful_step_count=40
+            derandomize=True, deadline=None, max_examples=repeated(200, least=150), stateful_step_count=40
         ),
     )
     # A walk that never gets far proves nothing.

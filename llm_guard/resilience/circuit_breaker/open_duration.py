@@ -9,10 +9,10 @@ from __future__ import annotations
 from math import inf, sqrt
 
 # With early probes an open period lasts this long plus a share of the outage so far, up to a longest one. A recovery
-# after D seconds is noticed within 0.65 s + D / 40, and within 1.25 s however long the outage was: what a recovery goes
-# unnoticed is lost for every client. An outage of 8 s costs 11 probes, one of 10 minutes 490; more than 1.5 a second
+# after D seconds is noticed within 0.8 s + D / 40, and within 1.25 s however long the outage was: what a recovery goes
+# unnoticed is lost for every client. An outage of 8 s costs 9 probes, one of 10 minutes 480; more than 1.5 a second
 # would be a load.
-_EARLY_S = 0.65
+_EARLY_S = 0.8
 _EARLY_SHARE = 1 / 40
 # Where many calls are refused, one of 250 of them becomes a probe, and a recovery is noticed within 0.2 s + D / 40:
 # clients that wait for the end of an outage are served later by the time that it goes unnoticed. 1,000 of them, served
@@ -60,7 +60,7 @@ class OpenDuration:
     ) -> None:
         """Begins an open period. Its length grows with the outage and is cut by up to the share `jitter` of itself.
 
-        With early probes: 650 ms (the first, and all in a brownout: 250 ms) plus a fortieth of the outage so far; or
+        With early probes: 800 ms (the first, and all in a brownout: 250 ms) plus a fortieth of the outage so far; or
         the time in which 250 calls come, if that is shorter, but not below 200 ms plus a fortieth of the outage; at
         most 1.25 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at
         most `max_open_s` (a longer `open_s` wins). `is_brownout` is read when the outage begins.

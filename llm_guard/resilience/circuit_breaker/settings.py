@@ -59,7 +59,7 @@ class BreakerSettings:
     open_jitter: Ratio = 0.1
     """Each open period is cut by up to this share, so that breakers that opened together do not probe together."""
     early_probes: bool = True
-    """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 650 ms plus a
+    """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms plus a
     fortieth of the outage so far, at most 1.25 s or `open_for`; if a share of calls opened it, of 250 ms plus a
     fortieth. If more than 250 calls are refused in such an interval it is shorter, down to 200 ms plus a fortieth
     of the outage: clients that wait for its end return sooner. A recovery is noticed at once after a blip, and within

@@ -7,7 +7,7 @@ pointed at the provider.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,24 +81,28 @@ async def start(host: str, port: int, store: str) -> tuple[MockProvider, App]:
     return provider, app
 
 
-async def play(provider: MockProvider, app: App) -> AsyncIterator[SceneResult]:
+async def play(provider: MockProvider, app: App, show: Callable[[SceneResult], None]) -> list[SceneResult]:
     """Plays every scene through the gateway, and at the same time directly against a provider with the same faults."""
+    results = []
     async with _provider() as other:
         for scene in SCENES:
             _switch((provider, other), scene, scene.faults)
             before = provider.stats().requests
             direct, guarded = await asyncio.gather(_load(other.url, scene), _load(app.addresses[0], scene))
+            results.append(SceneResult(scene.trouble, direct, guarded, provider.stats().requests - before))
+            show(results[-1])
             _switch((provider, other), scene, "")
-            yield SceneResult(scene.trouble, direct, guarded, provider.stats().requests - before)
+    return results
 
 
 async def recover(provider: MockProvider, app: App, within_s: float = 120.0) -> bool:
     """Makes calls until the gateway stays healthy, which an operator's first look at it should show. Returns False if
-    it does not within `within_s`."""
+    it does not within `within_s`. The provider is well afterwards in either case."""
     ends_at = asyncio.get_running_loop().time() + within_s
     healthy = 0
     while healthy < _LOOKS:
         if asyncio.get_running_loop().time() > ends_at:
+            provider.switch(_MODEL, "")
             return False
         is_healthy = (await app.ops.overview.snapshot()).health == "healthy"
         healthy = healthy + 1 if is_healthy else 0

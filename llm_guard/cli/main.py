@@ -204,7 +204,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
     provider, app = await scenes.start(host, port, store)
     try:
         click.echo(f"{'what the provider does':48}{'clients succeed':>18}{'p99':>8}   behind the gateway")
-        results = [_show_scene(result) async for result in scenes.play(provider, app)]
+        results = await scenes.play(provider, app, _show_scene)
         click.echo(
             "\nclients succeed: calling the provider directly -> through llm_guard, nothing changed but base_url"
         )
@@ -221,7 +221,7 @@ async def _demo(host: str, port: int, stay: bool, store: str) -> None:
         await provider.stop()
 
 
-def _show_scene(seen: scenes.SceneResult) -> scenes.SceneResult:
+def _show_scene(seen: scenes.SceneResult) -> None:
     direct, guarded = seen.direct.success_share, seen.guarded.success_share
     p99_s = (seen.guarded.latency if seen.guarded.ok else seen.guarded.failed_latency).p99
     per_call = seen.upstream_requests / seen.guarded.calls
@@ -230,7 +230,6 @@ def _show_scene(seen: scenes.SceneResult) -> scenes.SceneResult:
         f"{seen.trouble:48}{direct:8.0%} -> {share}{p99_s * 1000:6.0f} ms   "
         f"{seen.upstream_requests} requests for {seen.guarded.calls} calls ({per_call:.2f} each)"
     )
-    return seen
 
 
 def _invitation(address: str, command: str, token: Generated | None) -> str:

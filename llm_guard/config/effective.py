@@ -87,7 +87,7 @@ def _effective(document: Document, path: KeyPath, value: object, is_of_file: boo
 
 
 def _setting(document: Document, path: KeyPath) -> KeyPath | None:
-    """Returns the key of the file that sets the value: its own, a shorter one whose value stands for the whole section,
+    """Returns the key of the file that sets the value: its own, a shorter one that sets the whole section by one value,
     or that of `defaults`."""
     own = _nearest(document, path)
     if own is None and path[0] == "models" and path[2] in _RULES:

@@ -116,6 +116,15 @@ async def test_charts_show_the_last_day(opens: Opens) -> None:
         await expect(rate).not_to_contain_text("73")
 
 
+async def test_notice_is_a_heading_and_a_list(opens: Opens) -> None:
+    async with MockProvider() as provider, gateway(provider) as stand, opens() as window:
+        page = await window.open(stand.url)
+        await expect(page.locator("#notice")).to_be_hidden()
+        stand.app.ops.overview.notice = ["This is the demo:", "one is down", "two are slow"]
+        await expect(page.locator("#notice > p")).to_have_text("This is the demo:")
+        await expect(page.locator("#notice li")).to_have_text(["one is down", "two are slow"])
+
+
 async def test_outage_is_seen_within_two_seconds(opens: Opens) -> None:
     async with MockProvider() as provider, gateway(provider) as stand, traffic(stand), opens() as window:
         page = await window.open(stand.url)

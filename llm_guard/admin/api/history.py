@@ -41,7 +41,7 @@ class HistoryQuery(Struct, forbid_unknown_fields=True, frozen=True):
     span: Span = "15m"
     """15m: steps of five seconds. 24h: steps of a minute, which survive a restart."""
     deployment: str | None = None
-    """Label of a deployment whose attempts are added."""
+    """Label of a deployment; its attempts are added."""
 
 
 class SavedHistory(Struct, frozen=True):

@@ -1,6 +1,6 @@
 // The status line: health with reasons, alerts, and whether the gateway is reachable.
 
-import { byId, el, setHidden, setMark, setText } from "./dom.js";
+import { byId, el, rebuild, setHidden, setMark, setText } from "./dom.js";
 import { clock, count, counted, seconds, span } from "./format.js";
 
 const LOOKS = {
@@ -31,19 +31,11 @@ export function showStatus(snapshot) {
 
 /** The first line is a heading, each other one an item of a list. */
 function showNotice(lines) {
-  const notice = byId("notice");
-  setHidden(notice, lines.length === 0);
-  if (notice.dataset.text === lines.join("\n")) return;
-  notice.dataset.text = lines.join("\n");
-  const [head, ...rest] = lines;
-  notice.replaceChildren(
+  setHidden(byId("notice"), lines.length === 0);
+  rebuild(byId("notice"), lines, ([head, ...rest]) => [
     el("p", {}, head ?? ""),
-    el(
-      "ul",
-      {},
-      ...rest.map((line) => el("li", {}, line)),
-    ),
-  );
+    el("ul", {}, ...rest.map((line) => el("li", {}, line))),
+  ]);
 }
 
 /** `number`: causes in the incident view, to which the status line points. */

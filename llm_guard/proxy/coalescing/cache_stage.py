@@ -20,11 +20,16 @@ from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.http_server.error_responses import refuse, send_accepted
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
-from llm_guard.proxy.response.fallback_response import FallbackResponder, is_async_header_valid, is_deferred_at_once
+from llm_guard.proxy.response.fallback_response import (
+    ASYNC_HEADER,
+    FallbackResponder,
+    is_async_header_valid,
+    is_deferred_at_once,
+)
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import Route
 
-_INVALID = Refusal(400, "invalid_async", "x-llm-guard-async must be true or false", by="request")
+_INVALID = Refusal(400, "invalid_async", f"{ASYNC_HEADER} must be true or false", by="request")
 _NOT_CACHED = Refusal(504, "not_cached", "no cached response, and the request has only-if-cached", by="request")
 
 

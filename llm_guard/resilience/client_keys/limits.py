@@ -30,7 +30,7 @@ class ClientLimitSettings:
     rate: Annotated[float | None, Unit(or_none(at_least(_LOWEST_RATE)), nullable(number_from(_LOWEST_RATE)))] = None
     """Calls a second, on average; a second's worth of them may come at once."""
     concurrency: OptionalCount = None
-    """Calls at once."""
+    """Calls at once. A deferred call counts while it is executed, not when it is accepted."""
     tokens_per_minute: OptionalCount = None
     """Tokens of input and output; a minute's worth of them may be used at once."""
     tokens_per_day: OptionalCount = None

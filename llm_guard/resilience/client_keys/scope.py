@@ -29,7 +29,8 @@ MODEL_CALLS = frozenset({
 """Calls that request one model, by their body or, for `/v1/realtime`, by their query."""
 
 OWN_CALLS = "/v1/llm-guard/"
-"""Deferred calls, whose owner is checked where they are served, and the state of the key's models."""
+"""Requests about deferred calls, and about the state of the key's models. The owner of a deferred call is checked where
+it is served."""
 _MODELS = "/v1/models"
 _MODERATIONS = "/v1/moderations"
 _READS = frozenset({"GET", "HEAD"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,6 +43,10 @@ async def test_demo_ends_healthy(tmp_path: Path) -> None:
         await demo._load(app.addresses[0], demo.SCENES[-1])
         assert (await app.ops.overview.snapshot()).health != "healthy"
         assert not await demo.recover(provider, app, within_s=0.0)
+        assert not await demo.recover(provider, app, within_s=0.5)  # with faults of its own
+        body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "hello"}]}'
+        answers = [await ask(provider.url, "/v1/chat/completions", body) for _ in range(20)]
+        assert {answer.status for answer in answers} == {200}, "they have ended"
         demo._switch((provider,), demo.SCENES[-1], "")
         assert await demo.recover(provider, app)
         assert (await app.ops.overview.snapshot()).health == "healthy"
@@ -52,12 +55,12 @@ async def test_demo_ends_healthy(tmp_path: Path) -> None:
         await provider.stop()
 
 
-async def test_dashboard_explains_what_the_demo_has_played(tmp_path: Path) -> None:
+async def test_dashboard_explains_what_the_demo_has_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     provider, app = await demo.start("127.0.0.1", 0, str(tmp_path))
     try:
         assert (await app.ops.overview.snapshot()).notice == []
-        result = await anext(demo.play(provider, app))
-        app.ops.overview.notice = demo.notice([result])
+        monkeypatch.setattr(demo, "SCENES", demo.SCENES[:1])
+        app.ops.overview.notice = demo.notice(await demo.play(provider, app, lambda _: None))
         head, line = (await app.ops.overview.snapshot()).notice
         assert head.startswith("This is the demo.")
         assert line == "one provider is down, the other one serves: 0% and 100%"
@@ -69,11 +72,10 @@ async def test_dashboard_explains_what_the_demo_has_played(tmp_path: Path) -> No
 def test_demo_leaves_no_files_or_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 
-    async def play(_provider: object, app: App) -> AsyncIterator[demo.SceneResult]:
+    async def play(_provider: object, app: App, _show: object) -> list[demo.SceneResult]:
         folders.append(Path(str(app.config.ops.store)))
         assert folders[0].is_dir()
-        for _ in ():
-            yield _
+        return []
 
     monkeypatch.setattr(demo, "play", play)
     logging = structlog.get_config()
@@ -142,7 +144,7 @@ async def play_once(scene: demo.Scene) -> tuple[float, float, int]:
         patched.setattr(demo, "SCENES", (scene,))
         provider, app = await demo.start("127.0.0.1", 0, store)
         try:
-            shown += [result async for result in demo.play(provider, app)]
+            await demo.play(provider, app, shown.append)
         finally:
             await app.stop()
             await provider.stop()

@@ -73,6 +73,18 @@ class Deliveries:
         return [at for at, _ in self.sent]
 
 
+class Counting(Deliveries):
+    """Nothing is pending; counts how often that is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    async def next(self) -> WebhookRequest | None:
+        self.looks += 1
+        return await super().next()
+
+
 @asynccontextmanager
 async def sending(it: Deliveries, policy: DeliveryPolicy = PATIENT) -> AsyncIterator[WebhookDelivery]:
     delivery = WebhookDelivery("team", it, policy, it.post, it.clock, lambda: 0.5)
@@ -100,19 +112,13 @@ async def test_pending_deliveries_are_sent_in_order_and_settled() -> None:
 async def test_delivery_with_nothing_to_send_waits() -> None:
     """The real clock goes on between two readings: a timer for the present would end the wait at once, again and
     again."""
-    it, looks = Deliveries(), 0
-
-    async def nothing() -> None:
-        nonlocal looks
-        looks += 1
-
-    it.next = nothing  # type: ignore[method-assign]
+    it = Counting()
     delivery = WebhookDelivery("team", it, PATIENT, it.post, SystemClock(), lambda: 0.5)
     delivery.start()
     for _ in range(500):
         await asyncio.sleep(0)
     await delivery.stop(0.0)
-    assert looks == 1
+    assert it.looks == 1
 
 
 async def test_one_request_at_a_time_is_in_flight() -> None:

@@ -141,7 +141,8 @@ class BreakerWalk(RuleBasedStateMachine):
         is_overdue = self.lease_ends.pop(permit, 0.0) <= self.now
         if permit.generation != before.generation:
             type(self).stragglers_settled += 1
-            is_during_outage = before.outage_at is not None and permit.sent_at >= self.outage_from
+            outage_from = self.outage_at if permit.is_probe else self.outage_from
+            is_during_outage = before.outage_at is not None and permit.sent_at >= outage_from
             if signal is Signal.HEALTHY and not is_slow and is_during_outage:
                 self.succeed_late(permit, before, after)
             else:
@@ -190,7 +191,8 @@ class BreakerWalk(RuleBasedStateMachine):
             assert (transition.after, transition.at) == (after.state, self.now)
         if after.state == "open" and transition is not None:
             self.outage_from = self.start_of_outage(transition) if before.state == "closed" else self.outage_from
-            self.open(is_new_outage=before.state == "closed", is_brownout="in a row" not in transition.why)
+            is_new_outage, is_brownout = before.state == "closed", "in a row" not in transition.why
+            self.open(is_new_outage, is_brownout, self.now - permit.sent_at if permit.is_probe and is_failure else 0.0)
 
     def note_run(self, permit: Permit, signal: Signal, before: BreakerSnapshot) -> None:
         """Models where the run of failures began, if the call counts for it."""
@@ -215,8 +217,9 @@ class BreakerWalk(RuleBasedStateMachine):
         assert after.state == ("closed" if is_enough else "half_open")
         self.run = 0 if is_enough else self.run
 
-    def open(self, is_new_outage: bool, is_brownout: bool) -> None:
-        """Models the length of an opening: from the settings and the outage, shortened by the jitter."""
+    def open(self, is_new_outage: bool, is_brownout: bool, probe_took_s: float = 0.0) -> None:
+        """Models the length of an opening: from the settings and the outage, shortened by the jitter and by the time
+        that an early probe took."""
         chosen = self.breaker.settings
         if is_new_outage:
             self.outage_at, self.is_brownout, self.refused = self.now, is_brownout, 0
@@ -233,9 +236,10 @@ class BreakerWalk(RuleBasedStateMachine):
         draw = (self.phase + self.openings * ((sqrt(5) - 1) / 2)) % 1.0
         self.openings += 1
         self.opened_at = self.now
-        self.length_s = longest * (1 - chosen.open_jitter * draw)
+        length_s = longest * (1 - chosen.open_jitter * draw)
+        assert longest * (1 - chosen.open_jitter) <= length_s <= longest
+        self.length_s = max(0.0, length_s - probe_took_s) if chosen.early_probes else length_s
         self.ends_at = self.now + self.length_s
-        assert longest * (1 - chosen.open_jitter) <= self.length_s <= longest
 
     @rule(passed_s=quarters)
     def time_passes(self, passed_s: float) -> None:
@@ -244,6 +248,19 @@ class BreakerWalk(RuleBasedStateMachine):
     @rule()
     def a_call_asks_for_a_permit(self) -> None:
         self.acquire()
+
+    @precondition(lambda self: self.seen().state in ("open", "half_open"))
+    @rule()
+    def another_caller_sends_an_extra_probe(self) -> None:
+        before = self.seen()
+        permit = self.breaker.try_acquire_extra(self.now)
+        assert permit is not None
+        assert permit.is_probe
+        assert self.seen().state == "half_open"
+        if before.state == "open":
+            self.successes = 0
+        self.lease_ends[permit] = self.now + self.lease_s()
+        self.out.append(permit)
 
     @precondition(lambda self: self.out)
     @rule(pick=picks, signal=signals, duration_s=durations)

@@ -217,7 +217,7 @@ class AdmissionControl:
         caller = caller_of(call, deployment, now)
         suspect = deployment.callers.suspect(caller) if deployment.callers.has_failures else None
         breaker = deployment.judge_of(suspect)
-        permit = breaker.try_acquire(now) or _look_out_of_turn(deployment, breaker, caller, now)
+        permit = breaker.try_acquire(now) or _extra_probe(deployment, breaker, caller, now)
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
             return Unavailable(f"breaker {breaker.state}", breaker.come_back_s(now))
@@ -240,14 +240,12 @@ class AdmissionControl:
         return Lease(permit, host, gate, slot, breaker.state, caller, own_key, suspect, self.advance, key)
 
 
-def _look_out_of_turn(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
+def _extra_probe(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
     """Returns a permit to probe a breaker that other callers' failures opened, if `resilience.circuit_breaker.callers`
     allows it."""
     if breaker is not deployment.breaker or not deployment.callers.try_probe(caller, now):
         return None
-    return (
-        breaker.try_acquire(now) if breaker.end_opening(now, "another caller's call is the probe") is not None else None
-    )
+    return breaker.try_acquire_extra(now)
 
 
 def key_for(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> ApiKey | None:

@@ -74,7 +74,7 @@ def settle(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None
     deployment.gates.in_flight -= 1
     if lease.key is not None:
         lease.key.in_flight -= 1
-    if lease.suspect is not None and signal is _UNHEALTHY:
+    if signal is _UNHEALTHY and deployment.callers.suspect(lease.caller) is not None:
         ending = "ignored"  # failures of one caller alone say nothing about the deployment's capacity
     is_waited_for = gate.exit(lease.slot, now, ending, took_s if ending == "ok" else None)
     if ending == "rate_limited":

@@ -1,7 +1,7 @@
 """Circuit breaker of a deployment: when calls to it are refused, and how they are let through again.
 
-Which failures count is defined by `outcome.FailureKind`, when they are more than chance by
-`resilience.circuit_breaker.failure_statistics`.
+Which failures count is defined by `outcome.FailureKind`, how many open a breaker by
+`resilience.circuit_breaker.opening_rules`.
 
     closed         all calls pass; opens when there is enough evidence of an outage
     open           no call passes until the open period ends; the next call then makes it half-open
@@ -18,12 +18,7 @@ from dataclasses import dataclass
 from math import inf
 
 from llm_guard.outcome import Signal
-from llm_guard.resilience.circuit_breaker.failure_statistics import (
-    ConsecutiveFailures,
-    SlidingWindow,
-    is_run_evidence,
-    is_share_significant,
-)
+from llm_guard.resilience.circuit_breaker.failure_statistics import ConsecutiveFailures, SlidingWindow
 from llm_guard.resilience.circuit_breaker.history import (
     BreakerHistory,
     BreakerMode,
@@ -32,6 +27,7 @@ from llm_guard.resilience.circuit_breaker.history import (
     Transition,
 )
 from llm_guard.resilience.circuit_breaker.open_duration import OpenDuration
+from llm_guard.resilience.circuit_breaker.opening_rules import reason_of_brownout, reason_of_outage
 from llm_guard.resilience.circuit_breaker.settings import BreakerSettings, Sensitivity
 
 __all__ = ["Breaker", "BreakerSettings", "BreakerSnapshot", "Permit", "Sensitivity"]
@@ -142,9 +138,13 @@ class Breaker:
         if len(self._leases) >= self._settings.half_open_calls:
             self._opening.refused += 1
             return None
-        permit = Permit(self._generation, True, now)
-        self._leases[permit] = now + self._opening.lease_s(now)
-        return permit
+        return self._new_probe(now)
+
+    def try_acquire_extra(self, now: float) -> Permit | None:
+        """Returns a permit for a probe before the open period has ended, or beside the probes in flight; None unless
+        it is open or half-open. For callers that `resilience.circuit_breaker.callers` allows one."""
+        self.end_opening(now, "another caller's call is the probe")
+        return self._new_probe(now) if self._state == "half_open" else None
 
     def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
         """Returns the permit and counts the outcome; a second time for the same permit does nothing. `duration_s` is
@@ -255,6 +255,11 @@ class Breaker:
             latest=self.history.latest(),
         )
 
+    def _new_probe(self, now: float) -> Permit:
+        permit = Permit(self._generation, True, now)
+        self._leases[permit] = now + self._opening.lease_s(now)
+        return permit
+
     def _live_leases(self, now: float) -> int:
         return sum(ends_at > now for ends_at in self._leases.values())
 
@@ -262,14 +267,15 @@ class Breaker:
         """Notes the end of a call of an earlier generation. Where successes take longer than failures, a call that was
         sent during the outage may succeed after the breaker opened: the success of a probe counts as such, that of
         another call ends the open period."""
-        if signal is not Signal.HEALTHY or permit.sent_at < self._outage_from or is_slow:
+        outage_from = self._opening.outage_at if permit.is_probe else self._outage_from
+        if signal is not Signal.HEALTHY or outage_from is None or permit.sent_at < outage_from or is_slow:
             return None
         transition = self.end_opening(now, "a call from before the outage succeeded")
         return (self._judge_probe(permit, signal, False, now) or transition) if permit.is_probe else transition
 
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
         if signal is _UNHEALTHY:
-            return self._change("open", now, "a probe failed")
+            return self._change("open", now, "a probe failed", probe_took_s=now - permit.sent_at)
         if is_slow:
             return self._change("open", now, "a probe was slow")
         self._successes += 1
@@ -283,36 +289,11 @@ class Breaker:
         if self._state != "closed":
             return None
         self._window.expire(now, self._settings.window)
-        if (why := self._outage(now)) is not None:
+        if (why := reason_of_outage(self._settings, self._run, self._window, now, self._ok_takes_s)) is not None:
             self._outage_from = inf if self._settings.sensitivity == "literal" else self._run.first_sent_at
             return self._change("open", now, why)
-        why = self._brownout()
+        why = reason_of_brownout(self._settings, self._window)
         return None if why is None else self._change("open", now, why, is_brownout=True)
-
-    def _outage(self, now: float) -> str | None:
-        """Returns the reason to open because of an outage, or None."""
-        settings, run = self._settings, self._run
-        is_evidence = run.length >= settings.consecutive_failures and (
-            settings.sensitivity == "literal"
-            or is_run_evidence(run, settings.consecutive_failures, self._window, now, self._ok_takes_s)
-        )
-        return f"{run.length} failures in a row" if is_evidence else None
-
-    def _brownout(self) -> str | None:
-        """Returns the reason to open because too large a share of calls fails or is slow, or None."""
-        settings, window = self._settings, self._window
-        if settings.sensitivity == "literal" and self._is_too_many(window.failures, settings.failure_rate):
-            return f"{window.failures} of {window.calls} calls failed within {settings.window:g} s"
-        if settings.slow_call is not None and self._is_too_many(window.slow_calls, settings.slow_call_rate):
-            return f"{window.slow_calls} of {window.calls} calls took longer than {settings.slow_call:g} s"
-        return None
-
-    def _is_too_many(self, count: int, limit: float) -> bool:
-        settings, calls = self._settings, self._window.calls
-        most_calls = settings.window_calls or inf
-        if calls < min(settings.min_calls, most_calls) or count / calls < limit:
-            return False
-        return settings.sensitivity == "literal" or calls >= most_calls or is_share_significant(count, calls, limit)
 
     def _under(self, mode: BreakerMode) -> BreakerState:
         """Returns the state that a mode leads to from the present one."""
@@ -320,13 +301,15 @@ class Breaker:
             return mode
         return self._state if self._state in _AUTOMATIC else "closed"
 
-    def _change(self, after: BreakerState, now: float, why: str, *, is_brownout: bool = False) -> Transition:
+    def _change(
+        self, after: BreakerState, now: float, why: str, *, is_brownout: bool = False, probe_took_s: float = 0.0
+    ) -> Transition:
         before, chosen, refused = self._state, self._settings, self._opening.refused
         self._enter(after)
         if after == "open":
             self._opening.begin(
                 now, chosen.open_for, chosen.max_open_for, chosen.open_jitter,
-                has_early_probes=chosen.early_probes, is_brownout=is_brownout,
+                has_early_probes=chosen.early_probes, is_brownout=is_brownout, probe_took_s=probe_took_s,
             )  # fmt: skip
         if before == "closed" or after not in _AUTOMATIC:
             self._why = why

@@ -40,6 +40,8 @@ _SMOOTHING = 1 / 20
 _MOST_LOOKS = 16
 _LOOK_EACH_S = 30.0
 _LOOK_AMONG_MANY_S = 0.25
+# An extra probe that has not ended after this time does not keep its caller from sending another.
+_LOOK_LEASE_S = 1.0
 # Each wait between such probes differs from the one before, so that no caller with an even pace always comes too late.
 _GOLDEN = 0.618034
 
@@ -103,8 +105,9 @@ class Callers:
     """Calls of all callers that are judged together, while there is a recent failure."""
     _ok_began_at: float = -inf
     """When the youngest call that has succeeded began."""
-    _failing: dict[str, float] = field(default_factory=dict)
-    """Callers that have failed since the last success of any, with the time of their last failure."""
+    _next_looks: dict[str, float] = field(default_factory=dict)
+    """Callers that have failed or sent an extra probe since the last success of any, with the instant from which each
+    may send the next one."""
     _looks: int = 0
     """Number of extra probes while many callers have failed."""
     _looks_again_at: float = -inf
@@ -139,8 +142,8 @@ class Callers:
             self.accept(own_key, now)
         if began_at > self._ok_began_at:
             self._ok_began_at = began_at
-        if self._failing:
-            self._failing.clear()
+        if self._next_looks:
+            self._next_looks.clear()
         if not self.has_failures:
             return
         record = self._records.get(caller)
@@ -171,11 +174,12 @@ class Callers:
         record.run += 1
         record.share += _SMOOTHING * (1 - record.share)
         record.tally.note(True, now)
+        # Also for a caller that is judged separately: while the common breaker is not closed, it takes probes too.
+        if caller in self._next_looks or len(self._next_looks) < _MOST_LOOKS:
+            self._next_looks[caller] = now + _LOOK_EACH_S
         if record.suspect is not None:
             return False
         self._together.note(True, now)
-        if caller in self._failing or len(self._failing) < _MOST_LOOKS:
-            self._failing[caller] = now
         return self._is_alone(record, now)
 
     def begin(self, caller: str, suspect: Suspect) -> None:
@@ -183,20 +187,22 @@ class Callers:
         record = self._records[caller]
         record.suspect = suspect
         record.share = 1.0
-        self._failing.pop(caller, None)
         self._together.calls = max(0.0, self._together.calls - record.tally.calls)
         self._together.failures = max(0.0, self._together.failures - record.tally.failures)
 
     def try_probe(self, caller: str, now: float) -> bool:
-        """Returns whether a call may be sent as an extra probe while the breaker is open. Otherwise callers that
-        always fail would take every probe, and keep the breaker open for all.
+        """Returns whether a call that the breaker refuses may be sent as an extra probe. Otherwise callers that always
+        fail would take every probe, and keep the breaker open for all.
 
         If a few callers have failed since the last success, each other one probes for itself. If many have, which a
         single caller can feign if its provider accepts any key, one that has not failed probes every 250 ms.
         """
-        failing = self._failing
-        if len(failing) < _MOST_LOOKS:
-            return bool(failing) and now - failing.get(caller, -inf) >= _LOOK_EACH_S
+        looks = self._next_looks
+        if len(looks) < _MOST_LOOKS:
+            if not looks or now < looks.get(caller, -inf):
+                return False
+            looks[caller] = now + _LOOK_LEASE_S
+            return True
         record = self._records.get(caller)
         if (record is not None and record.run) or now < self._looks_again_at:
             return False
@@ -208,7 +214,7 @@ class Callers:
         """Judges all callers together again: an operator's reset."""
         self._records.clear()
         self.has_failures = False
-        self._failing.clear()
+        self._next_looks.clear()
 
     def _is_alone(self, record: _Record, now: float) -> bool:
         # A success of its own would have ended the run.

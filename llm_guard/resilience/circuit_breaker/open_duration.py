@@ -56,14 +56,17 @@ class OpenDuration:
         self._count = 0
 
     def begin(
-        self, now: float, open_s: float, max_open_s: float, jitter: float, *, has_early_probes: bool, is_brownout: bool
-    ) -> None:
+        self, now: float, open_s: float, max_open_s: float, jitter: float, *,
+        has_early_probes: bool, is_brownout: bool, probe_took_s: float = 0.0,
+    ) -> None:  # fmt: skip
         """Begins an open period. Its length grows with the outage and is cut by up to the share `jitter` of itself.
 
         With early probes: 800 ms (the first, and all in a brownout: 250 ms) plus a fortieth of the outage so far; or
         the time in which 250 calls come, if that is shorter, but not below 200 ms plus a fortieth of the outage; at
-        most 1.25 s and at most `open_s`. Without: `open_s`, or an eighth of the outage so far if that is longer, at
-        most `max_open_s` (a longer `open_s` wins). `is_brownout` is read when the outage begins.
+        most 1.25 s and at most `open_s`. These are intervals from one probe to the next: `probe_took_s`, the seconds
+        until the last one failed, is subtracted, so probes that hang do not delay the recovery. Without early probes:
+        `open_s`, or an eighth of the outage so far if that is longer, at most `max_open_s` (a longer `open_s` wins).
+        `is_brownout` is read when the outage begins.
         """
         at_least_s = _EARLY_S
         if self.outage_at is None:
@@ -77,7 +80,8 @@ class OpenDuration:
             length_s = max(open_s, min((now - self.outage_at) * _SHARE_OF_OUTAGE, max_open_s))
         draw = (self._phase + self._count * _GOLDEN) % 1.0
         self.began_at = now
-        self.length_s = length_s * (1 - jitter * draw)
+        passed_s = probe_took_s if has_early_probes else 0.0
+        self.length_s = max(0.0, length_s * (1 - jitter * draw) - passed_s)
         self._count += 1
 
     def end(self) -> None:

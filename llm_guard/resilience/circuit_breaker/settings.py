@@ -61,12 +61,14 @@ class BreakerSettings:
     early_probes: bool = True
     """One call is let through as a probe 250 ms after it opened, and the next ones at intervals of 800 ms plus a
     fortieth of the outage so far, at most 1.25 s or `open_for`; if a share of calls opened it, of 250 ms plus a
-    fortieth. If more than 250 calls are refused in such an interval it is shorter, down to 200 ms plus a fortieth
-    of the outage: clients that wait for its end return sooner. A recovery is noticed at once after a blip, and within
-    1.25 s after any outage. False: only `open_for` and `max_open_for` count."""
+    fortieth. A probe that took longer to fail is followed by the next at once. If more than 250 calls are refused in
+    such an interval it is shorter, down to 200 ms plus a fortieth of the outage: clients that wait for its end return
+    sooner. A recovery is noticed at once after a blip, and within 1.25 s after any outage. False: only `open_for` and
+    `max_open_for` count."""
     half_open_calls: Count = 1
     """Probes in flight at the same time. One that does not return holds its place for 1 s to 2.1 s, the longer the
-    longer the outage: then the next is let through, and the first to succeed counts."""
+    longer the outage: then the next is let through, and the first to succeed counts. A caller that has not failed
+    lately may probe beside them."""
     success_threshold: Count = 1
     """Probes that must succeed to close it."""
     slow_start: Pause = 10.0

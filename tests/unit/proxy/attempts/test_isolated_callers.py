@@ -40,15 +40,31 @@ LITERAL = f"{BY_CLIENT_KEY}\ndefaults: {{breaker: {{sensitivity: literal}}}}\n"
 class Poisoned:
     """Answers, but for a share of one caller's calls and a share of all calls, which fail."""
 
-    def __init__(self, share: float, share_of_all: float = 0.0) -> None:
+    def __init__(self, share: float, share_of_all: float = 0.0, fails_after_s: float = 0.05) -> None:
         self._share = share
         self._share_of_all = share_of_all
+        self._fails_after_s = fails_after_s
         self._draw = Random("poisoned").random
 
     def answer(self, request: Request) -> Answer:
         is_poisoned = request.user == "poisoner" and self._draw() < self._share
         if is_poisoned or self._draw() < self._share_of_all:
-            return answers.error("openai", "500", request.model, None, 0.05)
+            return answers.error("openai", "500", request.model, None, self._fails_after_s)
+        return answers.right("openai", request.model, 0.2)
+
+
+class LimitedKey:
+    """Refuses one caller's key with 429, and fails a share of the other calls."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._draw = Random("limited").random
+
+    def answer(self, request: Request) -> Answer:
+        if request.user == "limited":
+            return answers.error("openai", "429", request.model, "1", 0.05)
+        if self._draw() < self._share:
+            return answers.error("openai", "503", request.model, None, 0.05)
         return answers.right("openai", request.model, 0.2)
 
 
@@ -111,6 +127,31 @@ def test_poisoner_does_not_take_the_service_from_a_victim(config: str, share: fl
 
 
 @pytest.mark.parametrize(
+    ("config", "fails_after_s", "calls_per_s"),
+    some(
+        [
+            (BY_CLIENT_KEY, 10.0, 5.0),
+            (BY_CLIENT_KEY, 0.2, 1.0),
+            (BY_CLIENT_KEY, 3.0, 0.2),
+            (BY_OWN_KEY, 3.0, 0.2),
+            (LITERAL, 0.5, 0.2),
+            (LITERAL, 3.0, 5.0),
+            (LITERAL, 10.0, 0.2),
+        ]
+    ),
+)
+def test_poisoner_that_fails_slowly_does_not_take_the_service_from_a_victim(
+    config: str, fails_after_s: float, calls_per_s: float
+) -> None:
+    """Its failing probes keep the breaker half-open, and its many calls in flight look like an overload."""
+    loads = [
+        Load("m", calls_per_s, 120.0, arrivals="even", caller="victim"),
+        Load("m", 25.0, 120.0, 10.0, caller="poisoner"),
+    ]
+    assert served(play(config, Poisoned(1.0, fails_after_s=fails_after_s), loads), "victim") >= 0.95
+
+
+@pytest.mark.parametrize(
     ("config", "begins_at"), some([(BY_MANY_CLIENT_KEYS, 0.0), (BY_MANY_CLIENT_KEYS, 5.0), (BY_OWN_KEY, 0.0)])
 )
 def test_crowd_of_poisoners_does_not_take_the_service_from_a_victim(config: str, begins_at: float) -> None:
@@ -123,6 +164,12 @@ def test_crowd_of_poisoners_does_not_take_the_service_from_a_victim(config: str,
 def test_poisoner_does_not_take_the_retries_of_a_victim() -> None:
     loads = [Load("m", 5.0, 60.0, caller="victim"), Load("m", 50.0, 60.0, caller="poisoner")]
     assert served(play(BY_CLIENT_KEY, Poisoned(1.0, share_of_all=0.4), loads), "victim") >= 0.95
+
+
+@pytest.mark.parametrize("per_s", some([25.0, 200.0]))
+def test_caller_that_exceeds_the_rate_limit_of_its_own_key_does_not_take_the_retries_of_a_victim(per_s: float) -> None:
+    loads = [Load("m", 5.0, 60.0, caller="victim"), Load("m", per_s, 60.0, caller="limited")]
+    assert served(play(BY_OWN_KEY, LimitedKey(0.4), loads), "victim") >= 0.95
 
 
 @pytest.mark.parametrize("gap_s", some([10.0, 200.0]))

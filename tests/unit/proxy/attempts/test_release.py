@@ -257,8 +257,10 @@ def test_rate_limit_headers_of_a_429_set_the_pace() -> None:
 def test_failures_of_one_caller_alone_do_not_lower_the_limit_of_all(fails_alone: bool, limit: int) -> None:
     target, clock = new_target("a/x", capacity=CapacitySettings(concurrency="adaptive")), ManualClock()
     lease = leave_for(target)
-    if fails_alone:
-        lease.suspect = Suspect(Breaker(BreakerSettings()), RetryBudget(BudgetSettings(), clock.now()))
+    if fails_alone:  # since the lease was granted
+        target.deployment.callers.note_failure(lease.caller, clock.now())
+        suspect = Suspect(Breaker(BreakerSettings()), RetryBudget(BudgetSettings(), clock.now()))
+        target.deployment.callers.begin(lease.caller, suspect)
     settle(Attempt(target, clock.now(), failure=TIMEOUT), lease, Signal.UNHEALTHY, clock)
     assert lease.gate.snapshot(clock.now()).limit == limit
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 import pytest
 
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
+from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit, Sensitivity
 from llm_guard.resilience.circuit_breaker.history import BreakerMode, BreakerState, Transition
 
 HEALTHY, UNHEALTHY, NO_EVIDENCE = Signal.HEALTHY, Signal.UNHEALTHY, Signal.NO_EVIDENCE
@@ -790,6 +790,49 @@ def test_reload_to_automatic_does_not_reset_an_automatic_breaker() -> None:
     fail_in_a_row(breaker, 0.0)
     breaker.settings = BreakerSettings(early_probes=False)
     assert (breaker.state, breaker.retry_after_s(0.0)) == ("open", 30.0)
+
+
+def opened_by_failures(sensitivity: Sensitivity) -> tuple[Breaker, float]:
+    """Returns a breaker that a run of failures has opened, and when."""
+    breaker, now = Breaker(BreakerSettings(sensitivity=sensitivity, open_jitter=0.0)), 1.0
+    while breaker.state == "closed":
+        now += 0.1
+        permit = breaker.try_acquire(now)
+        assert permit is not None
+        breaker.settle(permit, UNHEALTHY, now)
+    return breaker, now
+
+
+@pytest.mark.parametrize("sensitivity", ["statistical", "literal"])
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_extra_probe_beside_a_failing_one_closes_the_circuit(sensitivity: Sensitivity, is_reopened: bool) -> None:
+    """A caller that fails slowly used to keep the breaker half-open, and the calls of all others out."""
+    breaker, opened_at = opened_by_failures(sensitivity)
+    failing = breaker.try_acquire(opened_at + 0.5)
+    assert failing is not None
+    assert breaker.try_acquire(opened_at + 0.6) is None
+    extra = breaker.try_acquire_extra(opened_at + 0.6)
+    assert extra is not None
+    if is_reopened:
+        breaker.settle(failing, UNHEALTHY, opened_at + 0.7)
+        assert breaker.state == "open"
+    transition = breaker.settle(extra, HEALTHY, opened_at + 0.8)
+    assert transition is not None
+    assert transition.after == "closed"
+
+
+def test_extra_probe_ends_an_open_period() -> None:
+    breaker, opened_at = opened_by_failures("statistical")
+    assert breaker.try_acquire(opened_at + 0.1) is None
+    assert breaker.try_acquire_extra(opened_at + 0.1) is not None
+    assert (breaker.state, breaker.snapshot(opened_at + 0.1).leases) == ("half_open", 1)
+
+
+@pytest.mark.parametrize("mode", ["auto", "forced_open", "forced_closed", "metrics_only", "disabled"])
+def test_extra_probe_is_granted_only_while_open_or_half_open(mode: BreakerMode) -> None:
+    breaker = Breaker(BreakerSettings())
+    breaker.force(mode, 1.0)
+    assert breaker.try_acquire_extra(2.0) is None
 
 
 def literal(**changed: object) -> Breaker:

@@ -103,6 +103,31 @@ def test_caller_that_has_not_failed_yet_probes_out_of_turn_once() -> None:
     assert not callers.try_probe("b", 63.0), "somebody has succeeded since"
 
 
+def test_extra_probe_in_flight_holds_back_the_next_one_for_a_second() -> None:
+    callers = Callers()
+    fail(callers, "a", 5, 1.0)
+    assert callers.try_probe("b", 1.0)
+    assert not callers.try_probe("b", 1.5)
+    assert callers.try_probe("b", 2.0), "it hangs, or was cancelled"
+    assert callers.try_probe("c", 2.0)
+
+
+def test_extra_probes_in_flight_are_bounded() -> None:
+    """Where a provider hangs, no caller has failed yet."""
+    callers = Callers()
+    fail(callers, "a", 5, 1.0)
+    assert sum(callers.try_probe(f"caller {number}", 1.0 + number / 1000) for number in range(1000)) <= 16 + 8
+
+
+def test_failures_of_a_suspect_allow_others_an_extra_probe() -> None:
+    """While the common breaker is not closed, a suspect takes its probes too."""
+    callers = alone()
+    callers.note_ok("b", 4.0, 4.0)
+    assert not callers.try_probe("b", 4.0), "nobody has failed since"
+    fail(callers, "a", 1, 4.0)
+    assert callers.try_probe("b", 4.0)
+
+
 def test_callers_without_failures_probe_four_times_a_second_when_many_fail() -> None:
     callers = Callers()
     for number in range(20):

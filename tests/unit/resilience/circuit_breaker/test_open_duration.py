@@ -213,9 +213,9 @@ def test_no_more_early_probes_are_in_flight_than_may_be_half_open(at_once: int) 
     assert len(granted) == at_once
     assert all(permit.is_probe for permit in granted)
     assert [breaker.try_acquire(AT + later_s) for later_s in (0.5, 1.0, 1.24)] == [None] * 3
-    breaker.settle(granted[0], UNHEALTHY, AT + 1.24)
-    assert breaker.try_acquire(AT + 2.07) is None
-    assert breaker.try_acquire(AT + 2.08) is not None
+    breaker.settle(granted[0], UNHEALTHY, AT + 1.0)
+    assert breaker.try_acquire(AT + 1.07) is None
+    assert breaker.try_acquire(AT + 1.08) is not None
 
 
 def test_good_early_probe_closes_at_once_with_an_empty_window() -> None:
@@ -304,6 +304,40 @@ def test_calls_refused_during_a_probe_return_when_it_may_have_succeeded() -> Non
     assert breaker.retry_after_s(AT + 1.0) == 1.0
     assert [breaker.come_back_s(AT + after) for after in (1.0, 1.5, 1.75)] == [0.1, 0.5, 0.25]
     assert breaker.come_back_s(AT + 2.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("took_s", "wait_s"), [(0.0, 1.0), (0.25, 0.75), (0.75, 0.25), (1.0, 0.0), (1.125, 0.0), (7.0, 0.0)]
+)
+def test_time_that_a_failed_probe_took_is_subtracted_from_the_open_period(took_s: float, wait_s: float) -> None:
+    """Probes that hang until they time out used to delay the recovery by the timeout."""
+    breaker = opened()
+    permit = acquire(breaker, AT + 8.0 - took_s)
+    assert breaker.settle(permit, UNHEALTHY, AT + 8.0) is not None
+    assert breaker.retry_after_s(AT + 8.0) == pytest.approx(wait_s)
+
+
+def test_without_early_probes_the_duration_of_a_probe_changes_no_open_period() -> None:
+    breaker = opened(replace(EARLY, early_probes=False, open_for=2.0))
+    permit = acquire(breaker, AT + 2.0)
+    breaker.settle(permit, UNHEALTHY, AT + 3.5)
+    assert breaker.retry_after_s(AT + 3.5) == 2.0
+
+
+@pytest.mark.parametrize("fails_after_s", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("outage_s", [2.0, 8.0, 20.0, 60.0])
+def test_probes_that_hang_do_not_delay_a_recovery(fails_after_s: float, outage_s: float) -> None:
+    """The first success comes within 1 s and a twentieth of the outage, with at most 1.5 probes a second."""
+    breaker, probes = opened(), 0
+    now = AT + breaker.retry_after_s(AT)
+    while now < AT + outage_s:
+        permit = acquire(breaker, now)
+        probes += 1
+        now += fails_after_s
+        breaker.settle(permit, UNHEALTHY, now)
+        now += breaker.retry_after_s(now)
+    assert now - AT - outage_s <= 1.0 + outage_s / 20
+    assert probes <= 1.5 * (outage_s + 1.0)
 
 
 def test_probe_that_fails_within_its_lease_reopens_though_another_is_in_flight() -> None:

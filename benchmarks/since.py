@@ -29,7 +29,10 @@ PROMISED_KEYS = 1.03
 CLIENT_KEYS = """
 server:
   client_keys:
-    - {name: measured, key: sk-benchmark}
+    - name: measured
+      key: sk-benchmark
+      allow: {models: ["*"]}
+      limits: {rate: 1000000, concurrency: 10000, tokens_per_minute: 1000000000, tokens_per_day: 1000000000000}
     - {name: another, key: sk-another}
 """
 

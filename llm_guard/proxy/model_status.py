@@ -69,7 +69,8 @@ class ModelStatuses:
         return found
 
     def _of(self, route: Route, client: str | None, now: float, *, is_degraded: bool) -> ModelStatus:
-        own, fallbacks = list[Obstacle | None](), list[Obstacle | None]()
+        own: list[Obstacle | None] = []
+        fallbacks: list[Obstacle | None] = []
         for target in route.targets:
             obstacle = self._obstacle(target, client, now)
             if obstacle is None and route.down.has(target.deployment):

@@ -29,7 +29,8 @@ class Transitions:
         """Number of changes already published of each breaker. A new breaker starts at 0."""
 
     def look(self, _now: float) -> None:
-        told, before = dict[Breaker, int](), self._told
+        told: dict[Breaker, int] = {}
+        before = self._told
         news: list[tuple[float, _Facts]] = []
         for deployment in self._deployments():
             for breaker in (deployment.breaker, deployment.host):

@@ -85,14 +85,14 @@ class ClientQuotas:
         limits = self.by_name.get(call.client_key or "")
         if limits is None:
             return None
-        now, wall = self._clock.now(), self._clock.wall()
-        result = limits.try_enter(estimated_tokens(call), now, wall, without)
-        if isinstance(result, Reservation):
-            call.reservation = result
-            if call.is_stream and limits.settings.limits_tokens:
-                ask_for_plain(call)  # its events are counted
-            return None
-        return self._refused(call, limits, result)
+        clock = self._clock
+        result = limits.try_enter(estimated_tokens(call), clock.now(), clock.wall(), without)
+        if isinstance(result, Exceeded):
+            return self._refused(call, limits, result)
+        call.reservation = result
+        if call.is_stream and limits.settings.limits_tokens:
+            ask_for_plain(call)  # its events are counted
+        return None
 
     def take_rate(self, call: Call) -> Refusal | None:
         """Counts a call that the gateway answers itself and that uses nothing but the rate of its key; returns a
@@ -112,15 +112,14 @@ class ClientQuotas:
     def settle(self, call: Call, reservation: Reservation) -> None:
         """Replaces the estimate of a finished call by its actual use."""
         call.reservation = None
-        used = used_tokens(call, reservation)
-        reservation.owner.leave(reservation, used, self._clock.now(), self._clock.wall())
+        reservation.owner.leave(reservation, used_tokens(call, reservation), self._clock.now())
 
 
 def estimated_tokens(call: Call) -> int:
     """Returns the estimated tokens of a call: of its request, by size, plus the most output that it allows."""
-    if call.model is None or call.content_type.startswith("multipart/") or call.path in _TOKEN_COUNTS:
+    if call.model is None or call.path in _TOKEN_COUNTS or call.content_type.startswith("multipart/"):
         return 0  # files, audio and the like
-    return _prompt_tokens(call) + call.max_tokens * max(1, call.choices)
+    return _prompt_tokens(call) + call.max_tokens * (call.choices or 1)
 
 
 def used_tokens(call: Call, reservation: Reservation) -> int:
@@ -131,6 +130,8 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
     usage, estimate, streamed = call.usage, reservation.tokens, reservation.streamed_tokens
     if not call.attempts:
         return 0
+    if call.failure is None and usage.input is not None and usage.output is not None:
+        return usage.prompt + usage.output
     has_usage = usage.input is not None or usage.output is not None
     has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
     counted = estimate if call.failure is None or has_left else 0

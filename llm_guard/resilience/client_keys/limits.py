@@ -161,13 +161,11 @@ class ClientLimits:
             self._bucket.take(self.settings.rate, now)
         return None
 
-    def leave(self, reservation: Reservation, tokens: int, now: float, wall: float) -> None:
-        """Notes that the call is over, and has used so many tokens."""
-        if wall // DAY_S != self._day:
-            self._roll(wall)
-        self._flow_back(now)
+    def leave(self, reservation: Reservation, tokens: int, now: float) -> None:
+        """Notes that the call is over, and has used so many tokens: they count for the day on which it entered."""
         self._in_flight -= reservation.slots
         if self.settings.tokens_per_minute is not None:
+            self._flow_back(now)
             self._minute_tokens = max(0.0, self._minute_tokens + tokens - reservation.minute_tokens)
         if reservation.day == self._day:
             self._day_tokens = max(0, self._day_tokens + tokens - reservation.tokens)
@@ -181,8 +179,9 @@ class ClientLimits:
         self._refusing.clear()
 
     def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
-        """Returns the state of each limit that is set. Changes nothing."""
-        settings, found = self.settings, list[LimitLeft]()
+        """Returns the state of each limit that is set."""
+        settings = self.settings
+        found: list[LimitLeft] = []
         if (rate := settings.rate) is not None:
             wait_s = max(0.0, self._bucket.opens_at() + BURST_S - now)
             burst = max(1.0, rate)
@@ -190,7 +189,8 @@ class ClientLimits:
         if (most := settings.concurrency) is not None:
             found.append(LimitLeft("concurrency", most, max(0, most - self._in_flight), 0.0))
         if (per_minute := settings.tokens_per_minute) is not None:
-            used = self._minute_used(now)
+            self._flow_back(now)
+            used = self._minute_tokens
             found.append(
                 LimitLeft("tokens_per_minute", per_minute, max(0.0, per_minute - used), used * 60 / per_minute)
             )
@@ -211,9 +211,10 @@ class ClientLimits:
             self._refusing[excess.limit] = Refusing(excess.limit, since, now + _wait_s(excess), refused + 1)
 
     def _exceeded(self, tokens: int, now: float, wall: float) -> list[Exceeded]:
-        settings, found = self.settings, list[Exceeded]()
+        settings = self.settings
+        found: list[Exceeded] = []  # `list[Exceeded]()` takes a microsecond
         if (rate := settings.rate) is not None:
-            early_s = max(0.0, 1 - 1 / rate)  # a second's worth of calls may come at once
+            early_s = 1 - 1 / rate if rate > 1 else 0.0  # a second's worth of calls may come at once
             wait_s = self._bucket.opens_at() + BURST_S - early_s - now
             if wait_s > _ROUNDING_S:
                 found.append(Exceeded("rate", wait_s))
@@ -241,13 +242,11 @@ class ClientLimits:
         return day != self._day and day != self._day - 1
 
     def _flow_back(self, now: float) -> None:
-        if self._minute_tokens:
-            self._minute_tokens = self._minute_used(now)
+        used = self._minute_tokens
+        if used:
+            used -= (now - self._minute_at) * (self.settings.tokens_per_minute or 0) / _PER_MINUTE_S
+            self._minute_tokens = used if used > 0 else 0.0
         self._minute_at = now
-
-    def _minute_used(self, now: float) -> float:
-        allowed = self.settings.tokens_per_minute or 0
-        return max(0.0, self._minute_tokens - (now - self._minute_at) * allowed / _PER_MINUTE_S)
 
 
 def _wait_s(exceeded: Exceeded) -> float:

@@ -42,7 +42,7 @@ class Key:
         return found
 
     def leave(self, reservation: Reservation, tokens: int = 0) -> None:
-        self.limits.leave(reservation, tokens, self.now, self.wall)
+        self.limits.leave(reservation, tokens, self.now)
 
     def left(self) -> dict[str, float]:
         return {limit_left.limit: limit_left.left for limit_left in self.limits.left(self.now, self.wall)}
@@ -137,8 +137,19 @@ def test_call_over_midnight_is_of_the_day_on_which_it_began() -> None:
     key = Key(tokens_per_day=100)
     reservation = key.enter(60)
     key.wait(DAY_S)
+    key.enter(10)
+    key.leave(reservation, 90)
+    assert key.left() == {"tokens_per_day": 90}
+
+
+def test_correction_after_midnight_does_not_touch_the_new_day() -> None:
+    key = Key(tokens_per_day=100)
+    reservation = key.enter(60)
+    key.wait(DAY_S)
     key.leave(reservation, 90)
     assert key.left() == {"tokens_per_day": 100}
+    assert key.refused(101).retry_after_s is None
+    key.enter(100)
 
 
 def test_call_larger_than_the_tokens_of_a_day_is_never_admitted() -> None:
@@ -157,7 +168,7 @@ def test_call_without_a_slot_neither_needs_nor_frees_one() -> None:
     stored = key.limits.try_enter(0, key.now, key.wall, without="concurrency")
     assert isinstance(running, Reservation)
     assert isinstance(stored, Reservation)
-    key.limits.leave(stored, 0, key.now, key.wall)
+    key.limits.leave(stored, 0, key.now)
     assert isinstance(key.limits.try_enter(0, key.now, key.wall), Exceeded)
 
 

@@ -31,7 +31,7 @@ server:
   client_keys:
     - name: measured
       key: sk-benchmark
-      allow: {models: ["*"]}
+      allow: {models: [gpt-4o, gpt-4o-mini]}
       limits: {rate: 1000000, concurrency: 10000, tokens_per_minute: 1000000000, tokens_per_day: 1000000000000}
     - {name: another, key: sk-another}
 """

@@ -17,7 +17,7 @@ from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.call import Call, Delivered
-from llm_guard.proxy.client_keys.quotas import ClientQuotas
+from llm_guard.proxy.client_keys.quotas import ClientQuotas, settle
 from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.coalescing.cache_stage import CacheStage
 from llm_guard.proxy.degraded_mode import DegradedMode
@@ -145,7 +145,7 @@ class Handler:
                 call.body.close()
             del self._running[task]
             if call.reservation is not None:
-                self.quotas.settle(call, call.reservation)
+                settle(call, call.reservation)
             self.recorder.end(call)
 
     def deployments(self) -> tuple[Deployment, ...]:
@@ -274,7 +274,7 @@ class Handler:
         finally:
             del self._running[task]
             if call.reservation is not None:
-                self.quotas.settle(call, call.reservation)
+                settle(call, call.reservation)
 
     async def _refuse(self, call: Call, refusal: Refusal, reply: ResponseWriter) -> None:
         reply.closes_connection |= self.is_leaving

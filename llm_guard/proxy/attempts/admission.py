@@ -92,7 +92,8 @@ class AdmissionControl:
         """
         now = self._clock.now()
         if grant is None:
-            key = key_for(self._cooldowns, call, target, now)
+            has_pool = target.deployment.upstream.keys is not None
+            key = key_for(self._cooldowns, call, target, now) if has_pool else None
             return self._admitted(call, target, key, gate_of(call, target, key, now), None, now, hint_patience_s)
         found = self._admitted(call, target, grant.key, grant.gate, grant.ticket.slot, now, hint_patience_s)
         if isinstance(found, Lease):
@@ -203,8 +204,8 @@ class AdmissionControl:
         deployment = target.deployment
         if deployment.hold is not None:
             return refusal_by_hold(deployment.hold, deployment.breaker.settings.open_for, now)
-        rest = cooldown_of(self._cooldowns, call, target, key, hint_patience_s, now)
-        if rest is not None:
+        may_rest = now < self._cooldowns.quiet_from
+        if may_rest and (rest := cooldown_of(self._cooldowns, call, target, key, hint_patience_s, now)) is not None:
             self._cooldowns.note_stopped(cooldown_keys(call, target, key))
             breaker = breaker_of(call, deployment, now)
             refused_s = max(breaker.retry_after_s(now), deployment.host.retry_after_s(now))
@@ -230,7 +231,7 @@ class AdmissionControl:
             has_place = gate.wait_s(now, call.priority, share, source) is not None
             return AtCapacity(gate.estimated_wait_s(now, call.priority, share, source), has_place=has_place)
         deployment.gates.in_flight += 1
-        if now < self._cooldowns.quiet_from and target.model is not None:
+        if may_rest and target.model is not None:
             self._cooldowns.note_sent(cooldown_keys(call, target, key), now, slot.source)
         if key is not None and deployment.upstream.keys is not None:
             deployment.upstream.keys.begin(key)

@@ -109,10 +109,11 @@ class ClientQuotas:
         self.refusals[of] = self.refusals.get(of, 0) + 1
         return _refusal(call, name, exceeded, limits.left(now, wall), wall)
 
-    def settle(self, call: Call, reservation: Reservation) -> None:
-        """Replaces the estimate of a finished call by its actual use."""
-        call.reservation = None
-        reservation.owner.leave(reservation, used_tokens(call, reservation), self._clock.now())
+
+def settle(call: Call, reservation: Reservation) -> None:
+    """Replaces the estimate of a finished call by its actual use."""
+    call.reservation = None
+    reservation.owner.leave(reservation, used_tokens(call, reservation))
 
 
 def estimated_tokens(call: Call) -> int:

@@ -85,7 +85,7 @@ class Delivery:
         Returns why it broke off, or could not be relayed; None if the client has all of it."""
         if served.opened.exchange is None and self.served is None:  # its lease was released when it had been read
             self.served = served
-            if self._call.reservation is not None:
+            if self._call.reservation is not None and served.opened.view is not None:
                 count_output(served, self._call.reservation)
             return send_whole(self._call, served, self._reply)
         return self._relay(served)

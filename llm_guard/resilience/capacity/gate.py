@@ -310,11 +310,9 @@ class Gate:
         at = self._limiter.opens_at(self._in_flight, now)
         if at > now:
             return at
-        if (at := pace.hold_opens_at()) > now:
-            return at
-        if self._throttle.rate is not None and (at := self._throttle.opens_at(now)) > now:
-            return at
-        return pace.rate_opens_at(now)
+        if self._throttle.rate is not None and pace.hold_opens_at() <= now:
+            at = self._throttle.opens_at(now)
+        return at if at > now else pace.opens_at(now)
 
     def _scarce_slots(self, now: float) -> int | None:
         """Returns the number of slots, if calls wait for one; None: they wait for something else, such as the pace."""

@@ -61,9 +61,11 @@ class Pace:
         """Returns when the hold lets the next call pass; -inf: there is no hold."""
         return -inf if self._hold.since is None else self._hold.opens_at()
 
-    def rate_opens_at(self, now: float) -> float:
-        """Returns when the rate lets the next call pass; in the past: now. Counts as demand, which could raise the
-        rate."""
+    def opens_at(self, now: float) -> float:
+        """Returns when the hold and the rate let the next call pass; in the past: now. Counts as demand, which could
+        raise the rate, unless a hold is in the way."""
+        if self._hold.since is not None and (at := self._hold.opens_at()) > now:
+            return at
         return self._pacer.opens_at(now)
 
     def forecast_at(self, now: float) -> float:

@@ -78,14 +78,15 @@ class Breaker:
     """
 
     __slots__ = (
-        "_generation", "_leases", "_ok_takes_s", "_opening", "_outage_from", "_run", "_sent", "_settings", "_state",
-        "_successes", "_why", "_window", "history",
+        "_generation", "_leases", "_ok_takes_s", "_opening", "_outage_from", "_run", "_sent", "_settings",
+        "_successes", "_why", "_window", "history", "state",
     )  # fmt: skip
 
     def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
         """`phase`, 0 <= phase < 1, is drawn once per breaker, so that breakers differ in their jitter."""
         self._settings = settings
-        self._state: BreakerState = "closed" if settings.state == "auto" else settings.state
+        self.state: BreakerState = "closed" if settings.state == "auto" else settings.state
+        """The state after the last call: after the open period it stays `open` until the next call. Read-only."""
         self._generation = 0
         self._outage_from = inf
         """When the first call was sent of the outage that a run of failures has shown; inf: no such outage."""
@@ -111,13 +112,8 @@ class Breaker:
         config's is entered at once; reloading a config in which it is unchanged keeps what `force` has set."""
         is_other = settings.state != self._settings.state
         self._settings = settings
-        if is_other and (state := self._under(settings.state)) != self._state:
+        if is_other and (state := self._under(settings.state)) != self.state:
             self._enter(state)
-
-    @property
-    def state(self) -> BreakerState:
-        """The state after the last call: after the open period it stays `open` until the next call."""
-        return self._state
 
     @property
     def refused(self) -> int:
@@ -126,13 +122,13 @@ class Breaker:
 
     def try_acquire(self, now: float) -> Permit | None:
         """Returns a permit, which must be settled, or None if no call may be sent now."""
-        if self._state in _PASSING:
+        if self.state in _PASSING:
             self._sent += 1
             return Permit(self._generation, False, now, self._sent)
-        if self._state == "forced_open" or (self._state == "open" and now < self._opening.probe_at()):
+        if self.state == "forced_open" or (self.state == "open" and now < self._opening.probe_at()):
             self._opening.refused += 1
             return None
-        if self._state == "open":
+        if self.state == "open":
             self._change("half_open", now, "the open duration has elapsed")
         self._leases = {permit: ends_at for permit, ends_at in self._leases.items() if ends_at > now}
         if len(self._leases) >= self._settings.half_open_calls:
@@ -144,7 +140,7 @@ class Breaker:
         """Returns a permit for a probe before the open period has ended, or beside the probes in flight; None unless
         it is open or half-open. For callers that `resilience.circuit_breaker.callers` allows one."""
         self.end_opening(now, "another caller's call is the probe")
-        return self._new_probe(now) if self._state == "half_open" else None
+        return self._new_probe(now) if self.state == "half_open" else None
 
     def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
         """Returns the permit and counts the outcome; a second time for the same permit does nothing. `duration_s` is
@@ -157,7 +153,7 @@ class Breaker:
         if permit.generation != self._generation:
             return self._note_late(permit, signal, now, is_slow=is_slow)
         is_overdue = permit.is_probe and self._leases.pop(permit, 0.0) <= now
-        if signal is _NO_EVIDENCE or self._state == "disabled":
+        if signal is _NO_EVIDENCE or self.state == "disabled":
             self._sent -= 1
             return None
         is_failure = signal is _UNHEALTHY
@@ -197,27 +193,27 @@ class Breaker:
 
     def end_opening(self, now: float, why: str) -> Transition | None:
         """Ends the open period early, so that the next call is a probe. Does nothing in any other state than open."""
-        return self._change("half_open", now, why) if self._state == "open" else None
+        return self._change("half_open", now, why) if self.state == "open" else None
 
     def force(self, mode: BreakerMode, now: float) -> Transition | None:
         """Sets an operator override. `auto` leads from a forced state to closed with an empty window, and changes
         nothing in an automatic state. Lasts until the next override, or a config with another `state`."""
         state = self._under(mode)
-        return None if state == self._state else self._change(state, now, "set by an operator")
+        return None if state == self.state else self._change(state, now, "set by an operator")
 
     def reset(self, now: float, why: str) -> Transition | None:
         """Returns to closed without evidence, or to the config's state; None if it is in that state already."""
         state: BreakerState = "closed" if self._settings.state == "auto" else self._settings.state
-        return None if state == self._state else self._change(state, now, why)
+        return None if state == self.state else self._change(state, now, why)
 
     def retry_after_s(self, now: float) -> float:
         """Returns the seconds until `try_acquire` may grant a permit, if no other call takes it first; 0 if it would
         now. Forced open has no known end: `open_for` stands in as a guess."""
-        if self._state in _PASSING:
+        if self.state in _PASSING:
             return 0.0
-        if self._state == "forced_open":
+        if self.state == "forced_open":
             return self._settings.open_for
-        if self._state == "open":
+        if self.state == "open":
             return max(0.0, self._opening.probe_at() - now)
         ends = sorted(ends_at for ends_at in self._leases.values() if ends_at > now)
         too_many = len(ends) - self._settings.half_open_calls
@@ -228,7 +224,7 @@ class Breaker:
         duration of a success, or the age of the probe if it is longer, but not the end of its lease: otherwise all
         waiting clients would return a second late after an outage."""
         wait_s = self.retry_after_s(now)
-        if wait_s <= 0 or self._state != "half_open":
+        if wait_s <= 0 or self.state != "half_open":
             return wait_s
         probe_s = now - min(permit.sent_at for permit in self._leases)
         return min(wait_s, max(_PROBE_S, self._ok_takes_s, probe_s))
@@ -238,8 +234,8 @@ class Breaker:
         is_out = opening.outage_at is not None
         window.expire(now, self._settings.window)
         return BreakerSnapshot(
-            state=self._state,
-            is_forced=self._state not in _AUTOMATIC,
+            state=self.state,
+            is_forced=self.state not in _AUTOMATIC,
             consecutive_failures=self._run.length,
             calls=window.calls,
             failures=window.failures,
@@ -286,7 +282,7 @@ class Breaker:
 
     def _conclude(self, now: float) -> Transition | None:
         """Opens the breaker if there is enough evidence."""
-        if self._state != "closed":
+        if self.state != "closed":
             return None
         self._window.expire(now, self._settings.window)
         if (why := reason_of_outage(self._settings, self._run, self._window, now, self._ok_takes_s)) is not None:
@@ -299,12 +295,12 @@ class Breaker:
         """Returns the state that a mode leads to from the present one."""
         if mode != "auto":
             return mode
-        return self._state if self._state in _AUTOMATIC else "closed"
+        return self.state if self.state in _AUTOMATIC else "closed"
 
     def _change(
         self, after: BreakerState, now: float, why: str, *, is_brownout: bool = False, probe_took_s: float = 0.0
     ) -> Transition:
-        before, chosen, refused = self._state, self._settings, self._opening.refused
+        before, chosen, refused = self.state, self._settings, self._opening.refused
         self._enter(after)
         if after == "open":
             self._opening.begin(
@@ -319,7 +315,7 @@ class Breaker:
 
     def _enter(self, state: BreakerState) -> None:
         """Enters a state. The only place where the state changes."""
-        self._state = state
+        self.state = state
         self._generation += 1
         self.history.note_entry(state)
         self._leases = {}

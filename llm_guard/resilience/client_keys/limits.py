@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Literal
 
-from llm_guard.resilience.throttling.gcra import BURST_S, Bucket
+from llm_guard.resilience.throttling.gcra import Bucket
 from llm_guard.resilience.units import OptionalCount, Unit, at_least, nullable, number_from, or_none
 
 LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"]
@@ -133,7 +133,6 @@ class ClientLimits:
         call uses nothing. `without`: a limit that the call neither respects nor uses."""
         if wall // DAY_S != self._day:
             self._roll(wall)
-        self._flow_back(now)
         exceeded = self._exceeded(tokens, now, wall)
         if without is not None:
             exceeded = [excess for excess in exceeded if excess.limit != without]
@@ -161,11 +160,11 @@ class ClientLimits:
             self._bucket.take(self.settings.rate, now)
         return None
 
-    def leave(self, reservation: Reservation, tokens: int, now: float) -> None:
-        """Notes that the call is over, and has used so many tokens: they count for the day on which it entered."""
+    def leave(self, reservation: Reservation, tokens: int) -> None:
+        """Notes that the call is over, and has used so many tokens: as if the latest call had entered after them, and
+        of the day on which this one entered."""
         self._in_flight -= reservation.slots
         if self.settings.tokens_per_minute is not None:
-            self._flow_back(now)
             self._minute_tokens = max(0.0, self._minute_tokens + tokens - reservation.minute_tokens)
         if reservation.day == self._day:
             self._day_tokens = max(0, self._day_tokens + tokens - reservation.tokens)
@@ -179,18 +178,17 @@ class ClientLimits:
         self._refusing.clear()
 
     def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
-        """Returns the state of each limit that is set."""
+        """Returns the state of each limit that is set. Changes nothing."""
         settings = self.settings
         found: list[LimitLeft] = []
         if (rate := settings.rate) is not None:
-            wait_s = max(0.0, self._bucket.opens_at() + BURST_S - now)
+            wait_s = max(0.0, self._bucket.next_at - now)
             burst = max(1.0, rate)
             found.append(LimitLeft("rate", rate, max(0.0, burst - wait_s * rate), wait_s))
         if (most := settings.concurrency) is not None:
             found.append(LimitLeft("concurrency", most, max(0, most - self._in_flight), 0.0))
         if (per_minute := settings.tokens_per_minute) is not None:
-            self._flow_back(now)
-            used = self._minute_tokens
+            used = max(0.0, self._minute_tokens - (now - self._minute_at) * per_minute / _PER_MINUTE_S)
             found.append(
                 LimitLeft("tokens_per_minute", per_minute, max(0.0, per_minute - used), used * 60 / per_minute)
             )
@@ -211,16 +209,19 @@ class ClientLimits:
             self._refusing[excess.limit] = Refusing(excess.limit, since, now + _wait_s(excess), refused + 1)
 
     def _exceeded(self, tokens: int, now: float, wall: float) -> list[Exceeded]:
+        """Returns the limits that a call of so many tokens exceeds. Tokens of the minute flow back up to now."""
         settings = self.settings
         found: list[Exceeded] = []  # `list[Exceeded]()` takes a microsecond
         if (rate := settings.rate) is not None:
             early_s = 1 - 1 / rate if rate > 1 else 0.0  # a second's worth of calls may come at once
-            wait_s = self._bucket.opens_at() + BURST_S - early_s - now
+            wait_s = self._bucket.next_at - early_s - now
             if wait_s > _ROUNDING_S:
                 found.append(Exceeded("rate", wait_s))
         if (most := settings.concurrency) is not None and self._in_flight >= most:
             found.append(Exceeded("concurrency", _SLOT_WAIT_S))
         if (allowed := settings.tokens_per_minute) is not None:
+            used = self._minute_tokens - (now - self._minute_at) * allowed / _PER_MINUTE_S
+            self._minute_tokens, self._minute_at = used if used > 0 else 0.0, now
             # A call larger than a minute's tokens goes when nothing is used, and the calls after it wait for longer.
             wait_s = (self._minute_tokens + min(tokens, allowed) - allowed) * _PER_MINUTE_S / allowed
             if wait_s > _ROUNDING_S:
@@ -240,13 +241,6 @@ class ClientLimits:
     def _is_over(self, day: int) -> bool:
         """Returns whether the sum is of another day. A clock that is set back over midnight does not reset it."""
         return day != self._day and day != self._day - 1
-
-    def _flow_back(self, now: float) -> None:
-        used = self._minute_tokens
-        if used:
-            used -= (now - self._minute_at) * (self.settings.tokens_per_minute or 0) / _PER_MINUTE_S
-            self._minute_tokens = used if used > 0 else 0.0
-        self._minute_at = now
 
 
 def _wait_s(exceeded: Exceeded) -> float:

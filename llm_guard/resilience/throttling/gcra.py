@@ -20,30 +20,31 @@ class Bucket:
     Rates are in calls a second, and may differ from call to call.
     """
 
-    __slots__ = ("_next_at",)
+    __slots__ = ("next_at",)
 
     def __init__(self) -> None:
-        self._next_at = -inf
+        self.next_at = -inf
+        """The earliest instant of the next call without a burst."""
 
     def opens_at(self) -> float:
         """Returns the earliest instant of the next call; one in the past means now."""
-        return self._next_at - BURST_S
+        return self.next_at - BURST_S
 
     def take(self, rate: float, now: float) -> None:
-        self._next_at = max(self._next_at, now) + 1 / rate
+        self.next_at = max(self.next_at, now) + 1 / rate
 
     def put_back(self, rate: float, now: float) -> None:
         """Undoes one `take`."""
-        self._next_at = max(now, self._next_at - 1 / rate)
+        self.next_at = max(now, self.next_at - 1 / rate)
 
     def restart(self, rate: float, now: float) -> None:
         """Makes the next call wait one interval from now, regardless of earlier calls."""
-        self._next_at = now + 1 / rate
+        self.next_at = now + 1 / rate
 
     def shorten(self, rate: float, now: float) -> None:
         """Limits the wait of the next call to one interval: it may have been set at a lower rate. Never allows more
         than the burst, however often it is called."""
-        self._next_at = min(self._next_at, now + BURST_S + 1 / rate)
+        self.next_at = min(self.next_at, now + BURST_S + 1 / rate)
 
     def pause(self, until: float) -> None:
-        self._next_at = max(self._next_at, until)
+        self.next_at = max(self.next_at, until)

@@ -10,7 +10,7 @@ from llm_guard.config.clients import ClientKey
 from llm_guard.dialects.sse import Usage
 from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.proxy.call import Attempt, Call
-from llm_guard.proxy.client_keys.quotas import ClientQuotas, estimated_tokens, used_tokens
+from llm_guard.proxy.client_keys.quotas import ClientQuotas, estimated_tokens, settle, used_tokens
 from llm_guard.resilience.client_keys.limits import Reservation
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import SERVER_ERROR, new_call, new_target
@@ -44,7 +44,7 @@ def test_call_that_is_over_makes_room() -> None:
     limited, first = quotas(concurrency=1), call()
     assert limited.reserve(first) is None
     assert first.reservation is not None
-    limited.settle(first, first.reservation)
+    settle(first, first.reservation)
     assert limited.reserve(call()) is None
 
 

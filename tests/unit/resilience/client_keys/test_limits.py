@@ -42,7 +42,7 @@ class Key:
         return found
 
     def leave(self, reservation: Reservation, tokens: int = 0) -> None:
-        self.limits.leave(reservation, tokens, self.now)
+        self.limits.leave(reservation, tokens)
 
     def left(self) -> dict[str, float]:
         return {limit_left.limit: limit_left.left for limit_left in self.limits.left(self.now, self.wall)}
@@ -168,7 +168,7 @@ def test_call_without_a_slot_neither_needs_nor_frees_one() -> None:
     stored = key.limits.try_enter(0, key.now, key.wall, without="concurrency")
     assert isinstance(running, Reservation)
     assert isinstance(stored, Reservation)
-    key.limits.leave(stored, 0, key.now)
+    key.limits.leave(stored, 0)
     assert isinstance(key.limits.try_enter(0, key.now, key.wall), Exceeded)
 
 

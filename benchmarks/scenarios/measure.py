@@ -134,7 +134,7 @@ def _lost(measured: Measured, others: Sequence[Measured]) -> float:
 
 
 def _outage(outage: tuple[float, float], seen: Observed) -> Outage:
-    from_at, to_at = (seen.started_at + seconds for seconds in outage)
+    from_at, to_at = (seen.acts_at.get(seconds, seen.started_at + seconds) for seconds in outage)
     during = [one for one in seen.ended if from_at <= one.due_at < to_at]
     failed = [one for one in during if one.outcome != "ok"]
     good_at = sorted(one.ended_at for one in seen.ended if one.outcome == "ok" and one.ended_at >= to_at)

@@ -61,6 +61,14 @@ def test_a_recovery_is_timed_from_the_outages_end_and_watched_for_ten_seconds() 
     assert found.median_failure_s == pytest.approx(0.2)
 
 
+def test_a_recovery_is_timed_from_the_instant_at_which_the_provider_recovered() -> None:
+    ended = [failed(1.0, 0.2), failed(2.0, 0.4), ok(4.0, 0.5)]
+    observed = Observed(Client(GUARDED, "gateway", "provider"), START, ended, [(START, 0)], {3.0: START + 3.25})
+    outage = measure(OUTAGE, observed).outage
+    assert outage is not None
+    assert outage.first_success_s == pytest.approx(1.25)
+
+
 def test_a_success_during_the_outage_is_no_recovery() -> None:
     found = outage_of([ok(1.5), failed(2.0, 0.1), failed(4.0, 0.1)])
     assert (found.first_success_s, found.share_since_success, found.share_after) == (None, None, 0.0)

@@ -139,7 +139,8 @@ class MockProvider:
             self.switch(order.model, order.faults)
         except (DecodeError, ValidationError, BadFaultError) as error:
             return web.Response(status=400, text=f"{error}\n")
-        return web.Response(body=encode(order), content_type="application/json")
+        done = _Done(order.model, order.faults, time.monotonic())
+        return web.Response(body=encode(done), content_type="application/json")
 
     async def _answer(
         self, request: web.BaseRequest, asked: MockRequest, player: Player, headers: dict[str, str]
@@ -212,6 +213,15 @@ class _Order(Struct):
 
     model: str
     faults: str
+
+
+class _Done(Struct):
+    """Response to an order."""
+
+    model: str
+    faults: str
+    at: float
+    """When the faults were switched, on this machine's monotonic clock."""
 
 
 def _choose(asked: MockRequest, course: FaultState, struck: DrawnFaults) -> Fault | MockResponse | None:

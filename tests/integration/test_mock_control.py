@@ -93,8 +93,11 @@ async def test_a_models_faults_can_be_switched_while_it_runs(
     http: aiohttp.ClientSession, provider: MockProvider
 ) -> None:
     async def switch(faults: str) -> None:
+        began_at = time.monotonic()
         async with http.post("/mock/faults", json={"model": "m", "faults": faults}) as response:
-            assert await response.json() == {"model": "m", "faults": faults}
+            done = await response.json()
+        assert (done["model"], done["faults"]) == ("m", faults)
+        assert began_at <= done["at"] <= time.monotonic()
 
     seen = []
     for faults in ("", "status:503", "status:429:2, close", ""):

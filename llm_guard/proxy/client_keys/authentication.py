@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
 from llm_guard.config import Config
@@ -23,13 +24,26 @@ _INVALID_PRIORITY = Refusal(
 _UNKNOWN = Refusal(401, "invalid_api_key", "invalid API key: this gateway does not know it", by="auth")
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownKey:
+    """What calls with a client key get."""
+
+    name: str
+    priority: int
+    weight: float
+    scope: KeyScope
+
+
 class Clients:
     """The client keys (`server.client_keys`) of one config."""
 
     def __init__(self, config: Config) -> None:
         keys = config.server.client_keys
-        self._known = {digest(key.key): key for key in keys}
         self._scopes = {key.name: KeyScope(key.allow.models, key.allow.paths) for key in keys}
+        self._known = {
+            digest(key.key): _KnownKey(key.name, PRIORITIES[key.priority], key.weight, self._scopes[key.name])
+            for key in keys
+        }
         self._isolates_objects = config.server.isolate_objects
 
     def admit(self, call: Call, fields: RequestFields) -> Refusal | None:
@@ -52,16 +66,18 @@ class Clients:
             known = self._known.get(key)
             if known is not None:
                 call.client_key = known.name
-                call.priority = max(requested, PRIORITIES[known.priority])
+                call.priority = max(requested, known.priority)
                 call.weight = known.weight
-                return self.check_path(call)
+                return self._set_scope(call, known.scope)
         return _UNKNOWN
 
     def check_path(self, call: Call) -> Refusal | None:
         """Sets the scope of a call with a known client key, and refuses a path that the scope does not allow."""
-        scope = call.scope = self._scopes.get(call.client_key or "")
-        if scope is None:
-            return None
+        scope = self._scopes.get(call.client_key or "")
+        return None if scope is None else self._set_scope(call, scope)
+
+    def _set_scope(self, call: Call, scope: KeyScope) -> Refusal | None:
+        call.scope = scope
         call.is_screened = self._isolates_objects or call.upstream_name is not None
         if scope.allows_inference and not call.query and (call.method, call.path) in MODEL_CALLS:
             return None  # nearly every call

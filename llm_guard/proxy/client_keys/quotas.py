@@ -120,7 +120,9 @@ def estimated_tokens(call: Call) -> int:
     """Returns the estimated tokens of a call: of its request, by size, plus the most output that it allows."""
     if call.model is None or call.path in _TOKEN_COUNTS or call.content_type.startswith("multipart/"):
         return 0  # files, audio and the like
-    return _prompt_tokens(call) + call.max_tokens * (call.choices or 1)
+    body = call.body
+    size = call.inflated_bytes or (len(body) if isinstance(body, bytes) else body.size or 0)
+    return size // _BYTES_PER_TOKEN + (_output_limit(call) if call.max_tokens else 0)
 
 
 def used_tokens(call: Call, reservation: Reservation) -> int:
@@ -132,21 +134,20 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
     if not call.attempts:
         return 0
     if call.failure is None and usage.input is not None and usage.output is not None:
-        return usage.prompt + usage.output
+        return usage.input + (usage.beside or 0) + usage.output
     has_usage = usage.input is not None or usage.output is not None
     has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
     counted = estimate if call.failure is None or has_left else 0
     if has_usage or streamed:
-        prompt = usage.prompt if usage.input is not None else _prompt_tokens(call)
+        prompt = usage.prompt if usage.input is not None else max(0, estimate - _output_limit(call))
         is_final = call.failure is None and usage.output is not None
         counted = prompt + (usage.output or 0 if is_final else max(usage.output or 0, streamed))
     return max(counted, estimate) if has_left else counted
 
 
-def _prompt_tokens(call: Call) -> int:
-    body = call.body
-    size = call.inflated_bytes or (len(body) if isinstance(body, bytes) else body.size or 0)
-    return size // _BYTES_PER_TOKEN
+def _output_limit(call: Call) -> int:
+    """Returns how many tokens of output the call allows, 0 if it does not say."""
+    return call.max_tokens * (call.choices or 1)
 
 
 def _refusal(call: Call, name: str, exceeded: Exceeded, left: Iterable[LimitLeft], wall: float) -> Refusal:

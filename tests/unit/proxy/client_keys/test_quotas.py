@@ -86,6 +86,14 @@ def test_counting_tokens_uses_none(path: str) -> None:
     assert estimated_tokens(counting) == 0
 
 
+def test_upload_with_output_alone_in_its_usage_does_not_pay_for_the_size_of_its_file() -> None:
+    made = call(usage=Usage(None, 3), attempts=[Attempt(new_target(), 1000.0)])
+    made.content_type = "multipart/form-data; boundary=b"
+    assert quotas(tokens_per_minute=1000).reserve(made) is None
+    assert isinstance(made.reservation, Reservation)
+    assert used_tokens(made, made.reservation) == 3
+
+
 @pytest.mark.parametrize(
     ("failure", "usage", "used"),
     [

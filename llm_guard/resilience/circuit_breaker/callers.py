@@ -40,8 +40,9 @@ _SMOOTHING = 1 / 20
 _MOST_LOOKS = 16
 _LOOK_EACH_S = 30.0
 _LOOK_AMONG_MANY_S = 0.25
-# An extra probe that has not ended after this time does not keep its caller from sending another.
-_LOOK_LEASE_S = 1.0
+# An extra probe that has not ended after this time does not keep its caller from sending another. Where a provider
+# hangs, that is up to 16 callers' probes in 5 s.
+_LOOK_LEASE_S = 5.0
 # Each wait between such probes differs from the one before, so that no caller with an even pace always comes too late.
 _GOLDEN = 0.618034
 

@@ -107,7 +107,8 @@ def write_since(measured: since.Since) -> None:
     lines = [_SINCE_INTRO.format(commit=measured.commit), ""]
     lines.append(
         f"CPU per call: **{cost:.3f}** of the earlier version ({low:.3f} to {high:.3f} over {measured.rounds} rounds). "
-        f"Promised: at most {since.PROMISED_CPU}. With client keys: **{keys:.3f}** of that without ({keys_low:.3f} to "
+        f"Promised: at most {since.PROMISED_CPU}. With client keys, a scope and every limit: **{keys:.3f}** of that "
+        f"without ({keys_low:.3f} to "
         f"{keys_high:.3f}). Promised: at most {since.PROMISED_KEYS}."
     )
     lines += ["", *_costs(measured), *(f"- Failed: {error}" for error in measured.errors)]

@@ -92,8 +92,7 @@ class AdmissionControl:
         """
         now = self._clock.now()
         if grant is None:
-            has_pool = target.deployment.upstream.keys is not None
-            key = key_for(self._cooldowns, call, target, now) if has_pool else None
+            key = key_for(self._cooldowns, call, target, now)
             return self._admitted(call, target, key, gate_of(call, target, key, now), None, now, hint_patience_s)
         found = self._admitted(call, target, grant.key, grant.gate, grant.ticket.slot, now, hint_patience_s)
         if isinstance(found, Lease):

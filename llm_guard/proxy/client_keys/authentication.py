@@ -13,7 +13,7 @@ from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.client_keys.digests import digest
 from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.resilience.client_keys.scope import MODEL_CALLS, KeyScope, ModelLocation, model_in_path
+from llm_guard.resilience.client_keys.scope import KeyScope, ModelLocation, model_in_path
 from llm_guard.resilience.routing.client_hints import PRIORITIES, priority
 from llm_guard.routing.route_table import RouteTable
 
@@ -79,8 +79,6 @@ class Clients:
     def _set_scope(self, call: Call, scope: KeyScope) -> Refusal | None:
         call.scope = scope
         call.is_screened = self._isolates_objects or call.upstream_name is not None
-        if scope.allows_inference and not call.query and (call.method, call.path) in MODEL_CALLS:
-            return None  # nearly every call
         if scope.allows_path(call.method, call.path) and not (call.query and "_method" in _names_in(call.query)):
             return None
         return _denied(f"this API key may not call {call.method} {call.path}; an operator can allow the path")
@@ -94,7 +92,7 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
         return None
     if call.is_model_in_query and _names_in(call.query).count("model") > 1:
         return _TWICE
-    if call.upstream_name is None and call.model is not None and (scope.models is None or call.model in scope.models):
+    if call.upstream_name is None and call.model is not None and scope.models is None:
         return None  # its route decides
     model = call.model or model_in_path(call.path)
     if model is None:

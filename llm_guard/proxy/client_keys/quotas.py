@@ -122,7 +122,7 @@ def estimated_tokens(call: Call) -> int:
         return 0  # files, audio and the like
     body = call.body
     size = call.inflated_bytes or (len(body) if isinstance(body, bytes) else body.size or 0)
-    return size // _BYTES_PER_TOKEN + (_output_limit(call) if call.max_tokens else 0)
+    return size // _BYTES_PER_TOKEN + _output_limit(call)
 
 
 def used_tokens(call: Call, reservation: Reservation) -> int:
@@ -133,8 +133,6 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
     usage, estimate, streamed = call.usage, reservation.tokens, reservation.streamed_tokens
     if not call.attempts:
         return 0
-    if call.failure is None and usage.input is not None and usage.output is not None:
-        return usage.input + (usage.beside or 0) + usage.output
     has_usage = usage.input is not None or usage.output is not None
     has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
     counted = estimate if call.failure is None or has_left else 0

@@ -31,7 +31,7 @@ def check_single_model(call: Call, asked: BodyFields) -> None:
     """Raises BadRequest for a call that names more than one model."""
     body = call.body
     is_doubled = asked.is_model_doubled
-    if isinstance(body, bytes) and not call.content_encoding and (body[:1] == b"{" or body.lstrip()[:1] == b"{"):
+    if isinstance(body, bytes) and not call.content_encoding and body.lstrip().startswith(b"{"):
         # If `model` is there, once, only its own name could be repeated: the parsed fields show every other name.
         has_escape = b"\\" in body and _ESCAPED.search(body)
         is_plain = asked.model is not None and body.count(_PLAIN) == 1 and not has_escape

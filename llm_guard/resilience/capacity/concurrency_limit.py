@@ -80,10 +80,9 @@ class Limiter:
     def opens_at(self, in_flight: int, now: float) -> float:
         """Returns the instant from which one more call may enter: in the past, the end of a ramp, or inf: once a call
         ends."""
-        concurrency = self.settings.concurrency
-        if concurrency is not None:
-            own = self._bounded_adaptive().limit if concurrency == "adaptive" else concurrency
-            if in_flight >= own:
+        if self.settings.concurrency is not None:
+            own = self._own_limit()
+            if own is not None and in_flight >= own:
                 return inf
         return self._ramp_until if now < self._ramp_until and in_flight >= self._ramp else -inf
 

@@ -35,7 +35,8 @@ class Outage:
     hinted: float
     """Share of the failures during the outage that had a retry-after."""
     retry_after_off_s: float | None
-    """Maximum error of the retry-after in 95 % of the refusals; None: no refusals."""
+    """Maximum error of the retry-after in 95 % of the refusals, as the time until the provider's next request; None:
+    no refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def _outage(outage: tuple[float, float], seen: Observed) -> Outage:
         _share_from(seen.ended, to_at),
         None if first_at is None else _share_from(seen.ended, first_at),
         sum(one.retry_after_s is not None for one in failed) / len(failed) if failed else 0.0,
-        _retry_after_off(seen.ended, failed),
+        _retry_after_off(seen, failed),
     )
 
 
@@ -157,17 +158,16 @@ def _share_from(ended: Sequence[FinishedCall], at: float) -> float | None:
     return sum(one.outcome == "ok" for one in due) / len(due) if due else None
 
 
-def _retry_after_off(ended: Sequence[FinishedCall], failed: Sequence[FinishedCall]) -> float | None:
-    """Compares each refusal with the first call due later that was not refused. Calls come one by one, so the interval
-    between two of them is not an error of the refusal."""
-    passed_at = sorted(one.due_at for one in ended if one.refused_by is None)
-    due = sorted(one.due_at for one in ended)
+def _retry_after_off(seen: Observed, failed: Sequence[FinishedCall]) -> float | None:
+    """Compares each refusal with the next request that the provider received: a new call's, or a repeated one's.
+    Calls come one by one, so the interval between two of them is not an error of the refusal."""
+    due = sorted(one.due_at for one in seen.ended)
     interval_s = (due[-1] - due[0]) / max(1, len(due) - 1)
     off = []
     for one in failed:
-        place = bisect_right(passed_at, one.ended_at)
-        if one.refused_by is not None and one.retry_after_s is not None and place < len(passed_at):
-            error_s = passed_at[place] - (one.ended_at + one.retry_after_s)
+        place = bisect_right(seen.arrivals, one.ended_at)
+        if one.refused_by is not None and one.retry_after_s is not None and place < len(seen.arrivals):
+            error_s = seen.arrivals[place] - (one.ended_at + one.retry_after_s)
             off.append(max(0.0, abs(error_s) - interval_s))
     return sorted(off)[math.ceil(0.95 * len(off)) - 1] if off else None
 

@@ -31,6 +31,8 @@ class Observed:
     ended: list[FinishedCall] = field(default_factory=list)
     requests: list[tuple[float, int]] = field(default_factory=list)
     """Monotonic time and requests since the start: at the start, every second, at every act, at the end."""
+    arrivals: list[float] = field(default_factory=list)
+    """Monotonic times at which its provider received requests: the latest 1,000 before each of the counts."""
     acts_at: dict[float, float] = field(default_factory=dict)
     """When its provider performed each act after the start, by the act's own time. The load and the providers share a
     processor: where 3,000 clients call at once, acts are up to 0.3 s late."""
@@ -43,7 +45,7 @@ async def play(scenario: Scenario, clients: list[Client], seconds: float, tick: 
         await asyncio.gather(*(_settle(client, scenario.model) for client in clients))
         try:
             await _perform(providers, [act for act in scenario.acts if act.at_s <= 0])
-            before = [await provider.requests() for provider in providers]
+            before = [(await provider.stats()).requests for provider in providers]
             seen = [Observed(client, time.monotonic()) for client in clients]
             watch = asyncio.ensure_future(_watch(providers, seen, before, scenario, tick))
             await asyncio.gather(*(_load(one, scenario, seconds) for one in seen))
@@ -91,9 +93,11 @@ async def _perform(providers: list[_Provider], acts: list[Act]) -> list[float | 
 
 
 async def _count(providers: list[_Provider], seen: list[Observed], before: list[int]) -> None:
-    counts = await asyncio.gather(*(provider.requests() for provider in providers))
-    for one, count, first in zip(seen, counts, before, strict=True):
-        one.requests.append((time.monotonic(), count - first))
+    found = await asyncio.gather(*(provider.stats() for provider in providers))
+    for one, stats, first in zip(seen, found, before, strict=True):
+        one.requests.append((time.monotonic(), stats.requests - first))
+        known_until = one.arrivals[-1] if one.arrivals else one.started_at
+        one.arrivals += [at for at in stats.arrivals if at > known_until]
 
 
 async def _settle(client: Client, model: str) -> None:
@@ -106,6 +110,13 @@ async def _settle(client: Client, model: str) -> None:
         if time.monotonic() > give_up_at:
             raise RuntimeError(f"{client.name} does not serve {model} though nothing is wrong: {dict(result.outcomes)}")
         await asyncio.sleep(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stats:
+    requests: int
+    """Since the provider's start, without those for the neighbour."""
+    arrivals: list[float]
 
 
 class _Provider:
@@ -123,8 +134,8 @@ class _Provider:
             response.raise_for_status()
             return float((await response.json())["at"])
 
-    async def requests(self) -> int:
-        """Requests since its start, without those for the neighbour."""
+    async def stats(self) -> _Stats:
         async with self._http.get(f"{self._url}/mock/stats") as response:
             stats: dict[str, Any] = await response.json()
-        return sum(int(count) for model, count in stats["by_model"].items() if model != self._left_out)
+        counts = (int(count) for model, count in stats["by_model"].items() if model != self._left_out)
+        return _Stats(sum(counts), stats["arrivals"])

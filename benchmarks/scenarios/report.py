@@ -93,7 +93,7 @@ def _outages(rows: Sequence[Row]) -> list[str]:
         "## Down, and back", "",
         "![answers and requests a second through an outage of eight seconds](scenarios-outage.png)", "",
         "*Requests per call* here are those of the calls made during the outage. *Retry-after off by*: 95 % of the",
-        "refusals say when the next call will be let through, no worse than this.", "",
+        "refusals say when the next request will be sent to the provider, no worse than this.", "",
         f"| the provider | client | {' | '.join(_OUTAGE_COLUMNS)} |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]  # fmt: skip

@@ -34,11 +34,12 @@ def failed(due_s: float, took_s: float) -> FinishedCall:
 
 def measured(ended: list[FinishedCall], requests: list[tuple[float, int]]) -> Measured:
     counts = [(START + seconds, count) for seconds, count in requests]
-    return measure(OUTAGE, Observed(Client(GUARDED, "gateway", "provider"), START, ended, counts))
+    passed_at = sorted(one.due_at for one in ended if one.refused_by is None)
+    return measure(OUTAGE, Observed(Client(GUARDED, "gateway", "provider"), START, ended, counts, passed_at))
 
 
-def outage_of(ended: list[FinishedCall], requests: list[tuple[float, int]] | None = None) -> Outage:
-    found = measured(ended, requests or [(0.0, 0), (20.0, 0)]).outage
+def outage_of(ended: list[FinishedCall]) -> Outage:
+    found = measured(ended, [(0.0, 0), (20.0, 0)]).outage
     assert found is not None
     return found
 
@@ -63,7 +64,8 @@ def test_a_recovery_is_timed_from_the_outages_end_and_watched_for_ten_seconds() 
 
 def test_a_recovery_is_timed_from_the_instant_at_which_the_provider_recovered() -> None:
     ended = [failed(1.0, 0.2), failed(2.0, 0.4), ok(4.0, 0.5)]
-    observed = Observed(Client(GUARDED, "gateway", "provider"), START, ended, [(START, 0)], {3.0: START + 3.25})
+    counts, acts_at = [(START, 0)], {3.0: START + 3.25}
+    observed = Observed(Client(GUARDED, "gateway", "provider"), START, ended, counts, acts_at=acts_at)
     outage = measure(OUTAGE, observed).outage
     assert outage is not None
     assert outage.first_success_s == pytest.approx(1.25)
@@ -75,14 +77,22 @@ def test_a_success_during_the_outage_is_no_recovery() -> None:
 
 
 @pytest.mark.parametrize(("told_s", "off_s"), [(2.0, 0.0), (2.4, 0.3), (1.0, 0.9)])
-def test_retry_after_is_right_when_the_next_call_is_admitted_then(told_s: float, off_s: float) -> None:
-    """Calls come every 100 ms; the first one admitted is that of 4.0 s."""
+def test_retry_after_is_right_if_the_next_request_is_sent_then(told_s: float, off_s: float) -> None:
+    """Calls come every 100 ms; the first one let through is that of 4.0 s."""
     later = [refused(2.1 + place / 10, 1.9 - place / 10) for place in range(19)]
     found = outage_of([failed(1.9, 0.0), refused(2.0, told_s), *later, ok(4.0)])
     assert found.hinted == pytest.approx(10 / 11)
     first = outage_of([failed(1.9, 0.0), refused(2.0, told_s), ok(4.0), *(ok(4.0 + n / 10) for n in range(1, 20))])
     assert first.retry_after_off_s == pytest.approx(off_s, abs=0.1)
     assert found.retry_after_off_s == pytest.approx(off_s, abs=0.1)
+
+
+def test_retry_after_is_right_if_a_call_that_waits_in_the_gateway_is_sent_again_then() -> None:
+    ended = [failed(1.9, 0.7), *(refused(2.0 + place / 10, 0.5 - place / 10) for place in range(5)), ok(4.0)]
+    arrivals = [START + at_s for at_s in (1.9, 2.5, 4.0)]
+    found = measure(OUTAGE, Observed(Client(GUARDED, "gateway", "provider"), START, ended, [(START, 0)], arrivals))
+    assert found.outage is not None
+    assert found.outage.retry_after_off_s == 0.0
 
 
 def test_proxy_that_never_refuses_has_no_wrong_retry_after() -> None:

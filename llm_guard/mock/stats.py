@@ -51,6 +51,8 @@ class Stats:
     in_flight: int
     open_connections: int
     departures: tuple[Departure, ...]
+    arrivals: tuple[float, ...]
+    """Monotonic seconds of the latest requests, oldest first, at most `KEPT`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -61,6 +63,7 @@ class Stats:
             "in_flight": self.in_flight,
             "open_connections": self.open_connections,
             "departures": [{"at": d.at, "target": d.target, "model": d.model} for d in self.departures],
+            "arrivals": list(self.arrivals),
         }
 
 
@@ -92,4 +95,5 @@ class Log:
             in_flight=self.in_flight,
             open_connections=open_connections,
             departures=tuple(self._departures),
+            arrivals=tuple(seen.at for seen in self.seen),
         )

@@ -245,6 +245,7 @@ async def test_stats_are_served_and_do_not_count_themselves(
     assert stats["by_path"] == {"/v1/chat/completions": 1, "/chat/completions": 1}
     assert stats["open_connections"] == provider.stats().open_connections == 1
     assert (stats["in_flight"], stats["departures"]) == (0, [])
+    assert stats["arrivals"] == [request.at for request in provider.seen]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -48,19 +48,22 @@ class Provider(Protocol):
 
 @dataclass(slots=True)
 class Stormy:
-    """Responds to everything with 429 from `begin` to `end`; otherwise accepts `rate` requests a second."""
+    """Answers 429 from `begin` to `end`, to all requests or a share; otherwise accepts `rate` of them a second."""
 
     begin: float
     end: float
     hint_s: float | None = None
     rate: float = inf
     burst: float = 10.0
+    share: float = 1.0
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+    """Draws the requests that are refused."""
     _tokens: float = 0.0
     _at: float = 0.0
 
     def accepts(self, now: float) -> bool:
         if self.begin <= now < self.end:
-            return False
+            return self.dice.random() >= self.share
         if self.rate == inf or now < self.begin:
             return True
         self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)

@@ -108,6 +108,8 @@ def cells() -> Iterator[Cell]:
         yield Cell(60.0, rate, error, hint_s, share=0.5)
     for error, hint_s, share in product(ERRORS[:2], (None, 2, 30), (0.1, 0.3, 0.7, 0.9)):
         yield Cell(60.0, 5.0, error, hint_s, share=share)
+    for hint_s, rate, share in product((None, 2), (0.5, 5.0, 50.0), (0.3, 0.5, 0.7, 0.9)):
+        yield Cell(600.0, rate, "429", hint_s, share=share)
 
 
 class StormyProvider:

@@ -11,9 +11,11 @@ from math import inf
 from typing import Literal
 
 from llm_guard.resilience.capacity.known_quota import KnownQuota
-from llm_guard.resilience.capacity.quota_probes import ACCEPTED_AFTER_S, QuotaProbes
+from llm_guard.resilience.capacity.quota_evidence import QuotaEvidence
+from llm_guard.resilience.capacity.quota_probes import ACCEPTED_AFTER_S, QuotaProbes, spent_pause_s, spent_rate
 from llm_guard.resilience.capacity.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
 from llm_guard.resilience.capacity.rate_reduction import CutEpoch
+from llm_guard.resilience.capacity.response_rows import ResponseRows
 from llm_guard.resilience.capacity.throttle_statistics import Accepted
 from llm_guard.resilience.throttling.gcra import LOWEST_RATE, Bucket
 
@@ -24,14 +26,6 @@ _Phase = Literal["steady", "quota", "stopped", "opening"]
 _FORGET_S = 60.0
 # A stop is this many 429s in a row. A small quota produces shorter rows, too.
 _STOP_429S = 6
-# After a small quota is spent, so many 429s in a row cut the rate; then only the pauses grow.
-_CUTS_IN_A_ROW = 3
-_MOST_DOUBLINGS = 9
-_MOST_PAUSE_S = 30.0
-# Calls are not kept back for much longer than one interval either: it may be a storm.
-_LONG_PAUSE_S = 4.0
-# An opening may use a whole minute's quota at once. Less than a minute: otherwise nothing would confirm the quota.
-_MOST_REPAID_S = 55.0
 _LEAST_UNCONFIRMED_RATE = 0.25
 
 
@@ -51,16 +45,16 @@ class LearnedRate:
     - `quota`: the rate accepted in the last minute, kept only while something is accepted; otherwise it is a stop.
       While all calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals. What
       an opening used too early is paid back by a pause. A quota is known for longer than its rate (`KnownQuota`):
-      after the rate was forgotten, the first 429 that fits it restores the rate.
+      after the rate was forgotten, the first 429 that fits it restores the rate. It is given up when calls are refused
+      that it would accept (`QuotaEvidence`).
 
     Calls count as accepted when they enter, and no longer when they get a 429, because other responses may take a
     minute.
     """
 
     __slots__ = (
-        "_accepted", "_accepted_at_begin", "_accepted_in_a_row", "_answers", "_bucket", "_epoch", "_growth",
-        "_is_unconfirmed", "_limited_in_a_row", "_limited_since", "_phase", "_phase_at", "_probe_at", "_quota_probes",
-        "known_quota", "rate", "since",
+        "_accepted", "_accepted_at_begin", "_answers", "_bucket", "_epoch", "_evidence", "_growth", "_is_unconfirmed",
+        "_phase", "_phase_at", "_probe_at", "_quota_probes", "_rows", "known_quota", "rate", "since",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, now: float) -> None:
@@ -73,13 +67,9 @@ class LearnedRate:
         self._accepted = Accepted()
         self._growth = RateGrowth()
         self._quota_probes = QuotaProbes()
+        self._evidence = QuotaEvidence()
         self.known_quota = KnownQuota()
-        self._accepted_in_a_row = 0
-        """Responses since the last 429."""
-        self._limited_in_a_row = 0
-        """429s since the last accepted call."""
-        self._limited_since = -inf
-        """When the first call of that row entered."""
+        self._rows = ResponseRows()
         self._phase: _Phase = "steady"
         self._phase_at = now
         self._accepted_at_begin = 0
@@ -120,7 +110,7 @@ class LearnedRate:
         rate = self.rate
         if self._phase != "quota" or rate is None:
             return
-        if is_accepted or self._quota_probes.is_due_without_answers(self._accepted_in_phase(), rate):
+        if is_accepted or self._quota_probes.is_due_without_answers(self.accepted - self._accepted_at_begin, rate):
             self._probe_quota(rate, now)
 
     def grow(self, until: float, now: float) -> None:
@@ -155,23 +145,20 @@ class LearnedRate:
 
     def note_rate_limited(self, entered_at: float, now: float) -> None:
         """Notes a 429 for the call that went at `entered_at`."""
-        self._epoch.note_rate_limited(entered_at, self._accepted_in_a_row, now)
-        self._accepted_in_a_row = 0
+        self._epoch.note_rate_limited(entered_at, self._rows.accepted, now)
         self._accepted.note_rate_limited(now)
-        if not self._limited_in_a_row:
-            self.known_quota.begin_row(self._accepted.rate(now))
+        if not self._rows.limited:
+            accepted = self._accepted.rate(now)
+            self.known_quota.begin_row(accepted)
+            self._evidence.note_accepted_rate(accepted, now)
         self._growth.note_rate_limited()
-        self._limited_since = min(self._limited_since, entered_at) if self._limited_in_a_row else entered_at
-        self._limited_in_a_row += 1
+        self._rows.note_rate_limited(entered_at)
         is_of_phase = entered_at >= self._phase_at
         self._probe_at = inf
         if self._phase == "stopped":
             return
         if self._phase == "quota" and is_of_phase:
-            if self._answers and self._limited_in_a_row == 1:
-                self.known_quota.note(self._accepted.rate(now), now)
-            self._quota_probes.note_rate_limited(self._answers)
-            self._back_off(now)
+            self._note_rate_limited_of_quota(self.rate or LOWEST_RATE, now)
         elif self._quota_probes.is_running and is_of_phase and self._return_to_quota(now):
             return
         elif not self._epoch.covers(entered_at):
@@ -181,9 +168,7 @@ class LearnedRate:
         """Notes any other response than a 429 to the call that went at `entered_at`. Returns the slow start that this
         begins, or None."""
         self._accepted.note(now)
-        self._accepted_in_a_row += 1
-        if entered_at >= self._limited_since:
-            self._limited_in_a_row = 0
+        self._rows.note_accepted(entered_at)
         if self.rate is None or entered_at < self._phase_at:
             return None
         self._answers += 1
@@ -192,6 +177,7 @@ class LearnedRate:
             self._open(now, self.rate)
             return opening
         if self._phase == "quota":
+            self._evidence.note_accepted(self.rate)
             return "confirmed" if self._note_accepted_of_quota(self.rate, now) else None
         if self._quota_probes.is_running and self.rate < PROBE_RATE:
             self.rate *= 2
@@ -200,10 +186,11 @@ class LearnedRate:
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Begins a slow start for calls that have waited for something else and would all go at once: up to `ceiling`
-        calls a second, then, after so many calls, the usual growth. Does nothing if a rate is already learned, unless
-        it is in a slow start."""
+        calls a second, then, after so many calls, the usual growth. Does nothing if a lower rate is already learned,
+        unless it is in a slow start."""
         if self.rate is None:
             self.since = now
+        if self.rate is None or self.rate > ceiling:
             self._open(now, PROBE_RATE)
         if self._phase == "opening":
             self._growth.limit_slow_start(ceiling, calls)
@@ -212,6 +199,7 @@ class LearnedRate:
         """Forgets the rate, a known quota and the recent 429s."""
         self.forget()
         self.known_quota.forget()
+        self._evidence.forget()
         self._epoch.recent.restart(now)
 
     def forget(self) -> None:
@@ -221,8 +209,6 @@ class LearnedRate:
         self.rate = None
         self._begin("steady", -inf)
 
-    # Phases
-
     def _begin(self, phase: _Phase, now: float) -> None:
         self._phase, self._phase_at = phase, now
         self._accepted_at_begin = self._epoch.recent.accepted
@@ -230,13 +216,8 @@ class LearnedRate:
         self._probe_at = inf
         self._answers = 0
 
-    def _accepted_in_phase(self) -> int:
-        """Returns the number of calls of this phase that got no 429 so far."""
-        return self._epoch.recent.accepted - self._accepted_at_begin
-
     def _stop(self, now: float) -> None:
-        if self.rate is not None:
-            self._quota_probes.begin(self.rate, self.accepted, is_guess=self._is_unconfirmed)
+        self._quota_probes.begin(self.rate or LOWEST_RATE, self.accepted, now, is_guess=self._is_unconfirmed)
         self.rate = PROBE_RATE
         self._bucket.shorten(PROBE_RATE, now)
         self._growth.counted_until = now
@@ -252,52 +233,71 @@ class LearnedRate:
 
     # Small quotas
 
-    def _back_off(self, now: float) -> None:
-        """Cuts the rate of a spent quota towards what was accepted, and pauses. The pause doubles with each 429 in a
-        row. A guessed rate is cut without a pause, as it may be a storm."""
-        rate = self.rate or LOWEST_RATE
+    def _note_rate_limited_of_quota(self, rate: float, now: float) -> None:
+        if now < self._quota_probes.paid_back_at:
+            self._bucket.pause(self._quota_probes.confirm_guess())
+        elif self._evidence.note_rate_limited(rate, self._rows.limited):
+            self._give_up_quota(now)
+        else:
+            if self._answers and self._rows.limited == 1:
+                self.known_quota.note(self._accepted.rate(now), now)
+            self._quota_probes.note_rate_limited(self._answers)
+            self._back_off(rate, now)
+
+    def _back_off(self, rate: float, now: float) -> None:
+        """Cuts the rate of a spent quota towards what was accepted, and pauses. A guessed rate is cut without a pause,
+        as it may be a storm."""
         if self._is_unconfirmed:
             self._growth.recover_to(rate)
             self.rate = max(_LEAST_UNCONFIRMED_RATE, rate * CUT)
             return
-        if self._limited_in_a_row <= _CUTS_IN_A_ROW:
-            least = rate * CUT if self._limited_in_a_row == 1 else rate / 2
-            accepted = min(rate, max(least, self._accepted.limited_rate(now)))
+        in_a_row = self._rows.limited
+        accepted = spent_rate(rate, in_a_row, self._accepted.limited_rate(now))
+        if accepted is not None:
             self._growth.recover_to(accepted)
-            self.rate = rate = max(LOWEST_RATE, accepted * CUT)
-        doublings = min(_MOST_DOUBLINGS, self._limited_in_a_row - 1)
-        self._bucket.pause(now + min(_MOST_PAUSE_S, 2**doublings / rate, max(_LONG_PAUSE_S, 2 / rate)))
+            self.rate = rate = min(rate, max(LOWEST_RATE, max(accepted, self._evidence.least_rate()) * CUT))
+        self._bucket.pause(now + spent_pause_s(rate, in_a_row))
 
     def _note_accepted_of_quota(self, rate: float, now: float) -> bool:
         """Returns whether a probe begins."""
-        if not self._quota_probes.is_due(self._answers, self._accepted_in_a_row):
-            return False
-        self._probe_quota(rate, now)
-        return True
+        is_doubtful = self._evidence.is_doubtful
+        is_due = self._quota_probes.is_due(self._answers, self._rows.accepted, rate, now, is_doubtful=is_doubtful)
+        if is_due:
+            self._probe_quota(rate, now)
+        return is_due
 
     def _probe_quota(self, rate: float, now: float) -> None:
         """Begins an opening that shows whether the quota has grown."""
-        self._quota_probes.begin(rate, self.accepted, is_guess=self._is_unconfirmed)
+        self._quota_probes.begin(rate, self.accepted, now, is_guess=self._is_unconfirmed)
         self._open(now, PROBE_RATE if self._is_unconfirmed else min(PROBE_RATE, 2 * rate))
 
     def _return_to_quota(self, now: float) -> bool:
         """Ends the probe of a small quota after a 429. Returns whether the quota is still small."""
         accepted = self.accepted
-        rate = self._quota_probes.end(accepted, self.rate or 0.0, self._accepted.rate(now))
+        rate = self._quota_probes.end(accepted, self.rate or 0.0, self._accepted.rate(now), now)
         if rate is None:
             return False
         self.known_quota.note(self._accepted.rate(now), now)
-        self._resume_quota(rate, self._quota_probes.taken(accepted), now)
+        self._resume_quota(rate, self._quota_probes.pause_s(accepted, rate, now), now)
         return True
 
-    def _resume_quota(self, rate: float, taken: int, now: float) -> None:
-        """Returns to a quota of that rate, of which `taken` calls were taken too early: a pause pays them back."""
+    def _resume_quota(self, rate: float, pause_s: float, now: float) -> None:
+        """Returns to a quota of that rate, after a pause."""
         self.rate = rate
         self._growth.begin_recovery(rate, now)
         self._bucket.restart(rate, now)
-        self._bucket.pause(now + min(_MOST_REPAID_S, taken / rate))
+        self._bucket.pause(now + pause_s)
         self._epoch.begin(now)
         self._begin("quota", now)
+
+    def _give_up_quota(self, now: float) -> None:
+        """Begins a slow start: a part of the calls is refused at any rate."""
+        self.known_quota.forget()
+        self._quota_probes.reset()
+        self._growth.forget_wrong_doublings()
+        self._epoch.learn_background(self._evidence.limited_share(), now)
+        self._evidence.begin()
+        self._open(now, PROBE_RATE)
 
     # Cuts
 
@@ -308,7 +308,8 @@ class LearnedRate:
             quota = self.known_quota.recall(self._accepted.rate(now), now)
             if quota is not None:
                 self.since = now
-                self._resume_quota(max(LOWEST_RATE, quota), 1, now)
+                rate = max(LOWEST_RATE, quota)
+                self._resume_quota(rate, 1 / rate, now)
             elif epoch.needs_first_cut(now):
                 epoch.restart_background()
                 self._cut(epoch.first_accepted_rate(now), now)
@@ -331,7 +332,7 @@ class LearnedRate:
     def _enter_phase_for(self, rate: float, now: float) -> float:
         """Begins the phase for the rate after a cut. Returns the rate in that phase."""
         quota = self._accepted.rate(now)
-        is_stop = self._limited_in_a_row >= _STOP_429S or not quota
+        is_stop = self._rows.limited >= _STOP_429S or not quota
         if rate >= PROBE_RATE or (quota >= 1 and not is_stop):
             self._begin("steady", now)
             self._is_unconfirmed = is_stop and self._epoch.recent.is_stopped()
@@ -339,10 +340,10 @@ class LearnedRate:
         if quota >= 1 or not quota:
             self._begin("stopped", now)
             return PROBE_RATE
-        is_first = is_stop and self._limited_since <= self.since
+        is_first = is_stop and self._rows.limited_since <= self.since
         self._begin("quota", now)
         if is_first:
-            self._quota_probes.guess(quota)
+            self._quota_probes.guess(quota, now)
             self._is_unconfirmed = True
             return max(_LEAST_UNCONFIRMED_RATE, quota * CUT)
         accepted = self._accepted.limited_rate(now) * CUT

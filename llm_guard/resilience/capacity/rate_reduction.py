@@ -111,6 +111,10 @@ class CutEpoch:
         """Notes that pacing begins: epochs of an earlier rate do not count towards a background."""
         self._background.begin()
 
+    def learn_background(self, share: float, now: float) -> None:
+        """Notes that `share` of the calls gets a 429 at any rate."""
+        self._background.learn(share, now)
+
     def first_accepted_rate(self, now: float) -> float:
         """Returns the rate accepted while nothing was paced, in calls a second."""
         return self.recent.accepted_rate_at_most(now, _MEASURED_S)

@@ -383,6 +383,16 @@ def test_rate_doubles_within_two_seconds_of_waiting_calls_that_are_not_refused(c
     assert rate(pacer, 102.1) >= 1.9 * before
 
 
+def test_calls_return_slowly_although_a_higher_rate_is_learned() -> None:
+    """After a storm 139 calls that waited for a Retry-After went within a second: a rate of 312/s was left."""
+    pacer = limited(400)
+    assert rate(pacer, 100.0) > 100
+    pacer.open_slowly(101.0, ceiling=20.0, calls=60)
+    assert drain(pacer, 101.0, 102.0) <= 5
+    pacer.open_slowly(103.0, ceiling=1000.0, calls=60)
+    assert rate(pacer, 103.0) <= 20
+
+
 def test_calls_that_waited_before_a_slow_start_do_not_double_it_at_its_ceiling() -> None:
     growth = RateGrowth()
     growth.recover(0.5, 9.0, can_double=False)
@@ -405,6 +415,24 @@ def test_background_is_forgotten_after_a_row_of_answers_that_it_makes_all_but_im
     pacer.take(now)
     pacer.note_rate_limited(now, now + 0.1)
     assert background.share(now) == 0.0
+
+
+def test_share_of_a_storm_is_the_background_once_it_is_found() -> None:
+    """One call in two is refused for minutes. Then the next 429s do not lower the rate again."""
+    pacer, now, draw = Pacer(0.0), 0.0, random.Random(1)
+    for _ in range(60):
+        now += 1.0
+        pacer.take(now)
+        pacer.note_accepted(now, now + 0.3)
+    background = pacer._learned._epoch._background
+    while not background.share(now) and now < 600.0:
+        now = max(now + 0.5, pacer.opens_at(now))
+        pacer.take(now)
+        if draw.random() < 0.5:
+            pacer.note_rate_limited(now, now + 0.05)
+        else:
+            pacer.note_accepted(now, now + 0.3)
+    assert background.share(now) == pytest.approx(0.5, abs=0.2)
 
 
 def test_rate_whose_doubling_was_refused_comes_back_and_stays_there_for_longer() -> None:

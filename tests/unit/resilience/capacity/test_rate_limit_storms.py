@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from itertools import product
-from statistics import median
+from statistics import mean, median
 
 import pytest
 
@@ -33,6 +34,21 @@ def test_calls_are_served_ten_seconds_after_a_storm_of_429s(length_s: float, rat
     assert cell.limited <= 0.05
 
 
+@pytest.mark.parametrize(("rate", "share", "hint_s"), some([*product([0.5, 2, 20], [0.5, 0.7, 0.9], [None, 2.0])]))
+def test_calls_are_served_ten_seconds_after_a_storm_that_refuses_a_part_of_them(
+    rate: float, share: float, hint_s: float | None
+) -> None:
+    """A storm of ten minutes was taken for an ever smaller quota: of the calls after it 3 % were served."""
+    end, shares = 630.0, []
+    open_at = end + (hint_s or 0.0) + 10.0
+    for seed in range(1, 4):
+        of = Run(Stormy(30.0, end, hint_s, share=share, dice=random.Random(seed)), seed)
+        of.offer(rate, 0.0, open_at + 60.0)
+        of.timeline.run()
+        shares.append(of.served_share(open_at))
+    assert mean(shares) >= 0.95
+
+
 @pytest.mark.parametrize(("rate", "seed"), [(0.5, 3), (1.0, 5), (1.5, 5)])
 def test_answers_of_thirty_seconds_do_not_delay_the_end_of_a_storm(rate: float, seed: int) -> None:
     end = 90.0
@@ -43,7 +59,7 @@ def test_answers_of_thirty_seconds_do_not_delay_the_end_of_a_storm(rate: float, 
 
 
 @pytest.mark.parametrize(("offered", "length_s", "burst", "least"), [
-    (0.5, 16.0, 3.0, 0.95), (0.5, 60.0, 3.0, 0.95), (0.5, 600.0, 1.0, 0.9),
+    (0.5, 16.0, 3.0, 0.95), (0.5, 60.0, 3.0, 0.95), (0.5, 600.0, 1.0, 0.9), (0.5, 600.0, 3.0, 0.9),
     (1.0, 16.0, 1.0, 0.95), (1.0, 60.0, 3.0, 0.95), (1.0, 600.0, 3.0, 0.9),
     (1.5, 600.0, 1.0, 0.95), (1.5, 600.0, 3.0, 0.95),
     (2.0, 16.0, 1.0, 0.95), (2.0, 60.0, 3.0, 0.95), (2.0, 600.0, 1.0, 0.95), (2.0, 600.0, 3.0, 0.95),
@@ -51,12 +67,16 @@ def test_answers_of_thirty_seconds_do_not_delay_the_end_of_a_storm(rate: float, 
 def test_provider_that_takes_little_more_than_is_offered_is_used_after_a_storm(
     offered: float, length_s: float, burst: float, least: float
 ) -> None:
-    """A guess of 0.25 calls/s, made while nothing was accepted, used to be kept for minutes."""
+    """A guess of 0.25 calls/s, made while nothing was accepted, used to be kept for minutes; one that was confirmed by
+    chance stopped all calls for 55 s, in one run of twelve."""
     end = 30.0 + length_s
-    of = Run(Stormy(30.0, end, rate=1.5 * offered, burst=burst), seed=3)
-    of.offer(offered, 0.0, end + 70.0)
-    of.timeline.run(until=end + 70.0)
-    assert of.served_share(end + 10.0, end + 60.0) >= least
+    shares = []
+    for seed in range(1, 13):
+        of = Run(Stormy(30.0, end, rate=1.5 * offered, burst=burst), seed)
+        of.offer(offered, 0.0, end + 70.0)
+        of.timeline.run(until=end + 70.0)
+        shares.append(of.served_share(end + 10.0, end + 60.0))
+    assert mean(shares) >= least
 
 
 @pytest.mark.parametrize(("load", "hint_s"), some([*product(rate_limit_storms.TAKEN, rate_limit_storms.HINTS)]))

@@ -43,10 +43,10 @@ class LearnedRate:
       accepted in the minute before. The first response that is not a 429 begins the opening.
     - `opening`: slow start. The rate doubles every half a second while calls wait, until the next cut.
     - `quota`: the rate accepted in the last minute, kept only while something is accepted; otherwise it is a stop.
-      While all calls are accepted at that rate, openings probe whether the quota has grown, at growing intervals. What
-      an opening used too early is paid back by a pause. A quota is known for longer than its rate (`KnownQuota`):
-      after the rate was forgotten, the first 429 that fits it restores the rate. It is given up when calls are refused
-      that it would accept (`QuotaEvidence`).
+      While all calls are accepted at that rate, openings probe whether the quota has grown. What an opening used too
+      early is paid back by a pause. A quota is known for longer than its rate (`KnownQuota`): after the rate was
+      forgotten, the first 429 that fits it restores the rate. A quota is given up if calls are refused that it would
+      accept (`QuotaEvidence`); then the rate stays at one a second or more for ten minutes.
 
     Calls count as accepted when they enter, and no longer when they get a 429, because other responses may take a
     minute.
@@ -151,7 +151,7 @@ class LearnedRate:
             accepted = self._accepted.rate(now)
             self.known_quota.begin_row(accepted)
             self._evidence.note_accepted_rate(accepted, now)
-        self._growth.note_rate_limited()
+        self._growth.note_rate_limited(is_due_to_rate=not self._evidence.is_refuted(now))
         self._rows.note_rate_limited(entered_at)
         is_of_phase = entered_at >= self._phase_at
         self._probe_at = inf
@@ -177,7 +177,7 @@ class LearnedRate:
             self._open(now, self.rate)
             return opening
         if self._phase == "quota":
-            self._evidence.note_accepted(self.rate)
+            self._evidence.note_accepted()
             return "confirmed" if self._note_accepted_of_quota(self.rate, now) else None
         if self._quota_probes.is_running and self.rate < PROBE_RATE:
             self.rate *= 2
@@ -186,11 +186,11 @@ class LearnedRate:
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Begins a slow start for calls that have waited for something else and would all go at once: up to `ceiling`
-        calls a second, then, after so many calls, the usual growth. Does nothing if a lower rate is already learned,
-        unless it is in a slow start."""
+        calls a second, then, after so many calls, the usual growth. Does nothing during a quota or a stop, or if a
+        lower rate is already learned, unless it is in a slow start."""
         if self.rate is None:
             self.since = now
-        if self.rate is None or self.rate > ceiling:
+        if self.rate is None or (self._phase == "steady" and self.rate > max(PROBE_RATE, ceiling)):
             self._open(now, PROBE_RATE)
         if self._phase == "opening":
             self._growth.limit_slow_start(ceiling, calls)
@@ -205,6 +205,7 @@ class LearnedRate:
     def forget(self) -> None:
         self._growth.forget_wrong_doublings()
         self._quota_probes.reset()
+        self._evidence.begin()
         self._epoch.end()
         self.rate = None
         self._begin("steady", -inf)
@@ -236,7 +237,7 @@ class LearnedRate:
     def _note_rate_limited_of_quota(self, rate: float, now: float) -> None:
         if now < self._quota_probes.paid_back_at:
             self._bucket.pause(self._quota_probes.confirm_guess())
-        elif self._evidence.note_rate_limited(rate, self._rows.limited):
+        elif self._evidence.note_rate_limited(rate, self._rows.limited, now):
             self._give_up_quota(now)
         else:
             if self._answers and self._rows.limited == 1:
@@ -255,14 +256,13 @@ class LearnedRate:
         accepted = spent_rate(rate, in_a_row, self._accepted.limited_rate(now))
         if accepted is not None:
             self._growth.recover_to(accepted)
-            self.rate = rate = min(rate, max(LOWEST_RATE, max(accepted, self._evidence.least_rate()) * CUT))
+            self.rate = rate = min(rate, max(LOWEST_RATE, max(accepted, self._evidence.least_quota()) * CUT))
         self._bucket.pause(now + spent_pause_s(rate, in_a_row))
 
     def _note_accepted_of_quota(self, rate: float, now: float) -> bool:
         """Returns whether a probe begins."""
         is_doubtful = self._evidence.is_doubtful
-        is_due = self._quota_probes.is_due(self._answers, self._rows.accepted, rate, now, is_doubtful=is_doubtful)
-        if is_due:
+        if is_due := self._quota_probes.is_due(self._answers, self._rows.accepted, rate, now, is_doubtful=is_doubtful):
             self._probe_quota(rate, now)
         return is_due
 
@@ -278,7 +278,7 @@ class LearnedRate:
         if rate is None:
             return False
         self.known_quota.note(self._accepted.rate(now), now)
-        self._resume_quota(rate, self._quota_probes.pause_s(accepted, rate, now), now)
+        self._resume_quota(rate, self._quota_probes.begin_pause(accepted, rate, now), now)
         return True
 
     def _resume_quota(self, rate: float, pause_s: float, now: float) -> None:
@@ -291,13 +291,12 @@ class LearnedRate:
         self._begin("quota", now)
 
     def _give_up_quota(self, now: float) -> None:
-        """Begins a slow start: a part of the calls is refused at any rate."""
+        """Continues at one call a second: a part of the calls is refused at any rate."""
         self.known_quota.forget()
         self._quota_probes.reset()
         self._growth.forget_wrong_doublings()
-        self._epoch.learn_background(self._evidence.limited_share(), now)
-        self._evidence.begin()
-        self._open(now, PROBE_RATE)
+        self._resume_quota(PROBE_RATE, 0.0, now)
+        self._begin("steady", now)
 
     # Cuts
 
@@ -333,7 +332,7 @@ class LearnedRate:
         """Begins the phase for the rate after a cut. Returns the rate in that phase."""
         quota = self._accepted.rate(now)
         is_stop = self._rows.limited >= _STOP_429S or not quota
-        if rate >= PROBE_RATE or (quota >= 1 and not is_stop):
+        if rate >= PROBE_RATE or (quota >= 1 and not is_stop) or (quota and self._evidence.is_refuted(now)):
             self._begin("steady", now)
             self._is_unconfirmed = is_stop and self._epoch.recent.is_stopped()
             return max(rate, PROBE_RATE)

@@ -95,8 +95,8 @@ class Pacer:
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
         """Begins a slow start for calls that have waited for something else and would all go at once: up to `ceiling`
-        calls a second, then, after so many calls, the usual growth. Does nothing if a rate is already learned, unless
-        it is in a slow start."""
+        calls a second, then, after so many calls, the usual growth. Does nothing during a quota or a stop, or if a
+        lower rate is already learned, unless it is in a slow start."""
         self._learned.open_slowly(now, ceiling, calls)
 
     def note_hint(self, hint: RateHint, waiting: int, in_flight: int, sent_at: float, now: float) -> None:

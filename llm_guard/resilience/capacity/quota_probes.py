@@ -25,7 +25,7 @@ _AFTER_IF_LARGE = 16
 _DUE_429S = 4.0
 # Where most of the quota's own calls were refused, it probably was a storm.
 _DUE_429S_OF_STORM = 2.0
-_SHARE_OF_STORM = 0.5
+_MOSTLY_LIMITED = 0.5
 _AFTER_IN_DOUBT = 2
 # A probe in which so many calls were accepted has found that the quota is not small.
 _NOT_SMALL = 24
@@ -37,7 +37,7 @@ _GUESS_KNOWN_S = 120.0
 # A probe may use a whole minute's quota at once. Less than a minute: otherwise nothing would confirm the quota.
 _MOST_REPAID_S = 55.0
 # A guess may be confirmed by chance although the provider is well: a minute without a call would be an outage.
-_LOOK_AFTER_S = 5.0
+_TEST_AFTER_S = 5.0
 # After a quota is spent, so many 429s in a row cut the rate; then only the pauses grow.
 _CUTS_IN_A_ROW = 3
 _MOST_DOUBLINGS = 9
@@ -94,7 +94,7 @@ class QuotaProbes:
         if now < self.paid_back_at or (is_doubtful and in_a_row >= _AFTER_IN_DOUBT):
             return True
         after = min(self._after, _AFTER_IF_LARGE) if rate >= _LARGE_RATE else self._after
-        due = _DUE_429S_OF_STORM if self._limited_share >= _SHARE_OF_STORM else _DUE_429S
+        due = _DUE_429S_OF_STORM if self._limited_share >= _MOSTLY_LIMITED else _DUE_429S
         return answers >= after or self._limited_share * in_a_row >= due
 
     def is_due_without_answers(self, accepted: int, rate: float) -> bool:
@@ -105,6 +105,7 @@ class QuotaProbes:
         """Begins a probe of a quota with that rate. `accepted`: all calls so far that got no 429. `is_guess`: no call
         has been accepted at that rate yet."""
         self._began_at = now
+        self.paid_back_at = -inf
         self._rate_before = rate
         self._accepted_before = accepted
         self._is_guess = is_guess
@@ -114,20 +115,20 @@ class QuotaProbes:
         """Returns the number of calls of the latest probe that got no 429; `accepted` counts all so far."""
         return accepted - self._accepted_before
 
-    def pause_s(self, accepted: int, rate: float, now: float) -> float:
-        """Returns for how many seconds no call may go after a probe: it has taken calls of a quota of `rate` calls a
-        second too early. A small quota is probably a fixed window, which allows nothing until it is renewed. If it is a
-        guess, one call looks much sooner whether that is wrong."""
+    def begin_pause(self, accepted: int, rate: float, now: float) -> float:
+        """Begins the pause that pays back the calls that a probe took too early, of a quota of `rate` calls a second.
+        Returns its seconds. A small quota is probably a fixed window, which allows nothing until it is renewed. If the
+        quota is a guess, the pause ends much sooner, with a call that tests the guess."""
         taken = self.taken(accepted)
         early = taken if rate < _LARGE_RATE else max(0.0, taken - rate * (now - self._began_at))
         pause_s = min(_MOST_REPAID_S, early / rate)
-        if not self._is_guess or pause_s <= _LOOK_AFTER_S:
+        if not self._is_guess or pause_s <= _TEST_AFTER_S:
             return pause_s
         self.paid_back_at = now + pause_s
-        return _LOOK_AFTER_S
+        return _TEST_AFTER_S
 
     def confirm_guess(self) -> float:
-        """Notes that the call was refused that looked whether a guess is wrong. Returns when the quota is renewed."""
+        """Notes that the call that tested the guess was refused. Returns when the quota is renewed."""
         self._after = _MOST_AFTER
         return self.paid_back_at
 

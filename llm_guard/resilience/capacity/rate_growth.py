@@ -95,9 +95,11 @@ class RateGrowth:
         self._recovered_s = _RECOVERED_AT_CEILING_S
         self._double_after_s = max(_MOST_DOUBLE_AFTER_S, self._calls_at_ceiling / rate)
 
-    def note_rate_limited(self) -> None:
-        """Notes a 429."""
-        if self._without_429_s > self._double_after_s:
+    def note_rate_limited(self, *, is_due_to_rate: bool) -> None:
+        """Notes a 429. `is_due_to_rate` False: a part of the calls is refused at any rate."""
+        if not is_due_to_rate:
+            self.forget_wrong_doublings()
+        elif self._without_429_s > self._double_after_s:
             self._double_after_s = min(_MOST_DOUBLE_AFTER_S, _BACKOFF * self._double_after_s)
         self._without_429_s = 0.0
 

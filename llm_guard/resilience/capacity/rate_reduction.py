@@ -80,7 +80,7 @@ class CutEpoch:
             self._background.note_call(-1)
 
     def note_rate_limited(self, entered_at: float, answers: int, now: float) -> None:
-        """Notes a 429 for the call that went at `entered_at`. `answers`: other responses since the previous 429."""
+        """Notes a 429 for the call that went at `entered_at`. `answers`: accepted calls in a row before."""
         self.recent.note_limited(entered_at, now)
         self._background.note_row(answers)
         if self._is_early(entered_at):
@@ -110,10 +110,6 @@ class CutEpoch:
     def restart_background(self) -> None:
         """Notes that pacing begins: epochs of an earlier rate do not count towards a background."""
         self._background.begin()
-
-    def learn_background(self, share: float, now: float) -> None:
-        """Notes that `share` of the calls gets a 429 at any rate."""
-        self._background.learn(share, now)
 
     def first_accepted_rate(self, now: float) -> float:
         """Returns the rate accepted while nothing was paced, in calls a second."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from math import inf
 
+_TOGETHER_S = 1.0
+
 
 class ResponseRows:
-    """The two latest rows, by the times at which calls entered.
-
-    A 429 is faster than other responses: of calls that entered together, those that are accepted come back last.
-    """
+    """The two latest rows. A 429 is faster than other responses: of calls that entered together, those that are
+    accepted come back last, and are no row."""
 
     __slots__ = ("_latest_limited", "accepted", "limited", "limited_since")
 
     def __init__(self) -> None:
         self.accepted = 0
-        """Responses to calls that entered after all that got a 429."""
+        """Accepted calls since the last 429, without those that entered together with a call that got one."""
         self.limited = 0
         """429s since the last accepted call."""
         self.limited_since = -inf
@@ -31,7 +31,7 @@ class ResponseRows:
 
     def note_accepted(self, entered_at: float) -> None:
         """Notes another response."""
-        if entered_at > self._latest_limited:
+        if not 0.0 <= self._latest_limited - entered_at <= _TOGETHER_S:
             self.accepted += 1
         if entered_at >= self.limited_since:
             self.limited = 0

@@ -28,7 +28,6 @@ _TOO_FAST_SHARE = 0.6
 _REFINED_OVER = 50
 _KNOWN_S = 60.0
 _MOST_KNOWN_S = 960.0
-_KNOWN_FROM_QUOTA_S = 600.0
 # If so many 429s were due and none came (chance: e^-9), the background is gone.
 _DUE_429S = 9
 
@@ -203,11 +202,6 @@ class Background:
     def share(self, now: float) -> float:
         """Returns the background share from 0 to 1; 0: none is known."""
         return self._share if now < self._known_until else 0.0
-
-    def learn(self, share: float, now: float) -> None:
-        """Notes that `share` of the calls gets a 429 at any rate; known for ten minutes."""
-        self._share, self._known_until = share, now + _KNOWN_FROM_QUOTA_S
-        self._begin_row()
 
     def note_row(self, answers: int) -> None:
         """Notes so many responses in a row without a 429."""

@@ -417,22 +417,69 @@ def test_background_is_forgotten_after_a_row_of_answers_that_it_makes_all_but_im
     assert background.share(now) == 0.0
 
 
-def test_share_of_a_storm_is_the_background_once_it_is_found() -> None:
-    """One call in two is refused for minutes. Then the next 429s do not lower the rate again."""
+def test_storm_that_refuses_every_second_call_is_not_taken_for_a_quota_again() -> None:
+    """The pace used to fall to 0.03 calls/s within ten minutes."""
     pacer, now, draw = Pacer(0.0), 0.0, random.Random(1)
     for _ in range(60):
         now += 1.0
         pacer.take(now)
         pacer.note_accepted(now, now + 0.3)
-    background = pacer._learned._epoch._background
-    while not background.share(now) and now < 600.0:
-        now = max(now + 0.5, pacer.opens_at(now))
+    rates = []
+    while now < 600.0:
+        now = max(now + 0.2, pacer.opens_at(now))
         pacer.take(now)
         if draw.random() < 0.5:
             pacer.note_rate_limited(now, now + 0.05)
         else:
             pacer.note_accepted(now, now + 0.3)
-    assert background.share(now) == pytest.approx(0.5, abs=0.2)
+        rates.append((now, pacer.snapshot(now).rate or 100.0))
+    assert min(rate for _, rate in rates) > 0.1
+    found_at = next(at for at, rate in reversed(rates) if rate < 1.0)
+    assert found_at < 300.0, "from then on there is one call a second or more"
+
+
+def without_quota() -> Pacer:
+    """Returns a pacer for which 429s at low rates have shown that there is no small quota, at 100.0."""
+    pacer = Pacer(0.0)
+    evidence = pacer._learned._evidence
+    evidence.note_accepted_rate(1.0, 40.0)
+    while not evidence.is_refuted(100.0):
+        evidence.note_rate_limited(0.5, 1, 100.0)
+    return pacer
+
+
+def test_release_forgets_that_there_is_no_quota() -> None:
+    pacer = without_quota()
+    pacer.release(101.0)
+    assert not pacer._learned._evidence.is_refuted(101.0)
+
+
+def test_doubts_of_a_quota_end_with_its_rate() -> None:
+    """Two unexplained 429s, a day without calls and a third one used to refute it."""
+    pacer = without_quota()
+    evidence = pacer._learned._evidence
+    evidence.note_rate_limited(0.5, 1, 100.0)
+    evidence.note_rate_limited(0.5, 2, 100.0)
+    assert evidence.is_doubtful
+    pacer._learned.forget()
+    assert not evidence.is_doubtful
+
+
+def test_quota_and_stop_are_kept_when_calls_return_slowly() -> None:
+    """A hold of a minute, in which few calls waited, used to end them."""
+    for accepted in (0, 6):
+        pacer = Pacer(0.0)
+        for n in range(accepted):
+            pacer.take(41.0 + n)
+            pacer.note_accepted(41.0 + n, 41.5 + n)
+        for n in range(30):
+            pacer.take(60.0 + n / 10)
+            pacer.note_rate_limited(60.0 + n / 10, 60.05 + n / 10)
+        before = pacer.snapshot(64.0)
+        assert before.rate is not None
+        assert before.rate <= 1.0
+        pacer.open_slowly(64.0, ceiling=0.1, calls=15)
+        assert pacer.snapshot(64.0) == before
 
 
 def test_rate_whose_doubling_was_refused_comes_back_and_stays_there_for_longer() -> None:

@@ -19,8 +19,8 @@ def test_rate_within_a_quota_is_half_of_the_most_that_was_accepted_in_a_minute()
     evidence = known(0.2)
     evidence.note_accepted_rate(0.4, 30.0)
     evidence.note_accepted_rate(0.3, 60.0)
-    assert evidence.least_rate() == pytest.approx(0.2)
-    assert QuotaEvidence().least_rate() == 0.0
+    assert evidence.least_quota() == pytest.approx(0.2)
+    assert QuotaEvidence().least_quota() == 0.0
 
 
 @pytest.mark.parametrize(("now", "least"), [(299.0, 0.5), (301.0, 0.5), (599.0, 0.5), (601.0, 0.1)])
@@ -29,46 +29,47 @@ def test_what_was_accepted_is_forgotten_after_five_to_ten_minutes(now: float, le
     for at in range(10, int(now), 10):
         evidence.note_accepted_rate(0.2, float(at))
     evidence.note_accepted_rate(0.2, now)
-    assert evidence.least_rate() == pytest.approx(least)
+    assert evidence.least_quota() == pytest.approx(least)
 
 
 def test_what_was_accepted_long_ago_is_forgotten_at_once() -> None:
     evidence = known()
     evidence.note_accepted_rate(0.2, 700.0)
-    assert evidence.least_rate() == pytest.approx(0.1)
+    assert evidence.least_quota() == pytest.approx(0.1)
 
 
 def test_429s_that_no_quota_explains_refute_it() -> None:
     evidence = known()
-    assert not evidence.note_rate_limited(0.5, 1)
+    assert not evidence.note_rate_limited(0.5, 1, 10.0)
     doubtful = [evidence.is_doubtful]
-    assert not evidence.note_rate_limited(0.5, 2)
+    assert not evidence.note_rate_limited(0.5, 2, 10.0)
     doubtful.append(evidence.is_doubtful)
     assert doubtful == [False, True]
-    evidence.note_accepted(0.5)
-    assert not evidence.note_rate_limited(0.5, 1)
-    assert evidence.note_rate_limited(0.5, 2)
-    assert evidence.limited_share() == pytest.approx(4 / 5)
+    evidence.note_accepted()
+    assert not evidence.note_rate_limited(0.5, 1, 10.0)
+    assert evidence.note_rate_limited(0.5, 2, 10.0)
+    assert not evidence.is_doubtful
+    assert (evidence.is_refuted(10.0), evidence.is_refuted(609.0), evidence.is_refuted(610.0)) == (True, True, False)
 
 
 def test_429s_at_a_higher_rate_than_the_quota_may_have_prove_nothing() -> None:
     evidence = known()
-    assert not any(evidence.note_rate_limited(0.51, 1) for _ in range(100))
+    assert not any(evidence.note_rate_limited(0.51, 1, 10.0) for _ in range(100))
     assert not evidence.is_doubtful
 
 
 def test_further_429s_in_a_row_prove_nothing() -> None:
     """A fixed window that is spent refuses everything until it ends."""
     evidence = known()
-    assert not any(evidence.note_rate_limited(0.5, in_a_row) for in_a_row in range(1, 100))
+    assert not any(evidence.note_rate_limited(0.5, in_a_row, 10.0) for in_a_row in range(1, 100))
 
 
 def test_accepted_calls_confirm_the_quota() -> None:
     evidence = known()
     for _ in range(100):
-        assert not evidence.note_rate_limited(0.5, 1)
+        assert not evidence.note_rate_limited(0.5, 1, 10.0)
         for _ in range(4):
-            evidence.note_accepted(0.5)
+            evidence.note_accepted()
     assert not evidence.is_doubtful
 
 
@@ -82,17 +83,28 @@ def test_storm_that_refuses_a_part_of_the_calls_is_no_quota(share: float) -> Non
             calls += 1
             if draw.random() < share:
                 in_a_row += 1
-                is_refuted = evidence.note_rate_limited(0.45, in_a_row)
+                is_refuted = evidence.note_rate_limited(0.45, in_a_row, 10.0)
             else:
                 in_a_row = 0
-                evidence.note_accepted(0.45)
+                evidence.note_accepted()
         needed.append(calls)
     assert sorted(needed)[45] <= 40, "nine times of ten"
 
 
 def test_nothing_is_left_when_it_is_forgotten() -> None:
     evidence = known()
-    evidence.note_rate_limited(0.5, 1)
-    evidence.note_rate_limited(0.5, 2)
+    while not evidence.is_refuted(10.0):
+        evidence.note_rate_limited(0.5, 1, 10.0)
+    evidence.note_rate_limited(0.5, 1, 10.0)
+    evidence.note_rate_limited(0.5, 2, 10.0)
+    assert evidence.is_doubtful
     evidence.forget()
-    assert (evidence.least_rate(), evidence.is_doubtful, evidence.limited_share()) == (0.0, False, 0.0)
+    assert (evidence.least_quota(), evidence.is_doubtful, evidence.is_refuted(10.0)) == (0.0, False, False)
+
+
+def test_doubt_ends_with_the_rate() -> None:
+    evidence = known()
+    evidence.note_rate_limited(0.5, 1, 10.0)
+    evidence.note_rate_limited(0.5, 2, 10.0)
+    evidence.begin()
+    assert not evidence.note_rate_limited(0.5, 1, 90_000.0)

@@ -39,25 +39,27 @@ def test_guess_of_two_minutes_ago_is_not_confirmed() -> None:
     assert probes.end(114, 8.0, 0.5, 604.0) == 0.95
 
 
-def test_confirmed_guess_is_looked_at_after_five_seconds() -> None:
+def test_confirmed_guess_is_tested_after_five_seconds() -> None:
     """A guess that a storm confirmed by chance used to stop all calls for 55 seconds."""
     probes = QuotaProbes()
     probes.guess(15 / 60, 0.0)
     probes.begin(0.2, 100, 60.0, is_guess=True)
     rate = probes.end(114, 8.0, 0.5, 64.0)
     assert rate is not None
-    assert probes.pause_s(114, rate, 64.0) == 5.0
+    assert probes.begin_pause(114, rate, 64.0) == 5.0
     assert probes.is_due(1, 1, rate, 69.5, is_doubtful=False), "a call was accepted although the quota should be spent"
     assert not probes.is_due(1, 1, rate, 120.0, is_doubtful=False)
+    probes.begin(rate, 115, 69.5, is_guess=False)
+    assert not probes.is_due(1, 1, rate, 70.0, is_doubtful=False), "the guess was wrong"
 
 
-def test_look_that_is_refused_confirms_the_guess() -> None:
+def test_call_that_is_refused_confirms_the_guess() -> None:
     probes = QuotaProbes()
     probes.guess(15 / 60, 0.0)
     probes.begin(0.2, 100, 60.0, is_guess=True)
     rate = probes.end(114, 8.0, 0.5, 64.0)
     assert rate is not None
-    probes.pause_s(114, rate, 64.0)
+    probes.begin_pause(114, rate, 64.0)
     assert probes.confirm_guess() == 64.0 + 55.0
     assert not probes.is_due(255, 255, rate, 120.0, is_doubtful=False)
     assert probes.is_due(256, 256, rate, 120.0, is_doubtful=False)
@@ -66,9 +68,9 @@ def test_look_that_is_refused_confirms_the_guess() -> None:
 def test_calls_are_paid_back_whole_for_a_small_quota_and_by_their_excess_for_a_larger_one() -> None:
     probes = QuotaProbes()
     probes.begin(0.2, 100, 0.0, is_guess=False)
-    assert probes.pause_s(106, 0.2, 6.0) == pytest.approx(30.0), "a fixed window is spent until its end"
-    assert probes.pause_s(106, 0.5, 6.0) == pytest.approx((6 - 3) / 0.5)
-    assert probes.pause_s(106, 0.5, 60.0) == 0.0
+    assert probes.begin_pause(106, 0.2, 6.0) == pytest.approx(30.0), "a fixed window is spent until its end"
+    assert probes.begin_pause(106, 0.5, 6.0) == pytest.approx((6 - 3) / 0.5)
+    assert probes.begin_pause(106, 0.5, 60.0) == 0.0
 
 
 def test_larger_quotas_are_probed_more_often() -> None:

@@ -11,7 +11,7 @@ from math import inf, log
 # In a minute a quota accepts at most twice its number: a full bucket and what is refilled, or the end of a window and
 # the beginning of the next. So half of what was accepted in any minute is within the quota, unless that has changed.
 _WITHIN_QUOTA = 0.5
-# What was accepted in a minute is known for 5 to 10 minutes.
+# The most that was accepted in a minute is known for 5 to 10 minutes.
 _KNOWN_S = 300.0
 # Sequential probability ratio test (Wald) of two shares of 429s within a quota: that of a quota, whose window begins at
 # another time than assumed, and that of a storm. The doubt is the logarithm of the ratio. With simulated quotas of 3 to

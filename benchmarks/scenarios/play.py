@@ -117,6 +117,7 @@ class _Stats:
     requests: int
     """Since the provider's start, without those for the neighbour."""
     arrivals: list[float]
+    """Monotonic times of its latest requests, those for the neighbour included."""
 
 
 class _Provider:

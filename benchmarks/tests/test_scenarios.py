@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ import yaml
 from benchmarks.scenarios.catalogue import SCENARIOS, Promise, Scenario
 from benchmarks.scenarios.clients import GUARDED, Client, straight, with_sdk
 from benchmarks.scenarios.measure import Measured, Outage, broken, measure
-from benchmarks.scenarios.play import Observed
+from benchmarks.scenarios.play import Observed, _count, _Provider, _Stats
 from llm_guard.config import parse_config
 from llm_guard.mock.faults import parse_plan
 from llm_guard.mock.load_result import FinishedCall
@@ -168,3 +169,18 @@ def test_without_a_gateway_the_limit_of_an_attempt_is_the_clients() -> None:
         True,
         True,
     ]
+
+
+async def test_each_arrival_is_kept_once_though_every_count_repeats_the_latest() -> None:
+    class Provider:
+        def __init__(self, *found: list[float]) -> None:
+            self._found = iter(found)
+
+        async def stats(self) -> _Stats:
+            return _Stats(0, next(self._found))
+
+    one = Observed(Client(GUARDED, "gateway", "provider"), START)
+    provider = Provider([START - 1.0, START + 1.0], [START + 1.0, START + 2.0, START + 3.0])
+    for _ in range(2):
+        await _count([cast("_Provider", provider)], [one], [0])
+    assert one.arrivals == [START + 1.0, START + 2.0, START + 3.0]

@@ -163,7 +163,8 @@ def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_
       gpt-4o+another@50%             generates another text
 
     While it runs, POST /mock/faults {"model": "gpt-4o", "faults": "status:503@40%"} sets a model's faults ("" clears
-    them; "/health" as the model means the health page), and GET /mock/stats returns request counts.
+    them; "/health" as the model means the health page), and GET /mock/stats returns request counts
+    and the times of the latest requests.
     """
     provider = MockProvider(seed, tokens, token_delay_ms / 1000, latency_ms / 1000)
     try:

@@ -196,16 +196,16 @@ class LearnedRate:
             self._growth.limit_slow_start(ceiling, calls)
 
     def release(self, now: float) -> None:
-        """Forgets the rate, a known quota and the recent 429s."""
+        """Forgets the rate, what is known of a quota, and the recent 429s."""
         self.forget()
         self.known_quota.forget()
-        self._evidence.forget()
+        self._evidence = QuotaEvidence()
         self._epoch.recent.restart(now)
 
     def forget(self) -> None:
         self._growth.forget_wrong_doublings()
         self._quota_probes.reset()
-        self._evidence.begin()
+        self._evidence.drop_doubt()
         self._epoch.end()
         self.rate = None
         self._begin("steady", -inf)
@@ -278,25 +278,24 @@ class LearnedRate:
         if rate is None:
             return False
         self.known_quota.note(self._accepted.rate(now), now)
-        self._resume_quota(rate, self._quota_probes.begin_pause(accepted, rate, now), now)
+        self._resume("quota", rate, self._quota_probes.begin_pause(accepted, rate, now), now)
         return True
 
-    def _resume_quota(self, rate: float, pause_s: float, now: float) -> None:
-        """Returns to a quota of that rate, after a pause."""
+    def _resume(self, phase: _Phase, rate: float, pause_s: float, now: float) -> None:
+        """Continues at that rate, after a pause."""
         self.rate = rate
         self._growth.begin_recovery(rate, now)
         self._bucket.restart(rate, now)
         self._bucket.pause(now + pause_s)
         self._epoch.begin(now)
-        self._begin("quota", now)
+        self._begin(phase, now)
 
     def _give_up_quota(self, now: float) -> None:
         """Continues at one call a second: a part of the calls is refused at any rate."""
         self.known_quota.forget()
         self._quota_probes.reset()
         self._growth.forget_wrong_doublings()
-        self._resume_quota(PROBE_RATE, 0.0, now)
-        self._begin("steady", now)
+        self._resume("steady", PROBE_RATE, 0.0, now)
 
     # Cuts
 
@@ -308,7 +307,7 @@ class LearnedRate:
             if quota is not None:
                 self.since = now
                 rate = max(LOWEST_RATE, quota)
-                self._resume_quota(rate, 1 / rate, now)
+                self._resume("quota", rate, 1 / rate, now)
             elif epoch.needs_first_cut(now):
                 epoch.restart_background()
                 self._cut(epoch.first_accepted_rate(now), now)

@@ -13,9 +13,9 @@ from math import inf, log
 _WITHIN_QUOTA = 0.5
 # The most that was accepted in a minute is known for 5 to 10 minutes.
 _KNOWN_S = 300.0
-# Sequential probability ratio test (Wald) of two shares of 429s within a quota: that of a quota, whose window begins at
-# another time than assumed, and that of a storm. The doubt is the logarithm of the ratio. With simulated quotas of 3 to
-# 40 a minute it reaches 2.8; two 429s in a row, an accepted call and two more 429s make 5.1.
+# A sequential probability ratio test (Wald) compares two shares of 429s. A quota refuses few of the calls within it,
+# because its windows begin at unknown times; a storm refuses many. The doubt is the logarithm of the ratio. Simulated
+# quotas of 3 to 40 a minute reach 2.8; two 429s, an accepted call and two more 429s reach 5.1.
 _SHARE_OF_QUOTA = 0.1
 _SHARE_OF_STORM = 0.4
 _LIMITED = log(_SHARE_OF_STORM / _SHARE_OF_QUOTA)
@@ -24,21 +24,20 @@ _ENOUGH = 4.0
 _DOUBTFUL = 2.5
 # A fixed window that is spent refuses everything until it ends, so further 429s in a row are no evidence.
 _TELLING_IN_A_ROW = 2
+# A storm may last this long.
 _REFUTED_S = 600.0
 
 
 class QuotaEvidence:
-    """A test, on monotonic time, of whether a provider has a small quota."""
+    """Tests whether a provider has a small quota. `now` is monotonic."""
 
-    __slots__ = (
-        "_doubt", "_most", "_most_before", "_refuted_until", "_rotates_at",
-    )  # fmt: skip
+    __slots__ = ("_doubt", "_most", "_most_before", "_refuted_until", "_rotates_at")
 
     def __init__(self) -> None:
         self._most = self._most_before = 0.0
         """Most calls a second that were accepted in a minute: since the latest rotation, and in the five minutes before
         it."""
-        self._rotates_at = inf
+        self._rotates_at = -inf
         self._doubt = 0.0
         self._refuted_until = -inf
 
@@ -47,16 +46,15 @@ class QuotaEvidence:
         if now >= self._rotates_at:
             self._most_before = self._most if now < self._rotates_at + _KNOWN_S else 0.0
             self._most = 0.0
-        if not self._most:
             self._rotates_at = now + _KNOWN_S
         self._most = max(self._most, rate)
 
     def least_quota(self) -> float:
-        """Returns the least that a quota allows, in calls a second, if there is one; 0: unknown."""
+        """Returns how many calls a second a quota allows at least, if there is one; 0: unknown."""
         return _WITHIN_QUOTA * max(self._most, self._most_before)
 
-    def begin(self) -> None:
-        """Begins the test again."""
+    def drop_doubt(self) -> None:
+        """Begins the test again, because the rate is forgotten."""
         self._doubt = 0.0
 
     def note_rate_limited(self, rate: float, in_a_row: int, now: float) -> bool:
@@ -79,11 +77,5 @@ class QuotaEvidence:
         return self._doubt >= _DOUBTFUL
 
     def is_refuted(self, now: float) -> bool:
-        """Returns whether there is known to be no quota: for five minutes."""
+        """Returns whether 429s have shown within the last ten minutes that there is no quota."""
         return now < self._refuted_until
-
-    def forget(self) -> None:
-        """Forgets all evidence."""
-        self._most = self._most_before = self._doubt = 0.0
-        self._rotates_at = inf
-        self._refuted_until = -inf

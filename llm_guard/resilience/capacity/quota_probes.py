@@ -18,7 +18,7 @@ ACCEPTED_AFTER_S = 5.0
 _FIRST_AFTER = 4
 _BACKOFF = 16
 _MOST_AFTER = 256
-# A probe uses a small share of a larger quota, which may be a storm that refuses a third of one call a second.
+# A storm that refuses a third of one call a second looks like a larger quota, and a probe costs those little.
 _LARGE_RATE = 0.4
 _AFTER_IF_LARGE = 16
 # If so many 429s were due and none came, the cause of the quota's 429s is gone: it was a storm, or the quota has grown.
@@ -32,7 +32,7 @@ _NOT_SMALL = 24
 _MOST_RISE = 1.2
 # So small a difference between two numbers of calls is due to calls in flight.
 _SAME_SHARE = 0.1
-# A fixed window of a minute that was spent when the quota was guessed, and the next one.
+# A guess is about a fixed window of a minute. It is confirmed in the next one or never.
 _GUESS_KNOWN_S = 120.0
 # A probe may use a whole minute's quota at once. Less than a minute: otherwise nothing would confirm the quota.
 _MOST_REPAID_S = 55.0
@@ -116,9 +116,9 @@ class QuotaProbes:
         return accepted - self._accepted_before
 
     def begin_pause(self, accepted: int, rate: float, now: float) -> float:
-        """Begins the pause that pays back the calls that a probe took too early, of a quota of `rate` calls a second.
-        Returns its seconds. A small quota is probably a fixed window, which allows nothing until it is renewed. If the
-        quota is a guess, the pause ends much sooner, with a call that tests the guess."""
+        """Begins the pause that pays back the calls that a probe of a quota took too early. `rate`: of the quota, in
+        calls a second. Returns the length of the pause in seconds. A small quota is probably a fixed window, which
+        allows nothing until it is renewed. If the quota is a guess, a call tests the guess after five seconds."""
         taken = self.taken(accepted)
         early = taken if rate < _LARGE_RATE else max(0.0, taken - rate * (now - self._began_at))
         pause_s = min(_MOST_REPAID_S, early / rate)

@@ -91,20 +91,16 @@ def test_storm_that_refuses_a_part_of_the_calls_is_no_quota(share: float) -> Non
     assert sorted(needed)[45] <= 40, "nine times of ten"
 
 
-def test_nothing_is_left_when_it_is_forgotten() -> None:
-    evidence = known()
-    while not evidence.is_refuted(10.0):
-        evidence.note_rate_limited(0.5, 1, 10.0)
-    evidence.note_rate_limited(0.5, 1, 10.0)
-    evidence.note_rate_limited(0.5, 2, 10.0)
-    assert evidence.is_doubtful
-    evidence.forget()
-    assert (evidence.least_quota(), evidence.is_doubtful, evidence.is_refuted(10.0)) == (0.0, False, False)
-
-
 def test_doubt_ends_with_the_rate() -> None:
     evidence = known()
     evidence.note_rate_limited(0.5, 1, 10.0)
     evidence.note_rate_limited(0.5, 2, 10.0)
-    evidence.begin()
+    evidence.drop_doubt()
     assert not evidence.note_rate_limited(0.5, 1, 90_000.0)
+
+
+def test_what_was_accepted_is_forgotten_although_nothing_is_accepted_any_more() -> None:
+    evidence = known()
+    for at in range(290, 1000, 100):
+        evidence.note_accepted_rate(0.0, float(at))
+    assert evidence.least_quota() == 0.0

@@ -39,14 +39,20 @@ def test_guess_of_two_minutes_ago_is_not_confirmed() -> None:
     assert probes.end(114, 8.0, 0.5, 604.0) == 0.95
 
 
-def test_confirmed_guess_is_tested_after_five_seconds() -> None:
-    """A guess that a storm confirmed by chance used to stop all calls for 55 seconds."""
+def confirmed() -> tuple[QuotaProbes, float, float]:
+    """Returns probes for which a guess was confirmed at 64.0, the rate to continue with, and the pause before."""
     probes = QuotaProbes()
     probes.guess(15 / 60, 0.0)
     probes.begin(0.2, 100, 60.0, is_guess=True)
     rate = probes.end(114, 8.0, 0.5, 64.0)
     assert rate is not None
-    assert probes.begin_pause(114, rate, 64.0) == 5.0
+    return probes, rate, probes.begin_pause(114, rate, 64.0)
+
+
+def test_confirmed_guess_is_tested_after_five_seconds() -> None:
+    """A guess that a storm confirmed by chance used to stop all calls for 55 seconds."""
+    probes, rate, pause_s = confirmed()
+    assert pause_s == 5.0
     assert probes.is_due(1, 1, rate, 69.5, is_doubtful=False), "a call was accepted although the quota should be spent"
     assert not probes.is_due(1, 1, rate, 120.0, is_doubtful=False)
     probes.begin(rate, 115, 69.5, is_guess=False)
@@ -54,12 +60,7 @@ def test_confirmed_guess_is_tested_after_five_seconds() -> None:
 
 
 def test_call_that_is_refused_confirms_the_guess() -> None:
-    probes = QuotaProbes()
-    probes.guess(15 / 60, 0.0)
-    probes.begin(0.2, 100, 60.0, is_guess=True)
-    rate = probes.end(114, 8.0, 0.5, 64.0)
-    assert rate is not None
-    probes.begin_pause(114, rate, 64.0)
+    probes, rate, _ = confirmed()
     assert probes.confirm_guess() == 64.0 + 55.0
     assert not probes.is_due(255, 255, rate, 120.0, is_doubtful=False)
     assert probes.is_due(256, 256, rate, 120.0, is_doubtful=False)

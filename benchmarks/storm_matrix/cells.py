@@ -13,7 +13,7 @@ from benchmarks.virtual.provider import Answer, Request
 from llm_guard.dialects import DialectName
 
 LENGTHS_S = (5.0, 16.0, 60.0, 600.0)
-RATES_PER_S = (0.5, 5.0, 50.0, 200.0)
+RATES_PER_S = (0.5, 1.0, 2.0, 5.0, 50.0, 200.0)
 ERRORS: tuple[ErrorName, ...] = ("429", "503", "529", "quota")
 HINTS_S = (None, 2, 30, 86400)
 """Values of Retry-After."""
@@ -95,7 +95,7 @@ class Cell:
     @property
     def rounds(self) -> int:
         """Number of runs, with different seeds, that are counted together: at low rates 60 s have too few calls."""
-        return 6 if self.rate_per_s < 1 else 2 if self.rate_per_s < 20 else 1
+        return 6 if self.rate_per_s < 1 else 3 if self.rate_per_s < 5 else 2 if self.rate_per_s < 20 else 1
 
 
 def cells() -> Iterator[Cell]:
@@ -108,7 +108,7 @@ def cells() -> Iterator[Cell]:
         yield Cell(60.0, rate, error, hint_s, share=0.5)
     for error, hint_s, share in product(ERRORS[:2], (None, 2, 30), (0.1, 0.3, 0.7, 0.9)):
         yield Cell(60.0, 5.0, error, hint_s, share=share)
-    for hint_s, rate, share in product((None, 2), (0.5, 5.0, 50.0), (0.3, 0.5, 0.7, 0.9)):
+    for hint_s, rate, share in product((None, 2), (0.5, 1.0, 2.0, 5.0, 50.0), (0.3, 0.5, 0.7, 0.9)):
         yield Cell(600.0, rate, "429", hint_s, share=share)
 
 

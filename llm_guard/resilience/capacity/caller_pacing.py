@@ -50,10 +50,12 @@ class Paces:
         parts = pace is self.free and self._refused and caller not in self._refused and pace.is_limited
         return None if parts else pace
 
-    def note_rate_limited(self, caller: str, entered_at: float, settings: CapacitySettings, now: float) -> None:
-        """Notes a 429 for a caller's call that entered at `entered_at`."""
+    def note_rate_limited(
+        self, caller: str, entered_at: float, settings: CapacitySettings, now: float, *, has_waited: bool
+    ) -> None:
+        """Notes a 429 for a caller's call that entered at `entered_at`; `has_waited`: not at once."""
         pace, apart = self.of_known(caller), self.apart
-        pace.note_rate_limited(entered_at, settings, now)
+        pace.note_rate_limited(entered_at, settings, now, has_waited=has_waited)
         if apart is not None and pace is apart.pace:
             apart.note_refused(caller, entered_at, now)
             return

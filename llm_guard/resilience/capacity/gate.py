@@ -215,7 +215,8 @@ class Gate:
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
         if outcome == "rate_limited":
-            self._paces.note_rate_limited(slot.source, slot.entered_at, self._settings, now)
+            has_waited = slot.holder is not None
+            self._paces.note_rate_limited(slot.source, slot.entered_at, self._settings, now, has_waited=has_waited)
             return is_waited_for
         is_ok = outcome == "ok"
         if is_ok:

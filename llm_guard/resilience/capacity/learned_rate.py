@@ -11,6 +11,7 @@ from math import inf
 from typing import Literal
 
 from llm_guard.resilience.capacity.known_quota import KnownQuota
+from llm_guard.resilience.capacity.partial_storm import PartialStorm
 from llm_guard.resilience.capacity.quota_evidence import QuotaEvidence
 from llm_guard.resilience.capacity.quota_probes import ACCEPTED_AFTER_S, QuotaProbes, spent_pause_s, spent_rate
 from llm_guard.resilience.capacity.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
@@ -19,8 +20,6 @@ from llm_guard.resilience.capacity.response_rows import ResponseRows
 from llm_guard.resilience.capacity.throttle_statistics import Accepted
 from llm_guard.resilience.throttling.gcra import LOWEST_RATE, Bucket
 
-SlowStartReason = Literal["after_stop", "confirmed"]
-"""The occasion of a slow start: nothing had been accepted, or a guessed rate is confirmed by a response."""
 _Phase = Literal["steady", "quota", "stopped", "opening"]
 
 _FORGET_S = 60.0
@@ -46,7 +45,7 @@ class LearnedRate:
       While all calls are accepted at that rate, openings probe whether the quota has grown. What an opening used too
       early is paid back by a pause. A quota is known for longer than its rate (`KnownQuota`): after the rate was
       forgotten, the first 429 that fits it restores the rate. A quota is given up if calls are refused that it would
-      accept (`QuotaEvidence`); then the rate stays at one a second or more for ten minutes.
+      accept (`QuotaEvidence`). Then the rate stays at one a second or more for ten minutes (`PartialStorm`).
 
     Calls count as accepted when they enter, and no longer when they get a 429, because other responses may take a
     minute.
@@ -54,7 +53,7 @@ class LearnedRate:
 
     __slots__ = (
         "_accepted", "_accepted_at_begin", "_answers", "_bucket", "_epoch", "_evidence", "_growth", "_is_unconfirmed",
-        "_phase", "_phase_at", "_probe_at", "_quota_probes", "_rows", "known_quota", "rate", "since",
+        "_phase", "_phase_at", "_probe_at", "_quota_probes", "_rows", "_storm", "known_quota", "rate", "since",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, now: float) -> None:
@@ -68,6 +67,7 @@ class LearnedRate:
         self._growth = RateGrowth()
         self._quota_probes = QuotaProbes()
         self._evidence = QuotaEvidence()
+        self._storm = PartialStorm()
         self.known_quota = KnownQuota()
         self._rows = ResponseRows()
         self._phase: _Phase = "steady"
@@ -107,11 +107,10 @@ class LearnedRate:
         is_accepted = now - self._probe_at >= ACCEPTED_AFTER_S
         if self._phase == "stopped" and is_accepted:
             self._open(now, PROBE_RATE)
-        rate = self.rate
-        if self._phase != "quota" or rate is None:
-            return
-        if is_accepted or self._quota_probes.is_due_without_answers(self.accepted - self._accepted_at_begin, rate):
-            self._probe_quota(rate, now)
+        if self._phase == "quota" and (rate := self.rate) is not None:
+            accepted = self.accepted - self._accepted_at_begin
+            if is_accepted or self._quota_probes.is_due_without_answers(accepted, rate):
+                self._probe_quota(rate, now)
 
     def grow(self, until: float, now: float) -> None:
         """Notes that a call waits for the rate from `now` until `until`."""
@@ -151,7 +150,8 @@ class LearnedRate:
             accepted = self._accepted.rate(now)
             self.known_quota.begin_row(accepted)
             self._evidence.note_accepted_rate(accepted, now)
-        self._growth.note_rate_limited(is_due_to_rate=not self._evidence.is_refuted(now))
+        self._storm.note_rate_limited(self._rows.accepted)
+        self._growth.note_rate_limited(is_due_to_rate=not self._storm.is_on(now))
         self._rows.note_rate_limited(entered_at)
         is_of_phase = entered_at >= self._phase_at
         self._probe_at = inf
@@ -164,30 +164,28 @@ class LearnedRate:
         elif not self._epoch.covers(entered_at):
             self._cut_if_too_fast(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> SlowStartReason | None:
-        """Notes any other response than a 429 to the call that went at `entered_at`. Returns the slow start that this
-        begins, or None."""
+    def note_accepted(self, entered_at: float, now: float) -> bool:
+        """Notes any other response than a 429 to the call that went at `entered_at`. Returns whether this begins a slow
+        start."""
         self._accepted.note(now)
         self._rows.note_accepted(entered_at)
         if self.rate is None or entered_at < self._phase_at:
-            return None
+            return False
         self._answers += 1
-        if self._phase == "stopped" or (self._phase == "steady" and self._is_unconfirmed):
-            opening: SlowStartReason = "after_stop" if self.is_stopped else "confirmed"
+        is_well = self._phase == "steady" and (self._storm.ends(self._rows.accepted, now) or self._is_unconfirmed)
+        if is_well or self._phase == "stopped":
             self._open(now, self.rate)
-            return opening
+            return True
         if self._phase == "quota":
-            self._evidence.note_accepted()
-            return "confirmed" if self._note_accepted_of_quota(self.rate, now) else None
+            return self._note_accepted_of_quota(self.rate, now)
         if self._quota_probes.is_running and self.rate < PROBE_RATE:
             self.rate *= 2
             self._bucket.shorten(self.rate, now)
-        return None
+        return False
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:
-        """Begins a slow start for calls that have waited for something else and would all go at once: up to `ceiling`
-        calls a second, then, after so many calls, the usual growth. Does nothing during a quota or a stop, or if a
-        lower rate is already learned, unless it is in a slow start."""
+        """Begins a slow start up to `ceiling` calls a second, at which so many go before the usual growth. Does nothing
+        during a quota or a stop, or if a lower rate is already learned, unless it is in a slow start."""
         if self.rate is None:
             self.since = now
         if self.rate is None or (self._phase == "steady" and self.rate > max(PROBE_RATE, ceiling)):
@@ -199,7 +197,7 @@ class LearnedRate:
         """Forgets the rate, what is known of a quota, and the recent 429s."""
         self.forget()
         self.known_quota.forget()
-        self._evidence = QuotaEvidence()
+        self._evidence, self._storm = QuotaEvidence(), PartialStorm()
         self._epoch.recent.restart(now)
 
     def forget(self) -> None:
@@ -237,7 +235,7 @@ class LearnedRate:
     def _note_rate_limited_of_quota(self, rate: float, now: float) -> None:
         if now < self._quota_probes.paid_back_at:
             self._bucket.pause(self._quota_probes.confirm_guess())
-        elif self._evidence.note_rate_limited(rate, self._rows.limited, now):
+        elif self._evidence.note_rate_limited(rate, self._rows.limited):
             self._give_up_quota(now)
         else:
             if self._answers and self._rows.limited == 1:
@@ -261,6 +259,7 @@ class LearnedRate:
 
     def _note_accepted_of_quota(self, rate: float, now: float) -> bool:
         """Returns whether a probe begins."""
+        self._evidence.note_accepted()
         is_doubtful = self._evidence.is_doubtful
         if is_due := self._quota_probes.is_due(self._answers, self._rows.accepted, rate, now, is_doubtful=is_doubtful):
             self._probe_quota(rate, now)
@@ -292,6 +291,7 @@ class LearnedRate:
 
     def _give_up_quota(self, now: float) -> None:
         """Continues at one call a second: a part of the calls is refused at any rate."""
+        self._storm.begin(now)
         self.known_quota.forget()
         self._quota_probes.reset()
         self._growth.forget_wrong_doublings()
@@ -303,7 +303,7 @@ class LearnedRate:
         """Cuts the rate if the 429 for the call that went at `entered_at` completes the evidence."""
         epoch, rate = self._epoch, self.rate
         if rate is None:
-            quota = self.known_quota.recall(self._accepted.rate(now), now)
+            quota = None if self._storm.is_recent(now) else self.known_quota.recall(self._accepted.rate(now), now)
             if quota is not None:
                 self.since = now
                 rate = max(LOWEST_RATE, quota)
@@ -331,7 +331,7 @@ class LearnedRate:
         """Begins the phase for the rate after a cut. Returns the rate in that phase."""
         quota = self._accepted.rate(now)
         is_stop = self._rows.limited >= _STOP_429S or not quota
-        if rate >= PROBE_RATE or (quota >= 1 and not is_stop) or (quota and self._evidence.is_refuted(now)):
+        if rate >= PROBE_RATE or (quota >= 1 and not is_stop) or (quota and self._storm.is_recent(now)):
             self._begin("steady", now)
             self._is_unconfirmed = is_stop and self._epoch.recent.is_stopped()
             return max(rate, PROBE_RATE)

@@ -11,7 +11,7 @@ from math import inf
 from typing import Literal
 
 from llm_guard.resilience.capacity.header_rate import HeaderRate
-from llm_guard.resilience.capacity.learned_rate import LearnedRate, SlowStartReason
+from llm_guard.resilience.capacity.learned_rate import LearnedRate
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 from llm_guard.resilience.throttling.gcra import Bucket
 
@@ -88,9 +88,9 @@ class Pacer:
         """Notes a 429 for the call that went at `entered_at`."""
         self._learned.note_rate_limited(entered_at, now)
 
-    def note_accepted(self, entered_at: float, now: float) -> SlowStartReason | None:
-        """Notes any other response than a 429 to the call that went at `entered_at`. Returns the slow start that this
-        begins, or None."""
+    def note_accepted(self, entered_at: float, now: float) -> bool:
+        """Notes any other response than a 429 to the call that went at `entered_at`. Returns whether this begins a slow
+        start."""
         return self._learned.note_accepted(entered_at, now)
 
     def open_slowly(self, now: float, ceiling: float, calls: int) -> None:

@@ -20,9 +20,8 @@ from llm_guard.resilience.capacity.settings import CapacitySettings
 _FEW = 4
 # After a hold calls go this much faster than they came: the last of them still goes within `queue_wait`.
 _CATCH_UP = 1.25
-# So many calls go at that rate before it may double; after a stop only the responses show what is accepted.
-_CALLS_AFTER_HOLD = 15
-_CALLS_AFTER_STOP = 60
+# So many calls go at that rate before it may double: meanwhile the responses show what is accepted.
+_CALLS_BEFORE_DOUBLING = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ class Pace:
 
     def take(self, settings: CapacitySettings, waiting: int, now: float) -> None:
         """Notes that a call goes. If that ends the hold, waiting calls return slowly."""
-        if (held_since := self._hold.since) is not None and self._hold.take(now):
-            self._open_after_hold(now - held_since, settings, waiting, now)
+        if self._hold.since is not None and self._hold.take(now):
+            self._open_slowly(self._denied.per_s(now), settings, waiting, now)
         self._pacer.take(now)
 
     def put_back(self, entered_at: float, now: float) -> None:
@@ -95,9 +94,12 @@ class Pace:
         """Notes that the client of that call disconnected: the call is not evidence of anything."""
         self._hold.note_unused(entered_at)
 
-    def note_rate_limited(self, entered_at: float, settings: CapacitySettings, now: float) -> None:
-        """Notes a 429 for the call that entered at `entered_at`."""
-        self._denied.take_back()
+    def note_rate_limited(
+        self, entered_at: float, settings: CapacitySettings, now: float, *, has_waited: bool
+    ) -> None:  # fmt: skip
+        """Notes a 429 for the call that entered at `entered_at`; `has_waited`: not at once."""
+        if has_waited:
+            self._denied.take_back()
         self._retry_after.note_rate_limited()
         self._hold.note_rate_limited(entered_at, now)
         if settings.pacing:
@@ -110,16 +112,12 @@ class Pace:
         succeeded."""
         if is_ok:
             self._retry_after.note_accepted(entered_at, now)
-        held_since = self._hold.since
-        if held_since is None and not settings.pacing:
+        is_held = self._hold.since is not None
+        if not is_held and not settings.pacing:
             return
-        opening = self._pacer.note_accepted(entered_at, now) if settings.pacing else None
-        is_held_no_more = held_since is not None and self._hold.note_answer(entered_at)
-        if opening is not None and (opening == "after_stop" or not is_held_no_more):
-            # None of the calls could enter at once, and most may have been refused without waiting.
-            self._open_slowly(self._denied.per_s(now), _CALLS_AFTER_STOP, settings, waiting, now)
-        elif is_held_no_more and held_since is not None:
-            self._open_after_hold(now - held_since, settings, waiting, now)
+        has_opened = settings.pacing and self._pacer.note_accepted(entered_at, now)
+        if (is_held and self._hold.note_answer(entered_at)) or has_opened:
+            self._open_slowly(self._denied.per_s(now), settings, waiting, now)
 
     def note_hint(self, hint: RateHint, waiting: int, in_flight: int, sent_at: float, now: float) -> None:
         """Notes rate-limit headers of the response to a request that was sent at `sent_at`."""
@@ -152,7 +150,7 @@ class Pace:
 
     def open_for_backlog(self, settings: CapacitySettings, waiting: int, now: float) -> None:
         """Lets calls that have waited at another pace return slowly at this one."""
-        self._open_after_hold(settings.queue_timeout, settings, waiting, now)
+        self._open_slowly(waiting / max(1.0, settings.queue_timeout), settings, waiting, now)
 
     def snapshot(self, now: float) -> PaceSnapshot:
         pacer, hold = self._pacer.snapshot(now), self._hold
@@ -163,15 +161,9 @@ class Pace:
             is_probing=pacer.is_probing or hold.is_looking(now),
         )
 
-    def _open_after_hold(self, held_s: float, settings: CapacitySettings, waiting: int, now: float) -> None:
-        """Begins a slow start: many calls that waited for the same instant must not all go at once, nor much faster
-        than they came until half of them have gone."""
-        queued_per_s = waiting / max(1.0, min(held_s, settings.queue_timeout))
-        self._open_slowly(queued_per_s, max(_CALLS_AFTER_HOLD, waiting // 2), settings, waiting, now)
-
-    def _open_slowly(
-        self, came_per_s: float, calls: int, settings: CapacitySettings, waiting: int, now: float
-    ) -> None:  # fmt: skip
+    def _open_slowly(self, came_per_s: float, settings: CapacitySettings, waiting: int, now: float) -> None:
+        """Begins a slow start: many calls that waited for the same event must not all go at once, nor much faster than
+        calls come. `came_per_s`: the rate of those that came meanwhile, most of which may have been refused."""
         if settings.pacing and waiting > _FEW:
             ceiling = inf if waiting + 1 >= settings.max_queue else _CATCH_UP * came_per_s
-            self._pacer.open_slowly(now, ceiling, calls)
+            self._pacer.open_slowly(now, ceiling, _CALLS_BEFORE_DOUBLING)

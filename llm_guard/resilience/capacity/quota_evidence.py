@@ -24,14 +24,12 @@ _ENOUGH = 4.0
 _DOUBTFUL = 2.5
 # A fixed window that is spent refuses everything until it ends, so further 429s in a row are no evidence.
 _TELLING_IN_A_ROW = 2
-# A storm may last this long.
-_REFUTED_S = 600.0
 
 
 class QuotaEvidence:
     """Tests whether a provider has a small quota. `now` is monotonic."""
 
-    __slots__ = ("_doubt", "_most", "_most_before", "_refuted_until", "_rotates_at")
+    __slots__ = ("_doubt", "_most", "_most_before", "_rotates_at")
 
     def __init__(self) -> None:
         self._most = self._most_before = 0.0
@@ -39,7 +37,6 @@ class QuotaEvidence:
         it."""
         self._rotates_at = -inf
         self._doubt = 0.0
-        self._refuted_until = -inf
 
     def note_accepted_rate(self, rate: float, now: float) -> None:
         """Notes that `rate` calls a second were accepted in the minute before a 429."""
@@ -57,14 +54,13 @@ class QuotaEvidence:
         """Begins the test again, because the rate is forgotten."""
         self._doubt = 0.0
 
-    def note_rate_limited(self, rate: float, in_a_row: int, now: float) -> bool:
+    def note_rate_limited(self, rate: float, in_a_row: int) -> bool:
         """Notes a 429, the `in_a_row`th, at that rate of a quota. Returns whether it shows that there is no quota."""
         if rate <= self.least_quota() and in_a_row <= _TELLING_IN_A_ROW:
             self._doubt += _LIMITED
         if self._doubt < _ENOUGH:
             return False
         self._doubt = 0.0
-        self._refuted_until = now + _REFUTED_S
         return True
 
     def note_accepted(self) -> None:
@@ -75,7 +71,3 @@ class QuotaEvidence:
     def is_doubtful(self) -> bool:
         """True if 429s came that no quota explains, but not enough of them."""
         return self._doubt >= _DOUBTFUL
-
-    def is_refuted(self, now: float) -> bool:
-        """Returns whether 429s have shown within the last ten minutes that there is no quota."""
-        return now < self._refuted_until

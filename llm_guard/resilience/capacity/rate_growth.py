@@ -24,8 +24,10 @@ _CUBIC = (1 - CUT) / _RECOVER_S**3
 _FULL_SPEED_RATE = 14.0
 _FULL_SPEED_RATE_BELOW_PROBE = 30.0
 _EARLY_S = 1.0
-# At the ceiling of a slow start the rate stays for a while: it is already above the rate at which calls come.
+# The ceiling of a slow start is above the rate at which calls come: there the rate stays for a while, and then doubles
+# no faster than once in so many calls, so that a provider which accepts little more refuses few.
 _RECOVERED_AT_CEILING_S = 1.25
+_CALLS_TO_DOUBLE = 20
 
 # Calls that wait this long without any 429 show that the limit is gone: the rate begins to double, and has doubled
 # after two seconds. Each time that this was wrong, the next attempt takes four times as long.
@@ -121,7 +123,8 @@ class RateGrowth:
         self._recovered_s += waited_s * min(1.0, rate / full_speed_rate)
         self._without_429_s += waited_s
         if can_double and self._without_429_s > self._double_after_s:
-            self._target = min(_MOST_RATE, rate * 2 ** (waited_s / _DOUBLE_S))
+            double_s = max(_DOUBLE_S, _CALLS_TO_DOUBLE / rate) if rate >= self.ceiling else _DOUBLE_S
+            self._target = min(_MOST_RATE, rate * 2 ** (waited_s / double_s))
             return self._target
         return max(rate, self._target * (1 + _CUBIC * (self._recovered_s - _RECOVER_S) ** 3))
 

@@ -15,7 +15,7 @@ def refuse(paces: Paces, caller: str, *instants: float, hint_s: float = 30.0) ->
     """Notes calls that were refused at once with a Retry-After of `hint_s`."""
     for now in instants:
         paces.of(caller, now)
-        paces.note_rate_limited(caller, now, SETTINGS, now)
+        paces.note_rate_limited(caller, now, SETTINGS, now, has_waited=False)
         paces.of_known(caller).note_retry_after(now + hint_s, now, now)
         paces.join_if_limited(now)
 
@@ -74,7 +74,7 @@ def send(paces: Paces, caller: str, now: float, *, is_accepted: bool) -> None:
     if is_accepted:
         paces.note_accepted(caller, now, SETTINGS, 0, now, is_ok=True)
     else:
-        paces.note_rate_limited(caller, now, SETTINGS, now)
+        paces.note_rate_limited(caller, now, SETTINGS, now, has_waited=False)
 
 
 def paces_with_rate_of(caller: str) -> Paces:

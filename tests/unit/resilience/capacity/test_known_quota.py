@@ -70,7 +70,7 @@ def test_one_429_of_a_known_quota_holds_all_calls_until_its_renewal() -> None:
         for second in (10.0, 20.0):
             if pace.hold_opens_at() <= window + second:
                 pace.take(settings, 0, window + second)
-                pace.note_rate_limited(window + second, settings, window + second)
+                pace.note_rate_limited(window + second, settings, window + second, has_waited=False)
                 pace.note_retry_after(window + 60.0, window + second, window + second)
             assert (pace.hold_opens_at() == window + 60.0) is (second == 20.0 or window > 0.0)
         pace.take(settings, 0, window + 60.0)

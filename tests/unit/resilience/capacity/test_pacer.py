@@ -438,31 +438,30 @@ def test_storm_that_refuses_every_second_call_is_not_taken_for_a_quota_again() -
     assert found_at < 300.0, "from then on there is one call a second or more"
 
 
-def without_quota() -> Pacer:
-    """Returns a pacer for which 429s at low rates have shown that there is no small quota, at 100.0."""
+def doubtful() -> Pacer:
+    """Returns a pacer for which two 429s at low rates are unexplained."""
     pacer = Pacer(0.0)
     evidence = pacer._learned._evidence
     evidence.note_accepted_rate(1.0, 40.0)
-    while not evidence.is_refuted(100.0):
-        evidence.note_rate_limited(0.5, 1, 100.0)
+    evidence.note_rate_limited(0.5, 1)
+    evidence.note_rate_limited(0.5, 2)
+    assert evidence.is_doubtful
     return pacer
 
 
 def test_release_forgets_that_there_is_no_quota() -> None:
-    pacer = without_quota()
+    pacer = doubtful()
+    pacer._learned._storm.begin(100.0)
     pacer.release(101.0)
-    assert not pacer._learned._evidence.is_refuted(101.0)
+    assert not pacer._learned._evidence.is_doubtful
+    assert not pacer._learned._storm.is_recent(101.0)
 
 
 def test_doubts_of_a_quota_end_with_its_rate() -> None:
     """Two unexplained 429s, a day without calls and a third one used to refute it."""
-    pacer = without_quota()
-    evidence = pacer._learned._evidence
-    evidence.note_rate_limited(0.5, 1, 100.0)
-    evidence.note_rate_limited(0.5, 2, 100.0)
-    assert evidence.is_doubtful
+    pacer = doubtful()
     pacer._learned.forget()
-    assert not evidence.is_doubtful
+    assert not pacer._learned._evidence.is_doubtful
 
 
 def test_quota_and_stop_are_kept_when_calls_return_slowly() -> None:
@@ -494,6 +493,28 @@ def test_rate_whose_doubling_was_refused_comes_back_and_stays_there_for_longer()
     assert rate(pacer, 105.5) < 1.5 * cut
     drain(pacer, 105.5, 108.8)
     assert rate(pacer, 108.8) > 2 * cut
+
+
+def test_429s_of_a_storm_that_refuses_a_part_of_all_calls_do_not_delay_the_growth() -> None:
+    pacer = limited(100)
+    pacer._learned._storm.begin(100.0)
+    drain(pacer, 100.0, 101.8)
+    again(pacer, 101.8, calls=40, refused=20)
+    cut = rate(pacer, 101.8)
+    drain(pacer, 101.8, 105.5)
+    assert rate(pacer, 105.5) > 2 * cut
+
+
+def test_rate_above_the_one_at_which_calls_come_doubles_once_in_twenty_calls() -> None:
+    """It used to reach 25 a second within three seconds, for a backlog of 20 calls."""
+    pacer = Pacer(0.0)
+    pacer.open_slowly(100.0, ceiling=2.0, calls=16)
+    drain(pacer, 100.0, 109.0)
+    assert rate(pacer, 109.0) < 2.5
+    drain(pacer, 109.0, 112.0)
+    assert rate(pacer, 112.0) < 4.0
+    drain(pacer, 112.0, 130.0)
+    assert rate(pacer, 130.0) > 8.0
 
 
 def test_rate_does_not_grow_without_calls_that_wait() -> None:

@@ -40,34 +40,33 @@ def test_what_was_accepted_long_ago_is_forgotten_at_once() -> None:
 
 def test_429s_that_no_quota_explains_refute_it() -> None:
     evidence = known()
-    assert not evidence.note_rate_limited(0.5, 1, 10.0)
+    assert not evidence.note_rate_limited(0.5, 1)
     doubtful = [evidence.is_doubtful]
-    assert not evidence.note_rate_limited(0.5, 2, 10.0)
+    assert not evidence.note_rate_limited(0.5, 2)
     doubtful.append(evidence.is_doubtful)
     assert doubtful == [False, True]
     evidence.note_accepted()
-    assert not evidence.note_rate_limited(0.5, 1, 10.0)
-    assert evidence.note_rate_limited(0.5, 2, 10.0)
+    assert not evidence.note_rate_limited(0.5, 1)
+    assert evidence.note_rate_limited(0.5, 2)
     assert not evidence.is_doubtful
-    assert (evidence.is_refuted(10.0), evidence.is_refuted(609.0), evidence.is_refuted(610.0)) == (True, True, False)
 
 
 def test_429s_at_a_higher_rate_than_the_quota_may_have_prove_nothing() -> None:
     evidence = known()
-    assert not any(evidence.note_rate_limited(0.51, 1, 10.0) for _ in range(100))
+    assert not any(evidence.note_rate_limited(0.51, 1) for _ in range(100))
     assert not evidence.is_doubtful
 
 
 def test_further_429s_in_a_row_prove_nothing() -> None:
     """A fixed window that is spent refuses everything until it ends."""
     evidence = known()
-    assert not any(evidence.note_rate_limited(0.5, in_a_row, 10.0) for in_a_row in range(1, 100))
+    assert not any(evidence.note_rate_limited(0.5, in_a_row) for in_a_row in range(1, 100))
 
 
 def test_accepted_calls_confirm_the_quota() -> None:
     evidence = known()
     for _ in range(100):
-        assert not evidence.note_rate_limited(0.5, 1, 10.0)
+        assert not evidence.note_rate_limited(0.5, 1)
         for _ in range(4):
             evidence.note_accepted()
     assert not evidence.is_doubtful
@@ -83,7 +82,7 @@ def test_storm_that_refuses_a_part_of_the_calls_is_no_quota(share: float) -> Non
             calls += 1
             if draw.random() < share:
                 in_a_row += 1
-                is_refuted = evidence.note_rate_limited(0.45, in_a_row, 10.0)
+                is_refuted = evidence.note_rate_limited(0.45, in_a_row)
             else:
                 in_a_row = 0
                 evidence.note_accepted()
@@ -93,10 +92,10 @@ def test_storm_that_refuses_a_part_of_the_calls_is_no_quota(share: float) -> Non
 
 def test_doubt_ends_with_the_rate() -> None:
     evidence = known()
-    evidence.note_rate_limited(0.5, 1, 10.0)
-    evidence.note_rate_limited(0.5, 2, 10.0)
+    evidence.note_rate_limited(0.5, 1)
+    evidence.note_rate_limited(0.5, 2)
     evidence.drop_doubt()
-    assert not evidence.note_rate_limited(0.5, 1, 90_000.0)
+    assert not evidence.note_rate_limited(0.5, 1)
 
 
 def test_what_was_accepted_is_forgotten_although_nothing_is_accepted_any_more() -> None:

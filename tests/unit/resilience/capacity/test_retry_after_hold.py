@@ -114,7 +114,10 @@ def test_queue_opens_slowly_after_a_hold_when_many_wait() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.pause_until(10.0)
     told: list[float] = []
-    tickets = [gate.enqueue(1, lambda: told.append(1.0)) for _ in range(500)]
+    tickets = []
+    for n in range(500):
+        assert gate.try_enter(n / 50) is None
+        tickets.append(gate.enqueue(1, lambda: told.append(1.0)))
     gate.dispatch(10.0)
     looker = tickets[0]
     assert looker is not None
@@ -125,6 +128,41 @@ def test_queue_opens_slowly_after_a_hold_when_many_wait() -> None:
         now = next_at
     assert 17 < now < 20  # they arrived at 50 a second, and are sent a quarter faster
     assert len(told) == 500
+
+
+def test_calls_that_are_refused_during_a_hold_count_as_arrivals() -> None:
+    """Where few calls may wait, those that did used to return at one a second, and most new calls were refused."""
+    gate = Gate(CapacitySettings(), 0.0)
+    gate.pause_until(30.0)
+    for n in range(1500):
+        assert gate.try_enter(n / 50) is None
+    tickets = [gate.enqueue(1, lambda: None) for _ in range(20)]
+    gate.dispatch(30.0)
+    assert tickets[0] is not None
+    assert tickets[0].slot is not None
+    gate.exit(tickets[0].slot, 30.2, "ok", 0.2)
+    now = 30.2
+    while (next_at := gate.dispatch(now)) is not None:
+        now = next_at
+    assert now < 33.0
+
+
+def test_call_that_is_sent_again_is_one_arrival() -> None:
+    gate = Gate(CapacitySettings(), 0.0)
+    at_once = gate.try_enter(0.0)
+    assert at_once is not None
+    gate.pause_until(10.0)
+    for n in range(50):
+        assert gate.try_enter(n / 5) is None
+    ticket = gate.enqueue(1, lambda: None)
+    assert ticket is not None
+    came_per_s = gate._paces.free._denied.per_s
+    gate.exit(at_once, 10.0, "rate_limited", 10.0)
+    assert came_per_s(10.0) == pytest.approx(5.0), "this call has not been counted"
+    gate.dispatch(10.0)
+    assert ticket.slot is not None
+    gate.exit(ticket.slot, 10.0, "rate_limited", 0.1)
+    assert came_per_s(10.0) == pytest.approx(4.9), "this one will be counted again"
 
 
 def test_overflowing_queue_opens_as_fast_as_responses_allow() -> None:

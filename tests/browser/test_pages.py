@@ -85,6 +85,14 @@ async def test_deployment_has_its_state_changes_and_the_line_of_each_key(opens: 
         assert KEY not in await page.content()
 
 
+async def test_event_leads_to_the_deployment_that_it_is_about(opens: Opens, tmp_path: Path) -> None:
+    async with outage(tmp_path) as (stand, _path), opens(**SCREEN) as window:
+        page = await window.open(stand.url)
+        opened = page.locator("#events li", has_text="one/gpt: closed → open")
+        await opened.get_by_role("link", name="one/gpt").click()
+        await expect(page.locator("#deployment-head")).to_have_text("one/gpt")
+
+
 async def test_model_has_a_page_with_its_route_that_survives_reload_and_back(opens: Opens, tmp_path: Path) -> None:
     async with outage(tmp_path) as (stand, path), opens(**SCREEN) as window:
         page = await window.open(stand.url)

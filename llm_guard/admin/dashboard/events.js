@@ -2,6 +2,7 @@
 
 import { byId, el, keyed, mark, setText } from "./dom.js";
 import { count, moment, words } from "./format.js";
+import { link } from "./links.js";
 
 const SHOWN = 30;
 
@@ -53,7 +54,7 @@ export function eventLine({ at, kind, facts }) {
     {},
     el("time", {}, moment(at)),
     el("b", { class: "kind" }, mark(look(kind, facts)), words(kind)),
-    el("span", {}, summary(kind, facts)),
+    el("span", {}, subject(kind, facts), summary(kind, facts)),
   );
 }
 
@@ -111,16 +112,23 @@ function look(kind, facts) {
   return kind === "change" || kind === "drain" ? "held" : "none";
 }
 
+/** The deployment or the model that an event is about, as a link to its page; null: neither. */
+function subject(kind, { deployment, model }) {
+  if ((kind === "breaker" || kind === "probe") && deployment) return link("deployment", deployment, deployment);
+  return kind === "degraded" && model ? link("model", model, model) : null;
+}
+
+/** What follows `subject`. */
 function summary(kind, facts) {
   if (kind === "breaker") {
     const { deployment, upstream, before, after, reason } = facts;
-    return `${deployment ?? upstream}: ${words(before)} → ${words(after)}${reason ? `, ${reason}` : ""}`;
+    return `${deployment ? "" : upstream}: ${words(before)} → ${words(after)}${because({ reason })}`;
   }
   if (kind === "alert") return `${words(facts.alert)}, ${facts.state}. ${facts.summary}`;
   if (kind === "change") return `${facts.action}, ${facts.target}: ${facts.reason} (${facts.actor})`;
   if (kind === "engine") return `${facts.engine}: ${ofEngine(facts)}${because(facts)}`;
-  if (kind === "probe") return `${facts.deployment ?? facts.upstream} is ${facts.state}${because(facts)}`;
-  if (kind === "degraded") return `${facts.model ?? "gateway"}: ${mode(facts)}${because(facts)}`;
+  if (kind === "probe") return `${facts.deployment ? "" : facts.upstream} is ${facts.state}${because(facts)}`;
+  if (kind === "degraded") return `${facts.model ? "" : "gateway"}: ${mode(facts)}${because(facts)}`;
   if (isOfCalls({ kind, facts })) {
     const [single, several] = OF_CALLS[keyOfCalls({ kind, facts })];
     return `${count(facts.count)} ${facts.count === 1 ? single : several}`;

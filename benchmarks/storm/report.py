@@ -19,6 +19,7 @@ from benchmarks.storm import (
     metastable,
     pictures,
     rate_limit_storms,
+    replicas,
     small_quotas,
     spread,
     throttle,
@@ -79,7 +80,7 @@ _SECTIONS = (
     ),
     _Section(
         "Does a breaker open when it should, and only then?",
-        ("A05", "A11", "A12", "A13", "A39", "A40", "429 storm", "small quota", "header pacing"),
+        ("A05", "A11", "A12", "A13", "A39", "A40", "replicas", "429 storm", "small quota", "header pacing"),
         "storm-false-opens.png",
         "openings by chance against the share of calls that fail",
         "In the picture 100,000 calls fail independently of each other: nothing is down, and a breaker that opens is "
@@ -114,7 +115,7 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
         metastable.whenever(seed),
         *outages.rows(recoveries),
         *jitter.formula_rows(), *jitter.herd_rows(herds), *jitter.contention_rows(contentions),
-        *breakers.rows(trips), *throttle.rows(), *rate_limit_storms.rows(), *small_quotas.rows(),
+        *breakers.rows(trips), *replicas.rows(), *throttle.rows(), *rate_limit_storms.rows(), *small_quotas.rows(),
         *header_pacing.rows(),
         *budgets.rows(points), *spread.rows(found),
     ]  # fmt: skip

@@ -40,7 +40,7 @@ _UNHEALTHY = Signal.UNHEALTHY
 # end with 90 % random failures, one in 150 is followed by an opening by chance; after those that end with 80 %, none.
 # With 0.9 there is none at all, but an outage that resumes is noticed after 2 s and 110 failures instead of 41; with
 # 0.6 there are 3 in 40.
-_AFTER_OUTAGE = 0.75
+AFTER_OUTAGE = 0.75
 # The least time that a probe is expected to take, in seconds, when a refused call is given a time to return.
 _PROBE_S = 0.1
 # Weight of the latest success in the average duration of a success.
@@ -322,7 +322,7 @@ class Breaker:
         self._successes = 0
         if state not in ("open", "half_open"):
             # An outage may end as a brownout: otherwise the next five failures in a row would count as another outage.
-            self._run = ConsecutiveFailures(_AFTER_OUTAGE if self._opening.outage_at is not None else 0.0)
+            self._run = ConsecutiveFailures(AFTER_OUTAGE if self._opening.outage_at is not None else 0.0)
             self._window = SlidingWindow()
             self._outage_from = inf
             self._opening.end()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import inf, log
+from typing import Protocol
 
 # A weak prior: before its first call a deployment is assumed to fail once in ten times. That weighs no more than two
 # calls, so the first failures of a brownout outweigh it.
@@ -36,11 +37,39 @@ _YOUNG_S = 1.0
 _TOLERATED = 0.9
 _CHANCE = 1e-4
 # Weight of the last call in the moving average of failures, which thus remembers about twenty calls.
-_RECENT_SHARE = 1 / 20
-_KEPT = 1 - _RECENT_SHARE
+_KEPT = 1 - 1 / 20
 # A second average remembers about a hundred calls: the first is too low by chance now and then.
 _LASTING_KEPT = 1 - 1 / 100
 _SLOTS = 10
+
+
+class CallCounts(Protocol):
+    """Counts of recent calls: `SlidingWindow`, or those of several gateways."""
+
+    calls: int
+    failures: int
+    slow_calls: int
+
+    def is_young(self, now: float) -> bool: ...
+
+    def calls_per_s(self, now: float) -> float: ...
+
+
+class FailureRun(Protocol):
+    """Failures in a row: `ConsecutiveFailures`, or those of several gateways."""
+
+    counted: int
+    began_at: float
+    takes_s: float
+
+    @property
+    def length(self) -> int: ...
+
+    def lately(self) -> float: ...
+
+    def count_sent_by(self, at: float) -> int: ...
+
+    def is_survived(self, now: float) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -104,7 +133,11 @@ class SlidingWindow:
 
     def calls_per_s(self, now: float) -> float:
         """Returns the mean calls per second since the oldest call that is still counted."""
-        return self.calls / max(_YOUNG_S, now - self._slots[0].began_at) if self._slots else 0.0
+        return self.calls / max(_YOUNG_S, self.length_s(now)) if self._slots else 0.0
+
+    def length_s(self, now: float) -> float:
+        """Returns the age of the oldest call that is still counted; 0: there is none."""
+        return now - self._slots[0].began_at if self._slots else 0.0
 
     def _drop_oldest(self) -> None:
         slot = self._slots.popleft()
@@ -121,8 +154,8 @@ class ConsecutiveFailures:
 
     __slots__ = (
         "_counted_before", "_failed", "_failed_place", "_first_place", "_lasting", "_lasting_end", "_length_before",
-        "_ok_place", "_ok_place_before", "_rate_before", "_sent", "_slowest_s", "began_at", "counted", "ends",
-        "first_sent_at", "length", "recent_rate", "takes_s",
+        "_ok_place", "_ok_place_before", "_rate_before", "_sent", "began_at", "counted", "ends", "first_sent_at",
+        "length", "recent_rate", "slowest_s", "takes_s",
     )  # fmt: skip
 
     def __init__(self, recent_rate: float = 0.0) -> None:
@@ -139,7 +172,7 @@ class ConsecutiveFailures:
         self.recent_rate = recent_rate
         self.ends = 0
         """Successes so far."""
-        self._slowest_s = 0.0
+        self.slowest_s = 0.0
         """How long the slowest counted call took to fail."""
         self._sent: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
         """When the calls of the last counted failures were sent, and their places in the order of sending."""
@@ -165,12 +198,12 @@ class ConsecutiveFailures:
     def _count(self, now: float, sent_at: float, place: int) -> None:
         if not self.counted:
             self.began_at, self.first_sent_at = now, sent_at
-            self.takes_s = self._slowest_s = 0.0
+            self.takes_s = self.slowest_s = 0.0
             self._sent.clear()
             self._first_place, self._failed = max(self._ok_place + 1, self._failed_place + 1, place), 0
         self.counted += 1
         self.takes_s += (now - sent_at - self.takes_s) / self.counted
-        self._slowest_s = max(self._slowest_s, now - sent_at)
+        self.slowest_s = max(self.slowest_s, now - sent_at)
         self._sent.append((sent_at, place))
         self._failed_place = max(self._failed_place, place)
         self._failed += place >= self._first_place
@@ -178,10 +211,14 @@ class ConsecutiveFailures:
     def is_survived(self, now: float) -> bool:
         """Returns whether a call sent since the first failure has not failed, though it has been in flight for longer
         than the slowest failure took."""
-        old_at = now - self._slowest_s
+        old_at = now - self.slowest_s
         old_place = max((place for sent_at, place in self._sent if sent_at <= old_at), default=0)
         young = sum(place > old_place for _, place in self._sent)
         return old_place - self._first_place + 1 > max(0, self._failed - young)
+
+    def latest_sent(self, most: int) -> list[float]:
+        """Returns when the calls of the latest counted failures were sent, the newest first."""
+        return [self._sent[-place][0] for place in range(1, min(most, len(self._sent)) + 1)] if self.counted else []
 
     def lately(self) -> float:
         """Returns the share of failures without the counted ones: the worse of both averages."""
@@ -230,7 +267,7 @@ class ConsecutiveFailures:
 
 
 def is_run_evidence(
-    run: ConsecutiveFailures, threshold: int, window: SlidingWindow, now: float, ok_takes_s: float = 0.0
+    run: FailureRun, threshold: int, window: CallCounts, now: float, ok_takes_s: float = 0.0
 ) -> bool:  # fmt: skip
     """Returns whether `threshold` or more failures in a row are an outage, and not chance at the rate observed
     otherwise.
@@ -277,7 +314,7 @@ def is_run_evidence(
     return expected_runs <= _PRIOR_CALLS * _PRIOR_RATE**threshold * (1 + 1e-9)
 
 
-def _is_survived(run: ConsecutiveFailures, now: float, ok_takes_s: float) -> bool:
+def _is_survived(run: FailureRun, now: float, ok_takes_s: float) -> bool:
     hang_s = _HANG_TIMES * ok_takes_s if ok_takes_s > 0 else _HANG_S
     return now - run.began_at < hang_s and run.is_survived(now)
 

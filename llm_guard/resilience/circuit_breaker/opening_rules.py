@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import inf
 
 from llm_guard.resilience.circuit_breaker.failure_statistics import (
-    ConsecutiveFailures,
-    SlidingWindow,
+    CallCounts,
+    FailureRun,
     is_run_evidence,
     is_share_significant,
 )
@@ -18,8 +18,8 @@ from llm_guard.resilience.circuit_breaker.settings import BreakerSettings
 
 
 def reason_of_outage(
-    settings: BreakerSettings, run: ConsecutiveFailures, window: SlidingWindow, now: float, ok_takes_s: float
-) -> str | None:
+    settings: BreakerSettings, run: FailureRun, window: CallCounts, now: float, ok_takes_s: float
+) -> str | None:  # fmt: skip
     """Returns the reason to open because of a run of failures, or None. `ok_takes_s`: average duration of a success."""
     is_evidence = run.length >= settings.consecutive_failures and (
         settings.sensitivity == "literal"
@@ -28,7 +28,7 @@ def reason_of_outage(
     return f"{run.length} failures in a row" if is_evidence else None
 
 
-def reason_of_brownout(settings: BreakerSettings, window: SlidingWindow) -> str | None:
+def reason_of_brownout(settings: BreakerSettings, window: CallCounts) -> str | None:
     """Returns the reason to open because too large a share of calls fails or is slow, or None."""
     if settings.sensitivity == "literal" and _is_too_many(settings, window, window.failures, settings.failure_rate):
         return f"{window.failures} of {window.calls} calls failed within {settings.window:g} s"
@@ -37,7 +37,7 @@ def reason_of_brownout(settings: BreakerSettings, window: SlidingWindow) -> str 
     return None
 
 
-def _is_too_many(settings: BreakerSettings, window: SlidingWindow, count: int, limit: float) -> bool:
+def _is_too_many(settings: BreakerSettings, window: CallCounts, count: int, limit: float) -> bool:
     calls = window.calls
     most_calls = settings.window_calls or inf
     if calls < min(settings.min_calls, most_calls) or count / calls < limit:

@@ -1,0 +1,145 @@
+"""A breaker of several gateways that share their evidence about one deployment.
+
+Each gateway keeps a breaker of its own, which decides about calls at once and alone. In the background it publishes a
+summary (`resilience.circuit_breaker.shared_evidence`), and draws its conclusions from those of all gateways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from llm_guard.outcome import Signal
+from llm_guard.resilience.circuit_breaker.breaker import AFTER_OUTAGE, Breaker, BreakerSettings, Permit
+from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.resilience.circuit_breaker.opening_rules import reason_of_brownout, reason_of_outage
+from llm_guard.resilience.circuit_breaker.probe_lease import ProbeLease
+from llm_guard.resilience.circuit_breaker.shared_evidence import (
+    MOST_AGES,
+    BreakerSummary,
+    PooledRun,
+    PooledWindow,
+    SharedRate,
+    ok_takes_s,
+)
+
+_HEALTHY = Signal.HEALTHY
+EXCHANGE_S = 0.1
+"""Gateways exchange their summaries this often."""
+
+# With failures at one gateway only, the trouble may be its own.
+_LEAST_GATEWAYS = 2
+
+
+class SharedBreaker(Breaker):
+    """A breaker that opens by the evidence of all gateways, too, and sends probes only while it has the right to."""
+
+    __slots__ = (
+        "_heard_at", "_in_flight", "_ok_sent_at", "_ok_sent_before", "_parts_before", "_rate", "_recovered_at", "lease",
+    )  # fmt: skip
+
+    def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
+        super().__init__(settings, phase)
+        self.lease = ProbeLease()
+        self._rate = SharedRate()
+        self._parts_before = self._rate.parts
+        self._in_flight: dict[Permit, None] = {}
+        self._ok_sent_at = self._ok_sent_before = -inf
+        """When the call was sent that is the last to have succeeded, and the one before it."""
+        self._recovered_at = -inf
+        """When probes last closed it."""
+        self._heard_at = -inf
+        """When it was last half-opened because another gateway's breaker has closed."""
+
+    def try_acquire(self, now: float) -> Permit | None:
+        if self.state in ("open", "half_open") and super().retry_after_s(now) <= 0 and not self.lease.try_use(now):
+            self._opening.refused += 1
+            return None
+        permit = super().try_acquire(now)
+        if permit is not None:
+            self._in_flight[permit] = None
+        return permit
+
+    def retry_after_s(self, now: float) -> float:
+        wait_s = super().retry_after_s(now)
+        if wait_s > 0 or self.state not in ("open", "half_open") or self.lease.is_held(now):
+            return wait_s
+        return EXCHANGE_S
+
+    def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
+        self._in_flight.pop(permit, None)
+        if signal is _HEALTHY and not permit.is_settled:
+            if permit.sent_at > self._ok_sent_at:
+                self._ok_sent_before, self._ok_sent_at = self._ok_sent_at, permit.sent_at
+                self._parts_before = self._rate.parts
+            self._rate.note_success(self._run.length)
+        return super().settle(permit, signal, now, duration_s)
+
+    def revise_to_failure(self, permit: Permit, now: float) -> Transition | None:
+        if permit.sent_at == self._ok_sent_at:
+            self._ok_sent_at, self._rate.parts = self._ok_sent_before, self._parts_before
+        return super().revise_to_failure(permit, now)
+
+    def summary(self, now: float) -> BreakerSummary | None:
+        """Returns what this gateway has to tell the others; None: its state is an operator's."""
+        if self.state not in ("closed", "open", "half_open"):
+            return None
+        run, window = self._run, self._window
+        window.expire(now, self._settings.window)
+        return BreakerSummary(
+            state=self.state,
+            calls=window.calls,
+            failures=window.failures,
+            slow_calls=window.slow_calls,
+            window_s=window.length_s(now),
+            counted=run.counted,
+            first_sent_s=now - run.first_sent_at if run.counted else 0.0,
+            latest_sent_s=tuple(now - sent_at for sent_at in run.latest_sent(MOST_AGES)),
+            takes_s=run.takes_s,
+            slowest_s=run.slowest_s,
+            ok_sent_s=None if self._ok_sent_at == -inf else now - self._ok_sent_at,
+            ok_takes_s=self._ok_takes_s,
+            rates=self._rate.parts,
+            in_flight_s=tuple(now - permit.sent_at for permit in self._sample_in_flight()),
+            recovered_s=None if self._recovered_at == -inf else now - self._recovered_at,
+        )
+
+    def conclude_with(self, others: Sequence[BreakerSummary], now: float) -> Transition | None:
+        """Opens it if all gateways together have enough evidence of an outage, and half-opens it if another one's has
+        closed since. `others`: their latest summaries. Does nothing in a state that an operator has set."""
+        self.lease.is_free = not others or any(each.state == "closed" for each in others)
+        if self.state == "open":
+            return self._hear_of_recovery(others, now)
+        own = self.summary(now)
+        if self.state != "closed" or own is None or not others:
+            return None
+        summaries = [own, *others]
+        if own.calls:
+            self._rate.calls_per_own = sum(each.calls for each in summaries) / own.calls
+        run, window = PooledRun(summaries, now), PooledWindow(summaries)
+        if run.gateways < _LEAST_GATEWAYS:
+            return None
+        if (why := reason_of_outage(self._settings, run, window, now, ok_takes_s(summaries))) is not None:
+            self._outage_from = inf if self._settings.sensitivity == "literal" else run.first_sent_at
+            return self._change("open", now, f"{why} at {run.gateways} gateways")
+        why = reason_of_brownout(self._settings, window)
+        return None if why is None else self._change("open", now, f"{why}, at all gateways", is_brownout=True)
+
+    def _sample_in_flight(self) -> list[Permit]:
+        step = -(-len(self._in_flight) // MOST_AGES) or 1
+        return list(self._in_flight)[::step]
+
+    def _hear_of_recovery(self, others: Sequence[BreakerSummary], now: float) -> Transition | None:
+        recovered_s = min((each.recovered_s for each in others if each.recovered_s is not None), default=inf)
+        outage_at = self._opening.outage_at
+        if outage_at is None or now - recovered_s <= max(outage_at, self._heard_at):
+            return None
+        self._heard_at = now
+        return self.end_opening(now, "another gateway's probes have succeeded")
+
+    def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:
+        transition = super()._judge_probe(permit, signal, is_slow, now)
+        if transition is not None and transition.after == "closed":
+            self._recovered_at = now
+            self._rate = SharedRate(AFTER_OUTAGE, self._rate.calls_per_own)
+        return transition

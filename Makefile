@@ -113,7 +113,7 @@ lock: $(VENV)/ready-dev
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--upgrade --group build --constraint requirements-dev.lock -o requirements-build.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-		--upgrade --extra encryption --constraint requirements-dev.lock pyproject.toml -o requirements-image.lock
+		--upgrade --extra encryption --extra redis --constraint requirements-dev.lock pyproject.toml -o requirements-image.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--upgrade --group docs --constraint requirements-dev.lock -o requirements-docs.lock
 

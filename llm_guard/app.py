@@ -6,13 +6,11 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from pathlib import Path
 from random import Random
-from secrets import token_hex
 from typing import Any
 
 import structlog
@@ -25,8 +23,9 @@ from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.events.state_changes import StateChanges
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.tracing.exporter import Traces
+from llm_guard.assembly import bodies_of, breaker_type, new_cache_store, new_member, new_runner
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, KeyPath, encryption_keys
+from llm_guard.config import Config, KeyPath
 from llm_guard.config_files import SERVER, ConfigFiles
 from llm_guard.config_reloader import AdaptConfig, Adopted, ConfigReloader
 from llm_guard.deferred.intake import CallIntake
@@ -46,15 +45,9 @@ from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
-from llm_guard.routing.route_table import compile_routes
+from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.audit_log import AuditFile
-from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
-from llm_guard.storage.cache.sqlite_cache import SqliteCache
-from llm_guard.storage.calls.bodies import Bodies
-from llm_guard.storage.calls.encryption import BodyEncryption
-from llm_guard.storage.calls.process_lock import RunnerLock
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
-from llm_guard.storage.snapshot_file import gateway_name
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.probe import new_probe
@@ -105,7 +98,8 @@ class App:
         await WorkerThread("files").run(self.files.prepare, self.config, self._path)
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
         self._draw = random.random
-        table = compile_routes(self.config, self._clock.now(), draw=self._draw, key_files=self.files.keys.pools)
+        self._new_breaker = breaker_type(self.config)
+        table = self._compiled(self.config, None)
         counters = CallCounters()
         self.upstreams = Upstreams(self._connections, self._clock)
         self.upstreams.memory.limit_bytes = self.config.server.max_buffered
@@ -114,9 +108,9 @@ class App:
         changes = Changes(AuditWriter(AuditFile(folder), self._clock), self.journal, self._clock)
         events = StateChanges(changes, self.journal)
         traces = Traces(self.config.ops.traces, self._clock)
-        self.cache = ResponseCache(_new_cache_store(folder, self.config, self._clock), self._clock)
+        self.cache = ResponseCache(new_cache_store(folder, self.config, self._clock), self._clock)
         self.screening = Screening(OwnedObjects(folder, self._clock), self._clock)
-        self._kept = SqliteCallStore(folder, _new_runner(folder, self.config), _bodies(self.config))
+        self._kept = SqliteCallStore(folder, new_runner(folder, self.config), bodies_of(self.config))
         deferred_state = DeferredState(self._kept, self.journal.note, self._clock)
         intake = CallIntake(self.config, deferred_state, self._clock, self._draw)
         self.gateway = Handler(
@@ -132,6 +126,7 @@ class App:
             self._clock,
             random,
         )
+        self.fleet = new_member(self.config, self.gateway.deployments, self._clock)
         self._webhook_client = WebhookClient()
         self.deferred = DeferredService(
             self.config, deferred_state, intake, self.gateway, self._webhook_client.post, self._clock, self._draw
@@ -162,6 +157,7 @@ class App:
             changes,
             traces,
             self.files.problems,
+            self.fleet,
         )
         self.ops = ControlPlane(self.config, running, self.operator_token)
 
@@ -180,6 +176,8 @@ class App:
             for server, _ in self._listeners:
                 await listen(server)
             self.deferred.start()
+            if self.fleet is not None:
+                self.fleet.start()
         except BaseException:
             await self._close()
             raise
@@ -236,6 +234,8 @@ class App:
             await listener.close(_CLOSING_S)
         await self.engines.stop(self._is_told_to_hurry)
         await self.prober.stop()
+        if self.fleet is not None:
+            await self.fleet.stop()
         await self.deferred.stop()
         await self.files.stop()
         await self.cache.store.close()
@@ -249,8 +249,7 @@ class App:
         config = adopted.config
         settings = listener_settings(config)
         self.files.prepare(config, self._path)  # already done for a reload; a rollback may need other files
-        now, key_files = self._clock.now(), self.files.keys.pools
-        serving = ProxySettings(config, compile_routes(config, now, self.gateway.table, self._draw, key_files))
+        serving = ProxySettings(config, self._compiled(config, self.gateway.table))
         self.ops.adopt(config)
         self.config = config
         for _, listener in self._listeners:
@@ -263,7 +262,7 @@ class App:
         self.engines.adopt(config.engines)
         self.deferred.adopt(config)
         self.cache.store.limit(config.store.cache.size)
-        self._kept.adopt(_bodies(config))
+        self._kept.adopt(bodies_of(config))
         self.ops.follow(adopted)
 
     def _prepared(self, config: Config) -> Config:
@@ -272,6 +271,10 @@ class App:
         self.files.prepare(config, self._path)
         self.operator_token.prepare(config.ops)
         return config
+
+    def _compiled(self, config: Config, previous: RouteTable | None) -> RouteTable:
+        now, key_files = self._clock.now(), self.files.keys.pools
+        return compile_routes(config, now, previous, self._draw, key_files, self._new_breaker)
 
     def _use_tls(self, key: KeyPath, context: ssl.SSLContext | None) -> None:
         """Uses a TLS context for all new connections."""
@@ -302,20 +305,6 @@ class App:
         hurry.cancel()
 
 
-def _new_cache_store(folder: Callable[[], Path], config: Config, clock: Clock) -> ResponseStore:
-    rules = config.store.cache
-    return MemoryCache(clock, rules.size) if rules.kind == "memory" else SqliteCache(folder, clock, rules.size)
-
-
-def _new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
-    """Returns the identity of this process as runner of stored calls: a lock named after its address, or a unique name
-    if the system chooses the port, since the port then does not identify the gateway after a restart."""
-    host, port, token = config.server.host, config.server.port, token_hex(8)
-    if port == 0:
-        return f"{socket.gethostname()}:{os.getpid()}:{token}"
-    return RunnerLock(folder, gateway_name(host, port), token)
-
-
 def create_app(config: Config, *, path: Path | None = None, adapt: AdaptConfig = lambda config: config) -> App:
     """Returns a gateway for this config; `path` is watched for changes, and `adapt` applied to each config read."""
     return App(config, path=path, adapt=adapt)
@@ -337,8 +326,3 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         new_event_loop = None  # type: ignore[assignment]
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main)
-
-
-def _bodies(config: Config) -> Bodies:
-    key = config.store.encryption_key
-    return Bodies(config.store.dead_letters.bodies, None if key is None else BodyEncryption(encryption_keys(key)))

@@ -23,7 +23,18 @@ from llm_guard.worker_thread import WorkerThread
 _log = structlog.get_logger("llm_guard.config_reloader")
 
 _FIXED = frozenset(
-    {"server.host", "server.port", "ops.host", "ops.port", "ops.store", "ops.log.format", "store.cache.kind"}
+    {
+        "server.host",
+        "server.port",
+        "ops.host",
+        "ops.port",
+        "ops.store",
+        "ops.log.format",
+        "store.cache.kind",
+        "fleet",
+        "fleet.store",
+        "fleet.name",
+    }
 )
 
 KEPT = 10

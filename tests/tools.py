@@ -20,6 +20,7 @@ PACKAGES = {
     "prometheus-alertmanager": "prometheus-alertmanager",
     "chromium": "chromium",
     "nginx": "nginx",
+    "redis-server": "redis-server",
     "bash": "bash",
     "zsh": "zsh",
     "fish": "fish",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llm_guard.admin.audit.changes import Changes
 from llm_guard.admin.events.event_log import EventLog
@@ -17,6 +18,9 @@ from llm_guard.proxy.http_server.listener import Listener
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.prober import Prober
+
+if TYPE_CHECKING:
+    from llm_guard.fleet.member import FleetMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +44,5 @@ class AdminContext:
     traces: Traces
     file_problems: Callable[[], Mapping[str, str | None]] = dict
     """Problems with keys and certificates in files, by purpose; None: no problem."""
+    fleet: FleetMember | None = None
+    """None: this gateway is alone."""

@@ -8,6 +8,7 @@ fields         value types (ports, texts, secrets), and the base class of all pa
 operator       the `ops` section
 alerts         alerts and webhooks of `ops`
 storage        the `store` section
+fleet          the `fleet` section
 models         all other keys and their ranges
 clients        the gateway's own client keys
 errors         rules for an upstream's own error messages
@@ -33,6 +34,7 @@ from llm_guard.config.dry_check import DryCheckResult, try_text
 from llm_guard.config.effective import EffectiveKey, EffectiveSections, KeyOrigin, effective_keys
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
 from llm_guard.config.errors import ErrorRule
+from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.json_schema import config_schema
 from llm_guard.config.loader import load_access, load_config, parse_config, problem_at
 from llm_guard.config.models import (
@@ -76,6 +78,7 @@ __all__ = [
     "EngineConfig",
     "ErrorRule",
     "Finding",
+    "FleetConfig",
     "KeyChange",
     "KeyOrigin",
     "KeyPath",

@@ -27,6 +27,7 @@ from llm_guard.config.checks import (
 )
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.fields import Strict, key_of
+from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.models import Config, ModelConfig, ModelRouting, ProbesConfig, Rules, Server, UpstreamConfig
 from llm_guard.config.operator import Ops
 from llm_guard.config.renamed_keys import unknown_key
@@ -118,6 +119,8 @@ def config_in(document: Document) -> Config:
     server = _read(document, Server, ("server",), top.get("server", {}))
     ops = _read(document, Ops, ("ops",), top.get("ops", {}))
     store = _read(document, StoreConfig, ("store",), top.get("store", {}))
+    shared = top.get("fleet")
+    fleet = None if shared is None else _read(document, FleetConfig, ("fleet",), shared)
     probes = _read(document, ProbesConfig, ("probes",), top.get("probes", {}))
     defaults = _read(document, Rules, ("defaults",), top.get("defaults", {}))
     engines = {
@@ -142,8 +145,8 @@ def config_in(document: Document) -> Config:
     check_engines(document, engines, upstreams)
     document.raise_problems()
     parts = {
-        "server": server, "ops": ops, "store": store, "probes": probes, "upstreams": upstreams, "engines": engines,
-        "defaults": defaults, "models": models,
+        "server": server, "ops": ops, "store": store, "fleet": fleet, "probes": probes, "upstreams": upstreams,
+        "engines": engines, "defaults": defaults, "models": models,
     }  # fmt: skip
     return Config.model_validate(parts)
 

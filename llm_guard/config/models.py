@@ -15,6 +15,7 @@ from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Strict, wrong
+from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.names import MODEL_NAME, UPSTREAM_NAME, is_name, is_pattern
 from llm_guard.config.operator import Ops
 from llm_guard.config.schema_rules import (
@@ -257,6 +258,8 @@ class Config(Strict):
     server: Server
     ops: Ops
     store: StoreConfig
+    fleet: FleetConfig | None = None
+    """None: this gateway is alone."""
     probes: ProbesConfig
     upstreams: dict[str, UpstreamConfig] = Field(json_schema_extra=named(UPSTREAM_NAME))
     """Provider endpoints, by a name of your choice."""

@@ -18,6 +18,8 @@ from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
 from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, Upstream
 
+NewBreaker = Callable[[BreakerSettings, float], Breaker]
+
 _Identity = tuple[str, str, str | None]
 _Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
 
@@ -53,12 +55,15 @@ class DeploymentRegistry:
         draw: Callable[[], float],
         previous: DeploymentRegistry | None,
         before: Iterable[Deployment],
+        new_breaker: NewBreaker = Breaker,
     ) -> None:
-        """`before` are all deployments of the previous table, including those found through patterns."""
+        """`before` are all deployments of the previous table, including those found through patterns. `new_breaker`
+        creates the breaker of a deployment."""
         self.fixed: dict[_Share, Deployment] = {}
         self._now = now
         self._draw = draw
         self._host = host
+        self._new_breaker = new_breaker
         self.budgets: dict[str, RetryBudget] = dict(previous.budgets) if previous else {}
         """Retry budgets of routes, by alias."""
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
@@ -119,7 +124,7 @@ class DeploymentRegistry:
         errors = self._errors.setdefault(place, ErrorLog())
         if before is None:
             budget = RetryBudget(rules.retry.budget, self._now)
-            breaker = Breaker(rules.breaker, self._draw())
+            breaker = self._new_breaker(rules.breaker, self._draw())
             return Deployment(
                 label, upstream, model, breaker, budget, host, Gates(rules.capacity), upstream_errors=errors
             )

@@ -24,6 +24,7 @@ from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.caching.freshness import CacheSettings
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -34,7 +35,7 @@ from llm_guard.resilience.routing.load_balancing import Balance
 from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
 from llm_guard.routing.api_keys import KeyFilePools
 from llm_guard.routing.deployment import Deployment, FailingDeployments, Upstream, upstream_of
-from llm_guard.routing.deployment_registry import DeploymentRegistry
+from llm_guard.routing.deployment_registry import DeploymentRegistry, NewBreaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +122,17 @@ def compile_routes(
     previous: RouteTable | None = None,
     draw: Callable[[], float] = lambda: 0.0,
     key_files: KeyFilePools = MappingProxyType({}),
+    new_breaker: NewBreaker = Breaker,
 ) -> RouteTable:
     """Builds the table of a config. Retry budgets begin at `now`, `draw` seeds the jitter of each breaker, `key_files`
-    has the keys of every `api_key_file`.
+    has the keys of every `api_key_file`, `new_breaker` creates the breaker of a deployment.
 
     A deployment that was in `previous` (same upstream name, base_url and model) keeps its state, under its new
     settings; so do the routes' budgets, and the names recently found through a pattern. Nothing changes for `previous`
     until `take_over`.
     """
-    carried = (previous.pool, previous.deployments()) if previous else (None, ())
-    pool = DeploymentRegistry(now, config.defaults.breaker, draw, *carried)
+    carried, before = (previous.pool, previous.deployments()) if previous else (None, ())
+    pool = DeploymentRegistry(now, config.defaults.breaker, draw, carried, before, new_breaker)
     table = RouteTable(config, pool, key_files)
     for name in previous.names() if previous else ():
         table.find(name)

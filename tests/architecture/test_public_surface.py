@@ -26,6 +26,7 @@ import llm_guard
 from llm_guard.cli.main import main
 from llm_guard.config.alerts import WebhookConfig
 from llm_guard.config.fields import key_of
+from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.models import Config, Rules
 from llm_guard.config.operator import OperatorTokenConfig
 from llm_guard.config.storage import CompletionWebhook
@@ -170,6 +171,7 @@ def test_annotated_config_shows_every_key() -> None:
         "defaults.hedge.max_extra", "defaults.timeout.learned.factor", "defaults.timeout.learned.min",
         "defaults.stream.prebuffer.tokens", "defaults.stream.prebuffer.time", "models.*.deployments.prefill",
         *(f"server.tls.{key}" for key in ServerTls.model_fields),
+        *(f"fleet.{key}" for key in FleetConfig.model_fields),
         *(f"upstreams.*.tls.{key}" for key in UpstreamTls.model_fields),
         *(f"upstreams.*.{key}" for key in ("api_key_file", "api_keys", "api_keys.name", "api_keys.key")),
         *(f"ops.tokens.{key}" for key in OperatorTokenConfig.model_fields),

@@ -48,7 +48,7 @@ KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # for these tests only
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 17
+    assert len(EXAMPLES) == 18
     assert len(COMMANDS) > 20
 
 

@@ -1,5 +1,5 @@
-"""Metrics of degraded modes, probes, engines, deferred calls and dead letters, the response cache, and the limits of
-client keys.
+"""Metrics of degraded modes, probes, engines, deferred calls and dead letters, the response cache, the limits of client
+keys, and the fleet.
 
 They are read at each scrape; a subsystem that is not in use has no samples. `admin.metrics.call_metrics` has the cache
 results, calls and tokens.
@@ -82,6 +82,13 @@ def _limits_left(running: AdminContext) -> list[Row]:
     ]
 
 
+def _fleet_exchanges(running: AdminContext) -> Iterator[Row]:
+    if (fleet := running.fleet) is not None:
+        yield ("ok",), fleet.exchanges
+        for reason, count in fleet.failures.items():
+            yield (reason,), count
+
+
 SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
     gauge("degraded", "1 while the model is in degraded mode.", ("model",), _degraded_routes),
     gauge(
@@ -143,6 +150,22 @@ SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
     ),
     gauge(
         "client_limit_remaining", "Remaining amount of a client key's limit.", ("client", "limit"), _limits_left
+    ),
+    gauge(
+        "fleet_replicas", "Gateways of the fleet that are seen in its store, this one included.", (),
+        lambda running: [] if running.fleet is None else [((), running.fleet.others + 1)],
+    ),
+    gauge(
+        "fleet_store_up", "1 while the store of the fleet answers.", (),
+        lambda running: [] if running.fleet is None else [((), int(running.fleet.is_connected))],
+    ),
+    counter(
+        "fleet_exchanges", "Exchanges with the store of the fleet, by outcome: ok, or the kind of error.",
+        ("outcome",), _fleet_exchanges,
+    ),
+    counter(
+        "fleet_unreadable", "Contents of other gateways that could not be read.", (),
+        lambda running: [] if running.fleet is None else [((), running.fleet.unreadable)],
     ),
 )  # fmt: skip
 """All of them, in the order of the page."""

@@ -47,6 +47,8 @@ class Unavailable:
     """The failure behind the cooldown, as it may be shown to this call; None: a breaker or an operator refuses."""
     is_held: bool = False
     """True if an operator holds it."""
+    awaits_right: bool = False
+    """True if the call would be a probe, and the right to send one has been requested (`fleet`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,8 @@ class AdmissionControl:
         permit = breaker.try_acquire(now) or _extra_probe(deployment, breaker, caller, now)
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
-            return Unavailable(f"breaker {breaker.state}", breaker.come_back_s(now))
+            why, come_back_s = f"breaker {breaker.state}", breaker.come_back_s(now)
+            return Unavailable(why, come_back_s, awaits_right=breaker.awaits_right(now))
         source = source_of(call, deployment)
         slot = slot or gate.try_enter(now, call.priority, source)
         if slot is None:

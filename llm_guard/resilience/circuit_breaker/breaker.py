@@ -219,6 +219,11 @@ class Breaker:
         too_many = len(ends) - self._settings.half_open_calls
         return 0.0 if too_many < 0 else ends[too_many] - now
 
+    def awaits_right(self, _now: float) -> bool:
+        """Returns whether the next call could be a probe, had this gateway the right to send one: it has always, unless
+        several gateways share it (`resilience.circuit_breaker.shared_breaker`)."""
+        return False
+
     def come_back_s(self, now: float) -> float:
         """Returns the seconds after which a refused call should return. While a probe is in flight that is the average
         duration of a success, or the age of the probe if it is longer, but not the end of its lease: otherwise all

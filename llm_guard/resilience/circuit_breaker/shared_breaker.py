@@ -52,7 +52,7 @@ class SharedBreaker(Breaker):
         """When it was last half-opened because another gateway's breaker has closed."""
 
     def try_acquire(self, now: float) -> Permit | None:
-        if self.state in ("open", "half_open") and super().retry_after_s(now) <= 0 and not self.lease.try_use(now):
+        if self._is_due(now) and not self.lease.try_use(now):
             self._opening.refused += 1
             return None
         permit = super().try_acquire(now)
@@ -60,11 +60,14 @@ class SharedBreaker(Breaker):
             self._in_flight[permit] = None
         return permit
 
+    def try_acquire_extra(self, now: float) -> Permit | None:
+        return super().try_acquire_extra(now) if self.lease.try_use(now) else None
+
+    def awaits_right(self, now: float) -> bool:
+        return self._is_due(now) and not self.lease.is_held(now)
+
     def retry_after_s(self, now: float) -> float:
-        wait_s = super().retry_after_s(now)
-        if wait_s > 0 or self.state not in ("open", "half_open") or self.lease.is_held(now):
-            return wait_s
-        return EXCHANGE_S
+        return EXCHANGE_S if self.awaits_right(now) else super().retry_after_s(now)
 
     def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
         self._in_flight.pop(permit, None)
@@ -124,6 +127,10 @@ class SharedBreaker(Breaker):
             return self._change("open", now, f"{why} at {run.gateways} gateways")
         why = reason_of_brownout(self._settings, window)
         return None if why is None else self._change("open", now, f"{why}, at all gateways", is_brownout=True)
+
+    def _is_due(self, now: float) -> bool:
+        """Returns whether the next call is a probe."""
+        return self.state in ("open", "half_open") and super().retry_after_s(now) <= 0
 
     def _sample_in_flight(self) -> list[Permit]:
         step = -(-len(self._in_flight) // MOST_AGES) or 1

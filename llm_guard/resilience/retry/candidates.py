@@ -12,8 +12,9 @@ from typing import Literal
 
 from llm_guard.resilience.retry.decision import FallBack, Retry
 
-WaitedFor = Literal["", "backoff", "retry-after", "queue"]
-"""Cause of a wait: nothing, our own backoff, the upstream's hint, or other calls before this one."""
+WaitedFor = Literal["", "backoff", "retry-after", "queue", "probe"]
+"""Cause of a wait: nothing, our own backoff, the upstream's hint, other calls before this one, or that only one gateway
+of a fleet may send a probe."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +30,8 @@ class Candidate:
     """The wait before the last retry."""
     not_before: float = -inf
     waited_for: WaitedFor = ""
+    probe_waits: int = 0
+    """Waits for the right to send a probe."""
     is_paid: bool = False
     """True if the next retry has taken its tokens."""
 

@@ -1,0 +1,70 @@
+"""Builds the parts of a gateway whose kind its config chooses."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from llm_guard.clock import Clock
+from llm_guard.config import Config, encryption_keys
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.routing.deployment import Deployment
+from llm_guard.routing.deployment_registry import NewBreaker
+from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
+from llm_guard.storage.cache.sqlite_cache import SqliteCache
+from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.encryption import BodyEncryption
+from llm_guard.storage.calls.process_lock import RunnerLock
+from llm_guard.storage.snapshot_file import gateway_name
+
+if TYPE_CHECKING:
+    from llm_guard.fleet.member import FleetMember
+
+
+def new_cache_store(folder: Callable[[], Path], config: Config, clock: Clock) -> ResponseStore:
+    rules = config.store.cache
+    return MemoryCache(clock, rules.size) if rules.kind == "memory" else SqliteCache(folder, clock, rules.size)
+
+
+def new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
+    """Returns the identity of this process as runner of stored calls: a lock named after its address, or a unique name
+    if the system chooses the port, since the port then does not identify the gateway after a restart."""
+    host, port = config.server.host, config.server.port
+    return _process_id() if port == 0 else RunnerLock(folder, gateway_name(host, port), token_hex(8))
+
+
+def bodies_of(config: Config) -> Bodies:
+    """Returns how bodies are stored."""
+    key = config.store.encryption_key
+    return Bodies(config.store.dead_letters.bodies, None if key is None else BodyEncryption(encryption_keys(key)))
+
+
+def breaker_type(config: Config) -> NewBreaker:
+    """Returns the class of the deployments' breakers."""
+    if config.fleet is None:
+        return Breaker
+    from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker  # noqa: PLC0415  # for fleets alone
+
+    return SharedBreaker
+
+
+def new_member(
+    config: Config, deployments: Callable[[], Iterable[Deployment]], clock: Clock
+) -> FleetMember | None:  # fmt: skip
+    """Returns this gateway's membership of its fleet, which has not started yet; None without a fleet."""
+    if (fleet := config.fleet) is None:
+        return None
+    from llm_guard.fleet.breakers import FleetBreakers  # noqa: PLC0415  # for fleets alone
+    from llm_guard.fleet.member import FleetMember  # noqa: PLC0415
+    from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
+
+    return FleetMember(RedisStore(fleet.store, fleet.name, _process_id()), FleetBreakers(deployments), clock)
+
+
+def _process_id() -> str:
+    """Returns a name that no other process has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"

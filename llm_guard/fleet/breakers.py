@@ -1,0 +1,77 @@
+"""The breakers of a fleet: what this gateway publishes of its own, and what it concludes from those of the others.
+
+The policy is in `resilience.circuit_breaker.shared_breaker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+
+import structlog
+
+from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
+from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
+from llm_guard.routing.deployment import Deployment
+
+_log = structlog.get_logger("llm_guard.proxy.attempts.release")
+"""The logger of all changes of breakers."""
+
+_NEWS_S = 60.0
+
+
+class FleetBreakers:
+    """The breakers of this gateway's deployments, one by subject."""
+
+    def __init__(self, deployments: Callable[[], Iterable[Deployment]]) -> None:
+        self._deployments = deployments
+
+    def summaries(self, now: float) -> dict[str, BreakerSummary]:
+        """Returns what to publish: nothing of breakers that are closed and idle."""
+        found = {subject: breaker.summary(now) for subject, _, breaker in self._shared()}
+        return {subject: summary for subject, summary in found.items() if summary is not None and not _is_idle(summary)}
+
+    def wanted(self, now: float) -> dict[str, float]:
+        """Returns the subjects for which the right to probe is wanted, each with the seconds."""
+        found = {subject: breaker.lease.wanted_until(now) for subject, _, breaker in self._shared()}
+        return {f"probe:{subject}": until - now for subject, until in found.items() if until is not None}
+
+    def conclude(self, others: Iterable[Mapping[str, BreakerSummary]], held: Mapping[str, float], now: float) -> None:
+        """Lets each breaker conclude from the summaries of the others, and gives it the right to probe that is
+        `held`, for so many seconds."""
+        by_subject: dict[str, list[BreakerSummary]] = {}
+        for summaries in others:
+            for subject, summary in summaries.items():
+                by_subject.setdefault(subject, []).append(summary)
+        for subject, deployment, breaker in self._shared():
+            transition = breaker.conclude_with(by_subject.get(subject, ()), now)
+            if (seconds := held.get(f"probe:{subject}")) is not None:
+                breaker.lease.grant(now + seconds, now)
+            if transition is not None:
+                _note(transition, deployment)
+
+    def _shared(self) -> Iterator[tuple[str, Deployment, SharedBreaker]]:
+        seen = set[SharedBreaker]()
+        for deployment in self._deployments():
+            breaker = deployment.breaker
+            if isinstance(breaker, SharedBreaker) and breaker not in seen:
+                seen.add(breaker)
+                yield subject_of(deployment), deployment, breaker
+
+
+def subject_of(deployment: Deployment) -> str:
+    """Returns the name under which gateways with the same upstream and model share a breaker."""
+    upstream = deployment.upstream
+    identity = f"{upstream.name}\n{upstream.base_url}\n{deployment.model or ''}"
+    return blake2b(identity.encode(), digest_size=8).hexdigest()
+
+
+def _is_idle(summary: BreakerSummary) -> bool:
+    has_recovered = summary.recovered_s is not None and summary.recovered_s < _NEWS_S
+    return summary.state == "closed" and not summary.calls and not has_recovered
+
+
+def _note(transition: Transition, deployment: Deployment) -> None:
+    said = {"before": transition.before, "after": transition.after, "reason": transition.why}
+    _log.warning("breaker", **deployment.breaker_of(), **said, refused=transition.refused)

@@ -1,0 +1,44 @@
+"""A store for gateways in one process: tests, and the reference for `storage.shared.redis_store`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llm_guard.clock import Clock
+from llm_guard.storage.shared.exchange_store import STALE_S, Exchanged, Published
+
+
+@dataclass(slots=True)
+class SharedMemory:
+    """The content that all stores of a fleet have in common."""
+
+    published: dict[str, tuple[float, bytes]] = field(default_factory=dict)
+    """Instant and content by replica."""
+    leases: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Holder and end by subject."""
+
+
+class MemoryStore:
+    """Implements `storage.shared.exchange_store.ExchangeStore`."""
+
+    def __init__(self, shared: SharedMemory, replica: str, clock: Clock) -> None:
+        self._shared = shared
+        self._replica = replica
+        self._clock = clock
+
+    async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
+        shared, now = self._shared, self._clock.now()
+        shared.published[self._replica] = now, content
+        shared.published = {of: found for of, found in shared.published.items() if now - found[0] <= STALE_S}
+        held = {}
+        for subject, seconds in wanted.items():
+            holder, ends_at = shared.leases.get(subject, (self._replica, now))
+            if holder == self._replica or ends_at <= now:
+                shared.leases[subject] = self._replica, now + seconds
+                held[subject] = seconds
+        others = [(of, found) for of, found in shared.published.items() if of != self._replica]
+        return Exchanged(tuple(Published(of, now - at, found) for of, (at, found) in others), held)
+
+    async def close(self) -> None:
+        self._shared.published.pop(self._replica, None)

@@ -1,0 +1,309 @@
+"""Several gateways that share their breakers through a real Redis server, and what happens when that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from llm_guard.app import App, create_app
+from llm_guard.clock import SystemClock
+from llm_guard.config import ConfigError, parse_config
+from llm_guard.mock.provider import MockProvider
+from llm_guard.outcome import Signal
+from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
+from llm_guard.storage.shared.exchange_store import ExchangeStore, StoreUnavailable
+from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
+from llm_guard.storage.shared.redis_store import RedisStore
+from tests.chaos.lag import measured
+from tests.chaos.stand import config_text, total
+from tests.chaos.wire import Reply, ask, fetch
+from tests.fakes.redis_server import RedisServer, redis_server
+from tests.fakes.waiting import eventually
+
+KEY = "sk-of-the-fleet-0123456789"
+PROMPT = "a prompt that nobody else may read"
+BODY = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": PROMPT}]}).encode()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+def config_with(provider: MockProvider, store: str | None) -> str:
+    own = {"dialect": "openai", "base_url": f"{provider.url}/v1", "api_key": KEY}
+    text = config_text(
+        provider.url, breaker={"consecutive_failures": 5}, upstreams={"own": own},
+        models={"gpt": {"deployments": [{"upstream": "own"}]}},
+    )  # fmt: skip
+    return text if store is None else json.dumps({**json.loads(text), "fleet": {"store": store}})
+
+
+@asynccontextmanager
+async def fleet(store: str | None, gateways: int = 3) -> AsyncIterator[tuple[MockProvider, list[App]]]:
+    """Runs gateways that see one another, before a provider."""
+    async with AsyncExitStack() as stack:
+        provider = await stack.enter_async_context(MockProvider())
+        apps = []
+        for _ in range(gateways):
+            app = create_app(parse_config(config_with(provider, store), "fleet.yaml", {}))
+            await app.start()
+            stack.push_async_callback(app.stop)
+            apps.append(app)
+        if store is not None:
+            await eventually(lambda: all(app.fleet is not None and app.fleet.others == gateways - 1 for app in apps))
+        yield provider, apps
+
+
+async def call(app: App) -> Reply:
+    return await ask(app.addresses[0], "/v1/chat/completions", BODY)
+
+
+def states(apps: list[App]) -> list[str]:
+    return [breaker_of(app).state for app in apps]
+
+
+def breaker_of(app: App) -> Breaker:
+    return next(each.breaker for each in app.gateway.deployments() if each.label == "own/gpt")
+
+
+def has_right_of_its_own(app: App) -> bool:
+    """Returns whether the gateway may probe without the right."""
+    breaker = breaker_of(app)
+    return isinstance(breaker, SharedBreaker) and breaker.lease.is_free
+
+
+async def fail(apps: list[App], provider: MockProvider, calls: int = 6) -> None:
+    provider.switch("gpt", "status:503")
+    for n in range(calls):
+        await call(apps[n % len(apps)])
+
+
+# what is shared
+
+
+async def test_gateways_notice_an_outage_and_its_end_together(server: RedisServer) -> None:
+    async with fleet(server.url) as (provider, apps):
+        for app in apps:
+            assert (await call(app)).status == 200
+        await fail(apps, provider)
+        await eventually(lambda: set(states(apps)) == {"open"})
+        why = breaker_of(apps[0]).history.latest()[-1].why
+        assert why.endswith("failures in a row at 3 gateways")
+
+        provider.switch("gpt", "")
+        await eventually(lambda: not any(map(has_right_of_its_own, apps)))
+        await eventually(lambda: breaker_of(apps[1]).awaits_right(time.monotonic()), 2.0)
+        assert (await call(apps[1])).status == 200, "it waits for the right to be the probe"
+        await eventually(lambda: "open" not in states(apps))
+        await asyncio.gather(*map(call, apps))
+        assert set(states(apps)) == {"closed"}
+
+
+async def test_without_a_store_each_gateway_is_alone() -> None:
+    async with fleet(None) as (provider, apps):
+        await fail(apps, provider)
+        await asyncio.sleep(0.3)
+        assert states(apps) == ["closed"] * 3
+        assert [app.fleet for app in apps] == [None] * 3
+        assert "\nllm_guard_fleet_" not in (await fetch(f"{apps[0].addresses[0]}/metrics")).text
+
+
+async def test_trouble_of_one_gateway_refuses_no_call_of_the_others(server: RedisServer) -> None:
+    async with fleet(server.url) as (_provider, apps):
+        struck, *others = apps
+        deployment = next(each for each in struck.gateway.deployments() if each.label == "own/gpt")
+        for n in range(30):
+            permit = deployment.breaker.try_acquire(time.monotonic())
+            if permit is not None:
+                deployment.breaker.settle(permit, Signal.UNHEALTHY, time.monotonic())
+            assert (await call(others[n % 2])).status == 200
+        assert states(apps)[0] in ("open", "half_open")
+        assert states(others) == ["closed", "closed"]
+
+
+async def test_gateway_that_stops_is_forgotten_at_once(server: RedisServer) -> None:
+    async with fleet(server.url) as (_provider, apps):
+        await apps[2].stop()
+        await eventually(lambda: all(app.fleet is not None and app.fleet.others == 1 for app in apps[:2]), 1.0)
+
+
+# the store fails
+
+
+async def test_frozen_store_delays_no_call_and_is_used_again_at_once(server: RedisServer) -> None:
+    async with fleet(server.url) as (_provider, apps):
+        server.freeze()
+        with measured() as lag:
+            began_at, slowest_s = time.monotonic(), 0.0
+            while time.monotonic() < began_at + 1.5:
+                replies = await asyncio.gather(*map(call, apps))
+                assert {reply.status for reply in replies} == {200}
+                slowest_s = max(slowest_s, *(reply.took_s for reply in replies))
+        assert slowest_s < 0.2 + lag.total_s
+        text = (await fetch(f"{apps[0].addresses[0]}/metrics")).text
+        assert total(text, "llm_guard_fleet_store_up") == 0
+        assert total(text, "llm_guard_fleet_replicas") == 1
+        assert total(text, "llm_guard_fleet_exchanges_total", outcome="TimeoutError") >= 1
+
+        server.thaw()
+        await eventually(
+            lambda: all(app.fleet is not None and app.fleet.others == 2 for app in apps), 1.5 + lag.total_s
+        )
+
+
+async def test_killed_store_is_used_again_when_it_is_back(server: RedisServer) -> None:
+    async with fleet(server.url) as (_provider, apps):
+        server.kill()
+        await eventually(lambda: not any(app.fleet is not None and app.fleet.is_connected for app in apps))
+        replies = await asyncio.gather(*(call(apps[n % 3]) for n in range(30)))
+        assert {reply.status for reply in replies} == {200}
+        server.start()
+        await eventually(lambda: all(app.fleet is not None and app.fleet.others == 2 for app in apps), 2.5)
+
+
+async def test_gateway_that_is_alone_probes_without_the_store(server: RedisServer) -> None:
+    async with fleet(server.url) as (provider, apps):
+        await fail(apps, provider)
+        await eventually(lambda: set(states(apps)) == {"open"})
+        server.freeze()
+        provider.switch("gpt", "")
+        await eventually(lambda: not any(app.fleet is not None and app.fleet.is_connected for app in apps))
+        assert {reply.status for reply in await asyncio.gather(*map(call, apps))} == {200}
+
+
+async def test_gateway_starts_without_the_store(tmp_path: Path) -> None:
+    async with MockProvider() as provider:
+        config = parse_config(config_with(provider, f"unix://{tmp_path}/nothing.sock"), "fleet.yaml", {})
+        app = create_app(config)
+        await app.start()
+        try:
+            assert (await call(app)).status == 200
+        finally:
+            await app.stop()
+
+
+# what is in the store
+
+
+async def test_store_holds_no_key_and_no_prompt(server: RedisServer) -> None:
+    async with fleet(server.url) as (provider, apps):
+        await asyncio.gather(*map(call, apps))
+        await fail(apps, provider)
+        await eventually(lambda: set(states(apps)) == {"open"})
+        with server.client() as client:
+            found = {name: client.hgetall(name) for name in client.keys()}  # noqa: SIM118  # a command
+            ends = [client.ttl(name) for name in found]
+        text = repr(found)
+        assert len(found) >= 1
+        assert "gpt" not in text
+        assert KEY not in text
+        assert PROMPT not in text
+        assert all(0 < seconds <= 60 for seconds in ends)
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x81\xa8breakers\x81\xa1x\x80", b"9" * 70_000])
+async def test_what_cannot_be_read_is_counted_and_changes_nothing(server: RedisServer, content: bytes) -> None:
+    async with fleet(server.url, 1) as (_provider, apps):
+        member = apps[0].fleet
+        assert member is not None
+        before = member.exchanges
+        with server.client() as client:
+            client.hset("llmg:1:{default}:replicas", "stranger", b"%d:" % (time.time() * 1000) + content)
+            client.hset("llmg:1:{default}:replicas", "nobody", b"no time")
+        await eventually(lambda: member.exchanges > before + 2)
+        assert member.others == 0 or content == b""
+        assert member.unreadable >= (len(content) < 60_000)
+        assert (await call(apps[0])).status == 200
+
+
+# the interface of a store
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_stores_exchange_contents_and_grant_leases(kind: str, server: RedisServer) -> None:
+    shared = SharedMemory()
+    stores: list[ExchangeStore] = [
+        MemoryStore(shared, name, SystemClock()) if kind == "memory" else RedisStore(server.url, "a fleet", name)
+        for name in ("first", "second")
+    ]
+    first, second = stores
+    found = await first.exchange(b"1:\x00", {"a": 5.0})
+    assert (found.others, dict(found.held)) == ((), {"a": 5.0})
+    found = await second.exchange(b"2", {"a": 5.0, "b": 0.02})
+    assert [(each.replica, each.content) for each in found.others] == [("first", b"1:\x00")]
+    assert 0 <= found.others[0].age_s < 1.0
+    assert dict(found.held) == {"b": 0.02}
+    found = await first.exchange(b"", {"a": 1.5, "b": 1.0})
+    assert [(each.replica, each.content) for each in found.others] == [("second", b"2")]
+    assert dict(found.held) == {"a": 1.5}
+    await asyncio.sleep(0.03)
+    assert dict((await first.exchange(b"", {"b": 1.0})).held) == {"b": 1.0}
+    await first.close()
+    assert (await second.exchange(b"2", {})).others == ()
+    await second.close()
+
+
+async def test_fleets_with_other_names_do_not_meet(server: RedisServer) -> None:
+    stores = [RedisStore(server.url, name, "same") for name in ("one", "two")]
+    for store in stores:
+        await store.exchange(b"x", {"a": 5.0})
+    assert [(await store.exchange(b"x", {})).others for store in stores] == [(), ()]
+    for store in stores:
+        await store.close()
+
+
+async def test_failure_of_the_store_says_what_failed_and_quotes_no_secret(server: RedisServer) -> None:
+    with server.client() as client:
+        client.config_set("requirepass", "secret-of-redis")
+    store = RedisStore(server.url, "x", "a")
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.exchange(b"", {})
+    assert "secret" not in str(caught.value)
+    assert str(caught.value) == "AuthenticationError"
+    await store.close()
+
+
+# the config
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:6379", "http://redis:6379", "redis://", "unix://", "redis://h:99999", "redis://h:0/0"]
+)
+def test_store_that_is_no_url_of_redis_is_refused(url: str) -> None:
+    text = json.dumps({"fleet": {"store": url}, "upstreams": {}, "models": {}})
+    with pytest.raises(ConfigError, match=r"fleet\.store: must be a URL such as redis://HOST:6379/0"):
+        parse_config(text, "fleet.yaml", {})
+
+
+def test_missing_client_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_guard.config.fleet.find_spec", lambda _name: None)
+    text = json.dumps({"fleet": {"store": "redis://h"}, "upstreams": {}, "models": {}})
+    with pytest.raises(ConfigError, match=r"pip install 'llm-guard-proxy\[redis\]'"):
+        parse_config(text, "fleet.yaml", {})
+
+
+def test_nothing_of_the_fleet_is_imported_without_one() -> None:
+    program = (
+        "import sys, asyncio, json; from llm_guard.app import create_app; from llm_guard.config import parse_config; "
+        "text = json.dumps({'server': {'port': 0}, 'upstreams': {'one': {'dialect': 'openai', 'base_url': "
+        "'http://localhost:1/v1'}}, 'models': {'gpt': {'deployments': [{'upstream': 'one'}]}}})\n"
+        "async def main():\n"
+        "    app = create_app(parse_config(text, 'x', {}))\n    await app.start()\n    await app.stop()\n"
+        "asyncio.run(main())\n"
+        "parts = ('redis', 'llm_guard.fleet', 'llm_guard.storage.shared.')\n"
+        "policies = ('shared_breaker', 'shared_evidence', 'probe_lease')\n"
+        "print([name for name in sys.modules if name.startswith(parts) or name.endswith(policies)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -133,6 +133,7 @@ class Fleet:
             if other != number and published is not None
             for at, summary in [published]
         ]
+        breaker.note_calls_elsewhere(sum(other.calls for other in others))
         self._note(number, breaker.conclude_with(others, now) is not None)
         holder, ends_at = self._right
         wanted_until = breaker.lease.wanted_until(now)

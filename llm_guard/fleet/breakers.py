@@ -37,15 +37,21 @@ class FleetBreakers:
         found = {subject: breaker.lease.wanted_until(now) for subject, _, breaker in self._shared()}
         return {f"probe:{subject}": until - now for subject, until in found.items() if until is not None}
 
-    def conclude(self, others: Iterable[Mapping[str, BreakerSummary]], held: Mapping[str, float], now: float) -> None:
-        """Lets each breaker conclude from the summaries of the others, and gives it the right to probe that is
-        `held`, for so many seconds."""
-        by_subject: dict[str, list[BreakerSummary]] = {}
-        for summaries in others:
+    def conclude(
+        self, others: Iterable[tuple[float, Mapping[str, BreakerSummary]]], held: Mapping[str, float], now: float
+    ) -> None:
+        """Lets each breaker conclude from the summaries of the others, each with its age in seconds, and gives it the
+        right to probe that is `held`, for so many seconds."""
+        by_subject: dict[str, list[tuple[float, BreakerSummary]]] = {}
+        for age_s, summaries in others:
             for subject, summary in summaries.items():
-                by_subject.setdefault(subject, []).append(summary)
+                by_subject.setdefault(subject, []).append((age_s, summary))
         for subject, deployment, breaker in self._shared():
-            transition = breaker.conclude_with(by_subject.get(subject, ()), now)
+            theirs = by_subject.get(subject, [])
+            breaker.note_calls_elsewhere(sum(summary.calls for _, summary in theirs))
+            if breaker.is_quiet and all(_is_quiet(summary) for _, summary in theirs):
+                continue  # of many deployments most are, and the rest costs a hundred times as much
+            transition = breaker.conclude_with([summary.aged(age_s) for age_s, summary in theirs], now)
             if (seconds := held.get(f"probe:{subject}")) is not None:
                 breaker.lease.grant(now + seconds, now)
             if transition is not None:
@@ -70,6 +76,10 @@ def subject_of(deployment: Deployment) -> str:
 def _is_idle(summary: BreakerSummary) -> bool:
     has_recovered = summary.recovered_s is not None and summary.recovered_s < _NEWS_S
     return summary.state == "closed" and not summary.calls and not has_recovered
+
+
+def _is_quiet(summary: BreakerSummary) -> bool:
+    return summary.state == "closed" and not summary.counted
 
 
 def _note(transition: Transition, deployment: Deployment) -> None:

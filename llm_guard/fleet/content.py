@@ -6,9 +6,6 @@ be read is ignored as a whole: it cannot be of this version, or somebody else wr
 
 from __future__ import annotations
 
-from dataclasses import astuple
-from math import isfinite
-
 import msgspec
 
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
@@ -20,12 +17,18 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     breakers: dict[str, BreakerSummary] = {}
 
 
+# The summary of a breaker takes 250 bytes.
+_MOST_BYTES = 1 << 20
+_MOST = 1e12
+
 _read = msgspec.msgpack.Decoder(Content).decode
 encode = msgspec.msgpack.Encoder().encode
 
 
 def decode(content: bytes) -> Content | None:
     """Returns what another gateway has published; None if it cannot be read."""
+    if len(content) > _MOST_BYTES:
+        return None
     try:
         found = _read(content)
     except (msgspec.DecodeError, ValueError):
@@ -34,10 +37,12 @@ def decode(content: bytes) -> Content | None:
 
 
 def _is_plausible(summary: BreakerSummary) -> bool:
-    """Returns whether all numbers are finite and at least 0."""
+    """Returns whether no number is negative, infinite or none (NaN)."""
     return all(
-        isfinite(number) and number >= 0
-        for value in astuple(summary)
-        for number in (value if isinstance(value, tuple) else (value,))
-        if isinstance(number, int | float)
-    )
+        0 <= number < _MOST
+        for number in (
+            summary.calls, summary.failures, summary.slow_calls, summary.window_s, summary.counted,
+            summary.first_sent_s, summary.takes_s, summary.slowest_s, summary.ok_sent_s or 0.0, summary.ok_takes_s,
+            summary.recovered_s or 0.0, *summary.rates, *summary.latest_sent_s, *summary.in_flight_s,
+        )
+    )  # fmt: skip

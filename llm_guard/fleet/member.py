@@ -74,6 +74,10 @@ class FleetMember:
                 failures = 0
             except StoreUnavailable:
                 failures += 1
+            except Exception:  # noqa: BLE001  # a bug must not end the exchanges, nor what they have begun
+                failures += 1
+                _log.exception("unexpected error in an exchange with the store of the fleet")
+                self._breakers.conclude((), {}, self._clock.now())
             await self._clock.sleep(min(_LONGEST_PAUSE_S, EXCHANGE_S * 2**failures))
 
     def _conclude(self, found: Exchanged, began_at: float) -> None:
@@ -87,7 +91,7 @@ class FleetMember:
                 self.unreadable += 1
                 continue
             age_s = published.age_s + now - began_at
-            others.append({subject: summary.aged(age_s) for subject, summary in content.breakers.items()})
+            others.append((age_s, content.breakers))
         self.others = len(others)
         # A lease ends where it was granted, so its seconds count from before the request.
         held = {subject: seconds - (now - began_at) for subject, seconds in found.held.items()}

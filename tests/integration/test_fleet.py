@@ -212,7 +212,7 @@ async def test_store_holds_no_key_and_no_prompt(server: RedisServer) -> None:
         assert all(0 < seconds <= 60 for seconds in ends)
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x81\xa8breakers\x81\xa1x\x80", b"9" * 70_000])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x81\xa8breakers\x81\xa1x\x80", b"9" * 1_100_000])
 async def test_what_cannot_be_read_is_counted_and_changes_nothing(server: RedisServer, content: bytes) -> None:
     async with fleet(server.url, 1) as (_provider, apps):
         member = apps[0].fleet
@@ -222,8 +222,8 @@ async def test_what_cannot_be_read_is_counted_and_changes_nothing(server: RedisS
             client.hset("llmg:1:{default}:replicas", "stranger", b"%d:" % (time.time() * 1000) + content)
             client.hset("llmg:1:{default}:replicas", "nobody", b"no time")
         await eventually(lambda: member.exchanges > before + 2)
-        assert member.others == 0 or content == b""
-        assert member.unreadable >= (len(content) < 60_000)
+        assert member.others == 0
+        assert member.unreadable >= 1
         assert (await call(apps[0])).status == 200
 
 

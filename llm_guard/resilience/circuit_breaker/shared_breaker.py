@@ -83,6 +83,18 @@ class SharedBreaker(Breaker):
             self._ok_sent_at, self._rate.parts = self._ok_sent_before, self._parts_before
         return super().revise_to_failure(permit, now)
 
+    @property
+    def is_quiet(self) -> bool:
+        """True if there is nothing to conclude unless others have failures: it takes those of two gateways."""
+        settings = self._settings
+        has_shares = settings.slow_call is not None or settings.sensitivity == "literal"
+        return self.state == "closed" and not has_shares
+
+    def note_calls_elsewhere(self, calls: int) -> None:
+        """Notes how many calls the other gateways have in their windows."""
+        if own := self._window.calls:
+            self._rate.calls_per_own = 1 + calls / own
+
     def summary(self, now: float) -> BreakerSummary | None:
         """Returns what this gateway has to tell the others; None: its state is an operator's."""
         if self.state not in ("closed", "open", "half_open"):
@@ -117,13 +129,12 @@ class SharedBreaker(Breaker):
         if self.state != "closed" or own is None or not others:
             return None
         summaries = [own, *others]
-        if own.calls:
-            self._rate.calls_per_own = sum(each.calls for each in summaries) / own.calls
         run, window = PooledRun(summaries, now), PooledWindow(summaries)
         if run.gateways < _LEAST_GATEWAYS:
             return None
         if (why := reason_of_outage(self._settings, run, window, now, ok_takes_s(summaries))) is not None:
             self._outage_from = inf if self._settings.sensitivity == "literal" else run.first_sent_at
+            self.lease.is_free = False  # the others conclude the same
             return self._change("open", now, f"{why} at {run.gateways} gateways")
         why = reason_of_brownout(self._settings, window)
         return None if why is None else self._change("open", now, f"{why}, at all gateways", is_brownout=True)

@@ -22,7 +22,6 @@ from llm_guard.storage.shared.exchange_store import STALE_S, Exchanged, Publishe
 # so only this ends the wait: with the client's default retries it was five seconds.
 _TIMEOUT_S = 0.25
 _MOST_REPLICAS = 256
-_MOST_BYTES = 1 << 16
 
 
 class RedisStore:
@@ -53,7 +52,6 @@ class RedisStore:
             tuple(
                 Published(replica.decode(errors="replace"), age_ms / 1000, found)
                 for replica, age_ms, found in others[:_MOST_REPLICAS]
-                if len(found) <= _MOST_BYTES
             ),
             {subject.decode(): wanted_ms / 1000 for subject, wanted_ms in held},
         )

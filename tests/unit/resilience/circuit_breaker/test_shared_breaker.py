@@ -57,7 +57,9 @@ def exchange(*breakers: SharedBreaker, now: float) -> None:
     """Lets each conclude from the summaries of the others."""
     found = [summary(breaker, now) for breaker in breakers]
     for place, breaker in enumerate(breakers):
-        breaker.conclude_with(found[:place] + found[place + 1 :], now)
+        others = found[:place] + found[place + 1 :]
+        breaker.note_calls_elsewhere(sum(other.calls for other in others))
+        breaker.conclude_with(others, now)
 
 
 def down(count: int = 3, now: float = 100.0) -> list[SharedBreaker]:
@@ -87,9 +89,9 @@ def test_failures_of_all_gateways_are_one_run() -> None:
 
 @pytest.mark.parametrize("only", [0, 2])
 def test_success_anywhere_ends_the_run(only: int) -> None:
-    breakers = [healthy(20, 60.0) for _ in range(3)]
-    for n in range(12):
-        call(breakers[n % 3], UNHEALTHY, 90.0 + n / 4)
+    breakers = [healthy(20, 60.0) for _ in range(6)]
+    for n in range(24):
+        call(breakers[n % 6], UNHEALTHY, 90.0 + n / 10)
     call(breakers[only], HEALTHY, 92.9)
     exchange(*breakers, now=93.5)
     assert {breaker.state for breaker in breakers} == {"closed"}

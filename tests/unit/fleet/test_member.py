@@ -1,0 +1,175 @@
+"""A gateway as a member of a fleet, on a manual clock: exchanges, failures of the store, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from structlog.testing import capture_logs
+
+from llm_guard.config import parse_config
+from llm_guard.fleet.breakers import FleetBreakers, subject_of
+from llm_guard.fleet.member import FleetMember
+from llm_guard.outcome import Signal
+from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
+from llm_guard.routing.route_table import RouteTable, compile_routes
+from llm_guard.storage.shared.exchange_store import Exchanged, Published, StoreUnavailable
+from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
+from tests.fakes.clock import ManualClock
+from tests.fakes.waiting import eventually
+
+CONFIG = """
+upstreams:
+  one: {dialect: openai, base_url: "https://one.example/v1"}
+models:
+  a: {deployments: [{upstream: one}]}
+  b: {deployments: [{upstream: one, model: a}, {upstream: one, model: c}]}
+"""
+
+
+class Gateway:
+    """The breakers of a gateway, and its membership."""
+
+    def __init__(self, clock: ManualClock, shared: SharedMemory, name: str) -> None:
+        self.clock = clock
+        self.table: RouteTable = compile_routes(
+            parse_config(CONFIG, "test.yaml", {}), clock.now(), new_breaker=SharedBreaker
+        )
+        self.breakers = FleetBreakers(self.table.deployments)
+        self.store = FailingStore(shared, name, clock)
+        self.member = FleetMember(self.store, self.breakers, clock)
+
+    @property
+    def breaker(self) -> SharedBreaker:
+        found = next(each.breaker for each in self.table.deployments() if each.label == "one/a")
+        assert isinstance(found, SharedBreaker)
+        return found
+
+    def call(self, signal: Signal) -> None:
+        permit = self.breaker.try_acquire(self.clock.now())
+        assert permit is not None
+        self.clock.advance(0.05)
+        self.breaker.settle(permit, signal, self.clock.now())
+
+
+class FailingStore:
+    """A store that fails on request."""
+
+    def __init__(self, shared: SharedMemory, name: str, clock: ManualClock) -> None:
+        self._shared = shared
+        self._store = MemoryStore(shared, name, clock)
+        self.failures: list[Exception] = []
+        """What the next exchanges raise."""
+        self.answer: Exchanged | None = None
+        """What all other exchanges return instead of the truth."""
+
+    def published(self) -> list[str]:
+        """Returns the gateways with a content in the store."""
+        return list(self._shared.published)
+
+    async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.answer or await self._store.exchange(content, wanted)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def gateways(clock: ManualClock) -> list[Gateway]:
+    shared = SharedMemory()
+    return [Gateway(clock, shared, name) for name in ("first", "second", "third")]
+
+
+async def exchange(gateways: list[Gateway]) -> None:
+    """Lets all of them know what the others know now."""
+    for gateway in 4 * gateways:
+        await gateway.member.exchange()
+
+
+async def fail(gateways: list[Gateway], calls: int = 6) -> None:
+    for n in range(calls):
+        gateways[n % len(gateways)].clock.advance(1.0)
+        gateways[n % len(gateways)].call(Signal.UNHEALTHY)
+    gateways[0].clock.advance(0.6)
+
+
+async def test_gateways_open_together_and_one_at_a_time_probes(gateways: list[Gateway], clock: ManualClock) -> None:
+    await fail(gateways)
+    with capture_logs() as log:
+        await exchange(gateways)
+    assert [gateway.breaker.state for gateway in gateways] == ["open"] * 3
+    assert {line["reason"] for line in log if line["event"] == "breaker"} == {"6 failures in a row at 3 gateways"}
+    assert [gateway.member.others for gateway in gateways] == [2, 2, 2]
+
+    clock.advance(1.0)
+    assert [gateway.breaker.try_acquire(clock.now()) for gateway in gateways] == [None] * 3
+    await exchange(gateways)
+    permits = [gateway.breaker.try_acquire(clock.now()) for gateway in gateways]
+    assert [permit is not None for permit in permits] == [True, False, False]
+    assert permits[0] is not None
+    gateways[0].breaker.settle(permits[0], Signal.HEALTHY, clock.now())
+    await exchange(gateways)
+    assert [gateway.breaker.state for gateway in gateways] == ["closed", "half_open", "half_open"]
+
+
+async def test_failed_exchange_lets_the_gateway_decide_alone(gateways: list[Gateway], clock: ManualClock) -> None:
+    await fail(gateways)
+    await exchange(gateways)
+    clock.advance(1.0)
+    gateway = gateways[1]
+    assert gateway.breaker.awaits_right(clock.now())
+    gateway.store.failures = [StoreUnavailable("TimeoutError")] * 3
+    with capture_logs() as log:
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                await gateway.member.exchange()
+    assert [line["event"] for line in log] == ["the store of the fleet does not answer: this gateway works alone"]
+    assert (gateway.member.is_connected, gateway.member.others, gateway.member.failures) == (
+        False, 0, {"TimeoutError": 3},
+    )  # fmt: skip
+    assert gateway.breaker.try_acquire(clock.now()) is not None
+
+    with capture_logs() as log:
+        await gateway.member.exchange()
+    assert [line["event"] for line in log] == ["the store of the fleet answers"]
+
+
+async def test_exchanges_go_on_after_failures_and_bugs(gateways: list[Gateway], clock: ManualClock) -> None:
+    member, store = gateways[0].member, gateways[0].store
+    store.failures = [*[StoreUnavailable("ConnectionError")] * 5, ZeroDivisionError()]
+    with capture_logs() as log:
+        member.start()
+        await eventually(lambda: member.exchanges >= 3)
+        await member.stop()
+    assert clock.slept[:8] == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 0.1, 0.1]
+    assert "unexpected error in an exchange with the store of the fleet" in {line["event"] for line in log}
+    assert store.published() == []
+
+
+async def test_content_that_cannot_be_read_is_counted(gateways: list[Gateway]) -> None:
+    member = gateways[0].member
+    gateways[0].store.answer = Exchanged((Published("stranger", 0.1, b"nonsense"),), {})
+    await member.exchange()
+    assert (member.unreadable, member.others) == (1, 0)
+
+
+def test_gateways_with_the_same_upstream_and_model_share_a_breaker(gateways: list[Gateway]) -> None:
+    subjects = [{subject_of(each) for each in gateway.table.deployments()} for gateway in gateways]
+    assert subjects[0] == subjects[1]
+    assert len(subjects[0]) == len({(each.upstream.name, each.model) for each in gateways[0].table.deployments()})
+
+
+def test_nothing_is_published_of_idle_breakers(gateways: list[Gateway], clock: ManualClock) -> None:
+    gateway = gateways[0]
+    assert gateway.breakers.summaries(clock.now()) == {}
+    gateway.call(Signal.HEALTHY)
+    assert len(gateway.breakers.summaries(clock.now())) == 1
+    clock.advance(61.0)
+    assert gateway.breakers.summaries(clock.now()) == {}

@@ -201,7 +201,7 @@ class LearnedRate:
         self._epoch.recent.restart(now)
 
     def forget(self) -> None:
-        self._growth.forget_wrong_doublings()
+        self._growth.forget()
         self._quota_probes.reset()
         self._evidence.drop_doubt()
         self._epoch.end()

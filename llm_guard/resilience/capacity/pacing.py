@@ -82,7 +82,7 @@ class Pace:
     def take(self, settings: CapacitySettings, waiting: int, now: float) -> None:
         """Notes that a call goes. If that ends the hold, waiting calls return slowly."""
         if self._hold.since is not None and self._hold.take(now):
-            self._open_slowly(self._denied.per_s(now), settings, waiting, now)
+            self._open_slowly(self._denied.per_s_of_hold(now), settings, waiting, now)
         self._pacer.take(now)
 
     def put_back(self, entered_at: float, now: float) -> None:
@@ -116,7 +116,9 @@ class Pace:
         if not is_held and not settings.pacing:
             return
         has_opened = settings.pacing and self._pacer.note_accepted(entered_at, now)
-        if (is_held and self._hold.note_answer(entered_at)) or has_opened:
+        if is_held and self._hold.note_answer(entered_at):
+            self._open_slowly(self._denied.per_s_of_hold(now), settings, waiting, now)
+        elif has_opened:
             self._open_slowly(self._denied.per_s(now), settings, waiting, now)
 
     def note_hint(self, hint: RateHint, waiting: int, in_flight: int, sent_at: float, now: float) -> None:
@@ -128,11 +130,13 @@ class Pace:
         evidence, pacer = self._retry_after, self._pacer
         if not evidence.note_hint(until, now, fits_quota=pacer.is_at_known_quota(now)):
             return
-        self._hold.begin(until, since)
+        self.hold(until, since)
         if evidence.is_renewal:
             pacer.note_renewal(until, now)
 
     def hold(self, until: float, since: float) -> None:
+        if self._hold.since is None:
+            self._denied.begin_hold(since)
         self._hold.begin(until, since)
 
     def end_hold(self, now: float) -> None:

@@ -28,6 +28,9 @@ _EARLY_S = 1.0
 # no faster than once in so many calls, so that a provider which accepts little more refuses few.
 _RECOVERED_AT_CEILING_S = 1.25
 _CALLS_TO_DOUBLE = 20
+# At one call a second these would be minutes, in which new calls find no place.
+_MOST_AT_CEILING_S = 30.0
+_MOST_TO_DOUBLE_S = 10.0
 
 # Calls that wait this long without any 429 show that the limit is gone: the rate begins to double, and has doubled
 # after two seconds. Each time that this was wrong, the next attempt takes four times as long.
@@ -95,7 +98,7 @@ class RateGrowth:
         self._target = rate
         self._without_429_s = 0.0
         self._recovered_s = _RECOVERED_AT_CEILING_S
-        self._double_after_s = max(_MOST_DOUBLE_AFTER_S, self._calls_at_ceiling / rate)
+        self._double_after_s = max(_MOST_DOUBLE_AFTER_S, min(_MOST_AT_CEILING_S, self._calls_at_ceiling / rate))
 
     def note_rate_limited(self, *, is_due_to_rate: bool) -> None:
         """Notes a 429. `is_due_to_rate` False: a part of the calls is refused at any rate."""
@@ -107,6 +110,11 @@ class RateGrowth:
 
     def forget_wrong_doublings(self) -> None:
         self._double_after_s = _DOUBLE_AFTER_S
+
+    def forget(self) -> None:
+        """Forgets how fast calls came and which doublings were wrong, with the rate."""
+        self.forget_wrong_doublings()
+        self.ceiling = _MOST_RATE
 
     def count(self, until: float, now: float) -> float:
         """Counts the wait of a call from `now` until `until`. Returns the seconds not counted for another call."""
@@ -123,7 +131,9 @@ class RateGrowth:
         self._recovered_s += waited_s * min(1.0, rate / full_speed_rate)
         self._without_429_s += waited_s
         if can_double and self._without_429_s > self._double_after_s:
-            double_s = max(_DOUBLE_S, _CALLS_TO_DOUBLE / rate) if rate >= self.ceiling else _DOUBLE_S
+            double_s = _DOUBLE_S
+            if rate >= self.ceiling:
+                double_s = max(_DOUBLE_S, min(_MOST_TO_DOUBLE_S, _CALLS_TO_DOUBLE / rate))
             self._target = min(_MOST_RATE, rate * 2 ** (waited_s / double_s))
             return self._target
         return max(rate, self._target * (1 + _CUBIC * (self._recovered_s - _RECOVER_S) ** 3))

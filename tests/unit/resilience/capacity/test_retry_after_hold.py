@@ -147,6 +147,30 @@ def test_calls_that_are_refused_during_a_hold_count_as_arrivals() -> None:
     assert now < 33.0
 
 
+def test_calls_that_entered_at_once_before_a_hold_return_as_fast_as_they_come() -> None:
+    """With a concurrency limit that a few calls met, a hold of 2 s at 20 a second cost a third of them."""
+    gate = Gate(CapacitySettings(concurrency=1), 0.0)
+    for n in range(30):
+        slot = gate.try_enter(float(n))
+        assert slot is not None
+        assert n % 3 or gate.try_enter(n + 0.1) is None
+        gate.exit(slot, n + 0.2, "ok", 0.2)
+    gate.settings = CapacitySettings()
+    gate.pause_until(32.0)
+    tickets = []
+    for n in range(40):
+        assert gate.try_enter(30.0 + n / 20) is None
+        tickets.append(gate.enqueue(1, lambda: None))
+    gate.dispatch(32.0)
+    assert tickets[0] is not None
+    assert tickets[0].slot is not None
+    gate.exit(tickets[0].slot, 32.2, "ok", 0.2)
+    now = 32.2
+    while (next_at := gate.dispatch(now)) is not None:
+        now = next_at
+    assert now < 37.0
+
+
 def test_call_that_is_sent_again_is_one_arrival() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     at_once = gate.try_enter(0.0)

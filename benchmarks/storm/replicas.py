@@ -20,8 +20,8 @@ from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings, Permit
 from llm_guard.resilience.circuit_breaker.shared_breaker import EXCHANGE_S, SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 
-_TRIES = 10
-"""A call that is refused for want of the right to probe waits for so many exchanges."""
+_TRIES = 6
+"""A call that asks for the right to probe waits for so many halves of an exchange."""
 _OK_S = 0.5
 _QUIET_S = 60.0
 _ONE_OPENING_S = 2.0
@@ -104,7 +104,7 @@ class Fleet:
         breaker, now, trouble = self._breakers[number], self._timeline.now, self._trouble
         permit = breaker.try_acquire(now)
         if permit is None:
-            if not breaker.lease.is_held(now) and tries < _TRIES and breaker.retry_after_s(now) <= EXCHANGE_S:
+            if breaker.awaits_right(now) and tries < _TRIES:
                 self._timeline.after(EXCHANGE_S / 2, partial(self._call, number, tries + 1))
                 return
             self.course.refused_elsewhere += trouble.only is not None and trouble.only != number
@@ -140,6 +140,8 @@ class Fleet:
         if wanted_until is not None and (now >= ends_at or holder == number):
             self._right = (number, wanted_until)
             breaker.lease.grant(wanted_until, now)
+        elif wanted_until is not None:
+            breaker.lease.note_taken(ends_at)
         if now + EXCHANGE_S < until:
             self._timeline.after(EXCHANGE_S, partial(self._exchange, number, until))
 

@@ -5,6 +5,7 @@ The policy is in `resilience.circuit_breaker.shared_breaker`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 
@@ -14,6 +15,7 @@ from llm_guard.resilience.circuit_breaker.history import Transition
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 from llm_guard.routing.deployment import Deployment
+from llm_guard.storage.shared.exchange_store import Leases
 
 _log = structlog.get_logger("llm_guard.proxy.attempts.release")
 """The logger of all changes of breakers."""
@@ -38,10 +40,10 @@ class FleetBreakers:
         return {f"probe:{subject}": until - now for subject, until in found.items() if until is not None}
 
     def conclude(
-        self, others: Iterable[tuple[float, Mapping[str, BreakerSummary]]], held: Mapping[str, float], now: float
-    ) -> None:
+        self, others: Iterable[tuple[float, Mapping[str, BreakerSummary]]], found: Leases, now: float
+    ) -> None:  # fmt: skip
         """Lets each breaker conclude from the summaries of the others, each with its age in seconds, and gives it the
-        right to probe that is `held`, for so many seconds."""
+        right to probe, if it has been granted."""
         by_subject: dict[str, list[tuple[float, BreakerSummary]]] = {}
         for age_s, summaries in others:
             for subject, summary in summaries.items():
@@ -50,20 +52,27 @@ class FleetBreakers:
             theirs = by_subject.get(subject, [])
             breaker.note_calls_elsewhere(sum(summary.calls for _, summary in theirs))
             if breaker.is_quiet and all(_is_quiet(summary) for _, summary in theirs):
+                breaker.lease.free()
                 continue  # of many deployments most are, and the rest costs a hundred times as much
             transition = breaker.conclude_with([summary.aged(age_s) for age_s, summary in theirs], now)
-            if (seconds := held.get(f"probe:{subject}")) is not None:
+            if (seconds := found.held.get(f"probe:{subject}")) is not None:
                 breaker.lease.grant(now + seconds, now)
+            elif (seconds := found.taken.get(f"probe:{subject}")) is not None:
+                breaker.lease.note_taken(now + seconds)
             if transition is not None:
                 _note(transition, deployment)
 
     def _shared(self) -> Iterator[tuple[str, Deployment, SharedBreaker]]:
         seen = set[SharedBreaker]()
+        numbers = Counter[str]()
         for deployment in self._deployments():
             breaker = deployment.breaker
             if isinstance(breaker, SharedBreaker) and breaker not in seen:
                 seen.add(breaker)
-                yield subject_of(deployment), deployment, breaker
+                subject = subject_of(deployment)
+                numbers[subject] += 1
+                # Models that disagree on their settings have a breaker each, in the order of the config.
+                yield f"{subject}/{numbers[subject]}", deployment, breaker
 
 
 def subject_of(deployment: Deployment) -> str:

@@ -31,7 +31,7 @@ def decode(content: bytes) -> Content | None:
         return None
     try:
         found = _read(content)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     return found if all(map(_is_plausible, found.breakers.values())) else None
 

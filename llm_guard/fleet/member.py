@@ -14,11 +14,13 @@ from llm_guard.clock import Clock
 from llm_guard.fleet.breakers import FleetBreakers
 from llm_guard.fleet.content import Content, decode, encode
 from llm_guard.resilience.circuit_breaker.shared_breaker import EXCHANGE_S
-from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, StoreUnavailable
+from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, Leases, StoreUnavailable
 
 _log = structlog.get_logger("llm_guard.fleet")
 
 _LONGEST_PAUSE_S = 1.0
+_MOST_DOUBLINGS = 4
+_NO_LEASES = Leases({}, {})
 
 
 class FleetMember:
@@ -59,12 +61,11 @@ class FleetMember:
         try:
             found = await self._store.exchange(content, self._breakers.wanted(began_at))
         except StoreUnavailable as error:
-            self.failures[str(error)] = self.failures.get(str(error), 0) + 1
             self._work_alone(str(error))
             raise
+        self._conclude(found, began_at)
         self.exchanges += 1
         self.took_s = self._clock.now() - began_at
-        self._conclude(found, began_at)
 
     async def _run(self) -> None:
         failures = 0
@@ -74,11 +75,12 @@ class FleetMember:
                 failures = 0
             except StoreUnavailable:
                 failures += 1
-            except Exception:  # noqa: BLE001  # a bug must not end the exchanges, nor what they have begun
+            except Exception as error:  # noqa: BLE001  # a bug must not end the exchanges, nor what they have begun
                 failures += 1
-                _log.exception("unexpected error in an exchange with the store of the fleet")
-                self._breakers.conclude((), {}, self._clock.now())
-            await self._clock.sleep(min(_LONGEST_PAUSE_S, EXCHANGE_S * 2**failures))
+                if type(error).__name__ not in self.failures:
+                    _log.exception("unexpected error in an exchange with the store of the fleet")
+                self._work_alone(type(error).__name__)
+            await self._clock.sleep(min(_LONGEST_PAUSE_S, EXCHANGE_S * 2 ** min(failures, _MOST_DOUBLINGS)))
 
     def _conclude(self, found: Exchanged, began_at: float) -> None:
         if not self.is_connected:
@@ -94,12 +96,14 @@ class FleetMember:
             others.append((age_s, content.breakers))
         self.others = len(others)
         # A lease ends where it was granted, so its seconds count from before the request.
-        held = {subject: seconds - (now - began_at) for subject, seconds in found.held.items()}
-        self._breakers.conclude(others, held, now)
+        held = {subject: seconds - (now - began_at) for subject, seconds in found.leases.held.items()}
+        self._breakers.conclude(others, Leases(held, found.leases.taken), now)
 
     def _work_alone(self, why: str) -> None:
-        if self.is_connected or (not self.exchanges and sum(self.failures.values()) == 1):
+        is_first = self.is_connected or not (self.exchanges or self.failures)
+        self.failures[why] = self.failures.get(why, 0) + 1
+        if is_first:
             self.is_connected = False
             _log.warning("the store of the fleet does not answer: this gateway works alone", reason=why)
         self.others = 0
-        self._breakers.conclude((), {}, self._clock.now())
+        self._breakers.conclude((), _NO_LEASES, self._clock.now())

@@ -20,7 +20,7 @@ from llm_guard.mock.provider import MockProvider
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
-from llm_guard.storage.shared.exchange_store import ExchangeStore, StoreUnavailable
+from llm_guard.storage.shared.exchange_store import ExchangeStore, Leases, StoreUnavailable
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from llm_guard.storage.shared.redis_store import RedisStore
 from tests.chaos.lag import measured
@@ -80,7 +80,7 @@ def breaker_of(app: App) -> Breaker:
 def has_right_of_its_own(app: App) -> bool:
     """Returns whether the gateway may probe without the right."""
     breaker = breaker_of(app)
-    return isinstance(breaker, SharedBreaker) and breaker.lease.is_free
+    return isinstance(breaker, SharedBreaker) and breaker.lease.is_free(time.monotonic())
 
 
 async def fail(apps: list[App], provider: MockProvider, calls: int = 6) -> None:
@@ -239,19 +239,56 @@ async def test_stores_exchange_contents_and_grant_leases(kind: str, server: Redi
     ]
     first, second = stores
     found = await first.exchange(b"1:\x00", {"a": 5.0})
-    assert (found.others, dict(found.held)) == ((), {"a": 5.0})
+    assert (found.others, found.leases) == ((), Leases({"a": 5.0}, {}))
     found = await second.exchange(b"2", {"a": 5.0, "b": 0.02})
     assert [(each.replica, each.content) for each in found.others] == [("first", b"1:\x00")]
     assert 0 <= found.others[0].age_s < 1.0
-    assert dict(found.held) == {"b": 0.02}
+    assert dict(found.leases.held) == {"b": 0.02}
+    assert found.leases.taken == {"a": pytest.approx(5.0, abs=1.0)}
     found = await first.exchange(b"", {"a": 1.5, "b": 1.0})
     assert [(each.replica, each.content) for each in found.others] == [("second", b"2")]
-    assert dict(found.held) == {"a": 1.5}
+    assert dict(found.leases.held) == {"a": 1.5}
     await asyncio.sleep(0.03)
-    assert dict((await first.exchange(b"", {"b": 1.0})).held) == {"b": 1.0}
+    assert dict((await first.exchange(b"", {"b": 1.0})).leases.held) == {"b": 1.0}
     await first.close()
     assert (await second.exchange(b"2", {})).others == ()
     await second.close()
+
+
+async def test_dates_in_the_future_are_nonsense(server: RedisServer) -> None:
+    """They would be leases that never end, and recoveries that have not happened yet."""
+    store = RedisStore(server.url, "x", "a")
+    later = str(int((time.time() + 3600) * 1000)).encode()
+    with server.client() as client:
+        for number, at in enumerate((later, b"nan", b"inf", b"9" * 400)):
+            client.hset("llmg:1:{x}:leases", f"s{number}", at + b":other")
+            client.hset("llmg:1:{x}:replicas", f"r{number}", at + b":content")
+    found = await store.exchange(b"", {f"s{number}": 1.0 for number in range(4)})
+    assert len(found.leases.held) == 4
+    assert [each.age_s for each in found.others if each.age_s < 0] == []
+    await store.close()
+
+
+async def test_slow_store_is_given_up_as_a_whole() -> None:
+    """Each step of a new connection may take its time, but not all together."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            await asyncio.sleep(0.2)
+            writer.write(b"+OK\r\n")
+        writer.close()
+
+    slow = await asyncio.start_server(answer, "127.0.0.1", 0)
+    store = RedisStore(f"redis://127.0.0.1:{slow.sockets[0].getsockname()[1]}/0", "x", "a")
+    with measured() as lag:
+        began_at = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await store.exchange(b"", {})
+        took_s = time.monotonic() - began_at
+    assert took_s < 0.8 + lag.total_s
+    await store.close()
+    slow.close()
+    await slow.wait_closed()
 
 
 async def test_fleets_with_other_names_do_not_meet(server: RedisServer) -> None:
@@ -278,11 +315,28 @@ async def test_failure_of_the_store_says_what_failed_and_quotes_no_secret(server
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:6379", "http://redis:6379", "redis://", "unix://", "redis://h:99999", "redis://h:0/0"]
+    "url",
+    [
+        "localhost:6379",
+        "http://redis:6379",
+        "redis://",
+        "unix://",
+        "redis://h:99999",
+        "redis://h:0/0",
+        "redis://h/x",
+        "unix:///s?db=x",
+    ],
 )
 def test_store_that_is_no_url_of_redis_is_refused(url: str) -> None:
     text = json.dumps({"fleet": {"store": url}, "upstreams": {}, "models": {}})
     with pytest.raises(ConfigError, match=r"fleet\.store: must be a URL such as redis://HOST:6379/0"):
+        parse_config(text, "fleet.yaml", {})
+
+
+@pytest.mark.parametrize("option", ["decode_responses=true", "socket_timeout=9", "ssl_cert_reqs=none", "nonsense=1"])
+def test_options_that_would_change_the_client_are_refused(option: str) -> None:
+    text = json.dumps({"fleet": {"store": f"redis://h/0?{option}"}, "upstreams": {}, "models": {}})
+    with pytest.raises(ConfigError, match=f"unknown option after `\\?`: {option.partition('=')[0]}"):
         parse_config(text, "fleet.yaml", {})
 
 

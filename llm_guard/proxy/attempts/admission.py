@@ -246,7 +246,7 @@ class AdmissionControl:
 def _extra_probe(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
     """Returns a permit to probe a breaker that other callers' failures opened, if `resilience.circuit_breaker.callers`
     allows it."""
-    if breaker is not deployment.breaker or not deployment.callers.try_probe(caller, now):
+    if breaker is not deployment.breaker or not breaker.has_right(now) or not deployment.callers.try_probe(caller, now):
         return None
     return breaker.try_acquire_extra(now)
 

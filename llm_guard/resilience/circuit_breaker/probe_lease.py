@@ -14,21 +14,42 @@ _UNUSED_S = 0.4
 _MARGIN_S = 0.15
 # From the probe of one gateway to that of another: a little longer than between those of one (`open_duration`).
 _PROBE_INTERVAL_S = 1.5
+# A gateway whose probes fail for a reason of its own must not keep the others from theirs.
+_AFTER_TENURE_S = 0.3
+# Without an exchange for so long every gateway probes: whatever ended the exchanges must not end the probes.
+_RESTRICTED_S = 2.0
 
 
 class ProbeLease:
     """One gateway's view of the right. `now` is monotonic."""
 
-    __slots__ = ("_asked_at", "_granted_at", "_held_until", "_used_at", "is_free")
+    __slots__ = ("_asked_at", "_granted_at", "_held_until", "_restricted_until", "_taken_until", "_used_at")
 
     def __init__(self) -> None:
         self._asked_at = self._used_at = self._granted_at = self._held_until = -inf
-        self.is_free = True
-        """True if every gateway may probe: no other one is known, or one of them gets its calls served."""
+        self._restricted_until = -inf
+        self._taken_until = -inf
+        """Until when another gateway has the right."""
+
+    def is_free(self, now: float) -> bool:
+        """Returns whether every gateway may probe: no other one is known, one of them gets its calls served, or the
+        exchanges have ended."""
+        return now >= self._restricted_until
+
+    def restrict(self, now: float) -> None:
+        """Notes that all gateways have found the deployment to be down."""
+        self._restricted_until = now + _RESTRICTED_S
+
+    def free(self) -> None:
+        self._restricted_until = -inf
 
     def is_held(self, now: float) -> bool:
         """Returns whether this gateway may send a probe."""
-        return self.is_free or now < self._held_until - _MARGIN_S
+        return self.is_free(now) or now < self._held_until - _MARGIN_S
+
+    def taken_s(self, now: float) -> float:
+        """Returns for how many seconds another gateway has the right, as far as is known."""
+        return max(0.0, self._taken_until - now)
 
     def try_use(self, now: float) -> bool:
         """Returns whether this gateway may send a probe now, which a call is about to do. If not, it asks for the
@@ -36,18 +57,25 @@ class ProbeLease:
         if not self.is_held(now):
             self._asked_at = now
             return False
-        self._used_at = now
+        if self._used_at < self._granted_at:
+            self._used_at = now
         return True
 
     def wanted_until(self, now: float) -> float | None:
-        """Returns the instant until which this gateway wants the right: one that it has used, or a call has just asked
-        for; None: it does not want it."""
+        """Returns the instant until which this gateway wants the right: one that it has used, until another gateway may
+        probe, or one that a call has just asked for; None: it does not want it."""
         if now < self._held_until and self._used_at >= self._granted_at:
             return max(self._held_until, self._used_at + _PROBE_INTERVAL_S)
-        return now + _UNUSED_S if now - self._asked_at <= _ASKED_S else None
+        is_asked = now - self._asked_at <= _ASKED_S and now >= self._held_until + _AFTER_TENURE_S
+        return now + _UNUSED_S if is_asked else None
 
     def grant(self, until: float, now: float) -> None:
         """Gives this gateway the right until that instant, or extends it."""
         if now >= self._held_until:
             self._granted_at = now
         self._held_until = until
+        self._taken_until = -inf
+
+    def note_taken(self, until: float) -> None:
+        """Notes that another gateway has the right until that instant."""
+        self._taken_until = until

@@ -11,7 +11,7 @@ from math import inf
 
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import AFTER_OUTAGE, Breaker, BreakerSettings, Permit
-from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.resilience.circuit_breaker.history import BreakerMode, Transition
 from llm_guard.resilience.circuit_breaker.opening_rules import reason_of_brownout, reason_of_outage
 from llm_guard.resilience.circuit_breaker.probe_lease import ProbeLease
 from llm_guard.resilience.circuit_breaker.shared_evidence import (
@@ -53,7 +53,7 @@ class SharedBreaker(Breaker):
 
     def try_acquire(self, now: float) -> Permit | None:
         if self._is_due(now) and not self.lease.try_use(now):
-            self._opening.refused += 1
+            self._opening.refused += self.lease.taken_s(now) > 0  # else the call waits, and may not be refused at all
             return None
         permit = super().try_acquire(now)
         if permit is not None:
@@ -63,11 +63,25 @@ class SharedBreaker(Breaker):
     def try_acquire_extra(self, now: float) -> Permit | None:
         return super().try_acquire_extra(now) if self.lease.try_use(now) else None
 
+    def has_right(self, now: float) -> bool:
+        return self.lease.is_held(now)
+
     def awaits_right(self, now: float) -> bool:
-        return self._is_due(now) and not self.lease.is_held(now)
+        return self._is_due(now) and not self.lease.is_held(now) and not self.lease.taken_s(now)
 
     def retry_after_s(self, now: float) -> float:
-        return EXCHANGE_S if self.awaits_right(now) else super().retry_after_s(now)
+        wait_s = super().retry_after_s(now)
+        return max(EXCHANGE_S, self.lease.taken_s(now)) if self._lacks_right(wait_s, now) else wait_s
+
+    def come_back_s(self, now: float) -> float:
+        is_refused = self._lacks_right(super().retry_after_s(now), now)
+        return self.retry_after_s(now) if is_refused else super().come_back_s(now)
+
+    def force(self, mode: BreakerMode, now: float) -> Transition | None:
+        return self._begun_anew(super().force(mode, now), now)
+
+    def reset(self, now: float, why: str) -> Transition | None:
+        return self._begun_anew(super().reset(now, why), now)
 
     def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
         self._in_flight.pop(permit, None)
@@ -122,7 +136,10 @@ class SharedBreaker(Breaker):
     def conclude_with(self, others: Sequence[BreakerSummary], now: float) -> Transition | None:
         """Opens it if all gateways together have enough evidence of an outage, and half-opens it if another one's has
         closed since. `others`: their latest summaries. Does nothing in a state that an operator has set."""
-        self.lease.is_free = not others or any(each.state == "closed" for each in others)
+        if not others or any(each.state == "closed" for each in others):
+            self.lease.free()
+        else:
+            self.lease.restrict(now)
         if self.state == "open":
             return self._hear_of_recovery(others, now)
         own = self.summary(now)
@@ -134,7 +151,7 @@ class SharedBreaker(Breaker):
             return None
         if (why := reason_of_outage(self._settings, run, window, now, ok_takes_s(summaries))) is not None:
             self._outage_from = inf if self._settings.sensitivity == "literal" else run.first_sent_at
-            self.lease.is_free = False  # the others conclude the same
+            self.lease.restrict(now)  # the others conclude the same
             return self._change("open", now, f"{why} at {run.gateways} gateways")
         why = reason_of_brownout(self._settings, window)
         return None if why is None else self._change("open", now, f"{why}, at all gateways", is_brownout=True)
@@ -142,6 +159,16 @@ class SharedBreaker(Breaker):
     def _is_due(self, now: float) -> bool:
         """Returns whether the next call is a probe."""
         return self.state in ("open", "half_open") and super().retry_after_s(now) <= 0
+
+    def _lacks_right(self, wait_s: float, now: float) -> bool:
+        """Returns whether the next call could be a probe in `wait_s` seconds, but for the right to send it."""
+        return self.state in ("open", "half_open") and wait_s <= 0 and not self.lease.is_held(now)
+
+    def _begun_anew(self, transition: Transition | None, now: float) -> Transition | None:
+        """Lets an operator's word end the run of failures: otherwise those of others would open it again at once."""
+        if transition is not None and transition.after == "closed":
+            self._ok_sent_at = now
+        return transition
 
     def _sample_in_flight(self) -> list[Permit]:
         step = -(-len(self._in_flight) // MOST_AGES) or 1

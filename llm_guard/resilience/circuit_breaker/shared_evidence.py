@@ -96,11 +96,11 @@ class SharedRate:
 
     def _after(self, part: float, failures: int, memory: int) -> float:
         kept: float = (1 - 1 / memory) ** self.calls_per_own
-        if failures:
-            kept_in_run: float = kept**failures
-            # Half of the calls that one of its own stands for come after it.
-            part = part * kept_in_run + (1 - kept_in_run) / (1 - kept) / memory / sqrt(kept)
-        return part * kept
+        if not failures:
+            return part * kept
+        kept_in_run: float = kept**failures
+        # Half of the calls that one of its own stands for come after it.
+        return part * kept_in_run * kept + (1 - kept_in_run) / (1 - kept) / memory * sqrt(kept)
 
 
 class PooledRun:

@@ -25,12 +25,20 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Leases:
+    """What became of the leases that a gateway wanted: the seconds left of each, by subject."""
+
+    held: Mapping[str, float]
+    taken: Mapping[str, float]
+    """Those that another gateway holds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exchanged:
     """The result of an exchange."""
 
     others: tuple[Published, ...]
-    held: Mapping[str, float]
-    """The leases that this gateway holds of those that it wanted, each with the seconds left."""
+    leases: Leases
 
 
 class ExchangeStore(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llm_guard.clock import Clock
-from llm_guard.storage.shared.exchange_store import STALE_S, Exchanged, Published
+from llm_guard.storage.shared.exchange_store import STALE_S, Exchanged, Leases, Published
 
 
 @dataclass(slots=True)
@@ -31,14 +31,16 @@ class MemoryStore:
         shared, now = self._shared, self._clock.now()
         shared.published[self._replica] = now, content
         shared.published = {of: found for of, found in shared.published.items() if now - found[0] <= STALE_S}
-        held = {}
+        held, taken = {}, {}
         for subject, seconds in wanted.items():
             holder, ends_at = shared.leases.get(subject, (self._replica, now))
             if holder == self._replica or ends_at <= now:
                 shared.leases[subject] = self._replica, now + seconds
                 held[subject] = seconds
+            else:
+                taken[subject] = ends_at - now
         others = [(of, found) for of, found in shared.published.items() if of != self._replica]
-        return Exchanged(tuple(Published(of, now - at, found) for of, (at, found) in others), held)
+        return Exchanged(tuple(Published(of, now - at, found) for of, (at, found) in others), Leases(held, taken))
 
     async def close(self) -> None:
         self._shared.published.pop(self._replica, None)

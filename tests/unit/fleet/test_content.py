@@ -44,6 +44,9 @@ def test_content_with_an_impossible_value_is_not_read(wrong: dict[str, object]) 
     assert decode(msgspec.msgpack.encode(odd)) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xc1", b"\x81\xa8breakers\xc0", b"\x00" * (1 << 21)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"nonsense", b"\xc1", b"\x81\xa8breakers\xc0", b"\x81\xa1x" + b"\x91" * 60_000, b"\x00" * (1 << 21)],
+)
 def test_what_is_no_content_is_not_read(content: bytes) -> None:
     assert decode(content) is None

@@ -13,7 +13,7 @@ from llm_guard.fleet.member import FleetMember
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.routing.route_table import RouteTable, compile_routes
-from llm_guard.storage.shared.exchange_store import Exchanged, Published, StoreUnavailable
+from llm_guard.storage.shared.exchange_store import Exchanged, Leases, Published, StoreUnavailable
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from tests.fakes.clock import ManualClock
 from tests.fakes.waiting import eventually
@@ -153,9 +153,57 @@ async def test_exchanges_go_on_after_failures_and_bugs(gateways: list[Gateway], 
     assert store.published() == []
 
 
+async def test_store_that_is_away_for_hours_is_tried_on(gateways: list[Gateway]) -> None:
+    """Doubling the pause without end used to end the exchanges after a quarter of an hour."""
+    member, store = gateways[0].member, gateways[0].store
+    store.failures = [StoreUnavailable("ConnectionError")] * 1100
+    member.start()
+    await eventually(lambda: member.exchanges)
+    await member.stop()
+
+
+async def test_gateway_whose_store_fails_after_a_recovery_probes_alone(
+    gateways: list[Gateway], clock: ManualClock
+) -> None:
+    await fail(gateways)
+    await exchange(gateways)
+    clock.advance(1.0)
+    gateway = gateways[0]
+    gateway.breaker.lease.grant(clock.now() + 1.0, clock.now())
+    gateway.call(Signal.HEALTHY)
+    assert gateway.breaker.state == "closed"
+    gateway.store.failures = [StoreUnavailable("TimeoutError")]
+    with pytest.raises(StoreUnavailable):
+        await gateway.member.exchange()
+    states = []
+    while "open" not in states:
+        gateway.call(Signal.UNHEALTHY)
+        states.append(gateway.breaker.state)
+    clock.advance(1.3)
+    assert gateway.breaker.try_acquire(clock.now()) is not None
+
+
+def test_models_that_disagree_on_their_settings_have_a_breaker_each(clock: ManualClock) -> None:
+    config = CONFIG + "  d: {deployments: [{upstream: one, model: a}], breaker: {consecutive_failures: 7}}\n"
+    table = compile_routes(parse_config(config, "test.yaml", {}), clock.now(), new_breaker=SharedBreaker)
+    breakers = FleetBreakers(table.deployments)
+    alike = [each.breaker for each in table.deployments() if each.model == "a"]
+    assert len(alike) == 2
+    for breaker in alike:
+        permit = breaker.try_acquire(clock.now())
+        assert permit is not None
+        breaker.settle(permit, Signal.HEALTHY, clock.now())
+    assert len(breakers.summaries(clock.now())) == 2
+    first = alike[0]
+    assert isinstance(first, SharedBreaker)
+    first.lease.restrict(clock.now())
+    first.lease.try_use(clock.now())
+    assert len(breakers.wanted(clock.now())) == 1
+
+
 async def test_content_that_cannot_be_read_is_counted(gateways: list[Gateway]) -> None:
     member = gateways[0].member
-    gateways[0].store.answer = Exchanged((Published("stranger", 0.1, b"nonsense"),), {})
+    gateways[0].store.answer = Exchanged((Published("stranger", 0.1, b"nonsense"),), Leases({}, {}))
     await member.exchange()
     assert (member.unreadable, member.others) == (1, 0)
 

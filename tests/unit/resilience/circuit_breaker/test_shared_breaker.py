@@ -191,7 +191,7 @@ def test_recovery_at_one_gateway_lets_the_others_probe_at_once() -> None:
     assert first.state == "closed"
     exchange(first, *others, now=101.6)
     assert {other.state for other in others} == {"half_open"}
-    assert all(other.lease.is_free for other in others)
+    assert all(other.lease.is_free(101.6) for other in others)
     for other in others:
         call(other, HEALTHY, 101.7)
     assert {other.state for other in others} == {"closed"}
@@ -211,7 +211,7 @@ def test_gateway_with_trouble_of_its_own_hears_of_a_recovery_once() -> None:
 def test_recovery_before_the_outage_is_no_news() -> None:
     first, second = down(2)
     for breaker in (first, second):
-        breaker.lease.is_free = True
+        breaker.lease.free()
         breaker.settle(acquire(breaker, 102.0), HEALTHY, 102.1)
     struck = first
     for n in range(100):
@@ -232,7 +232,65 @@ def test_one_gateway_at_a_time_probes() -> None:
     assert wanted == [pytest.approx(101.45)] * 3
     breakers[1].lease.grant(101.45, 101.05)
     assert [breaker.try_acquire(101.1) is not None for breaker in breakers] == [False, True, False]
-    assert breakers[0].refused == 2
+    assert breakers[0].refused == 0, "it waits, and may not be refused at all"
+    breakers[0].lease.note_taken(102.0)
+    assert not breakers[0].awaits_right(101.2)
+    assert breakers[0].try_acquire(101.2) is None
+    assert breakers[0].refused == 1
+    assert breakers[0].retry_after_s(101.2) == breakers[0].come_back_s(101.2) == pytest.approx(0.8)
+
+
+def test_right_passes_on_although_its_holder_goes_on_probing() -> None:
+    """The calls of a gateway with trouble of its own used to extend it forever."""
+    lease = ProbeLease()
+    now, held_until = 10.0, 10.0
+    while now < 13.0:
+        lease.restrict(now)
+        lease.try_use(now)
+        if (until := lease.wanted_until(now)) is not None:
+            held_until = until
+            lease.grant(until, now)
+        elif now >= held_until:
+            break
+        now += 0.05
+    assert now < 12.0
+
+
+def test_every_gateway_probes_once_the_exchanges_have_ended() -> None:
+    breaker = down()[0]
+    assert breaker.try_acquire(101.5) is None
+    assert breaker.try_acquire(102.2) is not None
+
+
+def test_half_open_breaker_without_the_right_tells_clients_when_to_come_back() -> None:
+    """With no probe in flight every call used to fail with an internal error."""
+    breaker = down()[0]
+    breaker.note_probe(True, 101.0)
+    assert breaker.state == "half_open"
+    assert breaker.try_acquire(101.0) is None
+    assert breaker.come_back_s(101.0) == pytest.approx(0.1)
+    breaker.lease.note_taken(101.7)
+    assert breaker.come_back_s(101.0) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("by", ["reset", "force"])
+def test_others_do_not_undo_what_an_operator_has_reset(by: str) -> None:
+    first, *others = down(6)
+    if by == "reset":
+        first.reset(101.0, "an operator")
+    else:
+        first.force("forced_open", 100.5)
+        first.force("auto", 101.0)
+    exchange(first, *others, now=101.1)
+    assert first.state == "closed"
+
+
+def test_gateway_with_few_of_the_calls_keeps_its_part_of_the_share() -> None:
+    for calls_per_own in (1.0, 100.0, 1e5, 1e12):
+        rate = SharedRate(0.0, calls_per_own)
+        for _ in range(100):
+            rate.note_success(3)
+        assert all(0.0 <= part <= 1.0 for part in rate.parts)
 
 
 def test_without_other_gateways_everyone_probes() -> None:
@@ -249,7 +307,7 @@ def test_where_another_gateways_calls_are_served_everyone_probes() -> None:
 
 def test_right_is_wanted_only_while_calls_ask_for_it() -> None:
     lease = ProbeLease()
-    lease.is_free = False
+    lease.restrict(10.0)
     assert lease.wanted_until(10.0) is None
     assert not lease.try_use(10.0)
     assert lease.wanted_until(10.2) == pytest.approx(10.6)
@@ -258,7 +316,7 @@ def test_right_is_wanted_only_while_calls_ask_for_it() -> None:
 
 def test_right_that_was_used_is_kept_until_the_next_probe_may_go() -> None:
     lease = ProbeLease()
-    lease.is_free = False
+    lease.restrict(10.0)
     lease.grant(10.4, 10.0)
     assert lease.try_use(10.1)
     assert lease.wanted_until(10.1) == pytest.approx(11.6)
@@ -270,7 +328,7 @@ def test_right_that_was_used_is_kept_until_the_next_probe_may_go() -> None:
 
 def test_right_that_is_not_used_is_not_extended() -> None:
     lease = ProbeLease()
-    lease.is_free = False
+    lease.restrict(10.0)
     lease.try_use(9.9)
     lease.grant(10.4, 10.0)
     assert lease.wanted_until(10.3) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,10 +17,12 @@ import pytest
 from llm_guard.app import App, create_app
 from llm_guard.clock import SystemClock
 from llm_guard.config import ConfigError, parse_config
+from llm_guard.fleet.breakers import subject_of
 from llm_guard.mock.provider import MockProvider
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
+from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.shared.exchange_store import ExchangeStore, Leases, StoreUnavailable
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from llm_guard.storage.shared.redis_store import RedisStore
@@ -292,12 +295,23 @@ async def test_slow_store_is_given_up_as_a_whole() -> None:
 
 
 async def test_fleets_with_other_names_do_not_meet(server: RedisServer) -> None:
-    stores = [RedisStore(server.url, name, "same") for name in ("one", "two")]
+    names = ("one", "two", "one:replicas", "{one}", "one}:replicas", "one\n")
+    stores = [RedisStore(server.url, name, "same") for name in names]
     for store in stores:
-        await store.exchange(b"x", {"a": 5.0})
-    assert [(await store.exchange(b"x", {})).others for store in stores] == [(), ()]
+        assert (await store.exchange(b"x", {"a": 5.0})).leases.held == {"a": 5.0}
+    assert [(await store.exchange(b"x", {})).others for store in stores] == [()] * len(names)
     for store in stores:
         await store.close()
+
+
+def test_names_of_models_are_no_part_of_a_key() -> None:
+    models = {name: {"deployments": [{"upstream": "own"}]} for name in ("a:b", "a", "{a}", "b/1", "a/1:b")}
+    upstreams = {"own": {"dialect": "openai", "base_url": "https://provider.example/v1"}}
+    config = parse_config(json.dumps({"upstreams": upstreams, "models": models}), "fleet.yaml", {})
+    deployments = compile_routes(config, 0.0, new_breaker=SharedBreaker).deployments()
+    subjects = [subject_of(each) for each in deployments]
+    assert len(set(subjects)) == len({each.model for each in deployments}) >= len(models)
+    assert all(re.fullmatch("[0-9a-f]{16}", subject) for subject in subjects)
 
 
 async def test_failure_of_the_store_says_what_failed_and_quotes_no_secret(server: RedisServer) -> None:

@@ -11,14 +11,11 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 import llm_guard.admin
 from llm_guard.admin.http.endpoint import Change
-
-_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +25,6 @@ class Absent:
     why: str
     found: Callable[[], Sequence[str]]
     """Finds places in the code that have the missing target; if there are any, the attack needs a test."""
-
-
-def uses_of_other_stores() -> list[str]:
-    """Files that name a store which several machines could share."""
-    files = [_ROOT / "pyproject.toml", *(_ROOT / "llm_guard").rglob("*.py")]
-    named = re.compile(r"\b(redis|valkey|memcached?|aiomcache|pickle|marshal|shelve)\b", re.IGNORECASE)
-    return [str(path.relative_to(_ROOT)) for path in files if named.search(path.read_text())]
 
 
 def addresses_in_pages(change: type[msgspec.Struct] = Change) -> list[str]:
@@ -72,6 +62,7 @@ _TARGETS = _HERE + "test_targets.py::"
 _UPSTREAMS = _HERE + "test_upstreams.py::"
 _ALONE = "tests/integration/test_callers.py::"
 _CACHE = "tests/integration/test_cache_answers.py::"
+_FLEET = "tests/integration/test_fleet.py::"
 _KILLS = "tests/integration/test_stored_calls_kills.py::"
 _FULL_DISK = "tests/integration/test_stored_calls_full_disk.py::"
 _LETTERS = "tests/integration/test_dead_letters.py::"
@@ -79,8 +70,6 @@ _CLIENT_LIMITS = "tests/integration/test_client_limits.py::"
 _CONFIG = _HERE + "test_config.py::"
 _LABELS = _HERE + "test_labels.py::"
 _STREAMS = _HERE + "test_streams.py::"
-
-_NO_REDIS = Absent("there is no Redis: gateways share SQLite files, whose rows are JSON", uses_of_other_stores)
 
 SMUGGLING: Table = {
     "C01": (
@@ -523,9 +512,23 @@ LASTING: Table = {
 }
 NOT_YET: Table = {
     "C42": Absent("no page takes a URL: upstreams, engines and webhooks are the config's alone", addresses_in_pages),
-    "C79": _NO_REDIS,
-    "C80": _NO_REDIS,
-    "C81": _NO_REDIS,
+}
+FLEET: Table = {
+    "C79": (
+        "tests/unit/fleet/test_content.py::test_content_with_an_impossible_value_is_not_read",
+        "tests/unit/fleet/test_content.py::test_what_is_no_content_is_not_read",
+        _FLEET + "test_what_cannot_be_read_is_counted_and_changes_nothing",
+        _FLEET + "test_dates_in_the_future_are_nonsense",
+    ),
+    "C80": (
+        _FLEET + "test_frozen_store_delays_no_call_and_is_used_again_at_once",
+        _FLEET + "test_slow_store_is_given_up_as_a_whole",
+        _FLEET + "test_gateway_that_is_alone_probes_without_the_store",
+    ),
+    "C81": (
+        _FLEET + "test_fleets_with_other_names_do_not_meet",
+        _FLEET + "test_names_of_models_are_no_part_of_a_key",
+    ),
 }
 
 GROUPS: tuple[Table, ...] = (
@@ -547,4 +550,5 @@ GROUPS: tuple[Table, ...] = (
     TENANTS,
     LASTING,
     NOT_YET,
+    FLEET,
 )

@@ -1,4 +1,4 @@
-"""Builds the parts of a gateway whose kind its config chooses."""
+"""Builds those parts of the gateway for which the config selects an implementation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def breaker_type(config: Config) -> NewBreaker:
     """Returns the class of the deployments' breakers."""
     if config.fleet is None:
         return Breaker
-    from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker  # noqa: PLC0415  # for fleets alone
+    from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker  # noqa: PLC0415  # loaded only with a fleet
 
     return SharedBreaker
 
@@ -58,8 +58,8 @@ def new_member(
     """Returns this gateway's membership of its fleet, which has not started yet; None without a fleet."""
     if (fleet := config.fleet) is None:
         return None
-    from llm_guard.fleet.breakers import FleetBreakers  # noqa: PLC0415  # for fleets alone
-    from llm_guard.fleet.member import FleetMember  # noqa: PLC0415
+    from llm_guard.fleet.breakers import FleetBreakers  # noqa: PLC0415  # loaded only with a fleet
+    from llm_guard.fleet.member import FleetMember  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
 
     return FleetMember(RedisStore(fleet.store, fleet.name, _process_id()), FleetBreakers(deployments), clock)

@@ -1,4 +1,4 @@
-"""Breakers of several gateways in front of one provider: each alone, or with shared evidence and one right to probe.
+"""Breakers of several gateways in front of one provider: each alone, or with shared evidence and one probe lease.
 
 Exchanges take place ten times a second, as with a store. At each, a gateway learns what the others published before.
 """
@@ -21,7 +21,7 @@ from llm_guard.resilience.circuit_breaker.shared_breaker import EXCHANGE_S, Shar
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 
 _TRIES = 6
-"""A call that asks for the right to probe waits for so many halves of an exchange."""
+"""A call that requests the probe lease waits for so many halves of an exchange."""
 _OK_S = 0.5
 _QUIET_S = 60.0
 _ONE_OPENING_S = 2.0
@@ -40,7 +40,7 @@ class Trouble:
     takes_s: float = 0.05
     """How long a call takes to fail."""
     only: int | None = None
-    """The one gateway whose calls fail; None: those of all."""
+    """The only gateway whose calls fail; None: calls of all gateways fail."""
 
     @property
     def ends_at(self) -> float:
@@ -53,7 +53,7 @@ class Trouble:
 
 @dataclass(slots=True)
 class Course:
-    """What became of it."""
+    """Results of one run."""
 
     sent: int = 0
     """Requests during the trouble."""
@@ -80,7 +80,7 @@ class Fleet:
         self._is_shared = is_shared
         self._breakers = [SharedBreaker(BreakerSettings(), self._draw.random()) for _ in range(gateways)]
         self._published: list[tuple[float, BreakerSummary] | None] = [None] * gateways
-        self._right: tuple[int, float] = (-1, -inf)
+        self._lease: tuple[int, float] = (-1, -inf)
         self._opened: set[int] = set()
         self._latest_opening = -inf
         self._probes: set[Permit] = set()
@@ -104,7 +104,7 @@ class Fleet:
         breaker, now, trouble = self._breakers[number], self._timeline.now, self._trouble
         permit = breaker.try_acquire(now)
         if permit is None:
-            if breaker.awaits_right(now) and tries < _TRIES:
+            if breaker.awaits_lease(now) and tries < _TRIES:
                 self._timeline.after(EXCHANGE_S / 2, partial(self._call, number, tries + 1))
                 return
             self.course.refused_elsewhere += trouble.only is not None and trouble.only != number
@@ -135,10 +135,10 @@ class Fleet:
         ]
         breaker.note_calls_elsewhere(sum(other.calls for other in others))
         self._note(number, breaker.conclude_with(others, now) is not None)
-        holder, ends_at = self._right
+        holder, ends_at = self._lease
         wanted_until = breaker.lease.wanted_until(now)
         if wanted_until is not None and (now >= ends_at or holder == number):
-            self._right = (number, wanted_until)
+            self._lease = (number, wanted_until)
             breaker.lease.grant(wanted_until, now)
         elif wanted_until is not None:
             breaker.lease.note_taken(ends_at)

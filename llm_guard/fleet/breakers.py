@@ -9,18 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 
-import structlog
-
-from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.proxy.attempts.release import log_transition
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 from llm_guard.routing.deployment import Deployment
 from llm_guard.storage.shared.exchange_store import Leases
 
-_log = structlog.get_logger("llm_guard.proxy.attempts.release")
-"""The logger of all changes of breakers."""
-
-_NEWS_S = 60.0
+_RECOVERED_S = 60.0
 
 
 class FleetBreakers:
@@ -35,15 +30,15 @@ class FleetBreakers:
         return {subject: summary for subject, summary in found.items() if summary is not None and not _is_idle(summary)}
 
     def wanted(self, now: float) -> dict[str, float]:
-        """Returns the subjects for which the right to probe is wanted, each with the seconds."""
+        """Returns the probe leases that are wanted, each with the seconds."""
         found = {subject: breaker.lease.wanted_until(now) for subject, _, breaker in self._shared()}
         return {f"probe:{subject}": until - now for subject, until in found.items() if until is not None}
 
     def conclude(
         self, others: Iterable[tuple[float, Mapping[str, BreakerSummary]]], found: Leases, now: float
     ) -> None:  # fmt: skip
-        """Lets each breaker conclude from the summaries of the others, each with its age in seconds, and gives it the
-        right to probe, if it has been granted."""
+        """Updates each breaker: with the summaries of other gateways, each with its age in seconds, and with its probe
+        lease."""
         by_subject: dict[str, list[tuple[float, BreakerSummary]]] = {}
         for age_s, summaries in others:
             for subject, summary in summaries.items():
@@ -60,7 +55,7 @@ class FleetBreakers:
             elif (seconds := found.taken.get(f"probe:{subject}")) is not None:
                 breaker.lease.note_taken(now + seconds)
             if transition is not None:
-                _note(transition, deployment)
+                log_transition(transition, deployment.errors, **deployment.breaker_of())
 
     def _shared(self) -> Iterator[tuple[str, Deployment, SharedBreaker]]:
         seen = set[SharedBreaker]()
@@ -83,14 +78,9 @@ def subject_of(deployment: Deployment) -> str:
 
 
 def _is_idle(summary: BreakerSummary) -> bool:
-    has_recovered = summary.recovered_s is not None and summary.recovered_s < _NEWS_S
+    has_recovered = summary.recovered_s is not None and summary.recovered_s < _RECOVERED_S
     return summary.state == "closed" and not summary.calls and not has_recovered
 
 
 def _is_quiet(summary: BreakerSummary) -> bool:
     return summary.state == "closed" and not summary.counted
-
-
-def _note(transition: Transition, deployment: Deployment) -> None:
-    said = {"before": transition.before, "after": transition.after, "reason": transition.why}
-    _log.warning("breaker", **deployment.breaker_of(), **said, refused=transition.refused)

@@ -36,12 +36,11 @@ class FleetMember:
         self.others = 0
         """Other gateways seen at the latest exchange; 0 without the store."""
         self.exchanges = 0
+        """Successful exchanges."""
         self.failures: dict[str, int] = {}
         """Failed exchanges, by reason."""
         self.unreadable = 0
         """Contents of others that could not be read."""
-        self.took_s = 0.0
-        """Seconds that the latest successful exchange took."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -65,7 +64,6 @@ class FleetMember:
             raise
         self._conclude(found, began_at)
         self.exchanges += 1
-        self.took_s = self._clock.now() - began_at
 
     async def _run(self) -> None:
         failures = 0
@@ -75,7 +73,7 @@ class FleetMember:
                 failures = 0
             except StoreUnavailable:
                 failures += 1
-            except Exception as error:  # noqa: BLE001  # a bug must not end the exchanges, nor what they have begun
+            except Exception as error:  # noqa: BLE001  # a bug must not end the exchanges for good
                 failures += 1
                 if type(error).__name__ not in self.failures:
                     _log.exception("unexpected error in an exchange with the store of the fleet")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -80,7 +80,7 @@ def breaker_of(app: App) -> Breaker:
     return next(each.breaker for each in app.gateway.deployments() if each.label == "own/gpt")
 
 
-def has_right_of_its_own(app: App) -> bool:
+def needs_no_lease(app: App) -> bool:
     """Returns whether the gateway may probe without the right."""
     breaker = breaker_of(app)
     return isinstance(breaker, SharedBreaker) and breaker.lease.is_free(time.monotonic())
@@ -105,8 +105,8 @@ async def test_gateways_notice_an_outage_and_its_end_together(server: RedisServe
         assert why.endswith("failures in a row at 3 gateways")
 
         provider.switch("gpt", "")
-        await eventually(lambda: not any(map(has_right_of_its_own, apps)))
-        await eventually(lambda: breaker_of(apps[1]).awaits_right(time.monotonic()), 2.0)
+        await eventually(lambda: not any(map(needs_no_lease, apps)))
+        await eventually(lambda: breaker_of(apps[1]).awaits_lease(time.monotonic()), 2.0)
         assert (await call(apps[1])).status == 200, "it waits for the right to be the probe"
         await eventually(lambda: "open" not in states(apps))
         await asyncio.gather(*map(call, apps))
@@ -205,7 +205,7 @@ async def test_store_holds_no_key_and_no_prompt(server: RedisServer) -> None:
         await fail(apps, provider)
         await eventually(lambda: set(states(apps)) == {"open"})
         with server.client() as client:
-            found = {name: client.hgetall(name) for name in client.keys()}  # noqa: SIM118  # a command
+            found = {name: client.hgetall(name) for name in client.keys()}  # noqa: SIM118  # the client is no mapping
             ends = [client.ttl(name) for name in found]
         text = repr(found)
         assert len(found) >= 1
@@ -280,7 +280,11 @@ async def test_slow_store_is_given_up_as_a_whole() -> None:
             await asyncio.sleep(0.2)
             writer.write(b"+OK\r\n")
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        has_ended.set()
 
+    has_ended = asyncio.Event()
     slow = await asyncio.start_server(answer, "127.0.0.1", 0)
     store = RedisStore(f"redis://127.0.0.1:{slow.sockets[0].getsockname()[1]}/0", "x", "a")
     with measured() as lag:
@@ -290,8 +294,24 @@ async def test_slow_store_is_given_up_as_a_whole() -> None:
         took_s = time.monotonic() - began_at
     assert took_s < 0.8 + lag.total_s
     await store.close()
+    await has_ended.wait()
     slow.close()
     await slow.wait_closed()
+
+
+async def test_late_response_is_not_taken_for_that_of_the_next_exchange(server: RedisServer) -> None:
+    store = RedisStore(server.url, "x", "a")
+    await store.exchange(b"", {})
+    server.freeze()
+    with pytest.raises(StoreUnavailable, match="TimeoutError"):
+        await store.exchange(b"", {"first": 5.0})
+    cancelled = asyncio.ensure_future(store.exchange(b"", {"second": 5.0}))
+    await asyncio.sleep(0.01)
+    cancelled.cancel()
+    await asyncio.wait((cancelled,))
+    server.thaw()
+    assert (await store.exchange(b"", {"third": 5.0})).leases.held == {"third": 5.0}
+    await store.close()
 
 
 async def test_fleets_with_other_names_do_not_meet(server: RedisServer) -> None:

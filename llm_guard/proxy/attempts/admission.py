@@ -47,8 +47,8 @@ class Unavailable:
     """The failure behind the cooldown, as it may be shown to this call; None: a breaker or an operator refuses."""
     is_held: bool = False
     """True if an operator holds it."""
-    awaits_right: bool = False
-    """True if the call would be a probe, and the right to send one has been requested (`fleet`)."""
+    awaits_lease: bool = False
+    """True if the call would be a probe, and the lease for that has been requested (`fleet`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class AdmissionControl:
         if permit is None:
             deployment.host.settle(host, Signal.NO_EVIDENCE, now)
             why, come_back_s = f"breaker {breaker.state}", breaker.come_back_s(now)
-            return Unavailable(why, come_back_s, awaits_right=breaker.awaits_right(now))
+            return Unavailable(why, come_back_s, awaits_lease=breaker.awaits_lease(now))
         source = source_of(call, deployment)
         slot = slot or gate.try_enter(now, call.priority, source)
         if slot is None:
@@ -246,7 +246,7 @@ class AdmissionControl:
 def _extra_probe(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
     """Returns a permit to probe a breaker that other callers' failures opened, if `resilience.circuit_breaker.callers`
     allows it."""
-    if breaker is not deployment.breaker or not breaker.has_right(now) or not deployment.callers.try_probe(caller, now):
+    if breaker is not deployment.breaker or not breaker.has_lease(now) or not deployment.callers.try_probe(caller, now):
         return None
     return breaker.try_acquire_extra(now)
 

@@ -23,7 +23,7 @@ from llm_guard.routing.deployment import FailingDeployments
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Route, Target
 
-# Two or three exchanges of a fleet, in which the right to send a probe may be granted.
+# Two or three exchanges of a fleet, in which the lease for probes may be granted.
 _PROBE_WAIT_S = 0.05
 _PROBE_WAITS = 6
 
@@ -194,7 +194,7 @@ class CandidateSelector:
             return found
         if isinstance(found, AtCapacity) and found.has_place and found.wait_s <= self._patience_s(candidate):
             return _Wait(found.wait_s, candidate, is_for_turn=True)
-        if isinstance(found, Unavailable) and found.awaits_right and candidate.probe_waits < _PROBE_WAITS:
+        if isinstance(found, Unavailable) and found.awaits_lease and candidate.probe_waits < _PROBE_WAITS:
             candidate.probe_waits += 1
             candidate.waited_for = "probe"
             return _Wait(_PROBE_WAIT_S, candidate, is_for_turn=False)

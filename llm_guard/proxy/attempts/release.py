@@ -103,7 +103,7 @@ def settle_host(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) ->
     transition = deployment.host.settle(lease.host, signal, clock.now())
     if transition is not None:
         errors = deployment.upstream_errors
-        _log_transition(transition, errors, attempt, upstream=deployment.upstream.name)
+        log_transition(transition, errors, upstream=deployment.upstream.name, request_id=attempt.call_id)
 
 
 def _settle_breaker(attempt: Attempt, lease: Lease, signal: Signal, now: float, took_s: float | None) -> None:
@@ -121,11 +121,11 @@ def _settle_breaker(attempt: Attempt, lease: Lease, signal: Signal, now: float, 
         return
     if lease.suspect is not None:
         whose = {**deployment.breaker_of(), "caller": lease.caller}
-        _log_transition(transition, deployment.errors, attempt, **whose)
+        log_transition(transition, deployment.errors, **whose, request_id=attempt.call_id)
         return
     if (transition.before, transition.after) == ("half_open", "closed"):
         deployment.gates.ramp(now, deployment.breaker.settings.slow_start)
-    _log_transition(transition, deployment.errors, attempt, **deployment.breaker_of())
+    log_transition(transition, deployment.errors, **deployment.breaker_of(), request_id=attempt.call_id)
 
 
 def _note_caller(attempt: Attempt, lease: Lease, signal: Signal, now: float) -> None:
@@ -202,10 +202,11 @@ def _note_error(attempt: Attempt, failure: Failure, now: float) -> None:
         attempt.target.deployment.note_error(error)
 
 
-def _log_transition(
-    transition: Transition, errors: ErrorLog, attempt: Attempt, **whose: str
-) -> None:  # fmt: skip
-    """Logs a change of state, with the errors that opened the breaker. The provider's words are left out."""
+def log_transition(transition: Transition, errors: ErrorLog, **whose: str) -> None:
+    """Logs a change of state, with the errors that opened the breaker. The provider's words are left out.
+
+    `whose` identifies the breaker, and the request that changed it, if there was one.
+    """
     said: dict[str, object] = {"before": transition.before, "after": transition.after, "reason": transition.why}
     if transition.after == "open":
         said["errors"] = [
@@ -217,4 +218,4 @@ def _log_transition(
             }
             for error in errors.latest()
         ]
-    _log.warning("breaker", **whose, **said, refused=transition.refused, request_id=attempt.call_id)
+    _log.warning("breaker", **whose, **said, refused=transition.refused)

@@ -219,13 +219,13 @@ class Breaker:
         too_many = len(ends) - self._settings.half_open_calls
         return 0.0 if too_many < 0 else ends[too_many] - now
 
-    def has_right(self, _now: float) -> bool:
-        """Returns whether this gateway may send probes: always, unless several gateways share the right
+    def has_lease(self, _now: float) -> bool:
+        """Returns whether this gateway may send probes: always, unless several gateways share a lease for that
         (`resilience.circuit_breaker.shared_breaker`)."""
         return True
 
-    def awaits_right(self, _now: float) -> bool:
-        """Returns whether the next call could be a probe, but for the right to send it, which has been requested."""
+    def awaits_lease(self, _now: float) -> bool:
+        """Returns whether the next call would be a probe if this gateway had the lease, which may soon be granted."""
         return False
 
     def come_back_s(self, now: float) -> float:

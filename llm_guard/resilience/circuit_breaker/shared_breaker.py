@@ -32,10 +32,11 @@ _LEAST_GATEWAYS = 2
 
 
 class SharedBreaker(Breaker):
-    """A breaker that opens by the evidence of all gateways, too, and sends probes only while it has the right to."""
+    """A breaker that also opens on the evidence of all gateways together, and sends probes only with the lease."""
 
     __slots__ = (
-        "_heard_at", "_in_flight", "_ok_sent_at", "_ok_sent_before", "_parts_before", "_rate", "_recovered_at", "lease",
+        "_in_flight", "_ok_sent_at", "_ok_sent_before", "_parts_before", "_rate", "_recovered_at",
+        "_recovery_noted_at", "lease",
     )  # fmt: skip
 
     def __init__(self, settings: BreakerSettings, phase: float = 0.0) -> None:
@@ -48,7 +49,7 @@ class SharedBreaker(Breaker):
         """When the call was sent that is the last to have succeeded, and the one before it."""
         self._recovered_at = -inf
         """When probes last closed it."""
-        self._heard_at = -inf
+        self._recovery_noted_at = -inf
         """When it was last half-opened because another gateway's breaker has closed."""
 
     def try_acquire(self, now: float) -> Permit | None:
@@ -63,19 +64,18 @@ class SharedBreaker(Breaker):
     def try_acquire_extra(self, now: float) -> Permit | None:
         return super().try_acquire_extra(now) if self.lease.try_use(now) else None
 
-    def has_right(self, now: float) -> bool:
+    def has_lease(self, now: float) -> bool:
         return self.lease.is_held(now)
 
-    def awaits_right(self, now: float) -> bool:
-        return self._is_due(now) and not self.lease.is_held(now) and not self.lease.taken_s(now)
+    def awaits_lease(self, now: float) -> bool:
+        return self._lacks_lease(now) and not self.lease.taken_s(now)
 
     def retry_after_s(self, now: float) -> float:
-        wait_s = super().retry_after_s(now)
-        return max(EXCHANGE_S, self.lease.taken_s(now)) if self._lacks_right(wait_s, now) else wait_s
+        lacks_lease = self._lacks_lease(now)
+        return max(EXCHANGE_S, self.lease.taken_s(now)) if lacks_lease else super().retry_after_s(now)
 
     def come_back_s(self, now: float) -> float:
-        is_refused = self._lacks_right(super().retry_after_s(now), now)
-        return self.retry_after_s(now) if is_refused else super().come_back_s(now)
+        return self.retry_after_s(now) if self._lacks_lease(now) else super().come_back_s(now)
 
     def force(self, mode: BreakerMode, now: float) -> Transition | None:
         return self._begun_anew(super().force(mode, now), now)
@@ -110,7 +110,7 @@ class SharedBreaker(Breaker):
             self._rate.calls_per_own = 1 + calls / own
 
     def summary(self, now: float) -> BreakerSummary | None:
-        """Returns what this gateway has to tell the others; None: its state is an operator's."""
+        """Returns the evidence to publish; None if an operator has set the state."""
         if self.state not in ("closed", "open", "half_open"):
             return None
         run, window = self._run, self._window
@@ -141,7 +141,7 @@ class SharedBreaker(Breaker):
         else:
             self.lease.restrict(now)
         if self.state == "open":
-            return self._hear_of_recovery(others, now)
+            return self._note_recovery_elsewhere(others, now)
         own = self.summary(now)
         if self.state != "closed" or own is None or not others:
             return None
@@ -160,12 +160,13 @@ class SharedBreaker(Breaker):
         """Returns whether the next call is a probe."""
         return self.state in ("open", "half_open") and super().retry_after_s(now) <= 0
 
-    def _lacks_right(self, wait_s: float, now: float) -> bool:
-        """Returns whether the next call could be a probe in `wait_s` seconds, but for the right to send it."""
-        return self.state in ("open", "half_open") and wait_s <= 0 and not self.lease.is_held(now)
+    def _lacks_lease(self, now: float) -> bool:
+        """Returns whether the next call would be a probe if this gateway had the lease."""
+        return self._is_due(now) and not self.lease.is_held(now)
 
     def _begun_anew(self, transition: Transition | None, now: float) -> Transition | None:
-        """Lets an operator's word end the run of failures: otherwise those of others would open it again at once."""
+        """Ends the run of failures if an operator has closed the breaker: otherwise the failures of other gateways
+        would open it again at once."""
         if transition is not None and transition.after == "closed":
             self._ok_sent_at = now
         return transition
@@ -174,12 +175,12 @@ class SharedBreaker(Breaker):
         step = -(-len(self._in_flight) // MOST_AGES) or 1
         return list(self._in_flight)[::step]
 
-    def _hear_of_recovery(self, others: Sequence[BreakerSummary], now: float) -> Transition | None:
+    def _note_recovery_elsewhere(self, others: Sequence[BreakerSummary], now: float) -> Transition | None:
         recovered_s = min((each.recovered_s for each in others if each.recovered_s is not None), default=inf)
         outage_at = self._opening.outage_at
-        if outage_at is None or now - recovered_s <= max(outage_at, self._heard_at):
+        if outage_at is None or now - recovered_s <= max(outage_at, self._recovery_noted_at):
             return None
-        self._heard_at = now
+        self._recovery_noted_at = now
         return self.end_opening(now, "another gateway's probes have succeeded")
 
     def _judge_probe(self, permit: Permit, signal: Signal, is_slow: bool, now: float) -> Transition | None:

@@ -13,8 +13,8 @@ from typing import Literal
 from llm_guard.resilience.retry.decision import FallBack, Retry
 
 WaitedFor = Literal["", "backoff", "retry-after", "queue", "probe"]
-"""Cause of a wait: nothing, our own backoff, the upstream's hint, other calls before this one, or that only one gateway
-of a fleet may send a probe."""
+"""Cause of a wait: nothing, our own backoff, the upstream's hint, other calls before this one, or a missing lease to
+send a probe."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,7 @@ class Candidate:
     not_before: float = -inf
     waited_for: WaitedFor = ""
     probe_waits: int = 0
-    """Waits for the right to send a probe."""
+    """Waits for the lease to send a probe."""
     is_paid: bool = False
     """True if the next retry has taken its tokens."""
 

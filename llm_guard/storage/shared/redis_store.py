@@ -55,14 +55,14 @@ class RedisStore:
         args: list[str | bytes | int] = [self._replica, content, int(STALE_S * 1000)]
         for subject, seconds in wanted.items():
             args += [subject, max(1, int(seconds * 1000))]
-        is_new, self._is_connected = not self._is_connected, False
         try:
-            async with asyncio.timeout(_CONNECT_S if is_new else _EXCHANGE_S):
-                if is_new:
+            # The client closes a connection whose response it did not read, so no response is taken for another one.
+            async with asyncio.timeout(_EXCHANGE_S if self._is_connected else _CONNECT_S):
+                if not self._is_connected:
                     await self._look_up()
                 others, held, taken = await self._script(keys=self._keys, args=args)
         except _ERRORS as error:
-            await self._drop_connection()
+            self._is_connected = False
             raise StoreUnavailable(_kind_of(error)) from None
         self._is_connected = True
         return Exchanged(
@@ -74,16 +74,12 @@ class RedisStore:
         )
 
     async def close(self) -> None:
-        leaving: Any = self._client.hdel(self._keys[0], self._replica)
-        with suppress(*_ERRORS):  # what was published ends by itself
-            await leaving
+        if self._is_connected:
+            leaving: Any = self._client.hdel(self._keys[0], self._replica)
+            with suppress(*_ERRORS):  # what was published ends by itself
+                async with asyncio.timeout(_CONNECT_S):
+                    await leaving
         await self._client.aclose()
-
-    async def _drop_connection(self) -> None:
-        """Closes the connection at once: a late response must not be taken for that of the next exchange."""
-        if (connection := self._client.connection) is not None:
-            with suppress(*_ERRORS):
-                await connection.disconnect(nowait=True)
 
     async def _look_up(self) -> None:
         """Looks the host up in a thread of its own, one at a time, before the client does. A lookup that hangs would

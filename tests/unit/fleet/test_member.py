@@ -105,7 +105,9 @@ async def test_gateways_open_together_and_one_at_a_time_probes(gateways: list[Ga
     with capture_logs() as log:
         await exchange(gateways)
     assert [gateway.breaker.state for gateway in gateways] == ["open"] * 3
-    assert {line["reason"] for line in log if line["event"] == "breaker"} == {"6 failures in a row at 3 gateways"}
+    lines = [line for line in log if line["event"] == "breaker"]
+    assert {line["reason"] for line in lines} == {"6 failures in a row at 3 gateways"}
+    assert all(line["errors"] == [] and line["deployment"] == "one/a" for line in lines)
     assert [gateway.member.others for gateway in gateways] == [2, 2, 2]
 
     clock.advance(1.0)
@@ -124,7 +126,7 @@ async def test_failed_exchange_lets_the_gateway_decide_alone(gateways: list[Gate
     await exchange(gateways)
     clock.advance(1.0)
     gateway = gateways[1]
-    assert gateway.breaker.awaits_right(clock.now())
+    assert gateway.breaker.awaits_lease(clock.now())
     gateway.store.failures = [StoreUnavailable("TimeoutError")] * 3
     with capture_logs() as log:
         for _ in range(3):

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from llm_guard.resilience.capacity.concurrency_limit import Ending
-from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot, Ticket
 from llm_guard.resilience.capacity.retry_after_hold import LOOK_S, RetryAfterEvidence, RetryAfterHold
 
 
@@ -110,6 +110,18 @@ def test_answer_of_a_call_from_before_the_hold_shows_nothing() -> None:
     assert gate.try_enter(9.9) is None
 
 
+def let_all_in(gate: Gate, probe: Ticket | None, now: float) -> float:
+    """Ends a hold with a probe that succeeds after 0.2 s, and returns when the last waiting call has entered."""
+    gate.dispatch(now)
+    assert probe is not None
+    assert probe.slot is not None
+    now += 0.2
+    gate.exit(probe.slot, now, "ok", 0.2)
+    while (next_at := gate.dispatch(now)) is not None:
+        now = next_at
+    return now
+
+
 def test_queue_opens_slowly_after_a_hold_when_many_wait() -> None:
     gate = Gate(CapacitySettings(), 0.0)
     gate.pause_until(10.0)
@@ -118,14 +130,7 @@ def test_queue_opens_slowly_after_a_hold_when_many_wait() -> None:
     for n in range(500):
         assert gate.try_enter(n / 50) is None
         tickets.append(gate.enqueue(1, lambda: told.append(1.0)))
-    gate.dispatch(10.0)
-    looker = tickets[0]
-    assert looker is not None
-    assert looker.slot is not None
-    gate.exit(looker.slot, 10.2, "ok", 0.2)
-    now = 10.2
-    while (next_at := gate.dispatch(now)) is not None:
-        now = next_at
+    now = let_all_in(gate, tickets[0], 10.0)
     assert 17 < now < 20  # they arrived at 50 a second, and are sent a quarter faster
     assert len(told) == 500
 
@@ -137,13 +142,7 @@ def test_calls_that_are_refused_during_a_hold_count_as_arrivals() -> None:
     for n in range(1500):
         assert gate.try_enter(n / 50) is None
     tickets = [gate.enqueue(1, lambda: None) for _ in range(20)]
-    gate.dispatch(30.0)
-    assert tickets[0] is not None
-    assert tickets[0].slot is not None
-    gate.exit(tickets[0].slot, 30.2, "ok", 0.2)
-    now = 30.2
-    while (next_at := gate.dispatch(now)) is not None:
-        now = next_at
+    now = let_all_in(gate, tickets[0], 30.0)
     assert now < 33.0
 
 
@@ -161,13 +160,7 @@ def test_calls_that_entered_at_once_before_a_hold_return_as_fast_as_they_come() 
     for n in range(40):
         assert gate.try_enter(30.0 + n / 20) is None
         tickets.append(gate.enqueue(1, lambda: None))
-    gate.dispatch(32.0)
-    assert tickets[0] is not None
-    assert tickets[0].slot is not None
-    gate.exit(tickets[0].slot, 32.2, "ok", 0.2)
-    now = 32.2
-    while (next_at := gate.dispatch(now)) is not None:
-        now = next_at
+    now = let_all_in(gate, tickets[0], 32.0)
     assert now < 37.0
 
 
@@ -194,13 +187,7 @@ def test_overflowing_queue_opens_as_fast_as_responses_allow() -> None:
     gate = Gate(CapacitySettings(max_queue=100), 0.0)
     gate.pause_until(10.0)
     tickets = [gate.enqueue(1, lambda: None) for _ in range(100)]
-    gate.dispatch(10.0)
-    assert tickets[0] is not None
-    assert tickets[0].slot is not None
-    gate.exit(tickets[0].slot, 10.2, "ok", 0.2)
-    now = 10.2
-    while (next_at := gate.dispatch(now)) is not None:
-        now = next_at
+    now = let_all_in(gate, tickets[0], 10.0)
     assert now < 15
 
 

@@ -1,4 +1,4 @@
-"""Breakers of several gateways: what they conclude together, and who may probe.
+"""Breakers of several gateways: conclusions from shared evidence, and the lease for probes.
 
 `benchmarks/storm/replicas.py` measures the same over whole outages and brown-outs.
 """
@@ -234,7 +234,7 @@ def test_one_gateway_at_a_time_probes() -> None:
     assert [breaker.try_acquire(101.1) is not None for breaker in breakers] == [False, True, False]
     assert breakers[0].refused == 0, "it waits, and may not be refused at all"
     breakers[0].lease.note_taken(102.0)
-    assert not breakers[0].awaits_right(101.2)
+    assert not breakers[0].awaits_lease(101.2)
     assert breakers[0].try_acquire(101.2) is None
     assert breakers[0].refused == 1
     assert breakers[0].retry_after_s(101.2) == breakers[0].come_back_s(101.2) == pytest.approx(0.8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from llm_guard.admin.api.history import SavedHistory
 from llm_guard.admin.monitor.series_buffer import SavedSeries
@@ -159,6 +160,21 @@ async def test_name_that_the_config_lacks_is_reported(opens: Opens, tmp_path: Pa
         await expect(page.locator("dialog#model .verdict")).to_have_text(
             "There is no model with this name in the config."
         )
+
+
+async def test_link_that_is_opened_during_a_login_waits_for_its_cookie(opens: Opens, tmp_path: Path) -> None:
+    async with outage(tmp_path) as (stand, _), opens(**SCREEN) as window:
+        is_opened = asyncio.Event()
+
+        async def slow(route: Route) -> None:
+            await is_opened.wait()
+            await route.continue_()
+
+        await window.page.route("**/dashboard/login", slow)
+        page = await window.open(stand.url)
+        await page.goto(f"{stand.url}/dashboard#deployment=one%2Fgpt")
+        is_opened.set()
+        await expect(page.locator("dialog#deployment .links a", has_text="gpt")).to_be_visible()
 
 
 async def test_deployment_has_charts_of_its_attempts(opens: Opens, tmp_path: Path) -> None:

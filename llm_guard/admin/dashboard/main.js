@@ -185,11 +185,12 @@ prepareActions(() => {
 prepareBreakers();
 prepareCalls();
 prepareIncidents();
-prepareLinks({ call: showCall, deployment: openDeployment, model: model.showModel });
 prepareStoredCalls();
 setInterval(countDown, COUNT_DOWN_MS);
 listenForLinks(() => logIn(logInByLink));
 await logIn(logInByLink);
+// Not before: what a link opens is requested with the cookie of the login.
+prepareLinks({ call: showCall, deployment: openDeployment, model: model.showModel });
 feed.start();
 await showSession();
 follow();

@@ -13,7 +13,20 @@ from pathlib import Path
 
 import click
 
-from benchmarks import classification, fuzz, joins, lasting, ops, relay, report, since, soak, uploads, wrong_answers
+from benchmarks import (
+    classification,
+    fuzz,
+    joins,
+    lasting,
+    ops,
+    ops_size,
+    relay,
+    report,
+    since,
+    soak,
+    uploads,
+    wrong_answers,
+)
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
@@ -121,7 +134,7 @@ def relay_streams() -> None:
 @main.command("ops")
 @click.option("--rounds", type=click.IntRange(1), default=ops.ROUNDS, show_default=True)
 def operate(rounds: int) -> None:
-    """The cost of the admin side, switched on and in use, beside as much of it off as possible."""
+    """The cost of the admin side, in use, beside as much of it off as possible; and its pages with 200 deployments."""
     _end(_ops(rounds))
 
 
@@ -304,9 +317,9 @@ def _relay() -> Iterable[str]:
 
 
 def _ops(rounds: int = ops.ROUNDS) -> Iterable[str]:
-    operated = ops.run(click.echo, ops.Plan(rounds))
-    report.write_ops(operated)
-    return operated.broken
+    operated, sized = ops.run(click.echo, ops.Plan(rounds)), ops_size.run(click.echo)
+    report.write_ops(operated, sized)
+    return [*operated.broken, *sized.broken]
 
 
 def _lasting(rounds: int = lasting.ROUNDS) -> Iterable[str]:

@@ -8,7 +8,7 @@ import json
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, classification_page, joins, lasting, ops, since, uploads, wrong_answers
+from benchmarks import classification, classification_page, joins, lasting, ops, ops_size, since, uploads, wrong_answers
 from benchmarks.provenance import computed_line, machine, measured_line
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
@@ -57,9 +57,9 @@ def _relay_line(way: WayCost) -> str:
     )
 
 
-def write_ops(operated: ops.Operated) -> None:
+def write_ops(operated: ops.Operated, sized: ops_size.Sized) -> None:
     """Writes ops.json and ops.md."""
-    _write_json("ops", {"machine": machine(), "ops": operated.as_dict()})
+    _write_json("ops", {"machine": machine(), "ops": operated.as_dict(), "size": sized.as_dict()})
     share, low, high = operated.ratio(operated.calls_per_s, ops.WATCHED)
     lines = [_OPS_INTRO, ""]
     lines.append(
@@ -69,7 +69,31 @@ def write_ops(operated: ops.Operated) -> None:
     lines += ["", *_costs(operated)]
     seen = ", ".join(f"{path} {count} times" for path, count in operated.answers.items())
     lines += ["", f"Looked at: {seen}.", *(f"- Failed: {error}" for error in operated.errors)]
+    lines += ["", *_sizes(sized)]
     (RESULTS / "ops.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
+
+
+def _sizes(sized: ops_size.Sized) -> list[str]:
+    promised = {"scrape": ops_size.PROMISED_SCRAPE_S, "paint": ops_size.PROMISED_PAINT_S}
+    rows = (
+        (f"/metrics, {sized.page_bytes / 1e3:.0f} kB", sized.scrapes_s, promised["scrape"]),
+        ("/metrics beside 200 calls a second", sized.busy_scrapes_s, promised["scrape"]),
+        ("the dashboard's first paint", sized.paints_s, promised["paint"]),
+        ("the dashboard's list of models", sized.rows_s, promised["paint"]),
+    )
+    return [
+        f"## With {sized.deployments} deployments",
+        "",
+        "Each scrape comes a second after the last one, each dashboard from a browser without a cache.",
+        "",
+        "| | median | longest | promised |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| {name} | {statistics.median(found) * 1e3:.0f} ms | {max(found) * 1e3:.0f} ms | {most * 1e3:.0f} ms |"
+            for name, found, most in rows
+        ),
+        *(f"- Failed: {error}" for error in sized.broken),
+    ]
 
 
 def write_lasting(lasted: lasting.Lasted) -> None:

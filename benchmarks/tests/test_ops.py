@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ops, report
+from benchmarks import ops, ops_size, report
 from benchmarks.compare import ways
 from benchmarks.compare.load import Calls
 from benchmarks.ops import BARE, KEPT, OFF, ON, WATCHED, Operated, Plan, sum_up
+from benchmarks.ops_size import Sized
 from benchmarks.ops_watchers import PAGES
 from benchmarks.turns import in_turns
 from llm_guard.config import Config, parse_config
@@ -82,11 +83,29 @@ def test_each_turn_begins_with_another() -> None:
     assert [turns[3 * turn][1] for turn in range(3)] == [BARE, KEPT, WATCHED]
 
 
+def sized(scrape_s: float = 0.01, busy_s: float = 0.01, paint_s: float = 0.1, rows_s: float = 0.2) -> Sized:
+    return Sized(200, 500_000, (scrape_s,) * 3, (busy_s,) * 3, (paint_s,) * 3, (rows_s,) * 3)
+
+
+def test_size_of_the_config_is_as_named() -> None:
+    found = parse_config(ops_size.config().replace("{provider}", "http://127.0.0.1:1"), "benchmark.yaml", {})
+    assert sum(len(model.deployments) for model in found.models.values()) == ops_size.UPSTREAMS * ops_size.MODELS
+
+
+def test_slow_pages_miss_the_target() -> None:
+    assert sized().broken == []
+    assert Sized(200, 1, (0.01, 0.01, 9.0), (0.01,), (0.1,), (0.1,)).broken == []  # one delayed scrape
+    assert ["51 ms" in sized(scrape_s=0.051).broken[0], "51 ms" in sized(busy_s=0.051).broken[0]] == [True, True]
+    assert ["1001 ms" in sized(paint_s=1.001).broken[0], "1001 ms" in sized(rows_s=1.001).broken[0]] == [True, True]
+    assert Sized(200, 1, (0.01,), (0.01,), (0.1,), (0.1,), failed_calls=2).broken
+
+
 def test_page_shows_all_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RESULTS", tmp_path)
-    report.write_ops(operated(0.9, 1.0, 0.96, errors=("it rained",)))
+    report.write_ops(operated(0.9, 1.0, 0.96, errors=("it rained",)), sized(scrape_s=0.017))
     page = (tmp_path / "ops.md").read_text()
     assert "**0.960**" in page
     assert all(f"| {way} |" in page for way in (BARE, KEPT, WATCHED))
     assert "- Failed: it rained" in page
+    assert "| /metrics, 500 kB | 17 ms | 17 ms | 50 ms |" in page
     assert json.loads((tmp_path / "ops.json").read_text())["ops"]["promised_share"] == ops.PROMISED_SHARE

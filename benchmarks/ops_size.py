@@ -69,8 +69,8 @@ class Sized:
 
 def run(say: Callable[[str], None]) -> Sized:
     """Measures a gateway with 200 deployments, each of which has had calls. Raises OSError, NotStartedError."""
-    if (program := shutil.which("chromium")) is None:
-        raise FileNotFoundError("the dashboard is measured with chromium: apt-get install chromium")
+    if (program := shutil.which("chromium-headless-shell")) is None:
+        raise FileNotFoundError("the dashboard is measured with a browser: apt-get install chromium-headless-shell")
     return asyncio.run(_run(say, program))
 
 

@@ -18,7 +18,7 @@ PACKAGES = {
     "prometheus": "prometheus",
     "amtool": "prometheus-alertmanager",
     "prometheus-alertmanager": "prometheus-alertmanager",
-    "chromium": "chromium",
+    "chromium-headless-shell": "chromium-headless-shell",
     "nginx": "nginx",
     "redis-server": "redis-server",
     "bash": "bash",

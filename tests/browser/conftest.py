@@ -64,7 +64,7 @@ Opens = Callable[..., AbstractAsyncContextManager[Window]]
 
 @asynccontextmanager
 async def browsing(**environment: str | float | bool) -> AsyncIterator[Browser]:
-    path = need("chromium")
+    path = need("chromium-headless-shell")
     async with async_playwright() as playwright:
         env = {**os.environ, **environment}
         browser = await playwright.chromium.launch(executable_path=path, args=_QUIETLY, env=env)

@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests wait as much as they compute: two for each processor of a machine that has two.
+# Tests wait more than they compute: five keep two processors busy.
 WORKERS ?= 5
 PORT ?= 8080
 

@@ -126,7 +126,6 @@ class App:
             self._clock,
             random,
         )
-        self.fleet = new_member(self.config, self.gateway.deployments, self._clock)
         self._webhook_client = WebhookClient()
         self.deferred = DeferredService(
             self.config, deferred_state, intake, self.gateway, self._webhook_client.post, self._clock, self._draw
@@ -142,6 +141,7 @@ class App:
         )
         self.engines = Engines(self.prober, self._clock, self._draw, events.note_engine)
         self.reloads = ConfigReloader(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
+        self.fleet = new_member(self.config, self.gateway, counters, lambda: self.reloads.current.digest, self._clock)
         running = AdminContext(
             self.gateway,
             self.reloads,
@@ -173,11 +173,11 @@ class App:
             await self.screening.start(self.config)
             self.prober.adopt(self.config, table.upstreams)
             self.engines.adopt(self.config.engines)
+            if self.fleet is not None:
+                await self.fleet.start()
             for server, _ in self._listeners:
                 await listen(server)
             self.deferred.start()
-            if self.fleet is not None:
-                self.fleet.start()
         except BaseException:
             await self._close()
             raise

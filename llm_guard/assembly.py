@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config, encryption_keys
+from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
-from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.deployment_registry import NewBreaker
 from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
 from llm_guard.storage.cache.sqlite_cache import SqliteCache
@@ -20,6 +21,7 @@ from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.encryption import BodyEncryption
 from llm_guard.storage.calls.process_lock import RunnerLock
 from llm_guard.storage.snapshot_file import gateway_name
+from llm_guard.version import __version__
 
 if TYPE_CHECKING:
     from llm_guard.fleet.member import FleetMember
@@ -53,16 +55,29 @@ def breaker_type(config: Config) -> NewBreaker:
 
 
 def new_member(
-    config: Config, deployments: Callable[[], Iterable[Deployment]], clock: Clock
+    config: Config, gateway: Handler, counters: CallCounters, digest: Callable[[], str], clock: Clock
 ) -> FleetMember | None:  # fmt: skip
-    """Returns this gateway's membership of its fleet, which has not started yet; None without a fleet."""
+    """Returns this gateway's membership of its fleet, which has not started yet; None without a fleet. `digest` returns
+    that of the running config."""
     if (fleet := config.fleet) is None:
         return None
     from llm_guard.fleet.breakers import FleetBreakers  # noqa: PLC0415  # loaded only with a fleet
+    from llm_guard.fleet.content import ReplicaStatus  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.member import FleetMember  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
 
-    return FleetMember(RedisStore(fleet.store, fleet.name, _process_id()), FleetBreakers(deployments), clock)
+    began_at = clock.now()
+
+    def status() -> ReplicaStatus:
+        calls = sum(sum(model.calls.values()) for model in counters.models.values())
+        return ReplicaStatus(
+            __version__, digest(), clock.now() - began_at, gateway.running, calls,
+            gateway.is_leaving,
+        )  # fmt: skip
+
+    replica = _process_id()
+    store = RedisStore(fleet.store, fleet.name, replica)
+    return FleetMember(fleet.name, replica, store, FleetBreakers(gateway.deployments), status, clock)
 
 
 def _process_id() -> str:

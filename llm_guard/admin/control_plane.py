@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_guard.admin.alerting.alerts import Alerts
 from llm_guard.admin.alerting.engine_signals import EngineSignals
@@ -30,6 +31,7 @@ from llm_guard.admin.api.log_levels import LogLevels
 from llm_guard.admin.api.login import LoginApi
 from llm_guard.admin.api.overview import Others, Overview
 from llm_guard.admin.api.probes import ProbeApi
+from llm_guard.admin.api.replicas import ReplicaApi
 from llm_guard.admin.api.restrictions import RestrictionApi
 from llm_guard.admin.api.routes import RouteApi
 from llm_guard.admin.context import AdminContext
@@ -58,7 +60,12 @@ from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.storage.snapshot_file import SnapshotFile, file_name
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.storage.used_login_codes import UsedCodes
+from llm_guard.webhooks.notice_sharing import NotShared
 from llm_guard.webhooks.queue import Webhooks
+
+if TYPE_CHECKING:
+    from llm_guard.admin.persistence.shared_overrides import SharedOverrides
+    from llm_guard.fleet.member import FleetMember
 
 _HISTORY_SAVED_EACH_S = 300.0
 
@@ -76,7 +83,7 @@ class ControlPlane:
         self._log_levels = LogLevels(config, self.changes, running.clock)
         self._events = EventStream(self.journal, running.clock.now())
         self._history = HistoryApi(running.counters, running.clock)
-        self._webhooks = Webhooks(config.ops.webhooks, running.clock)
+        self._webhooks = Webhooks(config.ops.webhooks, _source(running), running.clock)
         self._alerts = self._new_alerts(config)
         self._controls = DeploymentApi(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitApi(config, running.gateway, self.changes, running.clock)
@@ -92,9 +99,10 @@ class ControlPlane:
         self._probes = ProbeApi(running.prober, self.changes)
         self._engines = EngineApi(running.engines, self.changes, running.clock)
         self._clients = ClientApi(config, running, self.changes)
+        self._replicas = ReplicaApi(running.fleet)
         lasting = Others(
             self._degraded.view, self._engines.views, self._probes.views, self._cache.view_if_used,
-            self._letters.view_if_used, self._clients.views,
+            self._letters.view_if_used, self._clients.views, self._replicas.view,
         )  # fmt: skip
         self.overview = Overview(
             config, running, self._history, self._health, self._controls.forces.forced, lambda: self._lag.max_s,
@@ -107,6 +115,11 @@ class ControlPlane:
         self._site = Router(self._groups(config, folder), self._guard(config), running.clock)
         self.covers = self._site.covers
         """Returns whether a path belongs to the admin API rather than to the proxy. Bound once: asked for each call."""
+        self._operator_state = OperatorState(
+            self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
+            running.gateway, running.clock,
+        )  # fmt: skip
+        self._shared_overrides = self._join(running.fleet)
         self._savers = self._new_savers(folder, config)
         self._watch = Monitor(
             [
@@ -152,6 +165,8 @@ class ControlPlane:
             "reload", outcome="ok", how=adopted.how, by=adopted.by, changes=len(adopted.changes),
             models=len(config.models), upstreams=len(config.upstreams),
         )  # fmt: skip
+        if self._shared_overrides is not None:
+            self._shared_overrides.follow()
 
     def end_readers(self) -> None:
         """Ends the event streams, so that a drain need not wait for their readers."""
@@ -175,18 +190,30 @@ class ControlPlane:
         )
         signals = AlertSignals(rules, running.gateway, running.counters, engines, lag, reload, running.file_problems)
         self._causes = AlertCauses(config, running.gateway, running.clock, engines.concerned)
-        return Alerts(rules, signals, self._causes, self._webhooks, self.journal, running.clock)
+        sharing = NotShared() if running.fleet is None else running.fleet.notices
+        return Alerts(rules, signals, self._causes, self._webhooks, sharing, self.journal, running.clock)
+
+    def _join(self, fleet: FleetMember | None) -> SharedOverrides | None:
+        """Connects the overrides and the alerts to those of the other gateways."""
+        if fleet is None:
+            return None
+        from llm_guard.admin.persistence.shared_overrides import SharedOverrides  # noqa: PLC0415  # only with a fleet
+
+        shared = SharedOverrides(
+            self._operator_state, fleet.overrides.note_changed, self.changes, self._running.clock
+        )  # fmt: skip
+        fleet.overrides.connect(shared)
+        fleet.notices.connect(self._alerts.notice_states)
+        self.changes.subscribe(shared.note_change)
+        return shared
 
     def _new_savers(self, folder: Callable[[], Path], config: Config) -> tuple[StateSaver[Any], ...]:
         """Returns none if `server.port` is 0: the port changes with each start, and names the files."""
         server, running = config.server, self._running
         if server.port == 0:
             return ()
-        operator_state = OperatorState(
-            self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
-            running.gateway, running.clock,
-        )  # fmt: skip
-        name, history, clock = file_name(server.host, server.port), self._history, running.clock
+        name, history, operator_state = file_name(server.host, server.port), self._history, self._operator_state
+        clock = running.clock
         return (
             StateSaver(
                 "operator state", SavedState, SnapshotFile(folder, name), operator_state.snapshot,
@@ -232,8 +259,14 @@ class ControlPlane:
             self._letters,
             self._cache,
             self._clients,
+            self._replicas,
             ConfigApi(running.reloads, changes),
             changes,
             Dashboard(),
             LoginApi(lambda: self._site.guard, UsedCodes(folder), clock),
         )
+
+
+def _source(running: AdminContext) -> str:
+    """Returns the sender of notices: a receiver must not see another one when another gateway of a fleet sends."""
+    return socket.gethostname() if running.fleet is None else f"fleet {running.fleet.name}"

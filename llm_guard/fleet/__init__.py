@@ -3,5 +3,7 @@ without the store each gateway works alone.
 
 member      exchanges with the store, ten times a second
 breakers    the breakers: what this gateway publishes of them, and what it concludes from the others
+notices     which gateway sends the notices of an alert that all of them have
+overrides   overrides by operators, which hold at all gateways
 content     what is published, as bytes
 """

@@ -9,17 +9,35 @@ from __future__ import annotations
 import msgspec
 
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
+from llm_guard.webhooks.notice_sharing import NoticeState
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the operator's pages show of a gateway."""
+
+    version: str = ""
+    config: str = ""
+    """Digest of the running config."""
+    up_s: float = 0.0
+    in_flight: int = 0
+    """Calls running now."""
+    calls: int = 0
+    """Since the start."""
+    is_draining: bool = False
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The summaries of one gateway's breakers, by subject (`fleet.breakers`)."""
+    """What one gateway publishes; breakers and notices by subject (`fleet.breakers`, `fleet.notices`)."""
 
     breakers: dict[str, BreakerSummary] = {}
+    notices: dict[str, NoticeState] = {}
+    status: ReplicaStatus = ReplicaStatus()
 
 
 # The summary of a breaker takes 250 bytes.
 _MOST_BYTES = 1 << 20
 _MOST = 1e12
+_MOST_CHARS = 300
 
 _read = msgspec.msgpack.Decoder(Content).decode
 encode = msgspec.msgpack.Encoder().encode
@@ -33,7 +51,13 @@ def decode(content: bytes) -> Content | None:
         found = _read(content)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    return found if all(map(_is_plausible, found.breakers.values())) else None
+    is_plausible = (
+        all(map(_is_plausible, found.breakers.values()))
+        and all(len(notice.id) <= _MOST_CHARS for notice in found.notices.values())
+        and all(len(text) <= _MOST_CHARS for text in (found.status.version, found.status.config))
+        and all(0 <= number < _MOST for number in (found.status.up_s, found.status.in_flight, found.status.calls))
+    )
+    return found if is_plausible else None
 
 
 def _is_plausible(summary: BreakerSummary) -> bool:

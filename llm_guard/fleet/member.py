@@ -7,12 +7,16 @@ themselves from that moment on, and the store is tried again after a second at m
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.fleet.breakers import FleetBreakers
-from llm_guard.fleet.content import Content, decode, encode
+from llm_guard.fleet.content import Content, ReplicaStatus, decode, encode
+from llm_guard.fleet.notices import FleetNotices
+from llm_guard.fleet.overrides import FleetOverrides
 from llm_guard.resilience.circuit_breaker.shared_breaker import EXCHANGE_S
 from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, Leases, StoreUnavailable
 
@@ -23,27 +27,66 @@ _MOST_DOUBLINGS = 4
 _NO_LEASES = Leases({}, {})
 
 
+_STATUS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Another gateway of the fleet, as of the latest exchange."""
+
+    id: str
+    age_s: float
+    """Seconds since it published this."""
+    status: ReplicaStatus
+    open_breakers: int
+    """Those that are not closed."""
+
+
 class FleetMember:
     """Exchanges from `start` until `stop`."""
 
-    def __init__(self, store: ExchangeStore, breakers: FleetBreakers, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        replica: str,
+        store: ExchangeStore,
+        breakers: FleetBreakers,
+        status: Callable[[], ReplicaStatus],
+        clock: Clock,
+    ) -> None:
+        """`name` is the fleet's, `replica` the id of this gateway; `status` returns what the others show of it."""
+        self.name = name
+        self._replica = replica
+        self.notices = FleetNotices(clock)
+        self.overrides = FleetOverrides(clock)
         self._store = store
         self._breakers = breakers
+        self._status = status
+        self._published = status()
+        self._status_at = clock.now()
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self.is_connected = False
         """True if the latest exchange succeeded."""
-        self.others = 0
-        """Other gateways seen at the latest exchange; 0 without the store."""
+        self.others: tuple[Replica, ...] = ()
+        """Other gateways seen at the latest exchange; none without the store."""
+        self.problem = ""
+        """Why the latest exchange failed; empty: it succeeded, or there was none."""
         self.exchanges = 0
         """Successful exchanges."""
         self.failures: dict[str, int] = {}
         """Failed exchanges, by reason."""
-        self.unreadable = 0
-        """Contents of others that could not be read."""
+        self._unreadable = 0
 
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+    @property
+    def unreadable(self) -> int:
+        """Contents and overrides of others that could not be read."""
+        return self._unreadable + self.overrides.unreadable
+
+    async def start(self) -> None:
+        """Exchanges once, so that overrides by operators apply to the first call, and goes on in the background."""
+        failures = 0 if await self._try_exchange() else 1
+        self._task = asyncio.get_running_loop().create_task(self._run(failures))
 
     async def stop(self) -> None:
         """Withdraws what this gateway has published, if the store answers."""
@@ -53,49 +96,64 @@ class FleetMember:
         await asyncio.wait((self._task,))
         await self._store.close()
 
+    def own(self) -> Replica:
+        """Returns this gateway as the others see it."""
+        summaries = self._breakers.summaries(self._clock.now()).values()
+        is_open = [summary.state != "closed" for summary in summaries]
+        return Replica(self._replica, 0.0, self._status(), sum(is_open))
+
     async def exchange(self) -> None:
         """Exchanges once, and concludes. Raises StoreUnavailable."""
         began_at = self._clock.now()
-        content = encode(Content(self._breakers.summaries(began_at)))
+        if began_at >= self._status_at + _STATUS_EVERY_S:
+            self._published, self._status_at = self._status(), began_at
+        content = encode(Content(self._breakers.summaries(began_at), self.notices.summaries(), self._published))
         try:
-            found = await self._store.exchange(content, self._breakers.wanted(began_at))
+            found = await self._store.exchange(content, self._breakers.wanted(began_at) | self.notices.wanted())
+            self._conclude(found, began_at)
+            await self.overrides.exchange(self._store, found.overrides_version)
         except StoreUnavailable as error:
             self._work_alone(str(error))
             raise
-        self._conclude(found, began_at)
         self.exchanges += 1
 
-    async def _run(self) -> None:
-        failures = 0
+    async def _run(self, failures: int) -> None:
         while True:
-            try:
-                await self.exchange()
-                failures = 0
-            except StoreUnavailable:
-                failures += 1
-            except Exception as error:  # noqa: BLE001  # a bug must not end the exchanges for good
-                failures += 1
-                if type(error).__name__ not in self.failures:
-                    _log.exception("unexpected error in an exchange with the store of the fleet")
-                self._work_alone(type(error).__name__)
             await self._clock.sleep(min(_LONGEST_PAUSE_S, EXCHANGE_S * 2 ** min(failures, _MOST_DOUBLINGS)))
+            failures = 0 if await self._try_exchange() else failures + 1
+
+    async def _try_exchange(self) -> bool:
+        try:
+            await self.exchange()
+        except StoreUnavailable:
+            return False
+        except Exception as error:  # noqa: BLE001  # a bug must not end the exchanges for good
+            if type(error).__name__ not in self.failures:
+                _log.exception("unexpected error in an exchange with the store of the fleet")
+            self._work_alone(type(error).__name__)
+            return False
+        return True
 
     def _conclude(self, found: Exchanged, began_at: float) -> None:
         if not self.is_connected:
-            self.is_connected = True
+            self.is_connected, self.problem = True, ""
             _log.info("the store of the fleet answers", others=len(found.others))
-        now, others = self._clock.now(), []
+        now, others, replicas = self._clock.now(), [], []
         for published in found.others:
             content = decode(published.content)
             if content is None:
-                self.unreadable += 1
+                self._unreadable += 1
                 continue
             age_s = published.age_s + now - began_at
-            others.append((age_s, content.breakers))
-        self.others = len(others)
+            others.append((age_s, content))
+            is_open = [summary.state != "closed" for summary in content.breakers.values()]
+            replicas.append(Replica(published.replica, age_s, content.status, sum(is_open)))
+        self.others = tuple(replicas)
         # A lease ends where it was granted, so its seconds count from before the request.
         held = {subject: seconds - (now - began_at) for subject, seconds in found.leases.held.items()}
-        self._breakers.conclude(others, Leases(held, found.leases.taken), now)
+        leases = Leases(held, found.leases.taken)
+        self._breakers.conclude([(age_s, content.breakers) for age_s, content in others], leases, now)
+        self.notices.conclude([content.notices for _, content in others], leases, now)
 
     def _work_alone(self, why: str) -> None:
         is_first = self.is_connected or not (self.exchanges or self.failures)
@@ -103,5 +161,5 @@ class FleetMember:
         if is_first:
             self.is_connected = False
             _log.warning("the store of the fleet does not answer: this gateway works alone", reason=why)
-        self.others = 0
+        self.others, self.problem = (), why
         self._breakers.conclude((), _NO_LEASES, self._clock.now())

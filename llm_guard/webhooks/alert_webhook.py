@@ -57,7 +57,7 @@ class Webhook:
     def __init__(
         self, config: WebhookConfig, post: SendWebhook, source: str, clock: Clock, draw: Callable[[], float]
     ) -> None:
-        """`source`: this machine's name. `draw` returns a uniform random number in [0, 1)."""
+        """`source`: the name of this machine, or of its fleet. `draw` returns a uniform random number in [0, 1)."""
         self.config = config
         self._source = source
         self._clock = clock

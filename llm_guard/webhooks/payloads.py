@@ -102,7 +102,8 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 def body(config: WebhookConfig, notices: Sequence[Notice], source: str, wall: float) -> bytes:
-    """Returns the JSON body, for at most `MOST` notices of the format. `source`: the name of this machine."""
+    """Returns the JSON body, for at most `MOST` notices of the format. `source`: the name of this machine, or of its
+    fleet."""
     match config.format:
         case "generic":
             return _encode(_generic(notices, source, wall))
@@ -188,9 +189,9 @@ def _mark(notice: Notice) -> str:
 
 
 def _pagerduty(notice: Notice, source: str, routing_key: str) -> dict[str, object]:
-    """Builds an event of the Events API v2. The deduplication key includes the machine: with a shared key the first
-    replica to recover would resolve an incident that another one still sees, and no notice would follow. Duplicate
-    incidents are the lesser harm, and an Alertmanager in between merges them."""
+    """Builds an event of the Events API v2. The deduplication key includes the machine, or the fleet: with a key that
+    gateways without a fleet share, the first one to recover would resolve an incident that another one still sees, and
+    no notice would follow. Duplicate incidents are the lesser harm, and an Alertmanager in between merges them."""
     event: dict[str, object] = {
         "routing_key": routing_key,
         "event_action": "trigger" if notice.state == "firing" else "resolve",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Iterable
 from secrets import SystemRandom
 
@@ -20,10 +19,11 @@ _GRACE_S = 1.0
 class Webhooks:
     """Life cycle: `start()`, `adopt` at a reload, `await stop()`."""
 
-    def __init__(self, configs: Iterable[WebhookConfig], clock: Clock) -> None:
+    def __init__(self, configs: Iterable[WebhookConfig], source: str, clock: Clock) -> None:
+        """`source`: the name of this machine, or of its fleet."""
         self._clock = clock
         self._client = WebhookClient()
-        self._source = socket.gethostname()
+        self._source = source
         self._draw: Callable[[], float] = SystemRandom().random
         self._webhooks = [self._new(config) for config in configs]
         self._leaving: set[asyncio.Task[None]] = set()

@@ -64,7 +64,9 @@ async def fleet(store: str | None, gateways: int = 3) -> AsyncIterator[tuple[Moc
             stack.push_async_callback(app.stop)
             apps.append(app)
         if store is not None:
-            await eventually(lambda: all(app.fleet is not None and app.fleet.others == gateways - 1 for app in apps))
+            await eventually(
+                lambda: all(app.fleet is not None and len(app.fleet.others) == gateways - 1 for app in apps)
+            )
         yield provider, apps
 
 
@@ -138,7 +140,7 @@ async def test_trouble_of_one_gateway_refuses_no_call_of_the_others(server: Redi
 async def test_gateway_that_stops_is_forgotten_at_once(server: RedisServer) -> None:
     async with fleet(server.url) as (_provider, apps):
         await apps[2].stop()
-        await eventually(lambda: all(app.fleet is not None and app.fleet.others == 1 for app in apps[:2]), 1.0)
+        await eventually(lambda: all(app.fleet is not None and len(app.fleet.others) == 1 for app in apps[:2]), 1.0)
 
 
 # the store fails
@@ -161,7 +163,7 @@ async def test_frozen_store_delays_no_call_and_is_used_again_at_once(server: Red
 
         server.thaw()
         await eventually(
-            lambda: all(app.fleet is not None and app.fleet.others == 2 for app in apps), 1.5 + lag.total_s
+            lambda: all(app.fleet is not None and len(app.fleet.others) == 2 for app in apps), 1.5 + lag.total_s
         )
 
 
@@ -172,7 +174,7 @@ async def test_killed_store_is_used_again_when_it_is_back(server: RedisServer) -
         replies = await asyncio.gather(*(call(apps[n % 3]) for n in range(30)))
         assert {reply.status for reply in replies} == {200}
         server.start()
-        await eventually(lambda: all(app.fleet is not None and app.fleet.others == 2 for app in apps), 2.5)
+        await eventually(lambda: all(app.fleet is not None and len(app.fleet.others) == 2 for app in apps), 2.5)
 
 
 async def test_gateway_that_is_alone_probes_without_the_store(server: RedisServer) -> None:
@@ -225,7 +227,7 @@ async def test_what_cannot_be_read_is_counted_and_changes_nothing(server: RedisS
             client.hset("llmg:1:{default}:replicas", "stranger", b"%d:" % (time.time() * 1000) + content)
             client.hset("llmg:1:{default}:replicas", "nobody", b"no time")
         await eventually(lambda: member.exchanges > before + 2)
-        assert member.others == 0
+        assert member.others == ()
         assert member.unreadable >= 1
         assert (await call(apps[0])).status == 200
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 from typing import Protocol
 
 import structlog
@@ -23,6 +24,7 @@ from llm_guard.resilience.alerts.alert import QUIET_S, Alert, RuleFinding, RuleS
 from llm_guard.resilience.alerts.rules import RULES, RuleName, seconds
 from llm_guard.resilience.alerts.silences import Silence, Silences
 from llm_guard.resilience.causes.cause import IncidentCause, parsed
+from llm_guard.webhooks.notice_sharing import NoticeSharing, NoticeState
 from llm_guard.webhooks.payloads import Notice, plain
 
 _log = structlog.get_logger("llm_guard.admin.alerting.alerts")
@@ -62,13 +64,14 @@ class Alerts:
         signals: FindingSource,
         causes: CauseSource,
         told: NoticeReceiver,
+        sharing: NoticeSharing,
         journal: EventLog,
         clock: Clock,
     ) -> None:
         self._rules = rules
         self._signals = signals
         self._causes = causes
-        self._notifications = Notifications(told)
+        self._notifications = Notifications(told, sharing)
         self._journal = journal
         self._clock = clock
         self._watched: dict[_Key, _Watched] = {}
@@ -77,6 +80,8 @@ class Alerts:
         self._counts: dict[tuple[str, str], int] = {}
         self._silences = Silences()
         self._raised = 0
+        self._process = token_hex(3)
+        """Tells apart the alerts of gateways that notify the same receiver."""
         self._look_at = float("-inf")
         self._count_from_zero()
 
@@ -127,6 +132,10 @@ class Alerts:
     def told(self) -> list[Notice]:
         """Returns notices of firing alerts that were sent and are not silenced, for a webhook added by a reload."""
         return self._notifications.told(self._clock.wall(), self.is_silenced)
+
+    def notice_states(self) -> Mapping[IncidentCause, NoticeState]:
+        """Returns what the other gateways of a fleet should know of the notices."""
+        return self._notifications.states()
 
     def kept(self) -> list[SavedAlert]:
         """Returns the firing alerts, and resolved ones with a notice that is still undelivered. An undelivered notice
@@ -194,7 +203,9 @@ class Alerts:
         self._counts[rule, severity] = self._counts.get((rule, severity), 0) + 1
         wall = self._clock.wall()
         cause = self._causes.of(rule, subject)
-        raised = RaisedAlert(f"{wall:.0f}-{self._raised}", rule, subject, severity, wall, finding, cause)
+        raised = RaisedAlert(
+            f"{wall:.0f}-{self._raised}-{self._process}", rule, subject, severity, wall, finding, cause
+        )
         self._notifications.add(raised, now)
         self._note(raised)
         return raised
@@ -210,7 +221,7 @@ class Alerts:
         raised.resolved_at = self._clock.wall()
         self._resolved.append(raised)
         self._note(raised)
-        self._notifications.resolve(raised, raised.resolved_at)
+        self._notifications.resolve(raised, self._clock.now(), raised.resolved_at)
 
     def _tell(self, now: float) -> None:
         self._notifications.send(now, self._clock.wall(), self._rules.group_wait, self.is_silenced)

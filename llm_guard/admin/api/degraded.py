@@ -84,14 +84,14 @@ class DegradedApi(EndpointGroup):
         """Ends expired overrides, and evaluates the rule."""
         for model, override in list(self._overrides.items()):
             if override.until is not None and now >= override.until:
-                self._end(model, "expiry", "the override expired")
+                self._expire(model, "expiry", "the override expired")
         self._degraded.look(now)
 
     def adopt(self, config: Config) -> None:
         """Applies a new config. Must be called before the gateway adopts it."""
         self._config = config
         for model in [name for name in self._overrides if name is not None and name not in rules_of(config)]:
-            self._end(model, "reload", "the new config has no `degraded` rules for it")
+            self._expire(model, "reload", "the new config has no `degraded` rules for it")
 
     def overrides(self) -> list[tuple[str | None, ModeOverride]]:
         """Returns all overrides by model; None: of the whole gateway."""
@@ -101,10 +101,19 @@ class DegradedApi(EndpointGroup):
         """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit
         trail."""
         for model, override in overrides:
-            self._overrides[model] = override
-            self._degraded.say(model, override.is_degraded, override.reason)
+            self.put(model, override)
         self.adopt(self._config)
         self.look(self._clock.now())
+
+    def put(self, model: str | None, override: ModeOverride) -> None:
+        """Puts an override into effect; `model` None: of the whole gateway."""
+        self._overrides[model] = override
+        self._degraded.say(model, override.is_degraded, override.reason)
+
+    def end(self, model: str | None, why: str) -> ModeOverride | None:
+        """Ends an override and returns it, None if there was none."""
+        self._degraded.say(model, None, why)
+        return self._overrides.pop(model, None)
 
     def view(self) -> DegradedView:
         """Returns the current modes."""
@@ -128,8 +137,7 @@ class DegradedApi(EndpointGroup):
 
         def do() -> ChangeResult:
             until = None if seconds is None else self._clock.now() + seconds
-            self._overrides[body.model] = ModeOverride(is_degraded, body.reason, asked.who, self._clock.wall(), until)
-            self._degraded.say(body.model, is_degraded, body.reason)
+            self.put(body.model, ModeOverride(is_degraded, body.reason, asked.who, self._clock.wall(), until))
             return ChangeResult(self.view(), {"for": body.for_}, self._warnings())
 
         return await self._changes.make(asked, action, body.model or _GATEWAY, do)
@@ -139,8 +147,7 @@ class DegradedApi(EndpointGroup):
         self._check(body.model)
 
         def do() -> ChangeResult:
-            override = self._overrides.pop(body.model, None)
-            self._degraded.say(body.model, None, body.reason)
+            override = self.end(body.model, body.reason)
             was = None if override is None else _mode_name(override)
             warnings = [] if override is not None else [f"{body.model or _GATEWAY} had no override"]
             return ChangeResult(self.view(), {"was": was}, warnings)
@@ -158,11 +165,10 @@ class DegradedApi(EndpointGroup):
     def _warnings(self) -> list[str]:
         return [] if rules_of(self._config) else [_NO_RULES]
 
-    def _end(self, model: str | None, who: str, why: str) -> None:
-        override = self._overrides.pop(model)
-        self._degraded.say(model, None, why)
-        detail = {"was": _mode_name(override), "reason": override.reason}
-        self._changes.note(who, "degraded.auto", model or _GATEWAY, why, detail)
+    def _expire(self, model: str | None, who: str, why: str) -> None:
+        if (override := self.end(model, why)) is not None:
+            detail = {"was": _mode_name(override), "reason": override.reason}
+            self._changes.note(who, "degraded.auto", model or _GATEWAY, why, detail)
 
     def _gateway_view(self, modes: Modes) -> ModeView:
         override = self._overrides.get(None)

@@ -33,7 +33,14 @@ from llm_guard.admin.schemas.models import (
     Traffic,
 )
 from llm_guard.admin.schemas.restrictions import Restriction
-from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
+from llm_guard.admin.schemas.subsystems import (
+    CacheView,
+    DegradedView,
+    EngineView,
+    FleetView,
+    ProbedView,
+    StoredCallsView,
+)
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.access_log import Timestamps
 from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
@@ -52,7 +59,7 @@ _GATES_A_LOOK = 4
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Views of cache, stored calls, engines, probes, degraded modes and client keys."""
+    """Views of cache, stored calls, engines, probes, degraded modes, client keys and the fleet."""
 
     degraded: Callable[[], DegradedView]
     engines: Callable[[], list[EngineView]]
@@ -61,6 +68,7 @@ class Others:
     cache: Callable[[], CacheView | None]
     stored_calls: Callable[[], StoredCallsView | None]
     clients: Callable[[], list[ClientView]]
+    fleet: Callable[[], FleetView | None]
 
 
 class Overview(EndpointGroup):
@@ -139,6 +147,7 @@ class Overview(EndpointGroup):
             listeners[0].settings.max_connections if listeners else 0,
             round(self._max_lag_s(), 4),
             others.clients(),
+            others.fleet(),
             self.notice,
         )
 

@@ -65,6 +65,11 @@ class Changes(EndpointGroup):
         self._journal = journal
         self._clock = clock
         self._instance = f"{socket.gethostname()}:{os.getpid()}"
+        self._observers: list[Callable[[str, str], None]] = []
+
+    def subscribe(self, observer: Callable[[str, str], None]) -> None:
+        """Calls `observer` after each change by an operator, with the operator and the reason."""
+        self._observers.append(observer)
 
     async def make(
         self, asked: AdminRequest, action: str, target: str, do: Callable[[], ChangeResult | Awaitable[ChangeResult]]
@@ -81,6 +86,8 @@ class Changes(EndpointGroup):
         except BaseException as error:  # half of it may be done, also when the operator has disconnected
             self.note(asked.who, action, target, reason, {"failed": type(error).__name__})
             raise
+        for observer in self._observers:
+            observer(asked.who, reason)
         problem = await self._trail.wait_written(self._note(asked.who, action, target, reason, done.detail))
         return answer(Changed(done.now, problem is None, problem, done.warnings))
 

@@ -21,6 +21,7 @@ import * as model from "./model.js";
 import { showSparklines, showTraffic } from "./models.js";
 import { showAlerts, showOverrides } from "./notes.js";
 import { showProbes } from "./probes.js";
+import { showReplicas } from "./replicas.js";
 import { showRestrictions } from "./restrictions.js";
 import { showLocked, showReachable, showRefused, showStatus, showUnreachable } from "./status.js";
 import { showStoredCalls } from "./stored_calls.js";
@@ -50,6 +51,7 @@ const feed = new Feed({
     showFallbacks(snapshot);
     showCache(snapshot);
     showStoredCalls(snapshot);
+    showReplicas(snapshot);
     showClients(snapshot);
     showLoad(snapshot);
     showOverrides(snapshot);

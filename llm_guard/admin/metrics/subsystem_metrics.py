@@ -153,7 +153,7 @@ SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
     ),
     gauge(
         "fleet_replicas", "Gateways of the fleet that are seen in its store, this one included.", (),
-        lambda running: [] if running.fleet is None else [((), running.fleet.others + 1)],
+        lambda running: [] if running.fleet is None else [((), len(running.fleet.others) + 1)],
     ),
     gauge(
         "fleet_store_up", "1 while the store of the fleet answers.", (),

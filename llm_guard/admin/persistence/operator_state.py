@@ -73,6 +73,10 @@ class SavedMode(Struct, frozen=True):
     until: float | None
 
 
+SavedOverride = SavedSilence | SavedBreakerOverride | SavedHold | SavedMode
+"""An override that can be shared by the gateways of a fleet."""
+
+
 class SavedLimits(Struct, frozen=True):
     label: str
     said: dict[str, Any]
@@ -139,10 +143,7 @@ class OperatorState:
         is_rolled_back = self._reloads.is_rolled_back
         return SavedState(
             alerts=self._alerts.kept(),
-            silences=[
-                SavedSilence(silence.alert, silence.subject, offset_s + silence.until, silence.reason, silence.who)
-                for silence in self._alerts.silences()
-            ],
+            silences=[_kept_silence(silence, offset_s) for silence in self._alerts.silences()],
             forces=[_kept_force(force, offset_s) for force in self._controls.forces.all()],
             holds=[_kept_hold(label, hold, offset_s) for label, hold in self._controls.holds.all()],
             limits=[SavedLimits(label, said) for label, said in limits.items()],
@@ -154,14 +155,42 @@ class OperatorState:
             clients=self._clients_lately(),
         )
 
+    def overrides(self) -> list[SavedOverride]:
+        """Returns the overrides in effect, without changed limits and stopped engines, which are each gateway's own."""
+        state = self.snapshot()
+        return [*state.silences, *state.forces, *state.holds, *state.modes]
+
+    def put(self, kept: SavedOverride) -> None:
+        """Puts an override into effect, in place of the one of the same kind and target."""
+        offset_s = self._offset()
+        match kept:
+            case SavedSilence():
+                self._alerts.try_silence(_silence(kept, offset_s))
+            case SavedBreakerOverride():
+                self._controls.forces.put(_force(kept, offset_s))
+            case SavedHold():
+                self._controls.holds.put(*_hold(kept, offset_s))
+            case SavedMode():
+                self._degraded.put(*_mode(kept, offset_s))
+
+    def end(self, kept: SavedOverride, why: str) -> None:
+        """Ends an override."""
+        match kept:
+            case SavedSilence():
+                self._alerts.try_unsilence(kept.alert, kept.subject)
+            case SavedBreakerOverride():
+                self._controls.forces.reset(BreakerSelector(kept.deployment, kept.model, kept.upstream))
+            case SavedHold():
+                self._controls.holds.end(kept.label)
+            case SavedMode():
+                self._degraded.end(kept.model, why)
+
     def restore(self, kept: SavedState) -> None:
         """Restores a snapshot, before the first call. Overrides that have ended meanwhile are noted in the audit
         trail."""
         offset_s = self._offset()
         for silence in kept.silences:
-            self._alerts.try_silence(
-                Silence(silence.alert, silence.subject, silence.until - offset_s, silence.reason, silence.who)
-            )  # fmt: skip
+            self._alerts.try_silence(_silence(silence, offset_s))
         self._alerts.recall(kept.alerts)
         self._controls.recall(
             [_force(force, offset_s) for force in kept.forces], [_hold(hold, offset_s) for hold in kept.holds]
@@ -210,6 +239,14 @@ class OperatorState:
         if abs(offset_s - self._offset_s) >= _STEP_S:
             self._offset_s = offset_s
         return self._offset_s
+
+
+def _kept_silence(silence: Silence, offset_s: float) -> SavedSilence:
+    return SavedSilence(silence.alert, silence.subject, offset_s + silence.until, silence.reason, silence.who)
+
+
+def _silence(kept: SavedSilence, offset_s: float) -> Silence:
+    return Silence(kept.alert, kept.subject, kept.until - offset_s, kept.reason, kept.who)
 
 
 def _kept_force(force: BreakerOverride, offset_s: float) -> SavedBreakerOverride:

@@ -13,7 +13,14 @@ from msgspec import Struct
 
 from llm_guard.admin.api.clients import ClientView
 from llm_guard.admin.schemas.restrictions import Restriction
-from llm_guard.admin.schemas.subsystems import CacheView, DegradedView, EngineView, ProbedView, StoredCallsView
+from llm_guard.admin.schemas.subsystems import (
+    CacheView,
+    DegradedView,
+    EngineView,
+    FleetView,
+    ProbedView,
+    StoredCallsView,
+)
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
 
@@ -270,6 +277,8 @@ class Snapshot(Struct, frozen=True):
     """Largest lag of the event loop in the last minute."""
     clients: list[ClientView]
     """Client keys, in the order of the config."""
+    fleet: FleetView | None
+    """The gateways with the same store and fleet name; null: this gateway is alone."""
     notice: list[str]
     """Lines for the top of the dashboard; the demo explains there what it has played."""
 

@@ -156,3 +156,40 @@ class StoredCallsView(Struct, frozen=True):
     """When the oldest stored call was received."""
     lost: dict[str, int]
     """Calls that should have become dead letters but were lost since the start, by reason."""
+
+
+class ReplicaView(Struct, frozen=True):
+    """A gateway of the fleet."""
+
+    id: str
+    """Host and number of the process, and a random part."""
+    is_this: bool
+    """The gateway that responds."""
+    version: str
+    config: str
+    """Digest of its config, without secrets."""
+    has_same_config: bool
+    """As the gateway that responds."""
+    up_s: float
+    """Seconds since its start."""
+    in_flight: int
+    """Calls running now, as of the last second."""
+    calls: int
+    """Calls since its start."""
+    open_breakers: int
+    """Breakers that are not closed."""
+    is_draining: bool
+    age_s: float
+    """Seconds since it published this."""
+
+
+class FleetView(Struct, frozen=True):
+    """Response of `GET /admin/replicas`."""
+
+    name: str
+    is_connected: bool
+    """The store answers; otherwise this gateway works alone."""
+    problem: str | None
+    """Why it does not: the kind of error."""
+    replicas: list[ReplicaView]
+    """The gateway that responds, then the others by id."""

@@ -1,4 +1,5 @@
-"""The interface of the store through which the gateways of a fleet exchange what they know."""
+"""The interface of the store through which the gateways of a fleet exchange what they know, and overrides by
+operators."""
 
 from __future__ import annotations
 
@@ -39,6 +40,36 @@ class Exchanged:
 
     others: tuple[Published, ...]
     leases: Leases
+    overrides_version: int = 0
+    """Grows with each change of an override; 0: there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedOverride:
+    """An override by an operator that was set or ended at this gateway."""
+
+    age_s: float
+    """Seconds since the change."""
+    content: bytes
+    is_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOverride:
+    """An override in the store."""
+
+    since_ms: int
+    """When it was set or ended, by the clock of the store: unequal for two changes."""
+    content: bytes
+    is_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOverrides:
+    """All overrides of a fleet."""
+
+    version: int
+    entries: Mapping[str, StoredOverride]
 
 
 class ExchangeStore(Protocol):
@@ -47,6 +78,11 @@ class ExchangeStore(Protocol):
     async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
         """Publishes `content` in place of what this gateway published before, and takes or extends the leases that are
         `wanted`, each for so many seconds, unless another gateway holds them. Raises StoreUnavailable."""
+        ...
+
+    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+        """Stores overrides by operators, each unless the store has a later one for the same key, and returns all.
+        Raises StoreUnavailable."""
         ...
 
     async def close(self) -> None:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llm_guard.clock import Clock
-from llm_guard.storage.shared.exchange_store import STALE_S, Exchanged, Leases, Published
+from llm_guard.storage.shared.exchange_store import (
+    STALE_S,
+    ChangedOverride,
+    Exchanged,
+    Leases,
+    Published,
+    StoredOverride,
+    StoredOverrides,
+)
 
 
 @dataclass(slots=True)
@@ -17,6 +25,8 @@ class SharedMemory:
     """Instant and content by replica."""
     leases: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Holder and end by subject."""
+    overrides: dict[str, StoredOverride] = field(default_factory=dict)
+    version: int = 0
 
 
 class MemoryStore:
@@ -40,7 +50,17 @@ class MemoryStore:
             else:
                 taken[subject] = ends_at - now
         others = [(of, found) for of, found in shared.published.items() if of != self._replica]
-        return Exchanged(tuple(Published(of, now - at, found) for of, (at, found) in others), Leases(held, taken))
+        published = tuple(Published(of, now - at, found) for of, (at, found) in others)
+        return Exchanged(published, Leases(held, taken), shared.version)
+
+    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+        shared, now_ms = self._shared, round(self._clock.now() * 1000)
+        for key, change in changed.items():
+            since_ms = now_ms - round(change.age_s * 1000)
+            if key not in shared.overrides or since_ms >= shared.overrides[key].since_ms:
+                shared.overrides[key] = StoredOverride(since_ms, change.content, change.is_ended)
+                shared.version += 1
+        return StoredOverrides(shared.version, dict(shared.overrides))
 
     async def close(self) -> None:
         self._shared.published.pop(self._replica, None)

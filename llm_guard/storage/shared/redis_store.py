@@ -1,7 +1,7 @@
 """A store on one Redis or Valkey server. The only module that imports redis.
 
-An exchange is one script. Keys begin with `llmg:1:{NAME}:`, 1 being the version of what is stored, and end by
-themselves within a minute.
+An exchange is one script, and a change of overrides another one. Keys begin with `llmg:1:{NAME}:`, 1 being the version
+of what is stored. They end by themselves: within a minute, overrides after 30 days without a change.
 """
 
 from __future__ import annotations
@@ -16,9 +16,19 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
 from redis.exceptions import RedisError
 
-from llm_guard.storage.shared.exchange_store import STALE_S, Exchanged, Leases, Published, StoreUnavailable
+from llm_guard.storage.shared.exchange_store import (
+    STALE_S,
+    ChangedOverride,
+    Exchanged,
+    Leases,
+    Published,
+    StoredOverride,
+    StoredOverrides,
+    StoreUnavailable,
+)
 from llm_guard.worker_thread import WorkerThread
 
 # One exchange in the background waits so long, and no call does. A frozen server accepts connections (the kernel does),
@@ -28,6 +38,7 @@ _TIMEOUT_S = 0.25
 _EXCHANGE_S = 0.3
 _CONNECT_S = 0.6
 _MOST_REPLICAS = 256
+_MOST_OVERRIDES = 2000
 _ERRORS = (RedisError, OSError, TimeoutError)
 
 
@@ -36,7 +47,9 @@ class RedisStore:
 
     def __init__(self, url: str, name: str, replica: str) -> None:
         self._replica = replica
-        self._keys = [f"llmg:1:{{{name}}}:replicas", f"llmg:1:{{{name}}}:leases"]
+        self._replicas, self._leases, self._overrides, self._version = (
+            f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides", "version")
+        )
         self._client: Redis = Redis.from_url(
             url,
             socket_timeout=_TIMEOUT_S,
@@ -46,7 +59,10 @@ class RedisStore:
             protocol=2,  # with 3 the server may raise the timeout to ten seconds
             client_name=f"llm-guard/{replica}",
         )
-        self._script = self._client.register_script(files(__package__).joinpath("exchange.lua").read_text())
+        self._exchange, self._change_overrides = (
+            self._client.register_script(files(__package__).joinpath(name).read_text())
+            for name in ("exchange.lua", "overrides.lua")
+        )
         self._host: str | None = self._client.connection_pool.connection_kwargs.get("host")
         self._lookup: asyncio.Future[Any] | None = None
         self._is_connected = False
@@ -55,27 +71,47 @@ class RedisStore:
         args: list[str | bytes | int] = [self._replica, content, int(STALE_S * 1000)]
         for subject, seconds in wanted.items():
             args += [subject, max(1, int(seconds * 1000))]
-        try:
-            # The client closes a connection whose response it did not read, so no response is taken for another one.
-            async with asyncio.timeout(_EXCHANGE_S if self._is_connected else _CONNECT_S):
-                if not self._is_connected:
-                    await self._look_up()
-                others, held, taken = await self._script(keys=self._keys, args=args)
-        except _ERRORS as error:
-            self._is_connected = False
-            raise StoreUnavailable(_kind_of(error)) from None
-        self._is_connected = True
+        keys = [self._replicas, self._leases, self._version]
+        others, held, taken, version = await self._run(self._exchange, keys, args)
         return Exchanged(
             tuple(
                 Published(replica.decode(errors="replace"), age_ms / 1000, found)
                 for replica, age_ms, found in others[:_MOST_REPLICAS]
             ),
             Leases(_seconds(held), _seconds(taken)),
+            version,
         )
+
+    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+        args: list[str | bytes | int] = []
+        for key, change in changed.items():
+            args += [key, max(0, round(change.age_s * 1000)), (b"-" if change.is_ended else b"+") + change.content]
+        version, entries = await self._run(self._change_overrides, [self._overrides, self._version], args)
+        return StoredOverrides(
+            version,
+            {
+                key.decode(errors="replace"): StoredOverride(since_ms, content[1:], content[:1] == b"-")
+                for key, since_ms, content in entries[:_MOST_OVERRIDES]
+            },
+        )
+
+    async def _run(self, script: AsyncScript, keys: list[str], args: list[str | bytes | int]) -> Any:
+        """Runs a script. Raises StoreUnavailable."""
+        try:
+            # The client closes a connection whose response it did not read, so no response is taken for another one.
+            async with asyncio.timeout(_EXCHANGE_S if self._is_connected else _CONNECT_S):
+                if not self._is_connected:
+                    await self._look_up()
+                found = await script(keys=keys, args=args)
+        except _ERRORS as error:
+            self._is_connected = False
+            raise StoreUnavailable(_kind_of(error)) from None
+        self._is_connected = True
+        return found
 
     async def close(self) -> None:
         if self._is_connected:
-            leaving: Any = self._client.hdel(self._keys[0], self._replica)
+            leaving: Any = self._client.hdel(self._replicas, self._replica)
             with suppress(*_ERRORS):  # what was published ends by itself
                 async with asyncio.timeout(_CONNECT_S):
                     await leaving

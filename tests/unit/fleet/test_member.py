@@ -9,11 +9,19 @@ from structlog.testing import capture_logs
 
 from llm_guard.config import parse_config
 from llm_guard.fleet.breakers import FleetBreakers, subject_of
+from llm_guard.fleet.content import ReplicaStatus
 from llm_guard.fleet.member import FleetMember
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.routing.route_table import RouteTable, compile_routes
-from llm_guard.storage.shared.exchange_store import Exchanged, Leases, Published, StoreUnavailable
+from llm_guard.storage.shared.exchange_store import (
+    ChangedOverride,
+    Exchanged,
+    Leases,
+    Published,
+    StoredOverrides,
+    StoreUnavailable,
+)
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from tests.fakes.clock import ManualClock
 from tests.fakes.waiting import eventually
@@ -37,7 +45,11 @@ class Gateway:
         )
         self.breakers = FleetBreakers(self.table.deployments)
         self.store = FailingStore(shared, name, clock)
-        self.member = FleetMember(self.store, self.breakers, clock)
+        self.calls = 0
+        self.member = FleetMember("test", f"{name}:1:x", self.store, self.breakers, self.status, clock)
+
+    def status(self) -> ReplicaStatus:
+        return ReplicaStatus("0.1", "abc", 60.0, 2, self.calls)
 
     @property
     def breaker(self) -> SharedBreaker:
@@ -71,6 +83,11 @@ class FailingStore:
         if self.failures:
             raise self.failures.pop(0)
         return self.answer or await self._store.exchange(content, wanted)
+
+    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+        if self.failures:
+            raise self.failures.pop(0)
+        return await self._store.change_overrides(changed)
 
     async def close(self) -> None:
         await self._store.close()
@@ -108,7 +125,7 @@ async def test_gateways_open_together_and_one_at_a_time_probes(gateways: list[Ga
     lines = [line for line in log if line["event"] == "breaker"]
     assert {line["reason"] for line in lines} == {"6 failures in a row at 3 gateways"}
     assert all(line["errors"] == [] and line["deployment"] == "one/a" for line in lines)
-    assert [gateway.member.others for gateway in gateways] == [2, 2, 2]
+    assert [len(gateway.member.others) for gateway in gateways] == [2, 2, 2]
 
     clock.advance(1.0)
     assert [gateway.breaker.try_acquire(clock.now()) for gateway in gateways] == [None] * 3
@@ -134,8 +151,9 @@ async def test_failed_exchange_lets_the_gateway_decide_alone(gateways: list[Gate
                 await gateway.member.exchange()
     assert [line["event"] for line in log] == ["the store of the fleet does not answer: this gateway works alone"]
     assert (gateway.member.is_connected, gateway.member.others, gateway.member.failures) == (
-        False, 0, {"TimeoutError": 3},
+        False, (), {"TimeoutError": 3},
     )  # fmt: skip
+    assert gateway.member.problem == "TimeoutError"
     assert gateway.breaker.try_acquire(clock.now()) is not None
 
     with capture_logs() as log:
@@ -147,7 +165,7 @@ async def test_exchanges_go_on_after_failures_and_bugs(gateways: list[Gateway], 
     member, store = gateways[0].member, gateways[0].store
     store.failures = [*[StoreUnavailable("ConnectionError")] * 5, ZeroDivisionError()]
     with capture_logs() as log:
-        member.start()
+        await member.start()
         await eventually(lambda: member.exchanges >= 3)
         await member.stop()
     assert clock.slept[:8] == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 0.1, 0.1]
@@ -159,7 +177,7 @@ async def test_store_that_is_away_for_hours_is_tried_on(gateways: list[Gateway])
     """Doubling the pause without end used to end the exchanges after a quarter of an hour."""
     member, store = gateways[0].member, gateways[0].store
     store.failures = [StoreUnavailable("ConnectionError")] * 1100
-    member.start()
+    await member.start()
     await eventually(lambda: member.exchanges)
     await member.stop()
 
@@ -207,7 +225,7 @@ async def test_content_that_cannot_be_read_is_counted(gateways: list[Gateway]) -
     member = gateways[0].member
     gateways[0].store.answer = Exchanged((Published("stranger", 0.1, b"nonsense"),), Leases({}, {}))
     await member.exchange()
-    assert (member.unreadable, member.others) == (1, 0)
+    assert (member.unreadable, member.others) == (1, ())
 
 
 def test_gateways_with_the_same_upstream_and_model_share_a_breaker(gateways: list[Gateway]) -> None:
@@ -223,3 +241,15 @@ def test_nothing_is_published_of_idle_breakers(gateways: list[Gateway], clock: M
     assert len(gateway.breakers.summaries(clock.now())) == 1
     clock.advance(61.0)
     assert gateway.breakers.summaries(clock.now()) == {}
+
+
+async def test_gateways_show_one_another_with_their_load(gateways: list[Gateway], clock: ManualClock) -> None:
+    await fail(gateways)
+    gateways[1].calls = 7
+    clock.advance(1.0)
+    await exchange(gateways)
+    seen = gateways[0].member.others
+    assert {replica.status.calls for replica in seen} == {0, 7}
+    assert [replica.open_breakers for replica in seen] == [1, 1]
+    own = gateways[0].member.own()
+    assert (own.id, own.age_s, own.open_breakers, own.status.in_flight) == ("first:1:x", 0.0, 1, 2)

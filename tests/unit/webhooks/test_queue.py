@@ -296,7 +296,7 @@ def receivers(webhooks: Webhooks) -> dict[str, int]:
 async def webhooks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Webhooks]:
     receiver = Receiver()
     monkeypatch.setattr(WebhookClient, "post", lambda _client, *request: receiver.post(*request))
-    both = Webhooks([config(name="a"), config(name="b")], receiver.clock)
+    both = Webhooks([config(name="a"), config(name="b")], "host-1", receiver.clock)
     both.start()
     yield both
     await both.stop()

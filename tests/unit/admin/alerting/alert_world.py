@@ -15,6 +15,7 @@ from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.routing.deployment import Deployment
+from llm_guard.webhooks.notice_sharing import NoticeSharing, NotShared
 from llm_guard.webhooks.payloads import Notice
 from tests.fakes.clock import ManualClock
 from tests.fakes.gateway import new_gateway
@@ -64,8 +65,8 @@ class RecordingWebhooks:
 class World:
     """A gateway with alerts; `pass_s` advances the clock and evaluates them each second."""
 
-    def __init__(self, **alerts: Any) -> None:
-        self.clock = ManualClock()
+    def __init__(self, clock: ManualClock | None = None, sharing: NoticeSharing | None = None, **alerts: Any) -> None:
+        self.clock = clock or ManualClock()
         self.config = config_of(alerts=alerts)
         self.counters = CallCounters()
         self.gateway = new_gateway(self.config, self.clock, counters=self.counters)
@@ -81,7 +82,7 @@ class World:
             rules, self.gateway, self.counters, self.engines, lag, reload, lambda: self.file_problems
         )
         causes = AlertCauses(self.config, self.gateway, self.clock, self.engines.concerned)
-        self.alerts = Alerts(rules, self.signals, causes, self.told, self.journal, self.clock)
+        self.alerts = Alerts(rules, self.signals, causes, self.told, sharing or NotShared(), self.journal, self.clock)
         self.look()
 
     def problems(self) -> dict[str, str | None]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from llm_guard.resilience.alerts.alert import QUIET_S
@@ -492,7 +494,8 @@ def test_rules_that_are_off_find_nothing() -> None:
         "credential_cooldown", "engine_gave_up", "engine_down", "engines_down", "engine_restarts", "reload_failed",
         "loop_lag",
     )  # fmt: skip
-    world = World(**dict.fromkeys(names, "off"))
+    rules: dict[str, Any] = dict.fromkeys(names, "off")
+    world = World(**rules)
     world.end_calls("gpt", bad=100)
     world.fail_attempts("one/gpt", 1000)
     world.break_down("one/gpt")

@@ -15,6 +15,7 @@ import click
 
 from benchmarks import (
     classification,
+    fleet,
     fuzz,
     joins,
     lasting,
@@ -136,6 +137,14 @@ def relay_streams() -> None:
 def operate(rounds: int) -> None:
     """The cost of the admin side, in use, beside as much of it off as possible; and its pages with 200 deployments."""
     _end(_ops(rounds))
+
+
+@main.command("fleet")
+def run_fleet() -> None:
+    """Ten gateways and a redis-server: an outage that they notice together; five minutes."""
+    ran = fleet.run(click.echo)
+    report.write_fleet(ran)
+    _end(ran.broken)
 
 
 @main.command("lasting")

@@ -8,7 +8,18 @@ import json
 import statistics
 from pathlib import Path
 
-from benchmarks import classification, classification_page, joins, lasting, ops, ops_size, since, uploads, wrong_answers
+from benchmarks import (
+    classification,
+    classification_page,
+    fleet,
+    joins,
+    lasting,
+    ops,
+    ops_size,
+    since,
+    uploads,
+    wrong_answers,
+)
 from benchmarks.provenance import computed_line, machine, measured_line
 from benchmarks.relay import PROMISED_RATIO, RelayCost, WayCost
 from benchmarks.soak import FAULTS, FAULTY_SHARE, Soak
@@ -94,6 +105,34 @@ def _sizes(sized: ops_size.Sized) -> list[str]:
         ),
         *(f"- Failed: {error}" for error in sized.broken),
     ]
+
+
+def write_fleet(ran: fleet.FleetRun) -> None:
+    """Writes fleet.json and fleet.md."""
+    _write_json("fleet", {"machine": machine(), "fleet": ran.as_dict()})
+    notices = ", ".join(f"{count} {name}" for name, count in ran.notices.items()) or "none"
+    rows = (
+        (f"requests that the provider got in {ran.outage_s:.0f} s", f"{ran.requests}", f"{fleet.PROMISED_REQUESTS}"),
+        ("until all gateways refused calls", f"{ran.open_after_s:.1f} s", f"{fleet.PROMISED_OPEN_S:.0f} s"),
+        ("until an operator's change held everywhere", f"{ran.force_s:.2f} s", f"{fleet.PROMISED_FORCE_S} s"),
+        ("notices that a webhook got", notices, "one of each state and severity"),
+        ("until no gateway refused calls any more", f"{ran.closed_after_s:.1f} s", ""),
+    )
+    how = (
+        f"{ran.gateways} gateways, each a process of its own, and one redis-server on the same machine; one call a "
+        "second in all, without retries, one gateway after the other. The provider answers 503 to each call."
+    )
+    lines = [
+        "# An outage that a fleet notices together",
+        "",
+        how,
+        "",
+        "| | measured | promised at most |",
+        "|---|---:|---:|",
+        *(f"| {name} | {measured} | {promised} |" for name, measured, promised in rows),
+        *(f"- Failed: {error}" for error in ran.broken),
+    ]
+    (RESULTS / "fleet.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
 
 
 def write_lasting(lasted: lasting.Lasted) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from llm_guard.clock import Clock
+from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, encryption_keys
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -25,6 +25,7 @@ from llm_guard.version import __version__
 
 if TYPE_CHECKING:
     from llm_guard.fleet.member import FleetMember
+    from llm_guard.storage.shared.redis_store import StoreDescription
 
 
 def new_cache_store(folder: Callable[[], Path], config: Config, clock: Clock) -> ResponseStore:
@@ -78,6 +79,19 @@ def new_member(
     replica = _process_id()
     store = RedisStore(fleet.store, fleet.name, replica)
     return FleetMember(fleet.name, replica, store, FleetBreakers(gateway.deployments), status, clock)
+
+
+async def describe_store(config: Config) -> StoreDescription | None:
+    """Returns what is found of the fleet's store; None without a fleet. Raises StoreUnavailable."""
+    if (fleet := config.fleet) is None:
+        return None
+    from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
+
+    store = RedisStore(fleet.store, fleet.name, _process_id())
+    try:
+        return await store.describe(SystemClock())
+    finally:
+        await store.close()
 
 
 def _process_id() -> str:

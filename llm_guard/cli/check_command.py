@@ -5,6 +5,7 @@ Exit codes: 0 for a valid config, 2 for an invalid one, and for warnings with --
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ from llm_guard.upstreams.probes.targets import probe_descriptions
 @click.command()
 @config_option
 @click.option("--strict", is_flag=True, help="Treat warnings as errors: exit with 2 if there is one.")
-def check(path: Path, strict: bool) -> None:
+@click.option("--online", is_flag=True, help="Also connect to the store of the fleet, two seconds at most.")
+def check(path: Path, strict: bool, online: bool) -> None:
     """Validate a config file; print its models, probes, engine restarts and warnings."""
     config = load(path)
     _show_models(config)
@@ -34,13 +36,36 @@ def check(path: Path, strict: bool) -> None:
             click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
     for name, engine in config.engines.items():
         click.echo("\n".join(restart_schedule(name, engine)))
-    found = _warnings(config, path)
+    found: list[object] = [*_warnings(config, path), *(_look_at_store(config) if online else ())]
     for warning in found:
         click.echo(f"{'error' if strict else 'warning'}: {warning}", err=True)
     if found and strict:
         click.echo(f"{path}: valid, but refused by --strict (warnings: {len(found)})", err=True)
         sys.exit(2)
     click.echo(f"{path}: valid (models: {len(config.models)}, upstreams: {len(config.upstreams)})")
+
+
+def _look_at_store(config: Config) -> list[str]:
+    """Prints what is found of the fleet's store, and returns what is wrong with it."""
+    from llm_guard.assembly import describe_store  # noqa: PLC0415  # loads the whole gateway
+    from llm_guard.storage.shared.exchange_store import StoreUnavailable  # noqa: PLC0415  # as above
+
+    if config.fleet is None:
+        click.echo("fleet: none, this gateway is alone")
+        return []
+    try:
+        store = asyncio.run(describe_store(config))
+    except StoreUnavailable as error:
+        return [f"fleet.store: does not answer ({error}): each gateway works alone"]
+    assert store is not None  # noqa: S101  # there is a fleet
+    click.echo(
+        f"fleet {config.fleet.name}: Redis {store.version} answers in {store.took_s * 1e3:.1f} ms, maxmemory-policy "
+        f"{store.eviction}; gateways there now: {store.replicas}"
+    )
+    if not store.eviction.startswith("allkeys"):
+        return []
+    problem = f"maxmemory-policy {store.eviction} may evict overrides by operators: use noeviction"
+    return [f"fleet.store: {problem}"]
 
 
 def _show_models(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The `fleet` section: several gateways that share what they know of their deployments."""
+"""The `fleet` section: several gateways that share what they know of their deployments, and overrides by operators."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class FleetConfig(Strict):
     store: StoreUrl = Field(repr=False)
     """Redis (6.2 or newer) or Valkey: `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]`, `rediss://` with TLS, or
     `unix:///PATH?db=0`. Options after `?`: db, ssl_ca_certs, ssl_certfile, ssl_keyfile. A cluster is not supported.
-    Nothing is kept there for longer than a minute, and no call waits for it."""
+    Overrides by operators are kept there for 30 days, all else for a minute. No call waits for it."""
     name: NonEmptyText = "default"
     """Gateways with other names may use the same store."""

@@ -19,15 +19,17 @@ from llm_guard.mock.provider import MockProvider
 from tests.browser.conftest import Opens
 from tests.chaos.stand import Stand, config_text, standing
 from tests.chaos.wire import Reply, ask
+from tests.fakes.redis_server import redis_server
 from tests.fakes.waiting import eventually
 from tests.integration.operating import audit, get
 from tests.integration.test_engines import LIGHT, free_port
+from tests.integration.test_fleet_operators import fleet
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
 LOUD = f"print({HOSTILE!r}, flush=True)\n{LIGHT}"
-PARTS = ("engines", "probes", "fallbacks", "cache", "stored")
+PARTS = ("engines", "probes", "fallbacks", "cache", "stored", "replicas")
 SORRY = {"static_response": "We are sorry.", "max_wait": "1s"}
 
 
@@ -404,6 +406,11 @@ async def spiteful(route: Route) -> None:
     said["degraded"]["models"][0] |= {"model": HOSTILE, "reason": HOSTILE}
     said["cache"]["routes"][0] |= {"route": HOSTILE}
     said["stored_calls"]["lost"] = {HOSTILE: 1}
+    replica = {
+        "id": HOSTILE, "is_this": False, "version": HOSTILE, "config": HOSTILE, "has_same_config": False, "up_s": 1,
+        "in_flight": 0, "calls": 1, "open_breakers": 1, "is_draining": False, "age_s": 0,
+    }  # fmt: skip
+    said["fleet"] = {"name": HOSTILE, "is_connected": True, "problem": None, "replicas": [replica]}
     await route.fulfill(json=said)
 
 
@@ -438,3 +445,19 @@ async def test_nothing_is_wider_than_the_screen(opens: Opens, tmp_path: Path, wi
         await page.keyboard.press("Escape")
         head = await page.evaluate("document.querySelector('#alerts-head').getBoundingClientRect().top")
         assert head < await page.evaluate("document.querySelector('#engines-head').getBoundingClientRect().top")
+
+
+async def test_gateways_of_a_fleet_are_listed(opens: Opens, tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        async with fleet(server, 2) as (_provider, apps), opens() as window:
+            page = await window.open(apps[0].addresses[0])
+            tiles = page.locator("#replicas .tile")
+            await expect(page.locator("#replicas-count")).to_have_text("prod: 2 gateways")
+            await expect(tiles).to_have_count(2)
+            await expect(tiles.nth(0)).to_contain_text("(this one)")
+            await expect(tiles.nth(1)).to_contain_text("In the fleet")
+            server.freeze()
+            await expect(tiles).to_have_count(1)
+            await expect(tiles.nth(0)).to_contain_text("the store of the fleet does not answer (TimeoutError)")
+            server.thaw()
+            await expect(tiles).to_have_count(2)

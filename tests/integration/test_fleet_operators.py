@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from llm_guard.app import App, create_app
+from llm_guard.cli.main import main
 from llm_guard.config import parse_config
 from llm_guard.mock.provider import MockProvider
 from llm_guard.storage.shared.exchange_store import ChangedOverride, ExchangeStore
@@ -72,9 +74,9 @@ async def statuses(apps: list[App]) -> list[int]:
     return [reply.status for reply in await asyncio.gather(*map(call, apps))]
 
 
-async def hold_everywhere(apps: list[App], status: int, within_s: float = 0.5) -> None:
-    """Waits until each gateway responds so."""
-    async with asyncio.timeout(within_s + 2.0):
+async def hold_everywhere(apps: list[App], status: int, within_s: float = 5.0) -> None:
+    """Waits until each gateway responds so. How soon it does is measured in `benchmarks.fleet`."""
+    async with asyncio.timeout(within_s):
         while set(await statuses(apps)) != {status}:
             pass
 
@@ -85,10 +87,8 @@ async def hold_everywhere(apps: list[App], status: int, within_s: float = 0.5) -
 async def test_override_holds_at_all_gateways_until_it_is_reset_at_another(server: RedisServer) -> None:
     async with fleet(server) as (_provider, apps):
         assert await statuses(apps) == [200] * 3
-        began_at = time.monotonic()
         await change(apps[0].addresses[0], "breakers/force-open", deployment="one/gpt", reason="it leaks")
         await hold_everywhere(apps, 503)
-        assert time.monotonic() - began_at < 2.5
         (seen,) = [one for one in await get(apps[2].addresses[0], "deployments") if one["deployment"] == "one/gpt"]
         assert (seen["breaker"]["state"], seen["breaker"]["reason"]) == ("forced_open", "it leaks")
         trail = await audit(apps[2].addresses[0])
@@ -289,3 +289,28 @@ async def test_gateway_without_a_fleet_lists_none() -> None:
         stack.push_async_callback(app.stop)
         assert await get(app.addresses[0], "replicas") is None
         assert (await get(app.addresses[0], "metrics"))["fleet"] is None
+
+
+# the command
+
+
+def test_check_says_what_it_finds_of_the_store(server: RedisServer, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    text = config_text("http://localhost:1", server={"port": 8080})
+
+    def check(store: str | None, *options: str) -> Result:
+        fleet = {} if store is None else {"fleet": {"store": store, "name": "prod"}}
+        path.write_text(json.dumps({**json.loads(text), **fleet}))
+        return CliRunner().invoke(main, ["check", "-c", str(path), *options])
+
+    assert re.search(
+        r"fleet prod: Redis \d+\.\d+.* answers in .* ms, .*noeviction; .*: 0", check(server.url, "--online").stdout
+    )
+    assert "Redis" not in check(server.url).stdout
+    assert "fleet: none" in check(None, "--online").stdout
+    with server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    assert "fleet.store: maxmemory-policy allkeys-lru may evict" in check(server.url, "--online").stderr
+    gone = check(f"unix://{tmp_path}/nothing.sock", "--online", "--strict")
+    assert "fleet.store: does not answer (ConnectionError)" in gone.stderr
+    assert gone.exit_code == 2

@@ -63,6 +63,7 @@ _UPSTREAMS = _HERE + "test_upstreams.py::"
 _ALONE = "tests/integration/test_callers.py::"
 _CACHE = "tests/integration/test_cache_answers.py::"
 _FLEET = "tests/integration/test_fleet.py::"
+_FLEET_OPERATORS = "tests/integration/test_fleet_operators.py::"
 _KILLS = "tests/integration/test_stored_calls_kills.py::"
 _FULL_DISK = "tests/integration/test_stored_calls_full_disk.py::"
 _LETTERS = "tests/integration/test_dead_letters.py::"
@@ -519,6 +520,8 @@ FLEET: Table = {
         "tests/unit/fleet/test_content.py::test_what_is_no_content_is_not_read",
         _FLEET + "test_what_cannot_be_read_is_counted_and_changes_nothing",
         _FLEET + "test_dates_in_the_future_are_nonsense",
+        _FLEET_OPERATORS + "test_override_that_cannot_be_read_is_counted_and_changes_nothing",
+        "tests/unit/admin/persistence/test_shared_overrides.py::test_nonsense_is_not_applied",
     ),
     "C80": (
         _FLEET + "test_frozen_store_delays_no_call_and_is_used_again_at_once",

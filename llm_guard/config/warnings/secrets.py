@@ -50,7 +50,7 @@ def _secrets(data: object) -> dict[KeyPath, str]:
         if isinstance(value, dict | list):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             left += [((*place, key), member) for key, member in items]
-        elif isinstance(value, str) and _is_secret(place):
+        elif isinstance(value, str) and (_is_secret(place) or _is_url_with_password(place, value)):
             found[place] = value
     return found
 
@@ -65,3 +65,7 @@ def _is_secret(place: KeyPath) -> bool:
             return True
         case _:
             return False
+
+
+def _is_url_with_password(place: KeyPath, value: str) -> bool:
+    return place == ("fleet", "store") and "@" in value.partition("?")[0]

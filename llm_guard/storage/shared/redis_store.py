@@ -10,6 +10,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -19,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
 from redis.exceptions import RedisError
 
+from llm_guard.clock import Clock
 from llm_guard.storage.shared.exchange_store import (
     STALE_S,
     ChangedOverride,
@@ -40,6 +42,19 @@ _CONNECT_S = 0.6
 _MOST_REPLICAS = 256
 _MOST_OVERRIDES = 2000
 _ERRORS = (RedisError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDescription:
+    """What is found of a server."""
+
+    version: str
+    eviction: str
+    """Its `maxmemory-policy`."""
+    replicas: int
+    """Gateways of the fleet that have published lately."""
+    took_s: float
+    """Seconds of one request."""
 
 
 class RedisStore:
@@ -108,6 +123,21 @@ class RedisStore:
             raise StoreUnavailable(_kind_of(error)) from None
         self._is_connected = True
         return found
+
+    async def describe(self, clock: Clock) -> StoreDescription:
+        """Returns what is found of the server and of this fleet, for `llm-guard check`. Raises StoreUnavailable."""
+        client = self._client
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await self._look_up()
+                server, memory = await client.info("server"), await client.info("memory")
+                began_at = clock.now()
+                replicas: int = await client.hlen(self._replicas)
+                took_s = clock.now() - began_at
+        except _ERRORS as error:
+            raise StoreUnavailable(_kind_of(error)) from None
+        version, eviction = server.get("redis_version", "unknown"), memory.get("maxmemory_policy", "noeviction")
+        return StoreDescription(str(version), str(eviction), replicas, took_s)
 
     async def close(self) -> None:
         if self._is_connected:

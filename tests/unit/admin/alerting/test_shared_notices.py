@@ -170,9 +170,14 @@ def test_notice_of_each_gateway_ends_when_the_store_is_back_in_between() -> None
 
 
 def test_short_failure_of_the_store_sends_nothing_twice() -> None:
-    fleet = Fleet()
+    fleet = Fleet(group_wait="1s")
+    fleet.pass_s(2)
     fleet.break_down(0, 1, 2)
+    fleet.is_frozen = True
+    fleet.pass_s(2.5)
+    fleet.is_frozen = False
     fleet.pass_s(10)
+    assert fleet.sent() == [("firing", "info")]
     fleet.is_frozen = True
     fleet.pass_s(2)
     fleet.is_frozen = False

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -30,6 +31,7 @@ GATEWAYS = 10
 PROMISED_REQUESTS, PROMISED_OPEN_S, PROMISED_FORCE_S = 60, 7.0, 0.5
 OUTAGE_S = 120.0
 _CALLS_PER_S = 1.0
+_SEED = 7
 _POLL_S = 0.2
 _RECOVERS_WITHIN_S = 180.0
 _MODEL = "gpt-4o"
@@ -115,12 +117,13 @@ class Receiver:
 
 
 class Load:
-    """Calls at one rate, to one gateway after the other."""
+    """Calls that come at random (Poisson) at one rate, to one gateway after the other."""
 
     def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
         self._session = session
         self._urls = cycle(urls)
         self._calls = set[asyncio.Task[None]]()
+        self._random = Random(_SEED)
         self.statuses = Counter[int]()
 
     async def run(self) -> None:
@@ -129,7 +132,7 @@ class Load:
             call = asyncio.create_task(self._call(next(self._urls)))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
-            await asyncio.sleep(1 / _CALLS_PER_S)
+            await asyncio.sleep(self._random.expovariate(_CALLS_PER_S))
 
     async def _call(self, url: str) -> None:
         body = {"model": _MODEL, "messages": [{"role": "user", "content": "hello"}]}

@@ -119,8 +119,8 @@ def write_fleet(ran: fleet.FleetRun) -> None:
         ("until no gateway refused calls any more", f"{ran.closed_after_s:.1f} s", ""),
     )
     how = (
-        f"{ran.gateways} gateways, each a process of its own, and one redis-server on the same machine; one call a "
-        "second in all, without retries, one gateway after the other. The provider answers 503 to each call."
+        f"{ran.gateways} gateways, each a process of its own, and one redis-server on the same machine; a call a "
+        "second in all, at random, without retries, to one gateway after the other. The provider answers 503 to each."
     )
     lines = [
         "# An outage that a fleet notices together",

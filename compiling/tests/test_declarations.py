@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.call_path import walk
 from compiling.attributes import attributes
 from compiling.declare import declarations
 from compiling.program import HOT, Program, read_program
@@ -38,6 +39,20 @@ def test_every_module_is_there_and_has_much_to_be_compiled() -> None:
     assert len(found.modules) == len(HOT) == len(set(HOT))
     assert len(found.types) > 90
     assert len(found.methods) > 250
+
+
+NOT_COMPILED = {
+    "admin.http.router", "app", "dialects.__init__", "log.writer", "proxy.http_server.binding",
+    "proxy.http_server.error_responses",
+}  # fmt: skip
+"""Modules of a call's path that have only a line or two of it."""
+
+
+async def test_every_module_of_a_calls_path_is_compiled() -> None:
+    """When modules were split, 19 of them had been left behind."""
+    path = await walk()
+    on_the_path = {file.removesuffix(".py").replace("/", ".") for file in path.files}
+    assert on_the_path - set(HOT) == NOT_COMPILED
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,10 @@ class ControlPlane:
             "reload", outcome="ok", how=adopted.how, by=adopted.by, changes=len(adopted.changes),
             models=len(config.models), upstreams=len(config.upstreams),
         )  # fmt: skip
-        if self._shared_overrides is not None:
+        if self._shared_overrides is not None and self._running.fleet is not None:
+            self._controls.end_overruled()
             self._shared_overrides.follow()
+            self._running.fleet.overrides.look_again()
 
     def end_readers(self) -> None:
         """Ends the event streams, so that a drain need not wait for their readers."""

@@ -62,7 +62,7 @@ def _look_at_store(config: Config) -> list[str]:
         f"fleet {config.fleet.name}: Redis {store.version} answers in {store.took_s * 1e3:.1f} ms, maxmemory-policy "
         f"{store.eviction}; gateways there now: {store.replicas}"
     )
-    if not store.eviction.startswith("allkeys"):
+    if store.eviction == "noeviction":
         return []
     problem = f"maxmemory-policy {store.eviction} may evict overrides by operators: use noeviction"
     return [f"fleet.store: {problem}"]

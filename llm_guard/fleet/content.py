@@ -53,7 +53,7 @@ def decode(content: bytes) -> Content | None:
         return None
     is_plausible = (
         all(map(_is_plausible, found.breakers.values()))
-        and all(len(notice.id) <= _MOST_CHARS for notice in found.notices.values())
+        and all(map(_is_plausible_notice, found.notices.values()))
         and all(len(text) <= _MOST_CHARS for text in (found.status.version, found.status.config))
         and all(0 <= number < _MOST for number in (found.status.up_s, found.status.in_flight, found.status.calls))
     )
@@ -70,3 +70,7 @@ def _is_plausible(summary: BreakerSummary) -> bool:
             summary.recovered_s or 0.0, *summary.rates, *summary.latest_sent_s, *summary.in_flight_s,
         )
     )  # fmt: skip
+
+
+def _is_plausible_notice(notice: NoticeState) -> bool:
+    return 0 <= notice.age_s < _MOST and all(len(id_) <= _MOST_CHARS for id_ in (notice.id, *notice.ended))

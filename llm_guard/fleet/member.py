@@ -66,6 +66,7 @@ class FleetMember:
         self._status_at = clock.now()
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
         self.is_connected = False
         """True if the latest exchange succeeded."""
         self.others: tuple[Replica, ...] = ()
@@ -92,6 +93,7 @@ class FleetMember:
         """Withdraws what this gateway has published, if the store answers."""
         if self._task is None:
             return
+        self._is_stopping = True  # a client library may take a cancellation for an error of its own
         self._task.cancel()
         await asyncio.wait((self._task,))
         await self._store.close()
@@ -110,15 +112,18 @@ class FleetMember:
         content = encode(Content(self._breakers.summaries(began_at), self.notices.summaries(), self._published))
         try:
             found = await self._store.exchange(content, self._breakers.wanted(began_at) | self.notices.wanted())
-            self._conclude(found, began_at)
-            await self.overrides.exchange(self._store, found.overrides_version)
         except StoreUnavailable as error:
             self._work_alone(str(error))
             raise
+        self._conclude(found, began_at)
         self.exchanges += 1
+        try:
+            await self.overrides.exchange(self._store, found.overrides_version)
+        except StoreUnavailable as error:  # if the store fails, the next exchange does so too
+            self.failures[str(error)] = self.failures.get(str(error), 0) + 1
 
     async def _run(self, failures: int) -> None:
-        while True:
+        while not self._is_stopping:
             await self._clock.sleep(min(_LONGEST_PAUSE_S, EXCHANGE_S * 2 ** min(failures, _MOST_DOUBLINGS)))
             failures = 0 if await self._try_exchange() else failures + 1
 

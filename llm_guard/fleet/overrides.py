@@ -7,13 +7,21 @@ answer is stored as soon as it does, with its age.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol
 
 from llm_guard.clock import Clock
-from llm_guard.storage.shared.exchange_store import ChangedOverride, ExchangeStore
+from llm_guard.storage.shared.exchange_store import ChangedOverride, ExchangeStore, StoredOverride, StoredOverrides
 
 _MOST_BYTES = 8192
+_MOST = 2000
+"""Overrides that are read; the latest ones, if there are more."""
+_ENDS_KEPT_S = 7 * 86400.0
+_JITTER_S = 1.0
+"""Ages that differ by less are the same."""
+
+Applied = Literal["yes", "unreadable", "unknown target"]
 
 
 class OverrideTarget(Protocol):
@@ -23,8 +31,8 @@ class OverrideTarget(Protocol):
         """Returns all overrides in effect, by key."""
         ...
 
-    def apply(self, key: str, content: bytes, *, is_ended: bool) -> bool:
-        """Applies a change of another gateway. Returns False if it cannot be read."""
+    def apply(self, changes: Sequence[tuple[str, StoredOverride]]) -> Mapping[str, Applied]:
+        """Applies changes of other gateways, in this order; returns what became of each."""
         ...
 
 
@@ -38,6 +46,8 @@ class FleetOverrides:
         """Changes that are not stored yet, with the instant from which their age counts."""
         self._seen: dict[str, int] = {}
         """What has been applied, or was made here: `since_ms` by key."""
+        self._ended: dict[str, tuple[float, ChangedOverride]] = {}
+        """Ends that the store knew: a store that was emptied must not take an old override for a new one."""
         self._version = -1
         self.unreadable = 0
         """Overrides of others that could not be read."""
@@ -50,28 +60,63 @@ class FleetOverrides:
         now = self._clock.now()
         self._changed |= {key: (now, change) for key, change in changed.items()}
 
+    def look_again(self) -> None:
+        """Reads all overrides with the next exchange: a new config may know their targets."""
+        self._version = -1
+
     async def exchange(self, store: ExchangeStore, version: int) -> None:
         """Stores what changed here, and applies what changed elsewhere, if anything did: `version` is that of the
         store. Raises StoreUnavailable."""
         if self._target is None or (version == self._version and not self._changed):
             return
         sent, now = dict(self._changed), self._clock.now()
-        found = await store.change_overrides(
-            {
-                key: ChangedOverride(change.age_s + now - at, change.content, change.is_ended)
-                for key, (at, change) in sent.items()
-            }
-        )
+        found = await store.change_overrides({key: _aged(change, now - at) for key, (at, change) in sent.items()})
         self._changed = {key: value for key, value in self._changed.items() if sent.get(key) is not value}
-        for key, entry in found.entries.items():
+        for key, (_, change) in sent.items():
+            if key in found.entries and found.entries[key].content == change.content:
+                self._seen[key] = found.entries[key].since_ms
+        self._apply(found, self._target)
+        self._version = found.version
+
+    def _apply(self, found: StoredOverrides, target: OverrideTarget) -> None:
+        own, now = target.current(), self._clock.now()
+        latest = sorted(found.entries.items(), key=lambda item: item[1].since_ms)[-_MOST:]
+        news = []
+        for key, entry in latest:
             if self._seen.get(key) == entry.since_ms or key in self._changed:
                 continue
-            self._seen[key] = entry.since_ms
-            is_readable = len(entry.content) <= _MOST_BYTES and self._target.apply(
-                key, entry.content, is_ended=entry.is_ended
-            )
-            self.unreadable += not is_readable
-        self._version = found.version
-        # A store that was emptied, or a gateway that has restored its own: the store gets what it lacks.
-        lacking = {key: one for key, one in self._target.current().items() if key not in found.entries}
-        self.note_changed({key: one for key, one in lacking.items() if key not in self._changed})
+            if key not in self._seen and key in own and own[key].age_s < entry.age_s - _JITTER_S:
+                self._changed[key] = now, own[key]  # restored by this gateway, from a time without the store
+            elif len(entry.content) > _MOST_BYTES:
+                self._seen[key] = entry.since_ms
+                self.unreadable += 1
+            else:
+                news.append((key, entry))
+        for key, applied in target.apply(news).items():
+            if applied != "unknown target":
+                self._seen[key] = found.entries[key].since_ms
+            self.unreadable += applied == "unreadable"
+        self._restore(found, target)
+
+    def _restore(self, found: StoredOverrides, target: OverrideTarget) -> None:
+        """Gives the store what it lacks: it was emptied, or this gateway has restored its own."""
+        now = self._clock.now()
+        for key, entry in found.entries.items():
+            if entry.is_ended:
+                self._ended[key] = now, ChangedOverride(entry.age_s, entry.content, is_ended=True)
+            else:
+                self._ended.pop(key, None)
+        self._ended = {key: one for key, one in self._ended.items() if _age_s(one, now) < _ENDS_KEPT_S}
+        own = {key: (now, one) for key, one in target.current().items()}
+        lacking = {key: one for key, one in (self._ended | own).items() if key not in found.entries}
+        self._changed = lacking | self._changed
+
+
+def _aged(change: ChangedOverride, by_s: float) -> ChangedOverride:
+    left_s = None if change.left_s is None else max(0.001, change.left_s - by_s)
+    return replace(change, age_s=change.age_s + by_s, left_s=left_s)
+
+
+def _age_s(one: tuple[float, ChangedOverride], now: float) -> float:
+    at, change = one
+    return change.age_s + now - at

@@ -23,11 +23,22 @@ class NoticeState:
     id: str
     """Id of the notice."""
     told: Severity | None
-    """Highest severity that was sent, by this gateway or another; None: nothing was."""
+    """Highest severity that was delivered, by this gateway or another; None: nothing was."""
     worst: Severity | None
     """Highest severity of the alerts that fire here and are not silenced; None: none does."""
-    is_over: bool = False
-    """The notice of the end was sent."""
+    fires: bool = False
+    """An alert fires here, silenced or not."""
+    ended: tuple[str, ...] = ()
+    """Ids of notices about this cause whose end was delivered lately."""
+    can_send: bool = True
+    """False without a webhook, or if the last notice could not be delivered for long."""
+    age_s: float = 0.0
+    """Seconds since the first alert."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the end of this notice was delivered."""
+        return self.id in self.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +49,9 @@ class NoticeTurn:
     others: tuple[NoticeState, ...] = ()
 
     @property
-    def sent(self) -> NoticeState | None:
-        """The notice that another gateway knows to be sent; None: there is none that has not ended."""
-        known = [state for state in self.others if state.told is not None and not state.is_over]
-        return min(known, key=lambda state: rank(state.told or "info"), default=None)
+    def ended(self) -> frozenset[str]:
+        """Ids of notices that another gateway has ended."""
+        return frozenset(id_ for state in self.others for id_ in state.ended)
 
 
 class NoticeSharing(Protocol):
@@ -58,9 +68,12 @@ class NotShared:
 
 
 def wants_lease(own: NoticeState, others: Iterable[NoticeState]) -> bool:
-    """Returns whether a gateway asks for the lease: the one with the most severe alert sends, because its notice is
-    the one that wakes somebody."""
-    return not own.is_over and all(_weight(own) <= _weight(other) for other in others if not other.is_over)
+    """Returns whether a gateway asks for the lease. Of those that can send it is the one with the most severe alert,
+    because its notice is the one that wakes somebody."""
+    if own.is_over:
+        return False
+    able = [other for other in others if other.can_send and not other.is_over]
+    return all(_weight(own) <= _weight(other) for other in able) if own.can_send else not able
 
 
 def _weight(state: NoticeState) -> int:

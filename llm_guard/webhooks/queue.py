@@ -73,6 +73,11 @@ class Webhooks:
         """Returns the ids of undelivered notices."""
         return {notice.id for webhook in self._webhooks for notice in webhook.undelivered()}
 
+    @property
+    def is_listening(self) -> bool:
+        """True if there is a webhook."""
+        return bool(self._webhooks)
+
     def find(self, name: str) -> Webhook | None:
         return next((webhook for webhook in self._webhooks if webhook.config.name == name), None)
 

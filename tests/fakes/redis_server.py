@@ -37,7 +37,7 @@ class RedisServer:
         raise AssertionError("redis-server does not answer")
 
     def client(self) -> Redis:
-        return Redis.from_url(self.url)
+        return Redis.from_url(self.url, socket_timeout=5)  # the server may be killed in the middle
 
     def freeze(self) -> None:
         self._send(signal.SIGSTOP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import eventually
-from tests.integration.operating import audit, change, get
+from tests.integration.operating import audit, change, get, post
 
 BODY = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "hello"}]}).encode()
 TAKEN = [whole(200, b"{}")]
@@ -113,10 +114,15 @@ async def test_every_kind_of_override_is_shared_and_ended(server: RedisServer) -
         for path, body, ending in kinds:
             await change(one.addresses[0], path, **body)
             await eventually(lambda: len(_overrides(two)) == 1)
-            assert _overrides(two) == _overrides(one), path
+            assert _targets(two) == _targets(one), path
             target = {name: value for name, value in body.items() if name != "for_"}
             await change(two.addresses[0], ending, **target)
             await eventually(lambda: _overrides(one) == [])
+
+
+def _targets(app: App) -> list[str]:
+    assert app.ops._shared_overrides is not None
+    return list(app.ops._shared_overrides.current())
 
 
 def _overrides(app: App) -> list[object]:
@@ -185,7 +191,7 @@ async def test_reload_that_ends_an_override_here_ends_it_nowhere_else(server: Re
         ('["unknown","x"]', b'{"label": "x"}'),
         ('["hold","one/gpt"]', b'{"label":"one/gpt","kind":"x","reason":"","who":"","since":1,"until":null}'),
         ('["hold","one/gpt"]', b'{"label":"one/gpt","kind":"drained","reason":"","who":"","since":1e300,"until":null}'),
-        ('["hold","one/gpt"]', b'{"label":"one/gpt","kind":"drained","reason":"","who":"","since":1,"until":1e300}'),
+        ('["hold","one/gpt"]', b'{"label":"one/gpt","kind":"drained","reason":"","who":"","since":1,"until":1}'),
         ('["hold","one/gpt"]', b'{"label":"' + b"x" * 9000 + b'"}'),
     ],
 )
@@ -199,6 +205,49 @@ async def test_override_that_cannot_be_read_is_counted_and_changes_nothing(
         await eventually(lambda: apps[0].fleet is not None and apps[0].fleet.unreadable == 1)
         assert _overrides(apps[0]) == []
         assert await statuses(apps) == [200]
+
+
+@pytest.mark.parametrize("version", [b"nan", b"1e300", b"-5", b"text"])
+async def test_version_that_is_nonsense_hides_no_change(server: RedisServer, version: bytes) -> None:
+    async with fleet(server, 2) as (_provider, apps):
+        with server.client() as client:
+            client.hset("llmg:1:{prod}:overrides", "", version)
+        await change(apps[0].addresses[0], "breakers/force-open", deployment="one/gpt")
+        await hold_everywhere(apps, 503)
+
+
+async def test_overrides_of_a_wrong_type_do_not_end_the_exchanges(server: RedisServer) -> None:
+    async with fleet(server, 2) as (_provider, apps):
+        with server.client() as client:
+            client.delete("llmg:1:{prod}:overrides")
+            client.set("llmg:1:{prod}:overrides", "text")
+        await change(apps[0].addresses[0], "breakers/force-open", deployment="one/gpt")
+        member = apps[0].fleet
+        assert member is not None
+        await eventually(lambda: "ResponseError" in member.failures)
+        assert member.is_connected
+        assert await statuses(apps) == [503, 200]
+
+
+async def test_override_that_a_new_config_overrules_ends_nowhere_else(server: RedisServer) -> None:
+    async with fleet(server, 2) as (_provider, (one, two)):
+        await change(one.addresses[0], "breakers/force-closed", deployment="one/gpt")
+        await eventually(lambda: len(_overrides(two)) == 1)
+        for deployment in one.gateway.deployments():
+            if deployment.label == "one/gpt":
+                deployment.breaker.force("metrics_only", time.monotonic())  # as a reload does
+        one.ops.follow(one.reloads.current)
+        assert _overrides(one) == []
+        await change(one.addresses[0], "alerts/silence", alert="latency", for_="1h")
+        await eventually(lambda: len(_overrides(two)) == 2)
+
+
+async def test_change_that_fails_halfway_holds_everywhere(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet(server, 2) as (_provider, apps):
+        monkeypatch.setattr(apps[0].ops._controls, "_view", lambda _label: 1 / 0)
+        reply = await post(apps[0].addresses[0], "breakers/force-open", deployment="one/gpt")
+        assert reply.status == 500
+        await hold_everywhere(apps, 503)
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
@@ -219,7 +268,12 @@ async def test_latest_change_of_an_override_wins(kind: str, server: RedisServer)
     ended = await second.change_overrides({"a": ChangedOverride(0.0, b"3", is_ended=True)})
     assert (ended.entries["a"].content, ended.entries["a"].is_ended) == (b"3", True)
     assert ended.version > found.version
-    assert await first.change_overrides({}) == ended
+    again = await first.change_overrides({})
+    assert (again.version, again.entries["a"].since_ms) == (ended.version, ended.entries["a"].since_ms)
+    timed = await first.change_overrides({"b": ChangedOverride(0.0, b"4", is_ended=False, left_s=60.0)})
+    left_s = timed.entries["b"].left_s
+    assert left_s is not None
+    assert 50 < left_s <= 60
     for store in stores:
         await store.close()
 
@@ -308,9 +362,10 @@ def test_check_says_what_it_finds_of_the_store(server: RedisServer, tmp_path: Pa
     )
     assert "Redis" not in check(server.url).stdout
     assert "fleet: none" in check(None, "--online").stdout
-    with server.client() as client:
-        client.config_set("maxmemory-policy", "allkeys-lru")
-    assert "fleet.store: maxmemory-policy allkeys-lru may evict" in check(server.url, "--online").stderr
+    for policy in ("allkeys-lru", "volatile-lru"):
+        with server.client() as client:
+            client.config_set("maxmemory-policy", policy)
+        assert f"fleet.store: maxmemory-policy {policy} may evict" in check(server.url, "--online").stderr
     gone = check(f"unix://{tmp_path}/nothing.sock", "--online", "--strict")
     assert "fleet.store: does not answer (ConnectionError)" in gone.stderr
     assert gone.exit_code == 2

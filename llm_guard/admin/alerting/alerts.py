@@ -135,7 +135,7 @@ class Alerts:
 
     def notice_states(self) -> Mapping[IncidentCause, NoticeState]:
         """Returns what the other gateways of a fleet should know of the notices."""
-        return self._notifications.states()
+        return self._notifications.states(self._clock.now())
 
     def kept(self) -> list[SavedAlert]:
         """Returns the firing alerts, and resolved ones with a notice that is still undelivered. An undelivered notice

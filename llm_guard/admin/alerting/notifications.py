@@ -6,6 +6,7 @@ a fleet one gateway sends them (`webhooks.notice_sharing`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -19,8 +20,12 @@ from llm_guard.webhooks.payloads import RESENT_EVERY_S, Notice, NoticeAlert, pla
 
 IsSilenced = Callable[[RaisedAlert], bool]
 
-_ENDED_KEPT_S = 5.0
-"""Seconds for which the other gateways of a fleet can read that a notice has ended."""
+_ENDED_KEPT_S = 600.0
+"""Seconds for which the other gateways of a fleet can read that a notice has ended: one of them may have been cut off
+meanwhile, and its alerts fire on."""
+_ENDED_KEPT = 5
+_STUCK_S = 30.0
+"""Seconds after which another gateway sends a notice that this one cannot deliver."""
 
 
 class NoticeReceiver(Protocol):
@@ -29,6 +34,9 @@ class NoticeReceiver(Protocol):
     def tell(self, notice: Notice) -> None: ...
     def remind(self, notice: Notice) -> None: ...
     def undelivered(self) -> AbstractSet[str]: ...
+
+    @property
+    def is_listening(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -47,23 +55,44 @@ class _Group:
     """An alert has joined since the last notice."""
     worst: Severity | None = None
     """Highest severity of the alerts that fire and are not silenced."""
+    sent_at: float = float("-inf")
+    """When this gateway has sent a notice last."""
     ended_at: float = 0.0
-    """When the last alert resolved."""
+    """When the last alert resolved, monotonic."""
     ended_wall: float = 0.0
-    is_over: bool = False
-    """The notice of the end was sent."""
+    renewals: int = 0
+    """How often another gateway has ended the notice while alerts fired here."""
 
     def firing(self) -> list[RaisedAlert]:
         return [raised for raised in self.members.values() if raised.resolved_at is None]
 
-    def note_sent(self, state: NoticeState) -> None:
-        """Takes over a notice that another gateway knows to be sent."""
+    def meet(self, others: Iterable[NoticeState], ended: AbstractSet[str], now: float) -> None:
+        """Takes over what other gateways know: since when the cause exists, the notice's id, and what was sent. A
+        notice that another one has ended, while alerts fire here, begins again."""
+        if self.id in ended:
+            self._renew()
+        live = [state for state in others if state.id not in ended]
+        self.began_at = min([self.began_at, *(now - state.age_s for state in live if state.fires)])
+        sent = min((state for state in live if state.told is not None), key=_told_rank, default=None)
         if self.told is None:
-            self.id, self.told, self.has_news = state.id, state.told, False
+            self._rename(min([self.id, *(state.id for state in live if state.fires)]) if sent is None else sent.id)
+            self.told = None if sent is None else sent.told
+            self.has_news = self.has_news and sent is None
+        elif sent is not None and sent.told is not None and sent.id == self.id:
+            self.told = _more_severe(self.told, sent.told)
+
+    def _renew(self) -> None:
+        self.renewals += 1
+        self.told = self.lead = None
+        for raised in self.members.values():
+            raised.is_told = False
+        self._rename(f"{next(iter(self.members.values())).id}+{self.renewals}")
+
+    def _rename(self, id_: str) -> None:
+        if id_ != self.id:
+            self.id = id_
             for raised in self.members.values():
-                raised.incident = self.id
-        elif self.id == state.id and state.told is not None:
-            self.told = _more_severe(self.told, state.told)
+                raised.incident = id_
 
 
 class Notifications:
@@ -74,7 +103,9 @@ class Notifications:
         self._sharing = sharing
         self._groups: dict[IncidentCause, _Group] = {}
         self._ended: dict[IncidentCause, _Group] = {}
-        """Those with a notice that has ended lately, or that another gateway may have to end."""
+        """Those whose last alert has resolved, and whose end has not been sent, perhaps by another gateway."""
+        self._over: dict[IncidentCause, deque[tuple[float, str]]] = {}
+        """Instant and id of the ends that this gateway has sent lately."""
         self._remind_at = float("-inf")
 
     def add(self, raised: RaisedAlert, now: float) -> None:
@@ -98,8 +129,8 @@ class Notifications:
         if group.told is None:
             return
         earlier = self._ended.pop(raised.cause, None)
-        if earlier is not None and not earlier.is_over:
-            self._send_end(earlier)
+        if earlier is not None:
+            self._send_end(raised.cause, earlier, now)
         group.ended_at, group.ended_wall = now, wall
         self._ended[raised.cause] = group
         self._end(raised.cause, group, now)
@@ -116,8 +147,7 @@ class Notifications:
             audible = [raised for raised in group.firing() if not is_silenced(raised)]
             group.worst = _worst(audible).severity if audible else None
             turn = self._sharing.turn(cause)
-            if turn.sent is not None:
-                group.note_sent(turn.sent)
+            group.meet(turn.others, turn.ended | {id_ for _, id_ in self._over.get(cause, ())}, now)
             if not audible:
                 continue
             if turn.is_ours:
@@ -126,17 +156,31 @@ class Notifications:
                 for raised in audible:
                     raised.is_told = True
 
-    def states(self) -> Mapping[IncidentCause, NoticeState]:
+    def states(self, now: float) -> Mapping[IncidentCause, NoticeState]:
         """Returns what the other gateways of a fleet should know of the notices. An undelivered one counts as not
         sent."""
-        if not self._groups and not self._ended:
+        if not self._groups and not self._ended and not self._over:
             return {}
-        undelivered = self._receiver.undelivered()
-        ended = {cause: NoticeState(group.id, group.told, None, group.is_over) for cause, group in self._ended.items()}
-        return ended | {
-            cause: NoticeState(group.id, None if group.id in undelivered else group.told, group.worst)
-            for cause, group in self._groups.items()
-        }
+        undelivered, is_listening = self._receiver.undelivered(), self._receiver.is_listening
+        self._over = {cause: ends for cause, ends in self._over.items() if now - ends[-1][0] < _ENDED_KEPT_S}
+        found = {}
+        for cause in {*self._groups, *self._ended, *self._over}:
+            ended = tuple(id_ for _, id_ in self._over.get(cause, ()) if id_ not in undelivered)
+            group = self._groups.get(cause) or self._ended.get(cause)
+            if group is None:
+                found[cause] = NoticeState(self._over[cause][-1][1], None, None, ended=ended)
+                continue
+            is_pending = group.id in undelivered
+            found[cause] = NoticeState(
+                group.id,
+                None if is_pending else group.told,
+                group.worst if cause in self._groups else None,
+                cause in self._groups,
+                ended,
+                is_listening and not (is_pending and now - group.sent_at >= _STUCK_S),
+                now - group.began_at,
+            )
+        return found
 
     def told(self, wall: float, is_silenced: IsSilenced) -> list[Notice]:
         """Returns the notices that were sent about firing alerts that are not silenced, for a webhook added by a
@@ -167,7 +211,7 @@ class Notifications:
         worst = _worst(audible)
         is_first = group.told is None and now - group.began_at >= wait_s
         if is_first or (group.told is not None and rank(worst.severity) < rank(group.told)):
-            group.told, group.lead, group.has_news = worst.severity, worst, False
+            group.told, group.lead, group.has_news, group.sent_at = worst.severity, worst, False, now
             self._receiver.tell(_notice(group, "firing", worst, audible, worst.severity, wall))
         elif group.told is not None and (is_reminding or group.has_news):
             group.has_news = False
@@ -177,21 +221,20 @@ class Notifications:
     def _end(self, cause: IncidentCause, group: _Group, now: float) -> None:
         """Sends the notice of the end, unless another gateway has sent it, or knows of the notice and must do so."""
         turn = self._sharing.turn(cause)
-        theirs = [state for state in turn.others if state.id == group.id]
-        goes_on = any(state.worst is not None for state in theirs)
-        if any(state.is_over for state in theirs):
-            group.is_over = True
-        if not group.is_over and not goes_on and (turn.is_ours or not theirs):
-            self._send_end(group)
-        if (group.is_over or goes_on) and now - group.ended_at >= _ENDED_KEPT_S:
+        theirs = [state for state in turn.others if state.id == group.id and not state.is_over]
+        goes_on = any(state.fires for state in theirs)
+        if group.id in turn.ended or (goes_on and now - group.ended_at >= _ENDED_KEPT_S):
             del self._ended[cause]
+        elif not goes_on and (turn.is_ours or not theirs):
+            del self._ended[cause]
+            self._send_end(cause, group, now)
 
-    def _send_end(self, group: _Group) -> None:
-        group.is_over = True
+    def _send_end(self, cause: IncidentCause, group: _Group, now: float) -> None:
         members = [*group.members.values()]
         told = [member for member in members if member.is_told] or members
         if group.told is not None:
             lead = group.lead or _worst(told)
+            self._over.setdefault(cause, deque(maxlen=_ENDED_KEPT)).append((now, group.id))
             self._receiver.tell(_notice(group, "resolved", lead, told, group.told, group.ended_wall))
 
 
@@ -232,6 +275,10 @@ def _listed(raised: RaisedAlert) -> NoticeAlert:
         raised.since,
         raised.resolved_at,
     )
+
+
+def _told_rank(state: NoticeState) -> int:
+    return 0 if state.told is None else rank(state.told)
 
 
 def _more_severe(one: Severity, other: Severity) -> Severity:

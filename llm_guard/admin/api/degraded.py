@@ -105,6 +105,10 @@ class DegradedApi(EndpointGroup):
         self.adopt(self._config)
         self.look(self._clock.now())
 
+    def knows(self, model: str | None) -> bool:
+        """Returns whether the model has rules; None: the whole gateway."""
+        return model is None or model in rules_of(self._config)
+
     def put(self, model: str | None, override: ModeOverride) -> None:
         """Puts an override into effect; `model` None: of the whole gateway."""
         self._overrides[model] = override

@@ -132,10 +132,18 @@ class DeploymentApi(EndpointGroup):
         self.forces.look(now)
         self.holds.look(now)
 
+    def end_overruled(self) -> None:
+        """Ends the overrides of breakers for which a new config sets another state."""
+        self.look(self._clock.now())
+
     def apply_overrides(self, deployment: Deployment) -> None:
         """Applies the overrides of its label to a new deployment."""
         self.holds.apply_overrides(deployment)
         self.forces.apply_overrides(deployment)
+
+    def knows(self, aim: BreakerSelector) -> bool:
+        """Returns whether the config has the deployment or upstream."""
+        return aim.deployment in self._labels or aim.upstream in self._config.upstreams
 
     def recall(self, forces: Iterable[BreakerOverride], holds: Iterable[tuple[str, MaintenanceHold]]) -> None:
         """Restores the overrides of an earlier process. Those that have ended or no longer apply are noted in the audit

@@ -87,6 +87,12 @@ class BreakerOverrides:
         self._release(self._meant(aim), "reset by an operator")
         return ended
 
+    def end(self, aim: BreakerSelector, why: str) -> None:
+        """Ends the override of exactly this aim, if there is one."""
+        force = self._forces.pop(aim, None)
+        if force is not None:
+            self._release([pair for pair in self._meant(aim) if self._taken.get(pair[1]) is force], why)
+
     def all(self) -> tuple[BreakerOverride, ...]:
         return tuple(self._forces.values())
 

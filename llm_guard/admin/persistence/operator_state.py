@@ -160,18 +160,32 @@ class OperatorState:
         state = self.snapshot()
         return [*state.silences, *state.forces, *state.holds, *state.modes]
 
-    def put(self, kept: SavedOverride) -> None:
-        """Puts an override into effect, in place of the one of the same kind and target."""
+    def knows(self, kept: SavedOverride) -> bool:
+        """Returns whether the config has the target of an override."""
+        match kept:
+            case SavedSilence():
+                return True
+            case SavedBreakerOverride():
+                return self._controls.knows(BreakerSelector(kept.deployment, kept.model, kept.upstream))
+            case SavedHold():
+                return self._controls.knows(BreakerSelector(kept.label))
+            case SavedMode():
+                return self._degraded.knows(kept.model)
+
+    def try_put(self, kept: SavedOverride) -> bool:
+        """Puts an override into effect, in place of the one of the same kind and target. Returns False if there are too
+        many silences."""
         offset_s = self._offset()
         match kept:
             case SavedSilence():
-                self._alerts.try_silence(_silence(kept, offset_s))
+                return self._alerts.try_silence(_silence(kept, offset_s))
             case SavedBreakerOverride():
                 self._controls.forces.put(_force(kept, offset_s))
             case SavedHold():
                 self._controls.holds.put(*_hold(kept, offset_s))
             case SavedMode():
                 self._degraded.put(*_mode(kept, offset_s))
+        return True
 
     def end(self, kept: SavedOverride, why: str) -> None:
         """Ends an override."""
@@ -179,7 +193,7 @@ class OperatorState:
             case SavedSilence():
                 self._alerts.try_unsilence(kept.alert, kept.subject)
             case SavedBreakerOverride():
-                self._controls.forces.reset(BreakerSelector(kept.deployment, kept.model, kept.upstream))
+                self._controls.forces.end(BreakerSelector(kept.deployment, kept.model, kept.upstream), why)
             case SavedHold():
                 self._controls.holds.end(kept.label)
             case SavedMode():

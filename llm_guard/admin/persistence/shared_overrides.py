@@ -6,7 +6,7 @@ Limits are not shared, because each gateway has its own, and neither are engines
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -21,7 +21,8 @@ from llm_guard.admin.persistence.operator_state import (
     SavedSilence,
 )
 from llm_guard.clock import Clock
-from llm_guard.storage.shared.exchange_store import ChangedOverride
+from llm_guard.fleet.overrides import Applied
+from llm_guard.storage.shared.exchange_store import ChangedOverride, StoredOverride
 
 _FORMS: dict[str, type[SavedOverride]] = {
     "silence": SavedSilence,
@@ -32,6 +33,14 @@ _FORMS: dict[str, type[SavedOverride]] = {
 _ELSEWHERE = {"made": "at another gateway of the fleet"}
 _YEAR_S = 366 * 86400.0
 """Instants further in the future are nonsense."""
+_UNDATED_S = 1e6
+"""Age of a restored silence, which does not say when it was set."""
+_STEP_S = 1.0
+"""Ends that differ by less are the same."""
+_UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError)
+
+_Change = tuple[str, str, SavedOverride]
+"""Operator, reason, and the override that was set or ended."""
 
 
 class EndedOverride(msgspec.Struct, frozen=True):
@@ -56,13 +65,19 @@ class SharedOverrides:
         self._changes = changes
         self._clock = clock
         self._known: dict[str, SavedOverride] = {}
-        """As of the last change."""
+        """As of the last change, or of the last look at all."""
+        self._known_offset_s = self._offset_s()
 
     def note_change(self, who: str, reason: str) -> None:
         """Publishes what an operator has just changed."""
-        now, before = self._by_key(), self._known
-        self._known = now
-        changed = {key: self._changed(saved, 0.0) for key, saved in now.items() if before.get(key) != saved}
+        before, moved_s = self._known, self._offset_s() - self._known_offset_s
+        self.follow()
+        now = self._known
+        changed = {
+            key: self._changed(saved, undated_s=0.0)
+            for key, saved in now.items()
+            if key not in before or not _is_same(saved, before[key], moved_s)
+        }
         ended = msgspec.json.encode(EndedOverride(who, reason))
         for key, saved in before.items():
             if key not in now and not self._has_expired(saved):
@@ -71,42 +86,54 @@ class SharedOverrides:
             self._publish(changed)
 
     def follow(self) -> None:
-        """Takes notice of overrides that a reload has ended: each gateway ends them at its own reload."""
-        self._known = self._by_key()
+        """Takes notice of overrides that ended by themselves, or by a reload: each gateway ends those itself."""
+        self._known, self._known_offset_s = self._by_key(), self._offset_s()
 
     def current(self) -> Mapping[str, ChangedOverride]:
-        wall = self._clock.wall()
-        self._known = self._by_key()
-        return {key: self._changed(saved, max(0.0, wall - _since(saved, wall))) for key, saved in self._known.items()}
+        self.follow()
+        return {key: self._changed(saved, undated_s=_UNDATED_S) for key, saved in self._known.items()}
 
-    def apply(self, key: str, content: bytes, *, is_ended: bool) -> bool:
-        try:
-            change = self._end(key, content) if is_ended else self._put(key, content)
-        except (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError):
-            return False
-        self._known = self._by_key()
-        if change is not None:
-            who, reason, saved = change
-            self._changes.note(who, _action(saved, is_ended), _target(saved), reason, _ELSEWHERE)
-        return True
+    def apply(self, changes: Sequence[tuple[str, StoredOverride]]) -> Mapping[str, Applied]:
+        found: dict[str, Applied] = {}
+        own = self._by_key()
+        for key, entry in changes:
+            try:
+                change = self._end(key, entry, own) if entry.is_ended else self._put(key, entry, own)
+            except UnknownTarget:
+                found[key] = "unknown target"
+                continue
+            except _UNREADABLE:
+                found[key] = "unreadable"
+                continue
+            found[key] = "yes"
+            if change is not None:
+                who, reason, saved = change
+                self._changes.note(who, _action(saved, entry.is_ended), _target(saved), reason, _ELSEWHERE)
+        self.follow()
+        return found
 
-    def _put(self, key: str, content: bytes) -> tuple[str, str, SavedOverride] | None:
-        """Returns who set it, why, and what; None if there is nothing to do. Raises ValueError if it is nonsense."""
+    def _put(self, key: str, entry: StoredOverride, own: dict[str, SavedOverride]) -> _Change | None:
+        """Returns None if there is nothing to do. Raises ValueError if it is nonsense, and UnknownTarget if the
+        config does not have it."""
         kind, *_ = msgspec.json.decode(key, type=list[str | None])
-        saved: SavedOverride = msgspec.json.decode(content, type=_FORMS[kind or ""])
+        saved: SavedOverride = msgspec.json.decode(entry.content, type=_FORMS[kind or ""])
         wall = self._clock.wall()
-        if _key(saved) != key or not 0 <= _since(saved, wall) <= wall + _YEAR_S:
+        if _key(saved) != key or not 0 <= _since(saved) <= wall + _YEAR_S:
             raise ValueError(key)
-        if saved.until is not None and not 0 <= saved.until <= wall + 10 * _YEAR_S:
+        if (saved.until is None) != (entry.left_s is None) or (entry.left_s or 0.0) > 10 * _YEAR_S:
             raise ValueError(key)
-        if self._has_expired(saved) or self._by_key().get(key) == saved:
+        if entry.left_s is not None:  # the clock of the gateway that set it may differ from this one's
+            saved = msgspec.structs.replace(saved, until=wall + entry.left_s)
+        if not self._state.knows(saved):
+            raise UnknownTarget(key)
+        if (key in own and _is_same(saved, own[key], 0.0)) or not self._state.try_put(saved):
             return None
-        self._state.put(saved)
+        own[key] = saved
         return saved.who, saved.reason, saved
 
-    def _end(self, key: str, content: bytes) -> tuple[str, str, SavedOverride] | None:
-        ended = msgspec.json.decode(content, type=EndedOverride)
-        saved = self._by_key().get(key)
+    def _end(self, key: str, entry: StoredOverride, own: dict[str, SavedOverride]) -> _Change | None:
+        ended = msgspec.json.decode(entry.content, type=EndedOverride)
+        saved = own.pop(key, None)
         if saved is None:
             return None
         self._state.end(saved, ended.reason)
@@ -115,11 +142,30 @@ class SharedOverrides:
     def _by_key(self) -> dict[str, SavedOverride]:
         return {_key(saved): saved for saved in self._state.overrides()}
 
-    def _changed(self, saved: SavedOverride, age_s: float) -> ChangedOverride:
-        return ChangedOverride(age_s, msgspec.json.encode(saved), is_ended=False)
+    def _changed(self, saved: SavedOverride, undated_s: float) -> ChangedOverride:
+        """`undated_s`: the age of a silence, which does not say when it was set."""
+        wall = self._clock.wall()
+        left_s = None if saved.until is None else max(0.0, saved.until - wall)
+        age_s = undated_s if isinstance(saved, SavedSilence) else max(0.0, wall - saved.since)
+        return ChangedOverride(age_s, msgspec.json.encode(saved), is_ended=False, left_s=left_s)
 
     def _has_expired(self, saved: SavedOverride) -> bool:
         return saved.until is not None and saved.until <= self._clock.wall()
+
+    def _offset_s(self) -> float:
+        return self._clock.wall() - self._clock.now()
+
+
+class UnknownTarget(LookupError):
+    """Raised for an override of something that the config does not have."""
+
+
+def _is_same(one: SavedOverride, other: SavedOverride, moved_s: float) -> bool:
+    """Returns whether both are one override, though the clock may have been set by `moved_s` in between."""
+    if one.until is None or other.until is None:
+        return one == other
+    is_end_same = abs(one.until - other.until - moved_s) < _STEP_S
+    return is_end_same and one == msgspec.structs.replace(other, until=one.until)
 
 
 def _key(saved: SavedOverride) -> str:
@@ -139,9 +185,9 @@ def _kind_and_target(saved: SavedOverride) -> tuple[str | None, ...]:
             return "mode", saved.model
 
 
-def _since(saved: SavedOverride, wall: float) -> float:
-    """Returns when it was set, in seconds since the epoch; `wall` for a silence, which does not say it."""
-    return wall if isinstance(saved, SavedSilence) else saved.since
+def _since(saved: SavedOverride) -> float:
+    """Returns when it was set, in seconds since the epoch; 0 for a silence, which does not say it."""
+    return 0.0 if isinstance(saved, SavedSilence) else saved.since
 
 
 def _action(saved: SavedOverride, is_ended: bool) -> str:

@@ -1,5 +1,5 @@
 -- One exchange of a gateway: publishes its content, takes leases, and returns what the others have published.
--- KEYS: the contents by replica, the leases by subject, the version of the overrides (overrides.lua). ARGV: replica, content, milliseconds after which a content is
+-- KEYS: the contents by replica, the leases by subject, the overrides, for their version (overrides.lua). ARGV: replica, content, milliseconds after which a content is
 -- stale, then pairs of a subject and the milliseconds for which its lease is wanted.
 local at = redis.call('TIME')
 local now = at[1] * 1000 + math.floor(at[2] / 1000)
@@ -37,4 +37,6 @@ end
 if #held > 0 then
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
-return { others, held, taken, tonumber(redis.call('GET', KEYS[3]) or '0') or 0 }
+local said = redis.pcall('HGET', KEYS[3], '')
+local version = type(said) == 'string' and tonumber(said) or 0
+return { others, held, taken, version >= 0 and version <= now + 1000 and version or 0 }

@@ -52,16 +52,20 @@ class ChangedOverride:
     """Seconds since the change."""
     content: bytes
     is_ended: bool
+    left_s: float | None = None
+    """Seconds until it ends by itself; None: it has no end."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOverride:
-    """An override in the store."""
+    """An override in the store. Its times are by the store's clock: those of gateways may differ."""
 
     since_ms: int
-    """When it was set or ended, by the clock of the store: unequal for two changes."""
+    """When it was set or ended."""
+    age_s: float
     content: bytes
     is_ended: bool
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

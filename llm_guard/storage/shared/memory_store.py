@@ -25,7 +25,8 @@ class SharedMemory:
     """Instant and content by replica."""
     leases: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Holder and end by subject."""
-    overrides: dict[str, StoredOverride] = field(default_factory=dict)
+    overrides: dict[str, tuple[float, float | None, bytes, bool]] = field(default_factory=dict)
+    """Instants of change and of end, content, and whether it was ended, by key."""
     version: int = 0
 
 
@@ -54,13 +55,23 @@ class MemoryStore:
         return Exchanged(published, Leases(held, taken), shared.version)
 
     async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
-        shared, now_ms = self._shared, round(self._clock.now() * 1000)
+        shared, now = self._shared, self._clock.now()
         for key, change in changed.items():
-            since_ms = now_ms - round(change.age_s * 1000)
-            if key not in shared.overrides or since_ms >= shared.overrides[key].since_ms:
-                shared.overrides[key] = StoredOverride(since_ms, change.content, change.is_ended)
+            at = now - change.age_s
+            if key not in shared.overrides or at > shared.overrides[key][0]:
+                ends_at = None if change.left_s is None else now + change.left_s
+                shared.overrides[key] = at, ends_at, change.content, change.is_ended
                 shared.version += 1
-        return StoredOverrides(shared.version, dict(shared.overrides))
+        shared.overrides = {
+            key: one for key, one in shared.overrides.items() if one[1] is None or one[1] > now
+        }  # fmt: skip
+        entries = {
+            key: StoredOverride(
+                round(at * 1000), now - at, content, is_ended, None if ends_at is None else ends_at - now
+            )
+            for key, (at, ends_at, content, is_ended) in shared.overrides.items()
+        }
+        return StoredOverrides(shared.version, entries)
 
     async def close(self) -> None:
         self._shared.published.pop(self._replica, None)

@@ -40,7 +40,6 @@ _TIMEOUT_S = 0.25
 _EXCHANGE_S = 0.3
 _CONNECT_S = 0.6
 _MOST_REPLICAS = 256
-_MOST_OVERRIDES = 2000
 _ERRORS = (RedisError, OSError, TimeoutError)
 
 
@@ -62,8 +61,8 @@ class RedisStore:
 
     def __init__(self, url: str, name: str, replica: str) -> None:
         self._replica = replica
-        self._replicas, self._leases, self._overrides, self._version = (
-            f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides", "version")
+        self._replicas, self._leases, self._overrides = (
+            f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides")
         )
         self._client: Redis = Redis.from_url(
             url,
@@ -86,7 +85,7 @@ class RedisStore:
         args: list[str | bytes | int] = [self._replica, content, int(STALE_S * 1000)]
         for subject, seconds in wanted.items():
             args += [subject, max(1, int(seconds * 1000))]
-        keys = [self._replicas, self._leases, self._version]
+        keys = [self._replicas, self._leases, self._overrides]
         others, held, taken, version = await self._run(self._exchange, keys, args)
         return Exchanged(
             tuple(
@@ -100,13 +99,17 @@ class RedisStore:
     async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
         args: list[str | bytes | int] = []
         for key, change in changed.items():
-            args += [key, max(0, round(change.age_s * 1000)), (b"-" if change.is_ended else b"+") + change.content]
-        version, entries = await self._run(self._change_overrides, [self._overrides, self._version], args)
+            left_ms = 0 if change.left_s is None else max(1, round(change.left_s * 1000))
+            said = (b"-" if change.is_ended else b"+") + change.content
+            args += [key, max(0, round(change.age_s * 1000)), left_ms, said]
+        version, entries = await self._run(self._change_overrides, [self._overrides], args)
         return StoredOverrides(
             version,
             {
-                key.decode(errors="replace"): StoredOverride(since_ms, content[1:], content[:1] == b"-")
-                for key, since_ms, content in entries[:_MOST_OVERRIDES]
+                key.decode(errors="replace"): StoredOverride(
+                    since_ms, age_ms / 1000, content[1:], content[:1] == b"-", left_ms / 1000 if left_ms else None
+                )
+                for key, since_ms, age_ms, left_ms, content in entries
             },
         )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from llm_guard.fleet.overrides import FleetOverrides
-from llm_guard.storage.shared.exchange_store import ChangedOverride, StoredOverrides
+from llm_guard.fleet.overrides import Applied, FleetOverrides
+from llm_guard.storage.shared.exchange_store import ChangedOverride, StoredOverride, StoredOverrides
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from tests.fakes.clock import ManualClock
 
@@ -19,22 +19,31 @@ class Gateway:
         self.clock = clock
         self.has: dict[str, bytes] = {}
         self.applied: list[str] = []
+        self.unknown: set[str] = set()
+        """Targets that the config does not have."""
+        self.age_s = 1e6
+        """Age of what it has."""
         self.overrides = FleetOverrides(clock)
         self.overrides.connect(self)
         self.store = Store(MemoryStore(shared, name, clock), self)
 
     def current(self) -> Mapping[str, ChangedOverride]:
-        return {key: ChangedOverride(0.0, content, is_ended=False) for key, content in self.has.items()}
+        return {key: ChangedOverride(self.age_s, content, is_ended=False) for key, content in self.has.items()}
 
-    def apply(self, key: str, content: bytes, *, is_ended: bool) -> bool:
-        if content == b"nonsense":
-            return False
+    def apply(self, changes: Sequence[tuple[str, StoredOverride]]) -> Mapping[str, Applied]:
+        return {key: self._apply(key, entry) for key, entry in changes}
+
+    def _apply(self, key: str, entry: StoredOverride) -> Applied:
+        if entry.content == b"nonsense":
+            return "unreadable"
+        if key in self.unknown:
+            return "unknown target"
         self.applied.append(key)
-        if is_ended:
+        if entry.is_ended:
             self.has.pop(key, None)
         else:
-            self.has[key] = content
-        return True
+            self.has[key] = entry.content
+        return "yes"
 
     def put(self, key: str, content: bytes) -> None:
         """Acts as an operator."""
@@ -123,14 +132,18 @@ async def test_change_during_an_exchange_is_stored_with_the_next_one(gateways: l
     assert (one.has, two.has) == ({"a": b"2"}, {"a": b"2"})
 
 
+def empty(shared: SharedMemory) -> None:
+    shared.overrides.clear()
+    shared.version = 0
+
+
 async def test_store_that_lacks_an_override_gets_it(gateways: list[Gateway], shared: SharedMemory) -> None:
     one, two = gateways
     one.put("a", b"1")
     await exchange(gateways)
-    shared.overrides.clear()
-    shared.version = 0
+    empty(shared)
     await exchange(gateways)
-    assert shared.overrides["a"].content == b"1"
+    assert shared.overrides["a"][2] == b"1"
     assert two.has == {"a": b"1"}
 
 
@@ -168,3 +181,66 @@ async def test_what_cannot_be_read_is_counted_once(gateways: list[Gateway]) -> N
     await exchange(gateways, 5)
     assert two.overrides.unreadable == 2
     assert two.applied == []
+
+
+async def test_override_that_was_lifted_stays_so_after_the_store_was_emptied(
+    gateways: list[Gateway], clock: ManualClock, shared: SharedMemory
+) -> None:
+    one, two = gateways
+    one.put("a", b"1")
+    await exchange(gateways)
+    two.end("a")
+    await exchange(gateways)
+    empty(shared)
+    await exchange(gateways, 3)
+    restarted = Gateway(clock, shared, "restarted from an old file")
+    restarted.has = {"a": b"1"}
+    await exchange([restarted, *gateways], 3)
+    assert (restarted.has, one.has, two.has) == ({}, {}, {})
+
+
+async def test_change_from_a_time_without_the_store_outlives_a_restart(
+    gateways: list[Gateway], clock: ManualClock, shared: SharedMemory
+) -> None:
+    one, two = gateways
+    one.put("a", b"1")
+    await exchange(gateways)
+    clock.advance(60.0)
+    restarted = Gateway(clock, shared, "restarted")
+    restarted.has, restarted.age_s = {"a": b"younger"}, 5.0
+    await exchange([restarted, *gateways], 3)
+    assert (restarted.has, one.has, two.has) == ({"a": b"younger"},) * 3
+    asked = restarted.store.requests
+    await exchange([restarted, *gateways], 10)
+    assert restarted.store.requests == asked, "no endless exchange of the same"
+
+
+async def test_changes_are_applied_in_the_order_in_which_they_were_made(gateways: list[Gateway]) -> None:
+    one, two = gateways
+    await exchange(gateways)
+    for key in ("z", "b", "y", "a"):
+        one.put(key, b"1")
+        one.clock.advance(0.5)
+    await exchange(gateways)
+    assert two.applied == ["z", "b", "y", "a"]
+
+
+async def test_override_of_an_unknown_target_waits_for_a_config_that_has_it(gateways: list[Gateway]) -> None:
+    one, two = gateways
+    two.unknown = {"a"}
+    one.put("a", b"1")
+    await exchange(gateways, 3)
+    assert (two.has, two.overrides.unreadable) == ({}, 0)
+    two.unknown = set()
+    two.overrides.look_again()
+    await exchange(gateways)
+    assert two.has == {"a": b"1"}
+
+
+async def test_end_is_by_the_clock_of_the_store(clock: ManualClock, shared: SharedMemory) -> None:
+    store = MemoryStore(shared, "a", clock)
+    await store.change_overrides({"a": ChangedOverride(0.0, b"1", is_ended=False, left_s=60.0)})
+    clock.advance(50.0)
+    assert (await store.change_overrides({})).entries["a"].left_s == pytest.approx(10.0)
+    clock.advance(10.0)
+    assert (await store.change_overrides({})).entries == {}

@@ -48,9 +48,15 @@ class RecordingWebhooks:
         self.reminders: list[Notice] = []
         self.underway: set[str] = set()
         """Ids of notices that have not been delivered yet."""
+        self.is_listening = True
+        self.is_broken = False
+        """No notice is ever delivered."""
 
     def tell(self, notice: Notice) -> None:
-        self.notices.append(notice)
+        if self.is_broken:
+            self.underway.add(notice.id)
+        else:
+            self.notices.append(notice)
 
     def remind(self, notice: Notice) -> None:
         self.reminders.append(notice)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from llm_guard.fleet.notices import FleetNotices
+from llm_guard.resilience.alerts.silences import Silence
 from llm_guard.storage.shared.exchange_store import Leases
-from llm_guard.webhooks.notice_sharing import NoticeState, NoticeTurn, wants_lease
+from llm_guard.webhooks.notice_sharing import NoticeState, wants_lease
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.alerting.alert_world import World
 
@@ -28,15 +29,17 @@ class Fleet:
         self.published: dict[int, Mapping[str, NoticeState]] = {}
         self.leases: dict[str, tuple[int, float]] = {}
         self.silent: set[int] = set()
-        """Gateways that have ended, or do not reach the store."""
+        """Gateways that have ended."""
         self.is_frozen = False
+        self.is_cut_off: set[int] = set()
+        """Gateways that work, but do not reach the store."""
         self.exchange()
 
     def exchange(self) -> None:
         if self.is_frozen:
             return
         for n, notices in enumerate(self.notices):
-            if n in self.silent:
+            if n in self.silent | self.is_cut_off:
                 self.published.pop(n, None)
                 continue
             self.published[n] = notices.summaries()
@@ -226,18 +229,95 @@ def test_webhook_that_a_reload_adds_hears_from_one_gateway() -> None:
     assert sorted(len(world.alerts.told()) for world in fleet.worlds) == [0, 0, 1]
 
 
+def test_silence_does_not_end_an_incident_that_goes_on() -> None:
+    fleet = Fleet()
+    fleet.break_down(0, 1)
+    fleet.pass_s(10)
+    for world in fleet.worlds:
+        assert world.alerts.try_silence(Silence("*", None, fleet.clock.now() + 200, "known", "anna"))
+    fleet.repair(0)
+    fleet.pass_s(150)
+    assert fleet.sent() == [("firing", "info")]
+    fleet.repair(1)
+    fleet.pass_s(80)
+    assert sorted(fleet.sent()) == [("firing", "info"), ("resolved", "info")]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_incident_that_was_ended_too_early_is_sent_again(is_whole: bool) -> None:
+    """While the store was down, or this gateway was cut off, another one could not know that alerts still fire here."""
+    fleet = Fleet(2)
+    fleet.break_down(0, 1)
+    fleet.pass_s(10)
+    fleet.is_frozen, fleet.is_cut_off = is_whole, set() if is_whole else {1}
+    fleet.pass_s(5)
+    fleet.repair(0)
+    fleet.pass_s(70)
+    assert ("resolved", "info") in fleet.sent()
+    before = fleet.ids()
+    fleet.is_frozen, fleet.is_cut_off = False, set()
+    fleet.pass_s(10)
+    (again,) = fleet.ids() - before
+    assert fleet.incidents() == {again}
+    fleet.repair(1)
+    fleet.pass_s(80)
+    ends = [notice.id for world in fleet.worlds for notice in world.told.notices if notice.state == "resolved"]
+    assert ends.count(again) == 1
+
+
+def test_gateway_that_cannot_deliver_leaves_it_to_another() -> None:
+    fleet = Fleet(2)
+    fleet.worlds[0].told.is_broken = True
+    fleet.break_down(0)
+    fleet.pass_s(3)
+    fleet.break_down(1)
+    fleet.pass_s(60)
+    assert [len(world.told.notices) for world in fleet.worlds] == [0, 1]
+    assert fleet.ids() == fleet.worlds[0].told.underway
+
+
+def test_gateway_without_a_webhook_leaves_it_to_another() -> None:
+    fleet = Fleet(2)
+    fleet.worlds[0].told.is_listening = False
+    fleet.break_down(0, 1)
+    fleet.pass_s(10)
+    assert [len(world.told.notices) for world in fleet.worlds] == [0, 1]
+
+
+def test_alert_that_joins_late_does_not_begin_the_wait_anew() -> None:
+    fleet = Fleet(2, group_wait="30s")
+    fleet.break_down(0)
+    fleet.pass_s(28)
+    fleet.break_down(1)
+    fleet.worlds[1].end_calls("small", bad=100)
+    fleet.pass_s(10)
+    assert fleet.sent() == [("firing", "critical")]
+
+
+def test_end_that_is_not_delivered_is_sent_by_another_gateway() -> None:
+    fleet = Fleet(2)
+    fleet.break_down(0, 1)
+    fleet.pass_s(10)
+    sender = next(n for n, world in enumerate(fleet.worlds) if world.told.notices)
+    fleet.worlds[sender].told.is_broken = True
+    fleet.repair(0, 1)
+    fleet.pass_s(70)
+    fleet.silent.add(sender)
+    fleet.pass_s(10)
+    assert sorted(fleet.sent()) == [("firing", "info"), ("resolved", "info")]
+    assert len(fleet.ids()) == 1
+
+
 def test_the_most_severe_alert_gets_the_lease() -> None:
     warning, critical = NoticeState("a", None, "warning"), NoticeState("b", None, "critical")
-    silenced, over = NoticeState("c", None, None), NoticeState("d", "critical", None, is_over=True)
+    silenced, over = NoticeState("c", None, None), NoticeState("d", "critical", None, ended=("d",))
+    stuck = NoticeState("e", None, "critical", can_send=False)
     assert wants_lease(critical, [warning])
     assert wants_lease(warning, [warning, silenced])
     assert not wants_lease(warning, [critical])
     assert not wants_lease(silenced, [warning])
     assert wants_lease(silenced, [over])
     assert not wants_lease(over, [])
-
-
-def test_most_severe_notice_that_was_sent_is_the_one_to_take_over() -> None:
-    low, high = NoticeState("a", "warning", "warning"), NoticeState("b", "critical", "critical")
-    assert NoticeTurn(is_ours=False, others=(low, high, NoticeState("c", None, "critical"))).sent == high
-    assert NoticeTurn(is_ours=True).sent is None
+    assert wants_lease(warning, [stuck])
+    assert not wants_lease(stuck, [warning])
+    assert wants_lease(stuck, [stuck])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from llm_guard.admin.persistence.operator_state import (
     OperatorState,
@@ -17,7 +18,8 @@ from llm_guard.admin.persistence.operator_state import (
     SavedSilence,
 )
 from llm_guard.admin.persistence.shared_overrides import SharedOverrides
-from llm_guard.storage.shared.exchange_store import ChangedOverride
+from llm_guard.fleet.overrides import Applied
+from llm_guard.storage.shared.exchange_store import ChangedOverride, StoredOverride
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.overrides.override_world import ActedOn
 
@@ -36,12 +38,20 @@ class State:
 
     def __init__(self) -> None:
         self.all: list[SavedOverride] = []
+        self.knows_all, self.is_full = True, False
 
     def overrides(self) -> list[SavedOverride]:
         return list(self.all)
 
     def put(self, kept: SavedOverride) -> None:
         self.all.append(kept)
+
+    def try_put(self, kept: SavedOverride) -> bool:
+        self.all = [*(one for one in self.all if type(one) is not type(kept)), kept]
+        return not self.is_full
+
+    def knows(self, _kept: SavedOverride) -> bool:
+        return self.knows_all
 
     def end(self, kept: SavedOverride, _why: str) -> None:
         self.all.remove(kept)
@@ -55,6 +65,11 @@ class Gateway:
 
     def publish(self, changed: Mapping[str, ChangedOverride]) -> None:
         self.published |= changed
+
+    def apply(self, key: str, change: ChangedOverride) -> Applied:
+        """Applies a change of another gateway, as the store returns it."""
+        entry = StoredOverride(1, change.age_s, change.content, change.is_ended, change.left_s)
+        return self.shared.apply([(key, entry)])[key]
 
 
 @pytest.fixture
@@ -73,19 +88,19 @@ def test_change_is_applied_elsewhere_as_it_was_made(pair: tuple[Gateway, Gateway
     one.state.put(saved)
     one.shared.note_change("ann", "why")
     ((key, change),) = one.published.items()
-    assert two.shared.apply(key, change.content, is_ended=change.is_ended)
+    assert two.apply(key, change) == "yes"
     assert two.state.all == [saved]
-    assert two.shared.apply(key, change.content, is_ended=False)
-    assert two.state.all == [saved], "once"
+    assert two.apply(key, change) == "yes"
+    assert (two.state.all, len(two.acted.notes)) == ([saved], 1), "once"
 
     one.state.all.clear()
     one.shared.note_change("bob", "it was mended")
     assert one.published[key].is_ended
-    assert two.shared.apply(key, one.published[key].content, is_ended=True)
+    assert two.apply(key, one.published[key]) == "yes"
     assert two.state.all == []
     assert [note[0] for note in two.acted.notes] == ["ann", "bob"]
     assert two.acted.notes[1][3] == "it was mended"
-    assert two.shared.apply(key, one.published[key].content, is_ended=True)
+    assert two.apply(key, one.published[key]) == "yes"
     assert len(two.acted.notes) == 2, "there was nothing to end"
 
 
@@ -111,39 +126,79 @@ def test_override_that_a_reload_has_ended_is_not_published_as_ended(pair: tuple[
     assert one.published == {}
 
 
-def test_expired_override_is_not_put_into_effect(pair: tuple[Gateway, Gateway], clock: ManualClock) -> None:
+def test_clock_that_is_set_publishes_nothing(pair: tuple[Gateway, Gateway], clock: ManualClock) -> None:
+    """What another operator has lifted meanwhile would come back."""
+    one, _ = pair
+    one.state.all = [ALL[1], ALL[3]]
+    one.shared.note_change("ann", "why")
+    one.published.clear()
+    clock._wall_offset_s += 3600
+    one.state.all = [replace(saved, until=saved.until + 3600) for saved in (ALL[1], ALL[3]) if saved.until]
+    one.shared.note_change("ann", "something else")
+    assert one.published == {}
+
+
+def test_end_does_not_depend_on_the_clock_of_the_other_gateway(
+    pair: tuple[Gateway, Gateway], clock: ManualClock
+) -> None:
     one, two = pair
     one.state.put(ALL[1])
     one.shared.note_change("ann", "why")
     ((key, change),) = one.published.items()
-    clock.advance(601.0)
-    assert two.shared.apply(key, change.content, is_ended=False)
+    assert change.left_s == pytest.approx(600.0)
+    clock._wall_offset_s += 3600  # the other gateway's clock is an hour ahead
+    assert two.apply(key, change) == "yes"
+    assert two.state.all[0].until == pytest.approx(clock.wall() + 600)
+
+
+def test_override_of_an_unknown_target_is_not_put_into_effect(pair: tuple[Gateway, Gateway]) -> None:
+    one, two = pair
+    one.state.put(DRAIN)
+    one.shared.note_change("ann", "why")
+    ((key, change),) = one.published.items()
+    two.state.knows_all = False
+    assert two.apply(key, change) == "unknown target"
     assert (two.state.all, two.acted.notes) == ([], [])
+
+
+def test_silence_beyond_the_limit_is_not_noted(pair: tuple[Gateway, Gateway]) -> None:
+    one, two = pair
+    one.state.put(ALL[3])
+    one.shared.note_change("ann", "why")
+    ((key, change),) = one.published.items()
+    two.state.is_full = True
+    assert two.apply(key, change) == "yes"
+    assert two.acted.notes == []
 
 
 def test_age_of_what_was_restored_counts_from_its_beginning(pair: tuple[Gateway, Gateway]) -> None:
     one, _ = pair
     one.state.all = [DRAIN, ALL[3]]
-    assert sorted(change.age_s for change in one.shared.current().values()) == pytest.approx([0.0, 60.0])
+    assert sorted(change.age_s for change in one.shared.current().values()) == pytest.approx([60.0, 1e6])
 
 
 @pytest.mark.parametrize(
-    ("key", "content"),
+    ("key", "changed", "left_s"),
     [
-        ("", b"{}"),
-        ('["hold","one/other"]', DRAIN),
-        ('["hold"]', DRAIN),
-        ('["hold","one/gpt"]', {"since": -1.0}),
-        ('["hold","one/gpt"]', {"until": 1e18}),
-        ('["hold","one/gpt"]', {"kind": "lost"}),
-        ('["hold","one/gpt"]', {"label": None}),
-        ("[" * 100_000, b"{}"),
+        ("", {}, None),
+        ('["hold","one/other"]', {}, None),
+        ('["hold"]', {}, None),
+        ('["hold","one/gpt"]', {"since": -1.0}, None),
+        ('["hold","one/gpt"]', {"since": 1e18}, None),
+        ('["hold","one/gpt"]', {"until": 1e18}, None),
+        ('["hold","one/gpt"]', {}, 60.0),
+        ('["hold","one/gpt"]', {"until": 2e9}, 1e12),
+        ('["hold","one/gpt"]', {"kind": "lost"}, None),
+        ('["hold","one/gpt"]', {"label": None}, None),
+        ("[" * 100_000, {}, None),
     ],
 )
-def test_nonsense_is_not_applied(pair: tuple[Gateway, Gateway], key: str, content: Any) -> None:
+def test_nonsense_is_not_applied(
+    pair: tuple[Gateway, Gateway], key: str, changed: dict[str, object], left_s: float | None
+) -> None:
     _, two = pair
-    if not isinstance(content, bytes):
-        values = {name: getattr(DRAIN, name) for name in DRAIN.__struct_fields__}
-        content = json.dumps(values | (content if isinstance(content, dict) else {})).encode()
-    assert not two.shared.apply(key, content, is_ended=False)
+    values = {name: getattr(DRAIN, name) for name in DRAIN.__struct_fields__}
+    content = json.dumps(values | changed).encode()
+    assert two.apply(key, ChangedOverride(0.0, content, is_ended=False, left_s=left_s)) == "unreadable"
+    assert two.apply(key, ChangedOverride(0.0, b"nonsense", is_ended=True)) == "unreadable"
     assert two.state.all == []

@@ -167,8 +167,7 @@ class ControlPlane:
         )  # fmt: skip
         if self._shared_overrides is not None and self._running.fleet is not None:
             self._controls.end_overruled()
-            self._shared_overrides.follow()
-            self._running.fleet.overrides.look_again()
+            self._running.fleet.overrides.look_again(self._shared_overrides.follow())
 
     def end_readers(self) -> None:
         """Ends the event streams, so that a drain need not wait for their readers."""

@@ -7,7 +7,7 @@ answer is stored as soon as it does, with its age.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -21,7 +21,7 @@ _ENDS_KEPT_S = 7 * 86400.0
 _JITTER_S = 1.0
 """Ages that differ by less are the same."""
 
-Applied = Literal["yes", "unreadable", "unknown target"]
+Applied = Literal["yes", "unreadable", "not here"]
 
 
 class OverrideTarget(Protocol):
@@ -60,9 +60,12 @@ class FleetOverrides:
         now = self._clock.now()
         self._changed |= {key: (now, change) for key, change in changed.items()}
 
-    def look_again(self) -> None:
-        """Reads all overrides with the next exchange: a new config may know their targets."""
+    def look_again(self, lost: Iterable[str]) -> None:
+        """Reads all overrides with the next exchange: a new config may have their targets. `lost`: those that it ended
+        because it lacks theirs."""
         self._version = -1
+        for key in lost:
+            self._seen.pop(key, None)
 
     async def exchange(self, store: ExchangeStore, version: int) -> None:
         """Stores what changed here, and applies what changed elsewhere, if anything did: `version` is that of the
@@ -93,7 +96,7 @@ class FleetOverrides:
             else:
                 news.append((key, entry))
         for key, applied in target.apply(news).items():
-            if applied != "unknown target":
+            if applied != "not here":
                 self._seen[key] = found.entries[key].since_ms
             self.unreadable += applied == "unreadable"
         self._restore(found, target)

@@ -15,7 +15,7 @@ from typing import Protocol
 from llm_guard.admin.alerting.raised_alert import RaisedAlert
 from llm_guard.resilience.alerts.alert import Severity, rank
 from llm_guard.resilience.causes.cause import IncidentCause
-from llm_guard.webhooks.notice_sharing import NoticeSharing, NoticeState
+from llm_guard.webhooks.notice_sharing import NoticeSharing, NoticeState, NoticeTurn
 from llm_guard.webhooks.payloads import RESENT_EVERY_S, Notice, NoticeAlert, plain
 
 IsSilenced = Callable[[RaisedAlert], bool]
@@ -129,7 +129,7 @@ class Notifications:
         if group.told is None:
             return
         earlier = self._ended.pop(raised.cause, None)
-        if earlier is not None:
+        if earlier is not None and earlier.id != group.id and not _fires(self._sharing.turn(raised.cause), earlier.id):
             self._send_end(raised.cause, earlier, now)
         group.ended_at, group.ended_wall = now, wall
         self._ended[raised.cause] = group
@@ -141,6 +141,7 @@ class Notifications:
         is_reminding = now >= self._remind_at
         if is_reminding:
             self._remind_at = now + RESENT_EVERY_S
+        self._over = {cause: ends for cause, ends in self._over.items() if now - ends[-1][0] < _ENDED_KEPT_S}
         for cause, group in tuple(self._ended.items()):
             self._end(cause, group, now)
         for cause, group in self._groups.items():
@@ -162,7 +163,6 @@ class Notifications:
         if not self._groups and not self._ended and not self._over:
             return {}
         undelivered, is_listening = self._receiver.undelivered(), self._receiver.is_listening
-        self._over = {cause: ends for cause, ends in self._over.items() if now - ends[-1][0] < _ENDED_KEPT_S}
         found = {}
         for cause in {*self._groups, *self._ended, *self._over}:
             ended = tuple(id_ for _, id_ in self._over.get(cause, ()) if id_ not in undelivered)
@@ -222,7 +222,7 @@ class Notifications:
         """Sends the notice of the end, unless another gateway has sent it, or knows of the notice and must do so."""
         turn = self._sharing.turn(cause)
         theirs = [state for state in turn.others if state.id == group.id and not state.is_over]
-        goes_on = any(state.fires for state in theirs)
+        goes_on = _fires(turn, group.id)
         if group.id in turn.ended or (goes_on and now - group.ended_at >= _ENDED_KEPT_S):
             del self._ended[cause]
         elif not goes_on and (turn.is_ours or not theirs):
@@ -275,6 +275,11 @@ def _listed(raised: RaisedAlert) -> NoticeAlert:
         raised.since,
         raised.resolved_at,
     )
+
+
+def _fires(turn: NoticeTurn, id_: str) -> bool:
+    """Returns whether an alert of this notice fires at another gateway."""
+    return any(state.fires and state.id == id_ and not state.is_over for state in turn.others)
 
 
 def _told_rank(state: NoticeState) -> int:

@@ -36,7 +36,7 @@ _YEAR_S = 366 * 86400.0
 _UNDATED_S = 1e6
 """Age of a restored silence, which does not say when it was set."""
 _STEP_S = 1.0
-"""Ends that differ by less are the same."""
+"""Instants that differ by less are the same."""
 _UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError)
 
 _Change = tuple[str, str, SavedOverride]
@@ -85,9 +85,12 @@ class SharedOverrides:
         if changed:
             self._publish(changed)
 
-    def follow(self) -> None:
-        """Takes notice of overrides that ended by themselves, or by a reload: each gateway ends those itself."""
+    def follow(self) -> list[str]:
+        """Takes notice of overrides that ended by themselves, or by a reload: each gateway ends those itself. Returns
+        the keys of those that have ended because the config lacks their targets."""
+        before = self._known
         self._known, self._known_offset_s = self._by_key(), self._offset_s()
+        return [key for key, saved in before.items() if key not in self._known and not self._state.knows(saved)]
 
     def current(self) -> Mapping[str, ChangedOverride]:
         self.follow()
@@ -99,8 +102,8 @@ class SharedOverrides:
         for key, entry in changes:
             try:
                 change = self._end(key, entry, own) if entry.is_ended else self._put(key, entry, own)
-            except UnknownTarget:
-                found[key] = "unknown target"
+            except NotHere:
+                found[key] = "not here"
                 continue
             except _UNREADABLE:
                 found[key] = "unreadable"
@@ -113,8 +116,8 @@ class SharedOverrides:
         return found
 
     def _put(self, key: str, entry: StoredOverride, own: dict[str, SavedOverride]) -> _Change | None:
-        """Returns None if there is nothing to do. Raises ValueError if it is nonsense, and UnknownTarget if the
-        config does not have it."""
+        """Returns None if there is nothing to do. Raises ValueError if it is nonsense, and NotHere if it cannot be put
+        into effect."""
         kind, *_ = msgspec.json.decode(key, type=list[str | None])
         saved: SavedOverride = msgspec.json.decode(entry.content, type=_FORMS[kind or ""])
         wall = self._clock.wall()
@@ -124,10 +127,12 @@ class SharedOverrides:
             raise ValueError(key)
         if entry.left_s is not None:  # the clock of the gateway that set it may differ from this one's
             saved = msgspec.structs.replace(saved, until=wall + entry.left_s)
-        if not self._state.knows(saved):
-            raise UnknownTarget(key)
-        if (key in own and _is_same(saved, own[key], 0.0)) or not self._state.try_put(saved):
+        if not isinstance(saved, SavedSilence):
+            saved = msgspec.structs.replace(saved, since=wall - entry.age_s)
+        if key in own and _is_same(saved, own[key], 0.0):
             return None
+        if not self._state.knows(saved) or not self._state.try_put(saved):
+            raise NotHere(key)
         own[key] = saved
         return saved.who, saved.reason, saved
 
@@ -156,16 +161,18 @@ class SharedOverrides:
         return self._clock.wall() - self._clock.now()
 
 
-class UnknownTarget(LookupError):
-    """Raised for an override of something that the config does not have."""
+class NotHere(LookupError):
+    """Raised for an override of something that the config does not have, and for one silence too many."""
 
 
 def _is_same(one: SavedOverride, other: SavedOverride, moved_s: float) -> bool:
     """Returns whether both are one override, though the clock may have been set by `moved_s` in between."""
-    if one.until is None or other.until is None:
-        return one == other
-    is_end_same = abs(one.until - other.until - moved_s) < _STEP_S
-    return is_end_same and one == msgspec.structs.replace(other, until=one.until)
+    if one.until is not None and other.until is not None and abs(one.until - other.until - moved_s) < _STEP_S:
+        other = msgspec.structs.replace(other, until=one.until)
+    if not isinstance(one, SavedSilence) and not isinstance(other, SavedSilence):
+        is_since_same = abs(one.since - other.since) < _STEP_S
+        return is_since_same and one == msgspec.structs.replace(other, since=one.since)
+    return one == other
 
 
 def _key(saved: SavedOverride) -> str:

@@ -37,7 +37,7 @@ class Gateway:
         if entry.content == b"nonsense":
             return "unreadable"
         if key in self.unknown:
-            return "unknown target"
+            return "not here"
         self.applied.append(key)
         if entry.is_ended:
             self.has.pop(key, None)
@@ -232,7 +232,22 @@ async def test_override_of_an_unknown_target_waits_for_a_config_that_has_it(gate
     await exchange(gateways, 3)
     assert (two.has, two.overrides.unreadable) == ({}, 0)
     two.unknown = set()
-    two.overrides.look_again()
+    two.overrides.look_again([])
+    await exchange(gateways)
+    assert two.has == {"a": b"1"}
+
+
+async def test_override_comes_back_with_its_target(gateways: list[Gateway]) -> None:
+    """A config that lacks a deployment by mistake is rolled back."""
+    one, two = gateways
+    one.put("a", b"1")
+    await exchange(gateways)
+    two.unknown, two.has = {"a"}, {}
+    two.overrides.look_again(["a"])
+    await exchange(gateways, 3)
+    assert two.has == {}
+    two.unknown = set()
+    two.overrides.look_again([])
     await exchange(gateways)
     assert two.has == {"a": b"1"}
 

@@ -265,6 +265,21 @@ def test_incident_that_was_ended_too_early_is_sent_again(is_whole: bool) -> None
     assert ends.count(again) == 1
 
 
+def test_gateway_that_fails_on_and_off_ends_nothing_that_goes_on() -> None:
+    fleet = Fleet(2)
+    fleet.break_down(1)
+    fleet.pass_s(10)
+    for _ in range(3):
+        fleet.break_down(0)
+        fleet.pass_s(10)
+        fleet.repair(0)
+        fleet.pass_s(80)
+    assert fleet.sent() == [("firing", "info")]
+    fleet.repair(1)
+    fleet.pass_s(80)
+    assert sorted(fleet.sent()) == [("firing", "info"), ("resolved", "info")]
+
+
 def test_gateway_that_cannot_deliver_leaves_it_to_another() -> None:
     fleet = Fleet(2)
     fleet.worlds[0].told.is_broken = True

@@ -126,6 +126,16 @@ def test_override_that_a_reload_has_ended_is_not_published_as_ended(pair: tuple[
     assert one.published == {}
 
 
+def test_target_that_a_reload_removes_is_named(pair: tuple[Gateway, Gateway]) -> None:
+    one, _ = pair
+    one.state.all = [DRAIN, ALL[3]]
+    assert one.shared.follow() == []
+    one.state.all.clear()
+    one.state.knows_all = False
+    assert len(one.shared.follow()) == 2
+    assert one.shared.follow() == []
+
+
 def test_clock_that_is_set_publishes_nothing(pair: tuple[Gateway, Gateway], clock: ManualClock) -> None:
     """What another operator has lifted meanwhile would come back."""
     one, _ = pair
@@ -157,7 +167,7 @@ def test_override_of_an_unknown_target_is_not_put_into_effect(pair: tuple[Gatewa
     one.shared.note_change("ann", "why")
     ((key, change),) = one.published.items()
     two.state.knows_all = False
-    assert two.apply(key, change) == "unknown target"
+    assert two.apply(key, change) == "not here"
     assert (two.state.all, two.acted.notes) == ([], [])
 
 
@@ -167,7 +177,7 @@ def test_silence_beyond_the_limit_is_not_noted(pair: tuple[Gateway, Gateway]) ->
     one.shared.note_change("ann", "why")
     ((key, change),) = one.published.items()
     two.state.is_full = True
-    assert two.apply(key, change) == "yes"
+    assert two.apply(key, change) == "not here"
     assert two.acted.notes == []
 
 

@@ -31,6 +31,8 @@ GATEWAYS = 10
 PROMISED_REQUESTS, PROMISED_OPEN_S, PROMISED_FORCE_S = 60, 7.0, 0.5
 OUTAGE_S = 120.0
 _CALLS_PER_S = 1.0
+_RESOLVING_PER_S = 50.0
+"""Calls a second after the outage: an alert looks at a model's last hundred calls."""
 _SEED = 7
 _POLL_S = 0.2
 _RECOVERS_WITHIN_S = 180.0
@@ -124,6 +126,7 @@ class Load:
         self._urls = cycle(urls)
         self._calls = set[asyncio.Task[None]]()
         self._random = Random(_SEED)
+        self.per_s = _CALLS_PER_S
         self.statuses = Counter[int]()
 
     async def run(self) -> None:
@@ -132,7 +135,7 @@ class Load:
             call = asyncio.create_task(self._call(next(self._urls)))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
-            await asyncio.sleep(self._random.expovariate(_CALLS_PER_S))
+            await asyncio.sleep(self._random.expovariate(self.per_s))
 
     async def _call(self, url: str) -> None:
         body = {"model": _MODEL, "messages": [{"role": "user", "content": "hello"}]}
@@ -188,6 +191,7 @@ async def _outage(
         provider.switch(_MODEL, "")
         closed_s = await _until(session, urls, lambda states: set(states) == {"closed"}, _RECOVERS_WITHIN_S)
         say("fleet: the alerts resolve")
+        load.per_s = _RESOLVING_PER_S
         await _resolved(session, urls)
         say("fleet: an operator forces a breaker open")
         body = {"deployment": _DEPLOYMENT, "reason": "measured", "for": "1m"}

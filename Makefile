@@ -5,8 +5,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests wait more than they compute: five keep two processors busy.
-WORKERS ?= 5
+# Tests wait as much as they compute: two for each processor of a machine that has two.
+WORKERS ?= 4
 PORT ?= 8080
 
 .PHONY: run demo test check lint types imports tests thorough-tests tooling-tests tools bench soak storm-matrix frontier fuzz \

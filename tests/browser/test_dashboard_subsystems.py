@@ -449,15 +449,15 @@ async def test_nothing_is_wider_than_the_screen(opens: Opens, tmp_path: Path, wi
 
 async def test_gateways_of_a_fleet_are_listed(opens: Opens, tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
-        async with fleet(server, 2) as (_provider, apps), opens() as window:
+        async with fleet(server, 3) as (_provider, apps), opens() as window:
             page = await window.open(apps[0].addresses[0])
             tiles = page.locator("#replicas .tile")
-            await expect(page.locator("#replicas-count")).to_have_text("prod: 2 gateways")
-            await expect(tiles).to_have_count(2)
+            await expect(page.locator("#replicas-count")).to_have_text("prod: 3 gateways")
+            await expect(tiles).to_have_count(3)
             await expect(tiles.nth(0)).to_contain_text("(this one)")
             await expect(tiles.nth(1)).to_contain_text("In the fleet")
             server.freeze()
             await expect(tiles).to_have_count(1)
             await expect(tiles.nth(0)).to_contain_text("the store of the fleet does not answer (TimeoutError)")
             server.thaw()
-            await expect(tiles).to_have_count(2)
+            await expect(tiles).to_have_count(3)

@@ -45,5 +45,5 @@ function stateOf({ is_draining, open_breakers }, isAlone, differs) {
   return { kind: differs || open_breakers ? "warn" : "well", word: "In the fleet" };
 }
 
-/** Host and process; the rest of an id tells apart processes that had the same number. */
-const nameOf = (id) => id.split(":").slice(0, 2).join(":");
+/** Host, process, and the beginning of the random part: containers may have the same of both. */
+const nameOf = (id) => id.replace(/^(.*:[0-9a-f]{4})[0-9a-f]+$/, "$1");

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, encryption_keys
+from llm_guard.config import Config, FleetConfig, encryption_keys
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
@@ -71,20 +71,16 @@ def new_member(
 
     def status() -> ReplicaStatus:
         calls = sum(sum(model.calls.values()) for model in counters.models.values())
-        return ReplicaStatus(
-            __version__, digest(), clock.now() - began_at, gateway.running, calls,
-            gateway.is_leaving,
-        )  # fmt: skip
+        up_s = clock.now() - began_at
+        return ReplicaStatus(__version__, digest(), up_s, gateway.running, calls, gateway.is_leaving)
 
     replica = _process_id()
     store = RedisStore(fleet.store, fleet.name, replica)
     return FleetMember(fleet.name, replica, store, FleetBreakers(gateway.deployments), status, clock)
 
 
-async def describe_store(config: Config) -> StoreDescription | None:
-    """Returns what is found of the fleet's store; None without a fleet. Raises StoreUnavailable."""
-    if (fleet := config.fleet) is None:
-        return None
+async def describe_store(fleet: FleetConfig) -> StoreDescription:
+    """Returns what is found of the fleet's store. Raises StoreUnavailable."""
     from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
 
     store = RedisStore(fleet.store, fleet.name, _process_id())

@@ -40,7 +40,7 @@ class Trouble:
     takes_s: float = 0.05
     """How long a call takes to fail."""
     only: int | None = None
-    """The only gateway whose calls fail; None: calls of all gateways fail."""
+    """Index of the only gateway at which calls fail; None: they fail at all gateways."""
 
     @property
     def ends_at(self) -> float:

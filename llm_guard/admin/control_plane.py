@@ -213,12 +213,11 @@ class ControlPlane:
         server, running = config.server, self._running
         if server.port == 0:
             return ()
-        name, history, operator_state = file_name(server.host, server.port), self._history, self._operator_state
-        clock = running.clock
+        name, history, clock = file_name(server.host, server.port), self._history, running.clock
         return (
             StateSaver(
-                "operator state", SavedState, SnapshotFile(folder, name), operator_state.snapshot,
-                operator_state.restore, clock,
+                "operator state", SavedState, SnapshotFile(folder, name), self._operator_state.snapshot,
+                self._operator_state.restore, clock,
             ),
             StateSaver(
                 "history", SavedHistory, SnapshotFile(folder, f"history-{name}"), history.snapshot,

@@ -15,7 +15,7 @@ import click
 from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigProblem, located, warnings_of
+from llm_guard.config import Config, ConfigProblem, FleetConfig, located, warnings_of
 from llm_guard.config_files import expiry_warnings
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.probes.targets import probe_descriptions
@@ -36,7 +36,7 @@ def check(path: Path, strict: bool, online: bool) -> None:
             click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
     for name, engine in config.engines.items():
         click.echo("\n".join(restart_schedule(name, engine)))
-    found: list[object] = [*_warnings(config, path), *(_look_at_store(config) if online else ())]
+    found = [*map(str, _warnings(config, path)), *(_look_at_store(config.fleet) if online else ())]
     for warning in found:
         click.echo(f"{'error' if strict else 'warning'}: {warning}", err=True)
     if found and strict:
@@ -45,21 +45,20 @@ def check(path: Path, strict: bool, online: bool) -> None:
     click.echo(f"{path}: valid (models: {len(config.models)}, upstreams: {len(config.upstreams)})")
 
 
-def _look_at_store(config: Config) -> list[str]:
+def _look_at_store(fleet: FleetConfig | None) -> list[str]:
     """Prints what is found of the fleet's store, and returns what is wrong with it."""
     from llm_guard.assembly import describe_store  # noqa: PLC0415  # loads the whole gateway
-    from llm_guard.storage.shared.exchange_store import StoreUnavailable  # noqa: PLC0415  # as above
+    from llm_guard.storage.shared.exchange_store import StoreUnavailable  # noqa: PLC0415  # only needed with --online
 
-    if config.fleet is None:
+    if fleet is None:
         click.echo("fleet: none, this gateway is alone")
         return []
     try:
-        store = asyncio.run(describe_store(config))
+        store = asyncio.run(describe_store(fleet))
     except StoreUnavailable as error:
         return [f"fleet.store: does not answer ({error}): each gateway works alone"]
-    assert store is not None  # noqa: S101  # there is a fleet
     click.echo(
-        f"fleet {config.fleet.name}: Redis {store.version} answers in {store.took_s * 1e3:.1f} ms, maxmemory-policy "
+        f"fleet {fleet.name}: Redis {store.version} answers in {store.took_s * 1e3:.1f} ms, maxmemory-policy "
         f"{store.eviction}; gateways there now: {store.replicas}"
     )
     if store.eviction == "noeviction":

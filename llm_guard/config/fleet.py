@@ -1,4 +1,4 @@
-"""The `fleet` section: several gateways that share what they know of their deployments, and overrides by operators."""
+"""The `fleet` section: several gateways that share evidence for their breakers, overrides by operators, and notices."""
 
 from __future__ import annotations
 

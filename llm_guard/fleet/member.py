@@ -90,12 +90,12 @@ class FleetMember:
         self._task = asyncio.get_running_loop().create_task(self._run(failures))
 
     async def stop(self) -> None:
-        """Withdraws what this gateway has published, if the store answers."""
-        if self._task is None:
-            return
+        """Withdraws what this gateway has published, if the store answers. Closes the connection, also if `start` did
+        not end."""
         self._is_stopping = True  # a client library may take a cancellation for an error of its own
-        self._task.cancel()
-        await asyncio.wait((self._task,))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
         await self._store.close()
 
     def own(self) -> Replica:
@@ -109,18 +109,26 @@ class FleetMember:
         began_at = self._clock.now()
         if began_at >= self._status_at + _STATUS_EVERY_S:
             self._published, self._status_at = self._status(), began_at
-        content = encode(Content(self._breakers.summaries(began_at), self.notices.summaries(), self._published))
+        notices = self.notices.summaries()
+        content = encode(Content(self._breakers.summaries(began_at), notices, self._published))
         try:
-            found = await self._store.exchange(content, self._breakers.wanted(began_at) | self.notices.wanted())
+            found = await self._store.exchange(content, self._breakers.wanted(began_at) | self.notices.wanted(notices))
         except StoreUnavailable as error:
             self._work_alone(str(error))
             raise
         self._conclude(found, began_at)
         self.exchanges += 1
+        await self._exchange_overrides(found.overrides_version)
+
+    async def _exchange_overrides(self, version: int) -> None:
+        """Exchanges overrides, if any has changed. A failure of theirs alone does not end the sharing of breakers."""
         try:
-            await self.overrides.exchange(self._store, found.overrides_version)
-        except StoreUnavailable as error:  # if the store fails, the next exchange does so too
-            self.failures[str(error)] = self.failures.get(str(error), 0) + 1
+            await self.overrides.exchange(self._store, version)
+        except Exception as error:  # noqa: BLE001  # as in `_try_exchange`
+            why = str(error) if isinstance(error, StoreUnavailable) else type(error).__name__
+            if why not in self.failures:
+                _log.warning("overrides by operators could not be exchanged", reason=why)
+            self.failures[why] = self.failures.get(why, 0) + 1
 
     async def _run(self, failures: int) -> None:
         while not self._is_stopping:

@@ -30,7 +30,7 @@ class FleetNotices:
         self._alone_from = float("-inf")
 
     def connect(self, states: Callable[[], Mapping[IncidentCause, NoticeState]]) -> None:
-        """`states` returns what this gateway knows, by cause."""
+        """`states` returns the state of this gateway's notices, by cause."""
         self._states = states
 
     def turn(self, cause: IncidentCause) -> NoticeTurn:
@@ -46,11 +46,11 @@ class FleetNotices:
         """Returns what to publish, by subject."""
         return {_subject_of(cause): state for cause, state in self._states().items() if not _is_own(cause)}
 
-    def wanted(self) -> dict[str, float]:
-        """Returns the leases that are wanted, each with the seconds."""
+    def wanted(self, summaries: Mapping[str, NoticeState]) -> dict[str, float]:
+        """Returns the leases that are wanted, each with the seconds, according to what this gateway publishes."""
         return {
             f"{_SUBJECT}{subject}": _LEASE_S
-            for subject, own in self.summaries().items()
+            for subject, own in summaries.items()
             if wants_lease(own, self._others.get(subject, ()))
         }
 

@@ -8,11 +8,10 @@ answer is stored as soon as it does, with its age.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, Protocol
 
 from llm_guard.clock import Clock
-from llm_guard.storage.shared.exchange_store import ChangedOverride, ExchangeStore, StoredOverride, StoredOverrides
+from llm_guard.storage.shared.exchange_store import ExchangeStore, Override, StoredOverride, StoredOverrides
 
 _MOST_BYTES = 8192
 _MOST = 2000
@@ -27,12 +26,12 @@ Applied = Literal["yes", "unreadable", "not here"]
 class OverrideTarget(Protocol):
     """The overrides of this gateway, implemented by `admin.persistence.shared_overrides`."""
 
-    def current(self) -> Mapping[str, ChangedOverride]:
+    def current(self) -> Mapping[str, Override]:
         """Returns all overrides in effect, by key."""
         ...
 
     def apply(self, changes: Sequence[tuple[str, StoredOverride]]) -> Mapping[str, Applied]:
-        """Applies changes of other gateways, in this order; returns what became of each."""
+        """Applies changes of other gateways, in this order; returns the result of each."""
         ...
 
 
@@ -42,11 +41,11 @@ class FleetOverrides:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._target: OverrideTarget | None = None
-        self._changed: dict[str, tuple[float, ChangedOverride]] = {}
+        self._changed: dict[str, tuple[float, Override]] = {}
         """Changes that are not stored yet, with the instant from which their age counts."""
         self._seen: dict[str, int] = {}
         """What has been applied, or was made here: `since_ms` by key."""
-        self._ended: dict[str, tuple[float, ChangedOverride]] = {}
+        self._ended: dict[str, tuple[float, Override]] = {}
         """Ends that the store knew: a store that was emptied must not take an old override for a new one."""
         self._version = -1
         self.unreadable = 0
@@ -55,7 +54,7 @@ class FleetOverrides:
     def connect(self, target: OverrideTarget) -> None:
         self._target = target
 
-    def note_changed(self, changed: Mapping[str, ChangedOverride]) -> None:
+    def note_changed(self, changed: Mapping[str, Override]) -> None:
         """Stores these changes with the next exchange."""
         now = self._clock.now()
         self._changed |= {key: (now, change) for key, change in changed.items()}
@@ -73,7 +72,7 @@ class FleetOverrides:
         if self._target is None or (version == self._version and not self._changed):
             return
         sent, now = dict(self._changed), self._clock.now()
-        found = await store.change_overrides({key: _aged(change, now - at) for key, (at, change) in sent.items()})
+        found = await store.change_overrides({key: change.aged(now - at) for key, (at, change) in sent.items()})
         self._changed = {key: value for key, value in self._changed.items() if sent.get(key) is not value}
         for key, (_, change) in sent.items():
             if key in found.entries and found.entries[key].content == change.content:
@@ -104,22 +103,13 @@ class FleetOverrides:
     def _restore(self, found: StoredOverrides, target: OverrideTarget) -> None:
         """Gives the store what it lacks: it was emptied, or this gateway has restored its own."""
         now = self._clock.now()
-        for key, entry in found.entries.items():
-            if entry.is_ended:
-                self._ended[key] = now, ChangedOverride(entry.age_s, entry.content, is_ended=True)
-            else:
-                self._ended.pop(key, None)
-        self._ended = {key: one for key, one in self._ended.items() if _age_s(one, now) < _ENDS_KEPT_S}
+        known = {key: one for key, one in self._ended.items() if key not in found.entries}
+        ended: dict[str, tuple[float, Override]] = {
+            key: (now, entry) for key, entry in found.entries.items() if entry.is_ended
+        }
+        self._ended = {
+            key: (at, one) for key, (at, one) in (known | ended).items() if one.aged(now - at).age_s < _ENDS_KEPT_S
+        }
         own = {key: (now, one) for key, one in target.current().items()}
         lacking = {key: one for key, one in (self._ended | own).items() if key not in found.entries}
         self._changed = lacking | self._changed
-
-
-def _aged(change: ChangedOverride, by_s: float) -> ChangedOverride:
-    left_s = None if change.left_s is None else max(0.001, change.left_s - by_s)
-    return replace(change, age_s=change.age_s + by_s, left_s=left_s)
-
-
-def _age_s(one: tuple[float, ChangedOverride], now: float) -> float:
-    at, change = one
-    return change.age_s + now - at

@@ -1,7 +1,7 @@
 """Which of several gateways sends the notices about a cause that all of them see.
 
-One at a time has the lease of a cause, and sends: the first notice, a more severe one, and the end. The others know
-from it what was sent, so that one of them can go on. Without a fleet each gateway sends by itself.
+One at a time has the lease of a cause, and sends: the first notice, a more severe one, and the end. It
+publishes what was sent, so that another one can go on. Without a fleet each gateway sends by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOTHING_FIRES = 99
 
 @dataclass(frozen=True, slots=True)
 class NoticeState:
-    """What a gateway knows of the notice about a cause. It has alerts of its own with this cause, or had until now."""
+    """State of the notice about a cause at one gateway, which has alerts with this cause, or had some until now."""
 
     id: str
     """Id of the notice."""
@@ -29,7 +29,7 @@ class NoticeState:
     fires: bool = False
     """An alert fires here, silenced or not."""
     ended: tuple[str, ...] = ()
-    """Ids of notices about this cause whose end was delivered lately."""
+    """Ids of the notices about this cause that have ended lately, with the end delivered."""
     can_send: bool = True
     """False without a webhook, or if the last notice could not be delivered for long."""
     age_s: float = 0.0
@@ -43,7 +43,7 @@ class NoticeState:
 
 @dataclass(frozen=True, slots=True)
 class NoticeTurn:
-    """Whether this gateway sends the notices about a cause, and what the others know."""
+    """Whether this gateway sends the notices about a cause, and their state at the others."""
 
     is_ours: bool
     others: tuple[NoticeState, ...] = ()
@@ -55,7 +55,7 @@ class NoticeTurn:
 
 
 class NoticeSharing(Protocol):
-    """Says whose turn it is, implemented by `fleet.notices`."""
+    """Decides which gateway sends, implemented by `fleet.notices`."""
 
     def turn(self, cause: IncidentCause) -> NoticeTurn: ...
 
@@ -69,7 +69,7 @@ class NotShared:
 
 def wants_lease(own: NoticeState, others: Iterable[NoticeState]) -> bool:
     """Returns whether a gateway asks for the lease. Of those that can send it is the one with the most severe alert,
-    because its notice is the one that wakes somebody."""
+    because that is the one to act on."""
     if own.is_over:
         return False
     able = [other for other in others if other.can_send and not other.is_over]

@@ -18,7 +18,7 @@ from llm_guard.app import App, create_app
 from llm_guard.cli.main import main
 from llm_guard.config import parse_config
 from llm_guard.mock.provider import MockProvider
-from llm_guard.storage.shared.exchange_store import ChangedOverride, ExchangeStore
+from llm_guard.storage.shared.exchange_store import ExchangeStore, Override
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from llm_guard.storage.shared.redis_store import RedisStore
 from tests.chaos.stand import config_text
@@ -200,7 +200,7 @@ async def test_override_that_cannot_be_read_is_counted_and_changes_nothing(
 ) -> None:
     async with fleet(server, 1) as (_provider, apps):
         stranger = RedisStore(server.url, "prod", "stranger")
-        await stranger.change_overrides({key: ChangedOverride(0.0, content, is_ended=False)})
+        await stranger.change_overrides({key: Override(0.0, content, is_ended=False)})
         await stranger.close()
         await eventually(lambda: apps[0].fleet is not None and apps[0].fleet.unreadable == 1)
         assert _overrides(apps[0]) == []
@@ -260,17 +260,17 @@ async def test_latest_change_of_an_override_wins(kind: str, server: RedisServer)
     first, second = stores
     assert (await first.exchange(b"", {})).overrides_version == 0
     clock.advance(100.0)
-    found = await first.change_overrides({"a": ChangedOverride(1.0, b"1", is_ended=False)})
+    found = await first.change_overrides({"a": Override(1.0, b"1", is_ended=False)})
     assert (found.entries["a"].content, found.entries["a"].is_ended) == (b"1", False)
     assert (await second.exchange(b"", {})).overrides_version == found.version > 0
-    late = await second.change_overrides({"a": ChangedOverride(60.0, b"2", is_ended=False)})
+    late = await second.change_overrides({"a": Override(60.0, b"2", is_ended=False)})
     assert late.entries["a"].content == b"1", "it is older, and only its gateway was cut off"
-    ended = await second.change_overrides({"a": ChangedOverride(0.0, b"3", is_ended=True)})
+    ended = await second.change_overrides({"a": Override(0.0, b"3", is_ended=True)})
     assert (ended.entries["a"].content, ended.entries["a"].is_ended) == (b"3", True)
     assert ended.version > found.version
     again = await first.change_overrides({})
     assert (again.version, again.entries["a"].since_ms) == (ended.version, ended.entries["a"].since_ms)
-    timed = await first.change_overrides({"b": ChangedOverride(0.0, b"4", is_ended=False, left_s=60.0)})
+    timed = await first.change_overrides({"b": Override(0.0, b"4", is_ended=False, left_s=60.0)})
     left_s = timed.entries["b"].left_s
     assert left_s is not None
     assert 50 < left_s <= 60

@@ -81,7 +81,7 @@ class Alerts:
         self._silences = Silences()
         self._raised = 0
         self._process = token_hex(3)
-        """Tells apart the alerts of gateways that notify the same receiver."""
+        """Part of the ids of alerts: gateways that notify the same receiver must not use one id twice."""
         self._look_at = float("-inf")
         self._count_from_zero()
 
@@ -134,7 +134,7 @@ class Alerts:
         return self._notifications.told(self._clock.wall(), self.is_silenced)
 
     def notice_states(self) -> Mapping[IncidentCause, NoticeState]:
-        """Returns what the other gateways of a fleet should know of the notices."""
+        """Returns the state of the notices, for the other gateways of a fleet."""
         return self._notifications.states(self._clock.now())
 
     def kept(self) -> list[SavedAlert]:

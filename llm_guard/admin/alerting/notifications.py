@@ -60,6 +60,7 @@ class _Group:
     ended_at: float = 0.0
     """When the last alert resolved, monotonic."""
     ended_wall: float = 0.0
+    """The same, in seconds since the epoch."""
     renewals: int = 0
     """How often another gateway has ended the notice while alerts fired here."""
 
@@ -67,8 +68,8 @@ class _Group:
         return [raised for raised in self.members.values() if raised.resolved_at is None]
 
     def meet(self, others: Iterable[NoticeState], ended: AbstractSet[str], now: float) -> None:
-        """Takes over what other gateways know: since when the cause exists, the notice's id, and what was sent. A
-        notice that another one has ended, while alerts fire here, begins again."""
+        """Takes over from other gateways since when the cause exists, the notice's id, and what was sent. A notice that
+        another one has ended, while alerts fire here, begins again."""
         if self.id in ended:
             self._renew()
         live = [state for state in others if state.id not in ended]
@@ -103,7 +104,7 @@ class Notifications:
         self._sharing = sharing
         self._groups: dict[IncidentCause, _Group] = {}
         self._ended: dict[IncidentCause, _Group] = {}
-        """Those whose last alert has resolved, and whose end has not been sent, perhaps by another gateway."""
+        """Groups without a firing alert. The notice of their end is due; another gateway may have to send it."""
         self._over: dict[IncidentCause, deque[tuple[float, str]]] = {}
         """Instant and id of the ends that this gateway has sent lately."""
         self._remind_at = float("-inf")
@@ -158,7 +159,7 @@ class Notifications:
                     raised.is_told = True
 
     def states(self, now: float) -> Mapping[IncidentCause, NoticeState]:
-        """Returns what the other gateways of a fleet should know of the notices. An undelivered one counts as not
+        """Returns the state of the notices, for the other gateways of a fleet. An undelivered one counts as not
         sent."""
         if not self._groups and not self._ended and not self._over:
             return {}
@@ -219,7 +220,8 @@ class Notifications:
             self._receiver.remind(_notice(group, "firing", group.lead or worst, known, group.told, wall))
 
     def _end(self, cause: IncidentCause, group: _Group, now: float) -> None:
-        """Sends the notice of the end, unless another gateway has sent it, or knows of the notice and must do so."""
+        """Sends the notice of the end, unless another gateway has sent it, or has alerts of this notice and its turn to
+        send."""
         turn = self._sharing.turn(cause)
         theirs = [state for state in turn.others if state.id == group.id and not state.is_over]
         goes_on = _fires(turn, group.id)

@@ -85,13 +85,13 @@ class Changes(EndpointGroup):
             raise
         except BaseException as error:  # half of it may be done, also when the operator has disconnected
             self.note(asked.who, action, target, reason, {"failed": type(error).__name__})
-            self._tell_observers(asked.who, reason)
+            self._notify_observers(asked.who, reason)
             raise
-        self._tell_observers(asked.who, reason)
+        self._notify_observers(asked.who, reason)
         problem = await self._trail.wait_written(self._note(asked.who, action, target, reason, done.detail))
         return answer(Changed(done.now, problem is None, problem, done.warnings))
 
-    def _tell_observers(self, who: str, reason: str) -> None:
+    def _notify_observers(self, who: str, reason: str) -> None:
         for observer in self._observers:
             observer(who, reason)
 

@@ -164,7 +164,7 @@ SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
         ("outcome",), _fleet_exchanges,
     ),
     counter(
-        "fleet_unreadable", "Contents of other gateways that could not be read.", (),
+        "fleet_unreadable", "Contents and overrides of other gateways that could not be read.", (),
         lambda running: [] if running.fleet is None else [((), running.fleet.unreadable)],
     ),
 )  # fmt: skip

@@ -89,9 +89,8 @@ class BreakerOverrides:
 
     def end(self, aim: BreakerSelector, why: str) -> None:
         """Ends the override of exactly this aim, if there is one."""
-        force = self._forces.pop(aim, None)
-        if force is not None:
-            self._release([pair for pair in self._meant(aim) if self._taken.get(pair[1]) is force], why)
+        if (force := self._forces.get(aim)) is not None:
+            self._drop(force, why)
 
     def all(self) -> tuple[BreakerOverride, ...]:
         return tuple(self._forces.values())
@@ -173,14 +172,17 @@ class BreakerOverrides:
         self._gateway.wake_waiters()
 
     def _end(self, force: BreakerOverride, actor: str, reason: str) -> None:
+        """Ends an override and notes it."""
+        self._drop(force, f"no longer forced: {reason}")
+        details = {"was": force.state, "reason": force.reason}
+        self._changes.note(actor, "breakers.reset", str(force.aim), reason, details)
+
+    def _drop(self, force: BreakerOverride, why: str) -> None:
         """Ends an override as a whole, even if a reload has overruled it for one of its breakers only."""
         if self._forces.get(force.aim) is force:
             del self._forces[force.aim]
-        meant = [pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force]
-        self._release(meant, f"no longer forced: {reason}")
+        self._release([pair for pair in self._meant(force.aim) if self._taken.get(pair[1]) is force], why)
         self._taken = {breaker: taken for breaker, taken in self._taken.items() if taken is not force}
-        details = {"was": force.state, "reason": force.reason}
-        self._changes.note(actor, "breakers.reset", str(force.aim), reason, details)
 
     def _forget_lost(self) -> None:
         """Forgets breakers that no longer exist: patterns drop names, reloads drop deployments."""

@@ -1,6 +1,6 @@
 """Overrides by operators that hold at all gateways of a fleet: breakers, holds, degraded modes and silences.
 
-`fleet.overrides` exchanges them as bytes; this module says what changed here, and applies what changed elsewhere.
+`fleet.overrides` exchanges them as bytes; this module finds what changed here, and applies what changed elsewhere.
 Limits are not shared, because each gateway has its own, and neither are engines, which belong to their host.
 """
 
@@ -22,7 +22,7 @@ from llm_guard.admin.persistence.operator_state import (
 )
 from llm_guard.clock import Clock
 from llm_guard.fleet.overrides import Applied
-from llm_guard.storage.shared.exchange_store import ChangedOverride, StoredOverride
+from llm_guard.storage.shared.exchange_store import Override, StoredOverride
 
 _FORMS: dict[str, type[SavedOverride]] = {
     "silence": SavedSilence,
@@ -34,10 +34,10 @@ _ELSEWHERE = {"made": "at another gateway of the fleet"}
 _YEAR_S = 366 * 86400.0
 """Instants further in the future are nonsense."""
 _UNDATED_S = 1e6
-"""Age of a restored silence, which does not say when it was set."""
+"""Age of a restored silence: when it was set is not saved."""
 _STEP_S = 1.0
 """Instants that differ by less are the same."""
-_UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError)
+_UNREADABLE = (msgspec.DecodeError, ValueError, KeyError, RecursionError)
 
 _Change = tuple[str, str, SavedOverride]
 """Operator, reason, and the override that was set or ended."""
@@ -56,7 +56,7 @@ class SharedOverrides:
     def __init__(
         self,
         state: OperatorState,
-        publish: Callable[[Mapping[str, ChangedOverride]], None],
+        publish: Callable[[Mapping[str, Override]], None],
         changes: Changes,
         clock: Clock,
     ) -> None:
@@ -76,23 +76,23 @@ class SharedOverrides:
         changed = {
             key: self._changed(saved, undated_s=0.0)
             for key, saved in now.items()
-            if key not in before or not _is_same(saved, before[key], moved_s)
+            if key not in before or not _is_same(saved, before[key], moved_s=moved_s)
         }
         ended = msgspec.json.encode(EndedOverride(who, reason))
         for key, saved in before.items():
             if key not in now and not self._has_expired(saved):
-                changed[key] = ChangedOverride(0.0, ended, is_ended=True)
+                changed[key] = Override(0.0, ended, is_ended=True)
         if changed:
             self._publish(changed)
 
     def follow(self) -> list[str]:
-        """Takes notice of overrides that ended by themselves, or by a reload: each gateway ends those itself. Returns
-        the keys of those that have ended because the config lacks their targets."""
+        """Forgets overrides that ended by themselves, or by a reload, without publishing it: each gateway ends those
+        itself. Returns the keys of those that have ended because the config lacks their targets."""
         before = self._known
         self._known, self._known_offset_s = self._by_key(), self._offset_s()
         return [key for key, saved in before.items() if key not in self._known and not self._state.knows(saved)]
 
-    def current(self) -> Mapping[str, ChangedOverride]:
+    def current(self) -> Mapping[str, Override]:
         self.follow()
         return {key: self._changed(saved, undated_s=_UNDATED_S) for key, saved in self._known.items()}
 
@@ -129,7 +129,7 @@ class SharedOverrides:
             saved = msgspec.structs.replace(saved, until=wall + entry.left_s)
         if not isinstance(saved, SavedSilence):
             saved = msgspec.structs.replace(saved, since=wall - entry.age_s)
-        if key in own and _is_same(saved, own[key], 0.0):
+        if key in own and _is_same(saved, own[key], since_within_s=_STEP_S):
             return None
         if not self._state.knows(saved) or not self._state.try_put(saved):
             raise NotHere(key)
@@ -147,12 +147,12 @@ class SharedOverrides:
     def _by_key(self) -> dict[str, SavedOverride]:
         return {_key(saved): saved for saved in self._state.overrides()}
 
-    def _changed(self, saved: SavedOverride, undated_s: float) -> ChangedOverride:
-        """`undated_s`: the age of a silence, which does not say when it was set."""
+    def _changed(self, saved: SavedOverride, undated_s: float) -> Override:
+        """`undated_s`: the age of a silence: when it was set is not saved."""
         wall = self._clock.wall()
         left_s = None if saved.until is None else max(0.0, saved.until - wall)
         age_s = undated_s if isinstance(saved, SavedSilence) else max(0.0, wall - saved.since)
-        return ChangedOverride(age_s, msgspec.json.encode(saved), is_ended=False, left_s=left_s)
+        return Override(age_s, msgspec.json.encode(saved), is_ended=False, left_s=left_s)
 
     def _has_expired(self, saved: SavedOverride) -> bool:
         return saved.until is not None and saved.until <= self._clock.wall()
@@ -165,13 +165,17 @@ class NotHere(LookupError):
     """Raised for an override of something that the config does not have, and for one silence too many."""
 
 
-def _is_same(one: SavedOverride, other: SavedOverride, moved_s: float) -> bool:
-    """Returns whether both are one override, though the clock may have been set by `moved_s` in between."""
+def _is_same(
+    one: SavedOverride, other: SavedOverride, *, moved_s: float = 0.0, since_within_s: float = 0.0
+) -> bool:  # fmt: skip
+    """Returns whether both are one override. `moved_s`: by how much this gateway's clock was set in between;
+    `since_within_s`: how much their beginnings may differ, where one was computed from an age."""
     if one.until is not None and other.until is not None and abs(one.until - other.until - moved_s) < _STEP_S:
         other = msgspec.structs.replace(other, until=one.until)
     if not isinstance(one, SavedSilence) and not isinstance(other, SavedSilence):
-        is_since_same = abs(one.since - other.since) < _STEP_S
-        return is_since_same and one == msgspec.structs.replace(other, since=one.since)
+        if abs(one.since - other.since) > since_within_s:
+            return False
+        other = msgspec.structs.replace(other, since=one.since)
     return one == other
 
 
@@ -193,7 +197,7 @@ def _kind_and_target(saved: SavedOverride) -> tuple[str | None, ...]:
 
 
 def _since(saved: SavedOverride) -> float:
-    """Returns when it was set, in seconds since the epoch; 0 for a silence, which does not say it."""
+    """Returns when it was set, in seconds since the epoch; 0 for a silence: it is not saved."""
     return 0.0 if isinstance(saved, SavedSilence) else saved.since
 
 

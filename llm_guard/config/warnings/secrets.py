@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from llm_guard.config.models import Config
 from llm_guard.config.yaml_source import Finding, KeyPath, read_document
 
 _SHORT = 16
+_PASSWORD = re.compile(r"[a-z]+://[^/?#@:]*:[^/?#]+@")
+"""Matches the beginning of a URL with a password."""
 
 
 def short_tokens(config: Config) -> Iterator[Finding]:
@@ -68,4 +71,4 @@ def _is_secret(place: KeyPath) -> bool:
 
 
 def _is_url_with_password(place: KeyPath, value: str) -> bool:
-    return place == ("fleet", "store") and "@" in value.partition("?")[0]
+    return place == ("fleet", "store") and _PASSWORD.match(value) is not None

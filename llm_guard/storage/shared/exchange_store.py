@@ -4,8 +4,8 @@ operators."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 STALE_S = 3.0
 """What a gateway published longer ago than this is not returned."""
@@ -45,27 +45,27 @@ class Exchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedOverride:
-    """An override by an operator that was set or ended at this gateway."""
+class Override:
+    """An override that an operator has set, or has ended."""
 
     age_s: float
-    """Seconds since the change."""
+    """Seconds since then."""
     content: bytes
     is_ended: bool
     left_s: float | None = None
     """Seconds until it ends by itself; None: it has no end."""
 
+    def aged(self, by_s: float) -> Self:
+        """Returns it as it is `by_s` seconds later."""
+        return replace(self, age_s=self.age_s + by_s, left_s=None if self.left_s is None else self.left_s - by_s)
+
 
 @dataclass(frozen=True, slots=True)
-class StoredOverride:
+class StoredOverride(Override):
     """An override in the store. Its times are by the store's clock: those of gateways may differ."""
 
-    since_ms: int
+    since_ms: int = field(kw_only=True)
     """When it was set or ended."""
-    age_s: float
-    content: bytes
-    is_ended: bool
-    left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ExchangeStore(Protocol):
         `wanted`, each for so many seconds, unless another gateway holds them. Raises StoreUnavailable."""
         ...
 
-    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+    async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
         """Stores overrides by operators, each unless the store has a later one for the same key, and returns all.
         Raises StoreUnavailable."""
         ...

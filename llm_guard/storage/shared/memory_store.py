@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from llm_guard.clock import Clock
 from llm_guard.storage.shared.exchange_store import (
     STALE_S,
-    ChangedOverride,
     Exchanged,
     Leases,
+    Override,
     Published,
     StoredOverride,
     StoredOverrides,
@@ -25,8 +26,8 @@ class SharedMemory:
     """Instant and content by replica."""
     leases: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Holder and end by subject."""
-    overrides: dict[str, tuple[float, float | None, bytes, bool]] = field(default_factory=dict)
-    """Instants of change and of end, content, and whether it was ended, by key."""
+    overrides: dict[str, tuple[float, Override]] = field(default_factory=dict)
+    """Instant at which it was stored, and the override as of then, by key."""
     version: int = 0
 
 
@@ -54,24 +55,24 @@ class MemoryStore:
         published = tuple(Published(of, now - at, found) for of, (at, found) in others)
         return Exchanged(published, Leases(held, taken), shared.version)
 
-    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+    async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
         shared, now = self._shared, self._clock.now()
         for key, change in changed.items():
-            at = now - change.age_s
-            if key not in shared.overrides or at > shared.overrides[key][0]:
-                ends_at = None if change.left_s is None else now + change.left_s
-                shared.overrides[key] = at, ends_at, change.content, change.is_ended
+            stored_at, stored = shared.overrides.get(key, (-inf, change))
+            if now - change.age_s > stored_at - stored.age_s:
+                shared.overrides[key] = now, change
                 shared.version += 1
-        shared.overrides = {
-            key: one for key, one in shared.overrides.items() if one[1] is None or one[1] > now
-        }  # fmt: skip
-        entries = {
-            key: StoredOverride(
-                round(at * 1000), now - at, content, is_ended, None if ends_at is None else ends_at - now
-            )
-            for key, (at, ends_at, content, is_ended) in shared.overrides.items()
-        }
-        return StoredOverrides(shared.version, entries)
+        found = {key: change.aged(now - at) for key, (at, change) in shared.overrides.items()}
+        return StoredOverrides(
+            shared.version,
+            {
+                key: StoredOverride(
+                    one.age_s, one.content, one.is_ended, one.left_s, since_ms=round((now - one.age_s) * 1000)
+                )
+                for key, one in found.items()
+                if one.left_s is None or one.left_s > 0
+            },
+        )
 
     async def close(self) -> None:
         self._shared.published.pop(self._replica, None)

@@ -23,9 +23,9 @@ from redis.exceptions import RedisError
 from llm_guard.clock import Clock
 from llm_guard.storage.shared.exchange_store import (
     STALE_S,
-    ChangedOverride,
     Exchanged,
     Leases,
+    Override,
     Published,
     StoredOverride,
     StoredOverrides,
@@ -96,7 +96,7 @@ class RedisStore:
             version,
         )
 
-    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+    async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
         args: list[str | bytes | int] = []
         for key, change in changed.items():
             left_ms = 0 if change.left_s is None else max(1, round(change.left_s * 1000))
@@ -107,7 +107,11 @@ class RedisStore:
             version,
             {
                 key.decode(errors="replace"): StoredOverride(
-                    since_ms, age_ms / 1000, content[1:], content[:1] == b"-", left_ms / 1000 if left_ms else None
+                    age_ms / 1000,
+                    content[1:],
+                    content[:1] == b"-",
+                    left_ms / 1000 if left_ms else None,
+                    since_ms=since_ms,
                 )
                 for key, since_ms, age_ms, left_ms, content in entries
             },
@@ -116,7 +120,7 @@ class RedisStore:
     async def _run(self, script: AsyncScript, keys: list[str], args: list[str | bytes | int]) -> Any:
         """Runs a script. Raises StoreUnavailable."""
         try:
-            # The client closes a connection whose response it did not read, so no response is taken for another one.
+            # The client closes the connection if a response was not read, so no response is taken for another one.
             async with asyncio.timeout(_EXCHANGE_S if self._is_connected else _CONNECT_S):
                 if not self._is_connected:
                     await self._look_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
@@ -15,9 +16,9 @@ from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.shared.exchange_store import (
-    ChangedOverride,
     Exchanged,
     Leases,
+    Override,
     Published,
     StoredOverrides,
     StoreUnavailable,
@@ -70,7 +71,8 @@ class FailingStore:
     def __init__(self, shared: SharedMemory, name: str, clock: ManualClock) -> None:
         self._shared = shared
         self._store = MemoryStore(shared, name, clock)
-        self.failures: list[Exception] = []
+        self.is_closed = False
+        self.failures: list[BaseException] = []
         """What the next exchanges raise."""
         self.answer: Exchanged | None = None
         """What all other exchanges return instead of the truth."""
@@ -84,12 +86,13 @@ class FailingStore:
             raise self.failures.pop(0)
         return self.answer or await self._store.exchange(content, wanted)
 
-    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+    async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
         if self.failures:
             raise self.failures.pop(0)
         return await self._store.change_overrides(changed)
 
     async def close(self) -> None:
+        self.is_closed = True
         await self._store.close()
 
 
@@ -253,3 +256,28 @@ async def test_gateways_show_one_another_with_their_load(gateways: list[Gateway]
     assert [replica.open_breakers for replica in seen] == [1, 1]
     own = gateways[0].member.own()
     assert (own.id, own.age_s, own.open_breakers, own.status.in_flight) == ("first:1:x", 0.0, 1, 2)
+
+
+async def test_start_that_is_cancelled_leaves_no_connection(gateways: list[Gateway]) -> None:
+    member, store = gateways[0].member, gateways[0].store
+    store.failures = [asyncio.CancelledError()]
+    with pytest.raises(asyncio.CancelledError):
+        await member.start()
+    await member.stop()
+    assert store.is_closed
+
+
+async def test_bug_in_overrides_does_not_end_the_sharing_of_breakers(
+    gateways: list[Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail_always(_store: object, _version: int) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gateways[0].member.overrides, "exchange", fail_always)
+    await fail(gateways)
+    with capture_logs() as log:
+        await exchange(gateways)
+    assert [gateway.breaker.state for gateway in gateways] == ["open"] * 3
+    assert gateways[0].member.is_connected
+    warnings = [line for line in log if line["event"] == "overrides by operators could not be exchanged"]
+    assert [line["reason"] for line in warnings] == ["ZeroDivisionError"], "once"

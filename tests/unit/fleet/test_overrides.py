@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from llm_guard.fleet.overrides import Applied, FleetOverrides
-from llm_guard.storage.shared.exchange_store import ChangedOverride, StoredOverride, StoredOverrides
+from llm_guard.storage.shared.exchange_store import Override, StoredOverride, StoredOverrides
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from tests.fakes.clock import ManualClock
 
 
 class Gateway:
-    """A gateway whose overrides are texts by key."""
+    """A gateway with texts as overrides, by key."""
 
     def __init__(self, clock: ManualClock, shared: SharedMemory, name: str) -> None:
         self.clock = clock
@@ -27,8 +27,8 @@ class Gateway:
         self.overrides.connect(self)
         self.store = Store(MemoryStore(shared, name, clock), self)
 
-    def current(self) -> Mapping[str, ChangedOverride]:
-        return {key: ChangedOverride(self.age_s, content, is_ended=False) for key, content in self.has.items()}
+    def current(self) -> Mapping[str, Override]:
+        return {key: Override(self.age_s, content, is_ended=False) for key, content in self.has.items()}
 
     def apply(self, changes: Sequence[tuple[str, StoredOverride]]) -> Mapping[str, Applied]:
         return {key: self._apply(key, entry) for key, entry in changes}
@@ -48,11 +48,11 @@ class Gateway:
     def put(self, key: str, content: bytes) -> None:
         """Acts as an operator."""
         self.has[key] = content
-        self.overrides.note_changed({key: ChangedOverride(0.0, content, is_ended=False)})
+        self.overrides.note_changed({key: Override(0.0, content, is_ended=False)})
 
     def end(self, key: str) -> None:
         del self.has[key]
-        self.overrides.note_changed({key: ChangedOverride(0.0, b"", is_ended=True)})
+        self.overrides.note_changed({key: Override(0.0, b"", is_ended=True)})
 
     async def exchange(self) -> None:
         found = await self.store.memory.exchange(b"", {})
@@ -69,7 +69,7 @@ class Store:
         self.exchange, self.close = memory.exchange, memory.close
         self._gateway = gateway
 
-    async def change_overrides(self, changed: Mapping[str, ChangedOverride]) -> StoredOverrides:
+    async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
         self.requests += 1
         if self.meanwhile is not None:
             self._gateway.put(*self.meanwhile)
@@ -143,7 +143,7 @@ async def test_store_that_lacks_an_override_gets_it(gateways: list[Gateway], sha
     await exchange(gateways)
     empty(shared)
     await exchange(gateways)
-    assert shared.overrides["a"][2] == b"1"
+    assert shared.overrides["a"][1].content == b"1"
     assert two.has == {"a": b"1"}
 
 
@@ -254,7 +254,7 @@ async def test_override_comes_back_with_its_target(gateways: list[Gateway]) -> N
 
 async def test_end_is_by_the_clock_of_the_store(clock: ManualClock, shared: SharedMemory) -> None:
     store = MemoryStore(shared, "a", clock)
-    await store.change_overrides({"a": ChangedOverride(0.0, b"1", is_ended=False, left_s=60.0)})
+    await store.change_overrides({"a": Override(0.0, b"1", is_ended=False, left_s=60.0)})
     clock.advance(50.0)
     assert (await store.change_overrides({})).entries["a"].left_s == pytest.approx(10.0)
     clock.advance(10.0)

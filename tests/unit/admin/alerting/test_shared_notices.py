@@ -42,9 +42,9 @@ class Fleet:
             if n in self.silent | self.is_cut_off:
                 self.published.pop(n, None)
                 continue
-            self.published[n] = notices.summaries()
+            summaries = self.published[n] = notices.summaries()
             held, now = {}, self.clock.now()
-            for subject, seconds in notices.wanted().items():
+            for subject, seconds in notices.wanted(summaries).items():
                 holder, ends_at = self.leases.get(subject, (n, now))
                 if holder == n or ends_at <= now:
                     self.leases[subject], held[subject] = (n, now + seconds), seconds

@@ -19,7 +19,7 @@ from llm_guard.admin.persistence.operator_state import (
 )
 from llm_guard.admin.persistence.shared_overrides import SharedOverrides
 from llm_guard.fleet.overrides import Applied
-from llm_guard.storage.shared.exchange_store import ChangedOverride, StoredOverride
+from llm_guard.storage.shared.exchange_store import Override, StoredOverride
 from tests.fakes.clock import ManualClock
 from tests.unit.admin.overrides.override_world import ActedOn
 
@@ -60,15 +60,15 @@ class State:
 class Gateway:
     def __init__(self, clock: ManualClock) -> None:
         self.state, self.acted = State(), ActedOn()
-        self.published: dict[str, ChangedOverride] = {}
+        self.published: dict[str, Override] = {}
         self.shared = SharedOverrides(cast("OperatorState", self.state), self.publish, self.acted.changes, clock)
 
-    def publish(self, changed: Mapping[str, ChangedOverride]) -> None:
+    def publish(self, changed: Mapping[str, Override]) -> None:
         self.published |= changed
 
-    def apply(self, key: str, change: ChangedOverride) -> Applied:
+    def apply(self, key: str, change: Override) -> Applied:
         """Applies a change of another gateway, as the store returns it."""
-        entry = StoredOverride(1, change.age_s, change.content, change.is_ended, change.left_s)
+        entry = StoredOverride(change.age_s, change.content, change.is_ended, change.left_s, since_ms=1)
         return self.shared.apply([(key, entry)])[key]
 
 
@@ -102,6 +102,17 @@ def test_change_is_applied_elsewhere_as_it_was_made(pair: tuple[Gateway, Gateway
     assert two.acted.notes[1][3] == "it was mended"
     assert two.apply(key, one.published[key]) == "yes"
     assert len(two.acted.notes) == 2, "there was nothing to end"
+
+
+def test_override_that_is_set_again_at_once_is_published(pair: tuple[Gateway, Gateway]) -> None:
+    """Another operator may have lifted the first one meanwhile."""
+    one, _ = pair
+    one.state.put(DRAIN)
+    one.shared.note_change("ann", "why")
+    one.published.clear()
+    one.state.all = [replace(DRAIN, since=DRAIN.since + 0.3)]
+    one.shared.note_change("ann", "why")
+    assert len(one.published) == 1
 
 
 def test_expired_override_is_not_published_as_ended(pair: tuple[Gateway, Gateway], clock: ManualClock) -> None:
@@ -209,6 +220,6 @@ def test_nonsense_is_not_applied(
     _, two = pair
     values = {name: getattr(DRAIN, name) for name in DRAIN.__struct_fields__}
     content = json.dumps(values | changed).encode()
-    assert two.apply(key, ChangedOverride(0.0, content, is_ended=False, left_s=left_s)) == "unreadable"
-    assert two.apply(key, ChangedOverride(0.0, b"nonsense", is_ended=True)) == "unreadable"
+    assert two.apply(key, Override(0.0, content, is_ended=False, left_s=left_s)) == "unreadable"
+    assert two.apply(key, Override(0.0, b"nonsense", is_ended=True)) == "unreadable"
     assert two.state.all == []

@@ -39,6 +39,11 @@ async def begun(stand: Stand, calls: int) -> None:
     await asyncio.sleep(0.02)
 
 
+async def streaming(stand: Stand, calls: int) -> None:
+    """Waits until so many calls are running, and each client gets a stream."""
+    await eventually(lambda: [call.sent_status for call in stand.app.gateway.calls()] == [200] * calls)
+
+
 @pytest.mark.parametrize(("form", "is_stream"), BOTH, ids=name_of)
 async def test_hundred_calls_make_one_request(form: Form, is_stream: bool) -> None:
     go_on = asyncio.Event()
@@ -212,7 +217,7 @@ async def test_each_waiter_gets_the_error_of_a_stream_that_breaks(form: Form) ->
     go_on = asyncio.Event()
     async with cached([stream_head(), chunk(form.token), Pause(go_on), Reset()]) as (stand, _):
         calls = [asyncio.create_task(form.ask(stand.url, stream=True)) for _ in range(3)]
-        await begun(stand, 3)
+        await streaming(stand, 3)
         go_on.set()
         for reply in await asyncio.gather(*calls):
             assert not reply.is_whole
@@ -227,7 +232,7 @@ async def test_providers_own_error_event_is_passed_on_to_each_once() -> None:
     go_on = asyncio.Event()
     async with cached([stream_head(), chunk(CHAT.token), Pause(go_on), chunk(CHAT.error), END]) as (stand, _):
         calls = [asyncio.create_task(CHAT.ask(stand.url, stream=True)) for _ in range(3)]
-        await begun(stand, 3)
+        await streaming(stand, 3)
         go_on.set()
         for reply in await asyncio.gather(*calls):
             assert (reply.body, reply.is_whole) == (CHAT.token + CHAT.error, True)
@@ -388,7 +393,7 @@ async def test_client_that_reads_slowly_gets_all_of_a_large_answer() -> None:
 async def test_drain_ends_all_of_them(is_stream: bool) -> None:
     async with cached([stream_head(), chunk(CHAT.token), Hold()] if is_stream else [Hold()]) as (stand, provider):
         calls = [asyncio.create_task(CHAT.ask(stand.url, stream=is_stream)) for _ in range(3)]
-        await begun(stand, 3)
+        await (streaming if is_stream else begun)(stand, 3)
         stand.app.gateway.end_running()
         for reply in await asyncio.gather(*calls):
             if is_stream:

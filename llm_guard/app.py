@@ -23,7 +23,14 @@ from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.events.state_changes import StateChanges
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.tracing.exporter import Traces
-from llm_guard.assembly import bodies_of, breaker_type, new_cache_store, new_member, new_runner
+from llm_guard.assembly import (
+    bodies_of,
+    breaker_type,
+    new_cache_store,
+    new_call_store,
+    new_member,
+    refuse_evicting_store,
+)
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, KeyPath
 from llm_guard.config_files import SERVER, ConfigFiles
@@ -47,7 +54,6 @@ from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.audit_log import AuditFile
-from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.probe import new_probe
@@ -91,7 +97,7 @@ class App:
 
     async def start(self) -> None:
         """Starts the gateway; it accepts connections when this returns. Raises OSError if an address is not available,
-        and ConfigError if a file named by the config cannot be used."""
+        and ConfigError if a file or a store that the config names cannot be used."""
         await self.operator_token.prepare_within(_TOKEN_S, self.config.ops, self._clock)
         self._connections = ConnectionPool()
         self.files = ConfigFiles(self._clock, self._use_tls)
@@ -110,7 +116,7 @@ class App:
         traces = Traces(self.config.ops.traces, self._clock)
         self.cache = ResponseCache(new_cache_store(folder, self.config, self._clock), self._clock)
         self.screening = Screening(OwnedObjects(folder, self._clock), self._clock)
-        self._kept = SqliteCallStore(folder, new_runner(folder, self.config), bodies_of(self.config))
+        self._kept = new_call_store(folder, self.config, self._clock)
         deferred_state = DeferredState(self._kept, self.journal.note, self._clock)
         intake = CallIntake(self.config, deferred_state, self._clock, self._draw)
         self.gateway = Handler(
@@ -163,6 +169,7 @@ class App:
 
         rules, ops = self.config.server, self.config.ops
         try:
+            await refuse_evicting_store(self._kept, self._path)
             if ops.port is None:
                 await self._listen(self._serve, rules.host, rules.port)
             else:

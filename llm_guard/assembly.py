@@ -9,28 +9,72 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
+import structlog
+
 from llm_guard.clock import Clock, SystemClock
-from llm_guard.config import Config, FleetConfig, encryption_keys
+from llm_guard.config import Config, ConfigError, FleetConfig, encryption_keys, problem_at
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.routing.deployment_registry import NewBreaker
+from llm_guard.storage.cache.blocking_cache import BlockingCache
 from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
-from llm_guard.storage.cache.sqlite_cache import SqliteCache
+from llm_guard.storage.cache.sqlite_cache_file import CacheFile
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.calls.encryption import BodyEncryption
 from llm_guard.storage.calls.process_lock import RunnerLock
+from llm_guard.storage.calls.sqlite_store import SqliteCallStore
+from llm_guard.storage.errors import EvictingStoreError, StoreError
 from llm_guard.storage.snapshot_file import gateway_name
 from llm_guard.version import __version__
+from llm_guard.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from llm_guard.fleet.member import FleetMember
+    from llm_guard.storage.calls.redis_store import RedisCallStore
     from llm_guard.storage.shared.redis_store import StoreDescription
+
+_log = structlog.get_logger("llm_guard.assembly")
 
 
 def new_cache_store(folder: Callable[[], Path], config: Config, clock: Clock) -> ResponseStore:
+    """Returns the store of cached responses. `folder` may raise OSError."""
     rules = config.store.cache
-    return MemoryCache(clock, rules.size) if rules.kind == "memory" else SqliteCache(folder, clock, rules.size)
+    if rules.kind == "memory":
+        return MemoryCache(clock, rules.size)
+    if rules.kind == "sqlite":
+        return BlockingCache(CacheFile(folder), rules.kind, clock, rules.size)
+    from llm_guard.storage.cache.redis_cache import RedisCacheEntries  # noqa: PLC0415  # needs redis, which is an extra
+
+    fleet, key = config.fleet, config.store.encryption_key
+    assert fleet is not None and key is not None  # noqa: S101, PT018  # checked with the config
+    entries = RedisCacheEntries(fleet.store, fleet.name, BodyEncryption(encryption_keys(key)), clock)
+    return BlockingCache(entries, rules.kind, clock, rules.size)
+
+
+def new_call_store(folder: Callable[[], Path], config: Config, clock: Clock) -> SqliteCallStore | RedisCallStore:
+    """Returns the store of deferred calls and dead letters. `folder` may raise OSError."""
+    runner, bodies = new_runner(folder, config), bodies_of(config)
+    if config.store.calls.kind == "sqlite":
+        return SqliteCallStore(folder, runner, bodies)
+    from llm_guard.storage.calls.redis_store import RedisCallStore  # noqa: PLC0415  # needs redis, which is an extra
+
+    fleet = config.fleet
+    assert fleet is not None  # noqa: S101  # checked with the config
+    return RedisCallStore(fleet.store, fleet.name, runner, bodies, clock)
+
+
+async def refuse_evicting_store(store: SqliteCallStore | RedisCallStore, path: Path | None) -> None:
+    """Raises ConfigError if the server with the stored calls may evict them. One that does not answer is no reason not
+    to start: it is checked before its first use."""
+    if isinstance(store, SqliteCallStore):
+        return
+    try:
+        await WorkerThread("stored calls").run(store.stats)
+    except EvictingStoreError as error:
+        raise ConfigError([problem_at(path, ("fleet", "store"), str(error))]) from None
+    except StoreError as error:
+        _log.warning("the store of deferred calls and dead letters does not answer", error=str(error))
 
 
 def new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:

@@ -31,6 +31,7 @@ _FIXED = frozenset(
         "ops.store",
         "ops.log.format",
         "store.cache.kind",
+        "store.calls.kind",
         "fleet",
         "fleet.store",
         "fleet.name",

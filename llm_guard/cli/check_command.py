@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigProblem, FleetConfig, located, warnings_of
+from llm_guard.config import Config, ConfigProblem, located, warnings_of
 from llm_guard.config_files import expiry_warnings
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.probes.targets import probe_descriptions
+
+if TYPE_CHECKING:
+    from llm_guard.storage.shared.redis_store import StoreDescription
 
 
 @click.command()
@@ -36,7 +41,7 @@ def check(path: Path, strict: bool, online: bool) -> None:
             click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
     for name, engine in config.engines.items():
         click.echo("\n".join(restart_schedule(name, engine)))
-    found = [*map(str, _warnings(config, path)), *(_look_at_store(config.fleet) if online else ())]
+    found = [*map(str, _warnings(config, path)), *(_look_at_store(config) if online else ())]
     for warning in found:
         click.echo(f"{'error' if strict else 'warning'}: {warning}", err=True)
     if found and strict:
@@ -45,12 +50,12 @@ def check(path: Path, strict: bool, online: bool) -> None:
     click.echo(f"{path}: valid (models: {len(config.models)}, upstreams: {len(config.upstreams)})")
 
 
-def _look_at_store(fleet: FleetConfig | None) -> list[str]:
+def _look_at_store(config: Config) -> list[str]:
     """Prints what is found of the fleet's store, and returns what is wrong with it."""
     from llm_guard.assembly import describe_store  # noqa: PLC0415  # loads the whole gateway
     from llm_guard.storage.shared.exchange_store import StoreUnavailable  # noqa: PLC0415  # only needed with --online
 
-    if fleet is None:
+    if (fleet := config.fleet) is None:
         click.echo("fleet: none, this gateway is alone")
         return []
     try:
@@ -61,10 +66,19 @@ def _look_at_store(fleet: FleetConfig | None) -> list[str]:
         f"fleet {fleet.name}: Redis {store.version} answers in {store.took_s * 1e3:.1f} ms, maxmemory-policy "
         f"{store.eviction}; gateways there now: {store.replicas}"
     )
-    if store.eviction == "noeviction":
-        return []
-    problem = f"maxmemory-policy {store.eviction} may evict overrides by operators: use noeviction"
-    return [f"fleet.store: {problem}"]
+    return [
+        f"fleet.store: {problem}" for problem in _problems_of(store, keeps_calls=config.store.calls.kind == "redis")
+    ]
+
+
+def _problems_of(store: StoreDescription, *, keeps_calls: bool) -> Iterator[str]:
+    policy = store.eviction
+    if keeps_calls and policy.startswith("allkeys"):
+        yield f"maxmemory-policy {policy} may evict stored calls, so the gateway does not start: set noeviction"
+    elif policy != "noeviction":
+        yield f"maxmemory-policy {policy} may evict overrides by operators: use noeviction"
+    if keeps_calls and not store.is_persistent:
+        yield "deferred calls and dead letters are lost when the server restarts: set appendonly yes"
 
 
 def _show_models(config: Config) -> None:

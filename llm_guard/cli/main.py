@@ -30,7 +30,7 @@ from llm_guard.cli.init_command import init
 from llm_guard.cli.login_command import first_link, login
 from llm_guard.cli.schema_command import schema
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config
+from llm_guard.config import Config, ConfigError
 from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
@@ -60,6 +60,9 @@ def serve(
     log = configure_logging(changes.applied(config).ops.log.format)
     try:
         run(_serve(config, path, changes))
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
     except OSError as error:
         where = f"{host or config.server.host}:{config.server.port if port is None else port}"
         click.echo(f"llm-guard cannot listen on {where}: {error}", err=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from llm_guard.config.engines import EngineConfig
+from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.models import ModelConfig, ModelRouting, Server, UpstreamConfig
 from llm_guard.config.names import UPSTREAM_NAME, did_you_mean, is_name, is_pattern, matching_key
 from llm_guard.config.operator import Ops
@@ -14,6 +15,8 @@ from llm_guard.config.storage import StoreConfig
 from llm_guard.config.yaml_source import Document, KeyPath
 from llm_guard.dialects import DialectName
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
+
+_KEY_REMEDY = "set store.encryption_key to the output of `openssl rand -base64 32`, through a variable"
 
 
 def check_listeners(document: Document, server: Server | None, ops: Ops | None) -> None:
@@ -101,11 +104,22 @@ def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -
                 document.report(place, f"no model has this name{did_you_mean(name, models)}")
 
 
-def check_store(document: Document, store: StoreConfig | None) -> None:
-    """Checks that there is a key if something is to be encrypted."""
-    if store is not None and store.dead_letters.bodies == "encrypted" and store.encryption_key is None:
-        remedy = "set store.encryption_key to the output of `openssl rand -base64 32`, through a variable"
-        document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {remedy}")
+def check_store(document: Document, store: StoreConfig | None, fleet: FleetConfig | None) -> None:
+    """Checks that there is a key if something is to be encrypted, and a server if something is to be stored there."""
+    if store is None:
+        return
+    if store.dead_letters.bodies == "encrypted" and store.encryption_key is None:
+        document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {_KEY_REMEDY}")
+    for section, settings in (("cache", store.cache), ("calls", store.calls)):
+        path: KeyPath = ("store", section, "kind")
+        if settings.kind == "redis" and fleet is None:
+            document.report(path, "needs a server: set fleet.store to redis://HOST:6379/0")
+        if settings.kind == "redis" and store.encryption_key is None:
+            document.report(path, f"needs a key, since others may read the server: {_KEY_REMEDY}")
+    if store.calls.kind == "redis" and store.dead_letters.bodies == "plain":
+        reason = "must be encrypted or none with store.calls.kind: redis, since others may read the server"
+        place: KeyPath = ("store", "dead_letters", "bodies")
+        document.report(place, reason)
 
 
 def check_completion_webhooks(

@@ -137,7 +137,7 @@ def config_in(document: Document) -> Config:
     check_listeners(document, server, ops)
     check_names(document, upstreams, models)
     check_alerts(document, ops, models)
-    check_store(document, store)
+    check_store(document, store, fleet)
     check_completion_webhooks(document, store, models)
     ways = {key: _way(data) for key, data in entries.items()}
     check_ways(document, ways, upstreams)

@@ -24,10 +24,19 @@ RequeueRate = Annotated[float, Unit(at_least(0.001), number_from(0.001))]
 class CacheStoreSettings(Strict):
     """The store of cached responses."""
 
-    kind: Literal["memory", "sqlite"] = "memory"
-    """sqlite: entries survive a restart."""
+    kind: Literal["memory", "sqlite", "redis"] = "memory"
+    """sqlite: entries survive a restart. redis: the gateways of a fleet share them; they are encrypted with
+    `store.encryption_key`."""
     size: Size = 64 * 1024**2
     """Maximum size in bytes of all entries together; the least recently used are evicted first."""
+
+
+class CallStoreSettings(Strict):
+    """The store of deferred calls and dead letters."""
+
+    kind: Literal["sqlite", "redis"] = "sqlite"
+    """sqlite: a file in `ops.store`. redis: the gateways of a fleet share them; bodies are encrypted with
+    `store.encryption_key`."""
 
 
 class DeadLetterStoreSettings(Strict):
@@ -59,12 +68,13 @@ class CompletionWebhook(WebhookTarget):
 
 
 class StoreConfig(Strict):
-    """Settings of what outlives a call; the files are in `ops.store`."""
+    """Settings of what outlives a call; files are in `ops.store`."""
 
     encryption_key: OptionalSecret = Field(default=None, repr=False)
     """Encrypts the bodies of deferred calls, and of dead letters if `bodies` says so: 32 random bytes in base64.
     Several keys are separated by commas: the first encrypts, all decrypt."""
     cache: CacheStoreSettings = CacheStoreSettings()
+    calls: CallStoreSettings = CallStoreSettings()
     dead_letters: DeadLetterStoreSettings = DeadLetterStoreSettings()
     deferred: DeferredStoreSettings = DeferredStoreSettings()
     webhooks: Annotated[tuple[CompletionWebhook, ...], AfterValidator(check_webhook_names)] = ()

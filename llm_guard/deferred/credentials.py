@@ -38,18 +38,22 @@ class Credentials:
 
     def keep(self, kept_id: str, call: Call) -> None:
         """Keeps the call's credentials if its execution will need them."""
-        if call.client_key is not None:
-            return  # a client key of the gateway, which is never forwarded
-        headers = tuple(pair for pair in call.headers if pair[0].lower() in _IN_MEMORY)
-        parameters = tuple(parameter for parameter in call.query.split("&") if _is_suspicious(parameter))
-        if headers or parameters:
-            self._kept[kept_id] = Presented(headers, parameters)
+        if (presented := presented_by(call)) != Presented():
+            self._kept[kept_id] = presented
 
     def of(self, kept_id: str) -> Presented:
         return self._kept.get(kept_id, Presented())
 
     def forget(self, kept_id: str) -> None:
         self._kept.pop(kept_id, None)
+
+
+def presented_by(call: Call) -> Presented:
+    """Returns the credentials that are forwarded with a call; a client key of the gateway never is."""
+    if call.client_key is not None:
+        return Presented()
+    headers = tuple(pair for pair in call.headers if pair[0].lower() in _IN_MEMORY)
+    return Presented(headers, tuple(parameter for parameter in call.query.split("&") if _is_suspicious(parameter)))
 
 
 def plain_headers(headers: Headers) -> Headers:

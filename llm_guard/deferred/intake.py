@@ -1,6 +1,6 @@
 """Stores calls that outlive their client's request: deferred calls and dead letters.
 
-A call is either on the disk or counted as lost, and no client waits long for the disk. `deferred.worker` executes the
+A call is either stored or counted as lost, and no client waits long for the store. `deferred.worker` executes the
 stored calls.
 """
 
@@ -17,7 +17,7 @@ from llm_guard.deferred.counters import LossReason
 from llm_guard.deferred.serialization import MOST_BODY_BYTES, body_of, end_of, ended_of, new_id, stored_call
 from llm_guard.deferred.state import DeferredState
 from llm_guard.deferred.status_api import StatusApi
-from llm_guard.deferred.store_client import SlowDisk
+from llm_guard.deferred.store_client import SlowStore
 from llm_guard.outcome import Disposition, Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
@@ -28,7 +28,7 @@ _log = structlog.get_logger("llm_guard.deferred.intake")
 
 _MOST_WAITING_BYTES = 4 * MOST_BODY_BYTES
 _MOST_WAITING = 200
-"""Limit on calls that wait for the disk. A write takes a few milliseconds, so that more would wait for over a
+"""Limit on calls that wait for the store. A write takes a few milliseconds, so that more would wait for over a
 second."""
 _COME_BACK_S = 10.0
 _TOO_LARGE = Refusal(
@@ -135,7 +135,7 @@ class CallIntake:
             self._lose("body_too_large", f"its body is larger than {MOST_BODY_BYTES} bytes")
             return None
         if self._is_full:
-            self._lose("queue_full", f"{self._waiting} calls of {self._waiting_bytes} bytes wait for the disk")
+            self._lose("queue_full", f"{self._waiting} calls of {self._waiting_bytes} bytes wait for the store")
             return None
         kept = stored_call(new_id(), call, body, ended_of(call), self._clock, purpose="dead_letter", state="dead")
         self._credentials.keep(kept.id, call)
@@ -143,14 +143,14 @@ class CallIntake:
             await self._write(kept)
         except StoreError as error:
             self._credentials.forget(kept.id)
-            self._lose("write_timeout" if isinstance(error, SlowDisk) else "write_failed", str(error))
+            self._lose("write_timeout" if isinstance(error, SlowStore) else "write_failed", str(error))
             return None
         _disposition(call).dead_letter_id = kept.id
         self._events.note("dead_letter", "stored")
         return kept.id
 
     async def _write(self, kept: StoredCall) -> None:
-        """Writes the call to the disk. Raises StoreError."""
+        """Writes the call to the store. Raises StoreError."""
         size = len(kept.request.body or b"")
         self._waiting += 1
         self._waiting_bytes += size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from llm_guard.clock import Clock
-from llm_guard.deferred.credentials import Presented, plain_headers, plain_query
+from llm_guard.deferred.credentials import Presented, plain_headers, plain_query, presented_by
 from llm_guard.outcome import Disposition, Failure, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
@@ -90,6 +90,7 @@ def _request(call: Call, body: bytes | None, route: str) -> StoredRequest:
         upstream_name=call.upstream_name,
         is_stream=call.is_stream,
         is_repeatable=call.is_repeatable,
+        needs_credentials=presented_by(call) != Presented(),
         priority=call.priority,
     )
 

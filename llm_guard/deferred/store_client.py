@@ -1,4 +1,4 @@
-"""Asynchronous access to the store of deferred calls and dead letters: one thread does the disk I/O."""
+"""Asynchronous access to the store of deferred calls and dead letters: one thread does the blocking calls."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from llm_guard.worker_thread import WorkerBusy, WorkerThread, wait_at_most
 _log = structlog.get_logger("llm_guard.deferred.store_client")
 
 PATIENCE_S = 2.0
-"""Seconds that a client waits for the disk."""
+"""Seconds that a client waits for the store."""
 _WRITE_AGAIN_S = 1.0
 _WRITES = 30
 
 _Found = TypeVar("_Found")
 
 
-class SlowDisk(StoreError):
-    """The disk has not answered in time."""
+class SlowStore(StoreError):
+    """The store has not answered in time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class _Adding:
     call: StoredCall | None
     """None once its client no longer waits, so that a disk that hangs does not keep the call in memory."""
     is_done: bool = False
-    """The call is on the disk."""
+    """The call is stored."""
 
 
 class AsyncCallStore:
@@ -67,18 +67,18 @@ class AsyncCallStore:
         except StoreError:
             raise
         except WorkerBusy as error:
-            raise StoreError(f"the disk does not keep up: {error}") from None
+            raise StoreError(f"the store does not keep up: {error}") from None
         except Exception as error:
             _log.exception("unexpected error in the store of calls")
             raise StoreError(f"{type(error).__name__}: {error}") from error
 
     async def ask(self, act: Callable[[CallStore], _Found], within_s: float = PATIENCE_S) -> _Found:
-        """Runs `act` with a timeout. Raises StoreError, and SlowDisk after the timeout: then it may still have been
+        """Runs `act` with a timeout. Raises StoreError, and SlowStore after the timeout: then it may still have been
         done."""
         try:
             return await wait_at_most(within_s, self.do(act), self._clock)
         except TimeoutError:
-            raise SlowDisk(f"the disk has not responded within {within_s:g} s") from None
+            raise SlowStore(f"the store has not responded within {within_s:g} s") from None
 
     async def run_with_retries(self, act: Callable[[CallStore], _Found]) -> _Found:
         """Runs `act`, retrying for half a minute, because the response to be written was paid for. Raises
@@ -96,7 +96,7 @@ class AsyncCallStore:
         self._worker.submit(act, self._store)
 
     async def close(self) -> None:
-        """Closes the store after pending writes, if the disk answers in time."""
+        """Closes the store after pending writes, if the store answers in time."""
         await self._worker.close(self._store.close, PATIENCE_S)
 
     # Below here: in the store's thread.

@@ -9,3 +9,7 @@ class StoreError(Exception):
 
 class DiskFullError(StoreError):
     """The disk is full: nothing can be added, but entries can still be read and deleted."""
+
+
+class EvictingStoreError(StoreError):
+    """The server may evict what must not be lost; the text names the remedy."""

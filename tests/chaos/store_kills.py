@@ -1,10 +1,10 @@
 """Kills processes while they write to a store of calls, and checks what they leave behind.
 
-Run as `python -m tests.chaos.store_kills FOLDER SEED KILLS` in a process of its own: it has imported all that its
-writers need, so that forking takes only a few milliseconds. Two writers share the file at a time. Each reports what it
-is about to do, does it, and reports the result, so what it has reported as done must be stored. Between two generations
-the file is compared with the reports, allowing for the operations that were interrupted. Kills only processes that it
-has started.
+Run as `python -m tests.chaos.store_kills PLACE SEED KILLS` in a process of its own: it has imported all that its
+writers need, so that forking takes only a few milliseconds. PLACE is the folder of a file, or the URL of a Redis
+server. Two writers share the store at a time. Each reports what it is about to do, does it, and reports the result, so
+what it has reported as done must be stored. Between two generations the store is compared with the reports, allowing
+for the operations that were interrupted. Kills only processes that it has started.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from typing import Any
 
 import msgspec
 
+from llm_guard.clock import SystemClock
 from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.redis_store import RedisCallStore
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
-from llm_guard.storage.calls.store import CallFilter, StoredCall
+from llm_guard.storage.calls.store import CallFilter, CallStore, StoredCall
 from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, new_dead_letter, stored_request
 
 LEASE_S = 50.0
@@ -53,7 +55,7 @@ def body_of(call_id: str) -> bytes:
 class Writer:
     """A process that writes to the store until it is killed."""
 
-    def __init__(self, store: SqliteCallStore, name: str, now: float, ends: tuple[int, int], dice: Random) -> None:
+    def __init__(self, store: CallStore, name: str, now: float, ends: tuple[int, int], dice: Random) -> None:
         """Takes in `ends` the write ends of two pipes: one for its reports, one to signal that it is ready."""
         self.store = store
         self.name = name
@@ -69,7 +71,7 @@ class Writer:
     def write(self) -> None:
         deeds = [self.add, self.add, self.add_dead_letter, self.begin, self.begin, self.end, self.end, self.end]
         deeds += [self.requeue, self.delete, self.extend, self.sweep]
-        self.store.stats()  # opens the file
+        self.store.stats()  # opens it
         os.write(self.ready, b"!")
         while True:
             self.dice.choice(deeds)()
@@ -219,25 +221,25 @@ class Ledger:
 # the killer
 
 
-def kill_writers(folder: Path, seed: int, kills: int) -> dict[str, Any]:
+def kill_writers(place: str, seed: int, kills: int) -> dict[str, Any]:
     """Runs the generations and returns the result; `problems` is empty if the store was always consistent."""
     dice, ledger, interrupted = Random(seed), Ledger(), Counter[str]()
     for generation in range(kills // 2):
         ledger.generation = generation
         now = (generation + 1) * _GENERATION_S
-        for line in _run_and_kill(folder, [f"{seed}.{generation}.{name}" for name in "ab"], now, dice):
+        for line in _run_and_kill(place, [f"{seed}.{generation}.{name}" for name in "ab"], now, dice):
             ledger.hear(line)
         interrupted.update(deed for deed, _ in ledger.pending.values())
-        _check_store(folder, ledger, now)
+        _check_store(place, ledger, now)
         if ledger.problems:
             break
     return {"problems": ledger.problems[:5], "seed": seed, "said": ledger.said, "interrupted": interrupted}
 
 
-def _run_and_kill(folder: Path, names: list[str], now: float, dice: Random) -> list[bytes]:
+def _run_and_kill(place: str, names: list[str], now: float, dice: Random) -> list[bytes]:
     """Runs two writers, kills them, and returns their reports."""
     (reading, writing), (hearing, ready) = os.pipe(), os.pipe()
-    writers = [_fork(folder, name, now, (writing, ready), dice.randrange(1 << 30)) for name in names]
+    writers = [_fork(place, name, now, (writing, ready), dice.randrange(1 << 30)) for name in names]
     for _ in writers:
         os.read(hearing, 1)
     for end in (writing, ready, hearing):
@@ -251,10 +253,10 @@ def _run_and_kill(folder: Path, names: list[str], now: float, dice: Random) -> l
         return said.readlines()
 
 
-def _fork(folder: Path, name: str, now: float, ends: tuple[int, int], seed: int) -> int:
+def _fork(place: str, name: str, now: float, ends: tuple[int, int], seed: int) -> int:
     if pid := os.fork():
         return pid
-    writer = Writer(_store(folder, name), name, now, ends, Random(seed))
+    writer = Writer(_opened(place, name), name, now, ends, Random(seed))
     try:
         writer.write()
     except BaseException as error:  # noqa: BLE001  # whatever it is, the killer must hear of it
@@ -262,13 +264,16 @@ def _fork(folder: Path, name: str, now: float, ends: tuple[int, int], seed: int)
     os._exit(1)
 
 
-def _store(folder: Path, name: str) -> SqliteCallStore:
-    return SqliteCallStore(lambda: folder, name, Bodies("plain", None))
+def _opened(place: str, name: str) -> CallStore:
+    bodies = Bodies("plain", None)
+    if place.startswith("/"):
+        return SqliteCallStore(lambda: Path(place), name, bodies)
+    return RedisCallStore(place, "prod", name, bodies, SystemClock())
 
 
-def _check_store(folder: Path, ledger: Ledger, now: float) -> None:
+def _check_store(place: str, ledger: Ledger, now: float) -> None:
     """Compares the store with the reports and ends the leases of the killed writers."""
-    store = _store(folder, "killer")
+    store = _opened(place, "killer")
     found = {call.id: call for call in store.find(CallFilter(), _ALL, None)}
     ledger.compare(found)
     ledger.problems += [f"{call_id}: its body is wrong" for call_id in found if not _is_whole(store.get(call_id))]
@@ -281,8 +286,8 @@ def _check_store(folder: Path, ledger: Ledger, now: float) -> None:
         if state == "answered":
             ledger.answered_in.setdefault(call_id, ledger.generation)
     store.close()
-    if (folder / "calls.db").exists():
-        ledger.problems += _broken(folder / "calls.db")
+    if (file := Path(place, "calls.db")).exists():
+        ledger.problems += _broken(file)
 
 
 def _is_whole(call: StoredCall | None) -> bool:
@@ -304,4 +309,4 @@ def _broken(path: Path) -> list[str]:
 
 if __name__ == "__main__":
     _, chosen, seed, kills = sys.argv
-    print(json.dumps(kill_writers(Path(chosen), int(seed), int(kills))))  # noqa: T201  # its report
+    print(json.dumps(kill_writers(chosen, int(seed), int(kills))))  # noqa: T201  # its report

@@ -4,15 +4,18 @@ executed again after that."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from time import monotonic
+
+import pytest
 
 from llm_guard.app import App
 from llm_guard.clock import SystemClock
@@ -24,6 +27,7 @@ from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
 from tests.effort import repeated
 from tests.fakes.provider import Hold, ScriptedProvider
+from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import eventually
 from tests.integration.calls_on_disk import ASYNC
 from tests.tokens import BEARER
@@ -68,10 +72,24 @@ class Client:
         return reply.status
 
 
-def text_of(url: str, folder: Path) -> str:
+@pytest.fixture(params=["sqlite", "redis"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer | None]:
+    """Runs a server for the calls; None: they are in a file."""
+    if request.param == "sqlite":
+        yield None
+        return
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+def text_of(url: str, folder: Path, server: RedisServer | None) -> str:
     config = json.loads(config_text(url, models={"gpt": RULES, "bad": RULES}, ops={"store": str(folder)}))
     config["upstreams"]["one"]["api_key"] = "sk-own"
     config["store"] = {"dead_letters": {"requeue_rate": 1000}, "deferred": {"concurrency": 4}}
+    if server is not None:
+        config["fleet"] = {"store": server.url}
+        config["store"] |= {"calls": {"kind": "redis"}, "encryption_key": base64.b64encode(b"n" * 32).decode()}
+        config["store"]["dead_letters"]["bodies"] = "encrypted"
     return json.dumps(config)
 
 
@@ -85,11 +103,13 @@ async def late_gateway(text: str) -> AsyncIterator[str]:
         await app.stop()
 
 
-async def test_acknowledged_call_is_never_lost_or_repeated_after_its_answer(tmp_path: Path) -> None:
+async def test_acknowledged_call_is_never_lost_or_repeated_after_its_answer(
+    tmp_path: Path, server: RedisServer | None
+) -> None:
     client, dice = Client(), Random(8)
     async with MockProvider(latency_s=0.02) as provider:
         provider.switch("bad", "status:500")
-        text = text_of(provider.url, tmp_path / "s")
+        text = text_of(provider.url, tmp_path / "s", server)
         for _ in range(KILLS):
             async with serving(tmp_path / "guard.yaml", text) as served:
                 working = [asyncio.create_task(client.work(served.url)) for _ in range(2)]
@@ -128,12 +148,14 @@ async def _until_requeued_calls_are_answered(client: Client, url: str, provider:
     await eventually(lambda: provider.stats().requests == before + done["now"]["count"])
 
 
-async def test_call_in_execution_at_a_kill_is_sent_again_within_two_seconds_of_the_restart(tmp_path: Path) -> None:
+async def test_call_in_execution_at_a_kill_is_sent_again_within_two_seconds_of_the_restart(
+    tmp_path: Path, server: RedisServer | None
+) -> None:
     with socket.socket() as reserved:  # a port chosen by the system would change at the restart
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
     async with ScriptedProvider((Hold(),), CHAT.ok) as provider:
-        text = json.loads(text_of(provider.url, tmp_path / "s"))
+        text = json.loads(text_of(provider.url, tmp_path / "s", server))
         text["server"]["port"] = port
         async with serving(tmp_path / "guard.yaml", json.dumps(text)) as served:
             body = b'{"model":"gpt","messages":[]}'

@@ -1,4 +1,4 @@
-"""Stored calls under any sequence of events: two gateways on one file, compared with an in-memory model."""
+"""Stored calls under any sequence of events: two gateways on one store, compared with an in-memory model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from llm_guard.clock import SystemClock
 from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.redis_store import RedisCallStore
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
-from llm_guard.storage.calls.store import CallFilter, Purpose, StoredCall
+from llm_guard.storage.calls.store import CallFilter, CallStore, Purpose, StoredCall
 from tests.effort import repeated
+from tests.fakes.redis_server import redis_server
 from tests.fakes.stored_calls import ANSWER, FAILED, deferred_call, new_dead_letter, stored_request
 
 LEASE_S = 30.0
@@ -80,17 +83,20 @@ class CallStoreWalk(RuleBasedStateMachine):
         self.calls: dict[str, Model] = {}
         self.added = 0
         self.started = 0
-        self.stores: list[SqliteCallStore] = []
+        self.stores: list[CallStore] = []
         self.runners = ["", ""]
 
     @initialize()
     def two_gateways_start(self) -> None:
         self.stores = [self.new_store(0), self.new_store(1)]
 
-    def new_store(self, gateway: int) -> SqliteCallStore:
+    def new_store(self, gateway: int) -> CallStore:
         self.started += 1
         self.runners[gateway] = f"{gateway}:{self.started}"
-        return SqliteCallStore(lambda: Path(self.folder.name), self.runners[gateway], Bodies("plain", None))
+        return self.opened(self.runners[gateway])
+
+    def opened(self, runner: str) -> CallStore:
+        return SqliteCallStore(lambda: Path(self.folder.name), runner, Bodies("plain", None))
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -259,6 +265,12 @@ class CallStoreWalk(RuleBasedStateMachine):
         self.a_gateway_works(gateway, "answer")
         self.an_operator_deletes(gateway, 0, is_one=False, state=state)
 
+    @rule(gateway=gateways, pick=picks)
+    def a_waiting_call_is_deleted(self, gateway: int, pick: int) -> None:
+        """Steers the walk: there is a queued call to be deleted."""
+        self.keep(gateway, "deferred", is_dead=False, due_in=20.0, odds=1)
+        self.an_operator_deletes(gateway, pick, is_one=True, state=None)
+
     @rule(gateway=gateways, has_room=st.booleans())
     def the_store_is_swept(self, gateway: int, has_room: bool) -> None:
         doomed = [model for model in self.calls.values() if self.is_old(model, has_room)]
@@ -352,12 +364,30 @@ class CallStoreWalk(RuleBasedStateMachine):
         assert found.oldest_at == (by_age[-1].call.received_at if by_age else None)
 
 
+class RedisStoreWalk(CallStoreWalk):
+    """The same on a Redis server; each walk has a fleet of its own."""
+
+    met: ClassVar[Counter[str]] = Counter()
+    url = ""
+
+    def opened(self, runner: str) -> CallStore:
+        return RedisCallStore(self.url, Path(self.folder.name).name, runner, Bodies("plain", None), SystemClock())
+
+
 def test_stored_calls_hold_on_every_walk() -> None:
+    walk(CallStoreWalk, repeated(200, least=100))
+
+
+def test_stored_calls_on_a_server_hold_on_every_walk(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        RedisStoreWalk.url = server.url
+        walk(RedisStoreWalk, repeated(200, least=100))
+
+
+def walk(machine: type[CallStoreWalk], examples: int) -> None:
     run_state_machine_as_test(
-        CallStoreWalk,
-        settings=settings(
-            derandomize=True, deadline=None, max_examples=repeated(200, least=100), stateful_step_count=40
-        ),
+        machine,
+        settings=settings(derandomize=True, deadline=None, max_examples=examples, stateful_step_count=40),
     )
     # A walk that never gets far proves nothing.
     met = {
@@ -365,4 +395,4 @@ def test_stored_calls_hold_on_every_walk() -> None:
         "running -> answered", "dead -> queued", "recovered", "refused to end", "came too late", "told", "told anew",
         "deleted dead", "deleted queued", "deleted answered", "swept dead", "swept answered", "swept queued",
     }  # fmt: skip
-    assert {each for each in met if CallStoreWalk.met[each] <= repeated(3)} == set(), CallStoreWalk.met
+    assert {each for each in met if machine.met[each] <= repeated(3)} == set(), machine.met

@@ -133,7 +133,7 @@ class RouteCache(Struct, frozen=True):
 class CacheView(Struct, frozen=True):
     """Response of `GET /admin/cache`."""
 
-    kind: Literal["memory", "sqlite"]
+    kind: Literal["memory", "sqlite", "redis"]
     entries: int
     bytes: int
     max_bytes: int

@@ -25,6 +25,18 @@ def unshared_index(config: Config) -> Iterator[Finding]:
         yield ("server", "isolate_objects"), reason
 
 
+def unshared_calls(config: Config) -> Iterator[Finding]:
+    """Warns if gateways of a fleet store calls in files of their own."""
+    if config.fleet is None or config.store.calls.kind != "sqlite" or config.ops.store is not None:
+        return
+    if any(model.deferred.mode != "off" for model in config.models.values()):
+        reason = (
+            "deferred calls are in this machine's files, and a client gets 404 for its call at the other gateways of "
+            "the fleet: set it to redis, or ops.store to a folder that all of them share; or set deferred.mode: off"
+        )
+        yield ("store", "calls", "kind"), reason
+
+
 def unwritable_state(state: Path) -> Iterator[Finding]:
     """Yields a warning if this user cannot create or write the folder."""
     folder = state.expanduser().absolute()

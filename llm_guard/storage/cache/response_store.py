@@ -1,4 +1,4 @@
-"""The response cache: its types, the protocol of a store, and the store in memory.
+"""The response cache: its types, the protocols of a store and of its entries, and the store in memory.
 
 Which responses may be cached is decided in `proxy.cache.response_cache`; how long one stays fresh, in
 `resilience.caching.freshness`.
@@ -21,6 +21,8 @@ _BESIDE_BYTES = 650
 _HEADER_BYTES = 180
 """The same for each header."""
 _FEW = 64
+
+CacheKind = Literal["memory", "sqlite", "redis"]
 
 
 class CachedResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +57,7 @@ class RouteCacheSize(msgspec.Struct, frozen=True):
 class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of a store at one moment."""
 
-    kind: Literal["memory", "sqlite"]
+    kind: CacheKind
     max_bytes: int
     routes: Mapping[str, RouteCacheSize]
     evictions: int
@@ -86,6 +88,41 @@ class ResponseStore(Protocol):
     def snapshot(self) -> CacheSnapshot: ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesChange:
+    """The entries after a change."""
+
+    routes: Mapping[str, RouteCacheSize]
+    evicted: int = 0
+    """Entries evicted to make room."""
+    gone: int = 0
+    """Entries deleted because they had expired or were purged."""
+
+
+class CacheEntries(Protocol):
+    """Entries that several gateways share. Blocking; used by one thread. All methods raise StoreError; `now` in seconds
+    since the epoch."""
+
+    def get(self, key: bytes, now: float) -> CacheHit | None: ...
+
+    def put(
+        self, key: bytes, answer: CachedResponse, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
+    ) -> EntriesChange:
+        """Stores or replaces an entry. `touches`: when other entries were last used; `most`: maximum size of all
+        together."""
+        ...
+
+    def forget_ended(self, now: float, most: int) -> EntriesChange:
+        """Deletes expired entries, then evicts until the rest fits into `most` bytes."""
+        ...
+
+    def purge(self, route: str | None) -> EntriesChange:
+        """Deletes a route's entries; None: all."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)

@@ -1,19 +1,18 @@
 """Cached responses in a SQLite file.
 
 Defines the schema, eviction, and totals that stay correct. Blocking; used by one thread. Timeouts are applied in
-`storage.cache.sqlite_cache`.
+`storage.cache.blocking_cache`.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, RouteCacheSize, cost_of
+from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, EntriesChange, RouteCacheSize, cost_of
 from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
 
 FILE = "cache.db"
@@ -48,19 +47,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(CachedResponse).decode
 
 
-@dataclass(frozen=True, slots=True)
-class CacheFileContent:
-    """Content of the file after a change."""
-
-    routes: Mapping[str, RouteCacheSize]
-    evicted: int = 0
-    """Entries evicted to make room."""
-    gone: int = 0
-    """Entries deleted because they had expired or were purged."""
-
-
 class CacheFile:
-    """The cache's file, shared by several gateways. All methods raise StoreError; `now` in seconds since the epoch."""
+    """Implements `CacheEntries`."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
@@ -78,9 +66,7 @@ class CacheFile:
 
     def put(
         self, key: bytes, answer: CachedResponse, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
-    ) -> CacheFileContent:
-        """Stores or replaces an entry. `touches`: when other entries were last used; `most`: maximum size of all
-        together."""
+    ) -> EntriesChange:
         size = cost_of(answer)
         with self._database.writing() as connection:
             connection.executemany(_TOUCH, [(used_at, touched) for touched, used_at in touches.items()])
@@ -89,23 +75,21 @@ class CacheFile:
             evicted = _make_room(connection, most - size) if size <= most else 0
             if size <= most:
                 connection.execute(_PUT, (key, answer.route, now, now + lasts_s, now, size, _encode(answer)))
-            return CacheFileContent(_routes(connection), evicted, gone)
+            return EntriesChange(_routes(connection), evicted, gone)
 
-    def forget_ended(self, now: float, most: int) -> CacheFileContent:
-        """Deletes expired entries, then evicts until the rest fits into `most` bytes."""
+    def forget_ended(self, now: float, most: int) -> EntriesChange:
         with self._database.writing() as connection:
             gone = _delete(connection, "ends_at <= ?", now)
             evicted = _make_room(connection, most)
-            written = CacheFileContent(_routes(connection), evicted, gone)
+            written = EntriesChange(_routes(connection), evicted, gone)
         if gone + evicted:
             self._database.give_back()
         return written
 
-    def purge(self, route: str | None) -> CacheFileContent:
-        """Deletes a route's entries; None: all."""
+    def purge(self, route: str | None) -> EntriesChange:
         with self._database.writing() as connection:
             gone = _delete(connection, "1") if route is None else _delete(connection, "route = ?", route)
-            written = CacheFileContent(_routes(connection), gone=gone)
+            written = EntriesChange(_routes(connection), gone=gone)
         self._database.give_back()
         return written
 

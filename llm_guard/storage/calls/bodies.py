@@ -1,27 +1,19 @@
-"""The bodies of stored calls, in their own table, so that searching for calls does not read them.
+"""The bodies of stored calls: which are stored, and how they are encrypted.
 
-Decides whether bodies are stored and encrypted. The calls are in `storage.calls.sqlite_store`, the encryption in
-`storage.calls.encryption`.
+The encryption is in `storage.calls.encryption`; where bodies are stored is up to each store of calls.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Mapping
 from typing import Literal
 
 from llm_guard.storage.calls.encryption import BodyEncryption
-from llm_guard.storage.calls.store import Purpose
+from llm_guard.storage.calls.store import CallFailure, Purpose, State, StoredCall, StoredResponse
 from llm_guard.storage.errors import StoreError
 
 BodyRule = Literal["plain", "encrypted", "none"]
 """Rule for the bodies of dead letters. Deferred calls always store them, encrypted if there is a key."""
 Part = Literal["request", "ended", "answer"]
-
-_PUT = "INSERT INTO bodies (call, part, key, content) VALUES (?, ?, ?, ?)"
-_DROP = "DELETE FROM bodies WHERE call = ? AND part = ?"
-_SELECT = "SELECT part, key, content FROM bodies WHERE call = ?"
 
 
 class Unreadable(StoreError):
@@ -29,7 +21,7 @@ class Unreadable(StoreError):
 
 
 class Bodies:
-    """Stores bodies as configured. `sealing` None: there is no key."""
+    """Encrypts and decrypts bodies as configured. `sealing` None: there is no key."""
 
     def __init__(self, rule: BodyRule, sealing: BodyEncryption | None) -> None:
         """Raises ValueError if bodies are to be encrypted and there is no key."""
@@ -37,44 +29,45 @@ class Bodies:
             raise ValueError("bodies must be encrypted, but there is no key")
         self._rule = rule
         self._sealing = sealing
-        self.keys = json.dumps(() if sealing is None else sealing.names)
-        """Names of the keys that can decrypt, as JSON for SQL."""
+        self.keys: tuple[str, ...] = () if sealing is None else sealing.names
+        """Names of the keys that can decrypt."""
 
-    def are_kept(self, purpose: Purpose, *, is_dead: bool) -> bool:
+    def of_new(self, call: StoredCall) -> dict[Part, bytes | None]:
+        """Returns the bodies that are stored with a new call."""
+        parts: dict[Part, bytes | None] = {"answer": None if call.answer is None else call.answer.body}
+        if self._are_kept(call.purpose, call.state):
+            parts |= {"request": call.request.body, "ended": None if call.ended is None else call.ended.body}
+        return parts
+
+    def after(
+        self, purpose: Purpose, state: State, ended: CallFailure | None, answer: StoredResponse | None
+    ) -> dict[Part, bytes | None]:
+        """Returns the bodies that a change to this state stores, or deletes (None)."""
+        if answer is not None:
+            return {"request": None, "ended": None, "answer": answer.body}
+        if not self._are_kept(purpose, state):
+            return {"request": None, "ended": None}
+        return {} if ended is None else {"ended": ended.body}
+
+    def seal(self, content: bytes, place: str, purpose: Purpose) -> tuple[str | None, bytes]:
+        """Returns the name of the key that encrypts, and the encrypted content; None and the content itself if nothing
+        of such a call is encrypted. `place` is `ID/PART`, and authenticated."""
+        if self._sealing is None or not (self._rule == "encrypted" or purpose == "deferred"):
+            return None, content
+        return self._sealing.newest, self._sealing.seal(content, place)
+
+    def open(self, content: bytes, place: str, key: str | None) -> bytes | None:
+        """Returns what was encrypted with the key of this name, or None if this gateway does not have it. Raises
+        Unreadable."""
+        if key is None:
+            return content
+        if self._sealing is None or key not in self.keys:
+            return None
+        try:
+            return self._sealing.open(content, place, key)
+        except ValueError as error:
+            raise Unreadable(f"the body of {place}: {error}") from None
+
+    def _are_kept(self, purpose: Purpose, state: State) -> bool:
         """True if such a call's bodies are stored. A deferred call that is dead counts as a dead letter."""
-        return self._rule != "none" or (purpose == "deferred" and not is_dead)
-
-    def put(
-        self, connection: sqlite3.Connection, number: int, call_id: str, parts: Mapping[Part, bytes | None],
-        purpose: Purpose,
-    ) -> None:  # fmt: skip
-        """Replaces the bodies of these parts; None deletes one."""
-        is_sealed = self._rule == "encrypted" or purpose == "deferred"
-        sealing = self._sealing if is_sealed else None
-        for part, content in parts.items():
-            connection.execute(_DROP, (number, part))
-            if content is None:
-                continue
-            key = None if sealing is None else sealing.newest
-            kept = content if sealing is None else sealing.seal(content, f"{call_id}/{part}")
-            connection.execute(_PUT, (number, part, key, kept))
-
-    def of(self, connection: sqlite3.Connection, number: int, call_id: str) -> tuple[dict[Part, bytes], bool]:
-        """Returns the stored bodies that could be decrypted, and whether that was all of them. Raises Unreadable."""
-        found: dict[Part, bytes] = {}
-        is_open = True
-        for part, key, content in connection.execute(_SELECT, (number,)):
-            if key is None:
-                found[part] = content
-            elif self._sealing is None or key not in self._sealing.names:
-                is_open = False
-            else:
-                found[part] = _opened(self._sealing, content, f"{call_id}/{part}", key)
-        return found, is_open
-
-
-def _opened(sealing: BodyEncryption, content: bytes, place: str, key: str) -> bytes:
-    try:
-        return sealing.open(content, place, key)
-    except ValueError as error:
-        raise Unreadable(f"the body of {place}: {error}") from None
+        return self._rule != "none" or (purpose == "deferred" and state != "dead")

@@ -5,6 +5,7 @@ The keys come from `config.storage`; what is encrypted is decided in `storage.ca
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Sequence
 from hashlib import sha256
@@ -27,11 +28,16 @@ class BodyEncryption:
         self._ciphers = {_name(key): AESGCM(key) for key in keys}
         self.newest = _name(keys[0])
         """Name of the key that encrypts; reveals nothing about the key."""
+        self._digest_key = sha256(b"llm_guard.store.digest:" + keys[0]).digest()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all keys."""
         return tuple(self._ciphers)
+
+    def digest(self, content: bytes) -> bytes:
+        """Returns a digest that cannot be computed without the newest key, so that `content` cannot be guessed."""
+        return hmac.digest(self._digest_key, content, "sha256")
 
     def seal(self, content: bytes, place: str) -> bytes:
         """Encrypts with the newest key. `place` identifies the content and is authenticated: the result cannot be

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from llm_guard.storage.state_dir import open_private
+from llm_guard.storage.state_dir import make_private, open_private
 
 _SUFFIX = ".lock"
 
@@ -35,6 +35,7 @@ class RunnerLock:
         if self._held is not None:
             return
         with contextlib.suppress(OSError):
+            make_private(self._folder())
             path = self._path(self.runner)
             new = path.with_suffix(".new")
             descriptor = open_private(new)

@@ -1,18 +1,28 @@
 """The schema of stored calls in SQLite, and the conversion between calls and rows.
 
-The operations are in `storage.calls.sqlite_store`, the bodies in `storage.calls.bodies`.
+The operations are in `storage.calls.sqlite_store`. Bodies are in a table of their own, so that searching for calls does
+not read them; `storage.calls.bodies` encrypts them.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from llm_guard.storage.calls.bodies import Part, Unreadable
-from llm_guard.storage.calls.store import CallFailure, CallFilter, StoredCall, StoredRequest, StoredResponse
+from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
+from llm_guard.storage.calls.store import (
+    CallFailure,
+    CallFilter,
+    Purpose,
+    StoredCall,
+    StoredRequest,
+    StoredResponse,
+    as_text,
+)
 from llm_guard.storage.sqlite_file import DatabaseSpec
 
 _CALLS = """
@@ -93,7 +103,12 @@ _SECOND = (
     + _TRIGGERS
 )
 """Renames the purposes. SQLite cannot change a CHECK, so the table is replaced."""
-FORM = DatabaseSpec("calls.db", "the store of calls", (_FIRST, _SECOND), reserve_bytes=8 * 1024**2)
+_THIRD = """
+ALTER TABLE calls ADD COLUMN home TEXT;
+CREATE TABLE gateways (runner TEXT PRIMARY KEY, alive_until REAL NOT NULL) WITHOUT ROWID;
+"""
+"""`home`: the runner that has the caller's credentials; NULL: the call needs none."""
+FORM = DatabaseSpec("calls.db", "the store of calls", (_FIRST, _SECOND, _THIRD), reserve_bytes=8 * 1024**2)
 
 _COLUMNS = (
     "number", "id", "request_id", "purpose", "state", "owner", "client", "request", "received_at", "first_failed_at",
@@ -128,14 +143,6 @@ def written(call: StoredCall) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_text(part: StoredRequest | CallFailure | StoredResponse | None) -> str | None:
-    """The part as JSON, without its body."""
-    if part is None:
-        return None
-    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredResponse) else None)
-    return msgspec.json.encode(bare).decode()
-
-
 def condition(wanted: CallFilter) -> tuple[str, dict[str, Any]]:
     """The filter as an SQL condition, with its values. Contains only the terms that are set, so that SQLite can choose
     an index."""
@@ -161,3 +168,32 @@ def stored_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable
         answer=answer and msgspec.structs.replace(answer, body=bodies.get("answer", b"")),
         is_readable=is_readable,
     )
+
+
+def put_bodies(
+    connection: sqlite3.Connection, number: int, call_id: str, purpose: Purpose, bodies: Bodies,
+    parts: Mapping[Part, bytes | None],
+) -> None:  # fmt: skip
+    """Replaces these parts; None deletes one."""
+    for part, content in parts.items():
+        connection.execute("DELETE FROM bodies WHERE call = ? AND part = ?", (number, part))
+        if content is not None:
+            key, kept = bodies.seal(content, f"{call_id}/{part}", purpose)
+            connection.execute(
+                "INSERT INTO bodies (call, part, key, content) VALUES (?, ?, ?, ?)", (number, part, key, kept)
+            )
+
+
+def bodies_of(
+    connection: sqlite3.Connection, number: int, call_id: str, bodies: Bodies
+) -> tuple[dict[Part, bytes], bool]:
+    """Returns the stored bodies that could be decrypted, and whether that was all of them. Raises Unreadable."""
+    found: dict[Part, bytes] = {}
+    is_open = True
+    for part, key, content in connection.execute("SELECT part, key, content FROM bodies WHERE call = ?", (number,)):
+        opened = bodies.open(content, f"{call_id}/{part}", key)
+        if opened is None:
+            is_open = False
+        else:
+            found[part] = opened
+    return found, is_open

@@ -1,8 +1,7 @@
 """Deferred calls and dead letters in a SQLite file that several gateways can share.
 
 Ensures that each call is run by one gateway at a time, and ended only by the gateway that runs it. Blocking; used by
-one thread. Opening the file is in `storage.sqlite_file`, its schema in `storage.calls.schema`, the bodies in
-`storage.calls.bodies`.
+one thread. Opening the file is in `storage.sqlite_file`, its schema in `storage.calls.schema`.
 
 Times are wall time, passed in by the caller: all gateways must agree on it to within a lease. Where it jumps ahead, a
 call that runs elsewhere may be started a second time; where it jumps back, due calls wait that much longer.
@@ -10,20 +9,32 @@ call that runs elsewhere may be started a second time; where it jumps back, due 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
+from llm_guard.storage.calls.bodies import Bodies, Unreadable
 from llm_guard.storage.calls.process_lock import RunnerLock
-from llm_guard.storage.calls.schema import FORM, INSERT, SELECT, as_text, condition, stored_call, written
+from llm_guard.storage.calls.schema import (
+    FORM,
+    INSERT,
+    SELECT,
+    bodies_of,
+    condition,
+    put_bodies,
+    stored_call,
+    written,
+)
 from llm_guard.storage.calls.statements import (
+    ALIVE,
     BEGIN,
     CAN_BE_ASKED,
     DUE,
     EXTEND,
+    GONE,
     GROUPS,
     LOST,
     MOVE,
@@ -31,10 +42,14 @@ from llm_guard.storage.calls.statements import (
     REQUEUE,
     RESCHEDULE,
     RUNNING,
+    SET_HOME,
     TOO_MANY,
     TOO_OLD,
 )
 from llm_guard.storage.calls.store import (
+    HOME_S,
+    INTERRUPTED,
+    OVERDUE,
     CallFailure,
     CallFilter,
     CallGroup,
@@ -43,16 +58,11 @@ from llm_guard.storage.calls.store import (
     State,
     StoredCall,
     StoredResponse,
+    as_text,
 )
-from llm_guard.storage.errors import DiskFullError
+from llm_guard.storage.errors import DiskFullError, StoreError
 from llm_guard.storage.sqlite_file import SqliteFile
 
-INTERRUPTED = CallFailure(
-    kind="interrupted",
-    detail="the gateway ended during the call; the call may have been executed, and is not retried automatically",
-)
-
-OVERDUE = CallFailure(kind="deadline", detail="its deadline has passed, and no store.encryption_key fits its request")
 _BATCH = 300
 _BATCH_BYTES = 2 * 1024**2
 """Limits of a transaction that deletes, so that other gateways get their turn and the WAL stays small."""
@@ -73,6 +83,8 @@ class SqliteCallStore:
         self._lock = None if isinstance(runner, str) else runner
         self._runner = runner if isinstance(runner, str) else runner.runner
         self._bodies = bodies
+        self._is_home = False
+        """True once this process has the credentials of a stored call."""
 
     def adopt(self, bodies: Bodies) -> None:
         """Changes how bodies are stored from now on. Stored ones stay as they are, and are read with the keys of
@@ -84,7 +96,11 @@ class SqliteCallStore:
             for call in calls:
                 number = connection.execute(INSERT, written(call)).lastrowid
                 assert number is not None  # noqa: S101  # set after every INSERT
-                self._bodies.put(connection, number, call.id, self._kept_parts(call), call.purpose)
+                if call.request.needs_credentials:
+                    connection.execute(SET_HOME, (self._runner, number))
+                    connection.execute(ALIVE, (self._runner, (call.due_at or call.received_at) + HOME_S))
+                    self._is_home = True
+                put_bodies(connection, number, call.id, call.purpose, self._bodies, self._bodies.of_new(call))
 
     def get(self, call_id: str) -> StoredCall | None:
         with self._database.reading() as connection:
@@ -118,8 +134,12 @@ class SqliteCallStore:
         if self._lock is not None:
             self._lock.hold()
         bodies = self._bodies  # another thread may replace it
-        values = {"now": now, "purpose": purpose, "limit": limit, "keys": bodies.keys}
+        values = {
+            "now": now, "purpose": purpose, "limit": limit, "keys": json.dumps(bodies.keys), "runner": self._runner,
+        }  # fmt: skip
         with self._database.writing() as connection:
+            if self._is_home:
+                connection.execute(ALIVE, (self._runner, now + HOME_S))
             numbers = [number for (number,) in connection.execute(DUE, values).fetchall()]
             connection.executemany(BEGIN, [(self._runner, now + lease_s, number) for number in numbers])
             begun = [self._begun(connection, number, bodies, now) for number in numbers]
@@ -160,7 +180,7 @@ class SqliteCallStore:
         chosen = f"SELECT number, id FROM calls WHERE {where} ORDER BY received_at, number"  # noqa: S608  # constants
         ahead = "SELECT count(*) FROM calls WHERE state = 'queued' AND due_at > ? AND purpose = 'dead_letter'"
         with self._database.writing() as connection:
-            found = connection.execute(chosen, values | {"keys": self._bodies.keys}).fetchall()
+            found = connection.execute(chosen, values | {"keys": json.dumps(self._bodies.keys)}).fetchall()
             first = connection.execute(ahead, (now,)).fetchone()[0]
             dues = [(now + pace_s * place, number) for place, (number, _) in enumerate(found, first)]
             connection.executemany(REQUEUE, dues)
@@ -185,6 +205,7 @@ class SqliteCallStore:
             return 0
         ended = [] if self._lock is None else self._lock.ended()
         with self._database.writing() as connection:
+            connection.execute(GONE, (json.dumps(ended),))
             found = connection.execute(LOST, {"now": now, "ended": json.dumps(ended)}).fetchall()
             for call_id, runner, is_repeatable in found:
                 if is_repeatable:
@@ -213,17 +234,14 @@ class SqliteCallStore:
         return count
 
     def close(self) -> None:
+        if self._is_home:
+            with contextlib.suppress(StoreError), self._database.writing() as connection:
+                connection.execute(GONE, (json.dumps([self._runner]),))
         self._database.close()
         if self._lock is not None:
             self._lock.release()
 
     # one call
-
-    def _kept_parts(self, call: StoredCall) -> dict[Part, bytes | None]:
-        parts: dict[Part, bytes | None] = {"answer": None if call.answer is None else call.answer.body}
-        if self._bodies.are_kept(call.purpose, is_dead=call.state == "dead"):
-            parts |= {"request": call.request.body, "ended": None if call.ended is None else call.ended.body}
-        return parts
 
     def _begun(self, connection: sqlite3.Connection, number: int, bodies: Bodies, now: float) -> StoredCall | None:
         """Returns None for a damaged call, and marks it as dead, so that it does not block the others."""
@@ -253,7 +271,7 @@ class SqliteCallStore:
         return True
 
     def _bury_overdue(self, now: float) -> None:
-        values = {"now": now, "keys": self._bodies.keys, "limit": _AT_ONCE}
+        values = {"now": now, "keys": json.dumps(self._bodies.keys), "limit": _AT_ONCE}
         if self._rows(OVERDUE_AND_UNREADABLE, values):
             with self._database.writing() as connection:
                 for number, call_id, purpose in connection.execute(OVERDUE_AND_UNREADABLE, values).fetchall():
@@ -272,14 +290,8 @@ class SqliteCallStore:
             "answered_at": None if answer is None else now,
         }  # fmt: skip
         connection.execute(MOVE, values)
-        parts: dict[Part, bytes | None] = {}
-        if answer is not None:
-            parts = {"request": None, "ended": None, "answer": answer.body}
-        elif not self._bodies.are_kept(purpose, is_dead=state == "dead"):
-            parts = {"request": None, "ended": None}
-        elif ended is not None:
-            parts = {"ended": ended.body}
-        self._bodies.put(connection, number, call_id, parts, purpose)
+        parts = self._bodies.after(purpose, state, ended, answer)
+        put_bodies(connection, number, call_id, purpose, self._bodies, parts)
 
     # many calls
 
@@ -311,7 +323,7 @@ class SqliteCallStore:
 def _whole(connection: sqlite3.Connection, row: Sequence[Any], bodies: Bodies) -> StoredCall:
     """Raises Unreadable."""
     number, call_id = row[:2]
-    found, is_readable = bodies.of(connection, number, call_id)
+    found, is_readable = bodies_of(connection, number, call_id, bodies)
     return stored_call(row, found, is_readable=is_readable)
 
 

@@ -16,6 +16,7 @@ CAN_BE_ASKED = """
 """
 DUE = f"""
     SELECT number FROM calls WHERE state = 'queued' AND due_at <= :now AND (:purpose IS NULL OR purpose = :purpose)
+    AND (home IS NULL OR home = :runner OR home NOT IN (SELECT runner FROM gateways WHERE alive_until > :now))
     AND {CAN_BE_ASKED} ORDER BY due_at, number LIMIT :limit
 """  # noqa: S608  # constants
 OVERDUE_AND_UNREADABLE = f"""
@@ -26,6 +27,12 @@ LOST = """
     SELECT id, runner, is_repeatable FROM calls
     WHERE state = 'running' AND (leased_until <= :now OR runner IN (SELECT value FROM json_each(:ended)))
 """
+SET_HOME = "UPDATE calls SET home = ? WHERE number = ?"
+ALIVE = """
+    INSERT INTO gateways VALUES (?, ?)
+    ON CONFLICT (runner) DO UPDATE SET alive_until = max(alive_until, excluded.alive_until)
+"""
+GONE = "DELETE FROM gateways WHERE runner IN (SELECT value FROM json_each(?))"
 BEGIN = """
     UPDATE calls SET state = 'running', runner = ?, leased_until = ?, due_at = NULL, rounds = rounds + 1
     WHERE number = ?

@@ -1,6 +1,6 @@
 """Types and protocol of the store of deferred calls and dead letters.
 
-The store in SQLite is `storage.calls.sqlite_store`; the calls are processed in `deferred`.
+The stores are `storage.calls.sqlite_store` and `storage.calls.redis_store`; the calls are processed in `deferred`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_stream: bool = False
     is_repeatable: bool = True
     """True if it may be sent again although it may have been executed."""
+    needs_credentials: bool = False
+    """True if its caller's credentials are sent with it. They are in the memory of the gateway that received it."""
     priority: int = 1
 
 
@@ -97,6 +99,16 @@ class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     """The state that the webhook was last notified of. A dead call may be requeued and then end in another state."""
     is_readable: bool = True
     """False: its bodies were encrypted with a key that this gateway does not have, and are missing here."""
+
+
+INTERRUPTED = CallFailure(
+    kind="interrupted",
+    detail="the gateway ended during the call; the call may have been executed, and is not retried automatically",
+)
+OVERDUE = CallFailure(kind="deadline", detail="its deadline has passed, and no store.encryption_key fits its request")
+
+HOME_S = 10.0
+"""Seconds after which a gateway that has begun no call is taken for dead, and its callers' credentials for lost."""
 
 
 class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +171,8 @@ class CallStore(Protocol):
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         """Marks queued calls that are due as `running` here, longest due first, and returns them with bodies. Skips
-        calls encrypted with a key that this gateway does not have."""
+        calls encrypted with a key that this gateway does not have, and calls that need credentials which another
+        gateway has, while that one lives: it must call this method within HOME_S seconds."""
 
     def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
         """Extends the leases of calls that run here; returns the ids of those that do not."""
@@ -202,3 +215,11 @@ class CallStore(Protocol):
         next sweep goes on."""
 
     def close(self) -> None: ...
+
+
+def as_text(part: StoredRequest | CallFailure | StoredResponse | None) -> str | None:
+    """The part as JSON, without its body."""
+    if part is None:
+        return None
+    bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredResponse) else None)
+    return msgspec.json.encode(bare).decode()

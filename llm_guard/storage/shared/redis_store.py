@@ -1,4 +1,4 @@
-"""A store on one Redis or Valkey server. The only module that imports redis.
+"""A store on one Redis or Valkey server. What is stored there beyond a call uses `storage.shared.redis_script`.
 
 An exchange is one script, and a change of overrides another one. Keys begin with `llmg:1:{NAME}:`, 1 being the version
 of what is stored. They end by themselves: within a minute, overrides after 30 days without a change.
@@ -50,6 +50,8 @@ class StoreDescription:
     version: str
     eviction: str
     """Its `maxmemory-policy`."""
+    is_persistent: bool
+    """What it holds survives its restart (`appendonly yes`)."""
     replicas: int
     """Gateways of the fleet that have published lately."""
     took_s: float
@@ -138,13 +140,15 @@ class RedisStore:
             async with asyncio.timeout(_CONNECT_S):
                 await self._look_up()
                 server, memory = await client.info("server"), await client.info("memory")
+                persistence = await client.info("persistence")
                 began_at = clock.now()
                 replicas: int = await client.hlen(self._replicas)
                 took_s = clock.now() - began_at
         except _ERRORS as error:
             raise StoreUnavailable(_kind_of(error)) from None
         version, eviction = server.get("redis_version", "unknown"), memory.get("maxmemory_policy", "noeviction")
-        return StoreDescription(str(version), str(eviction), replicas, took_s)
+        is_persistent = bool(persistence.get("aof_enabled"))
+        return StoreDescription(str(version), str(eviction), is_persistent, replicas, took_s)
 
     async def close(self) -> None:
         if self._is_connected:

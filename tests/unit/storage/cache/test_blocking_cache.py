@@ -1,4 +1,4 @@
-"""The SQLite cache as seen from the event loop, on a disk that is slow, full, broken or gone."""
+"""A cache in a SQLite file as seen from the event loop, on a disk that is slow, full, broken or gone."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.clock import SystemClock
-from llm_guard.storage.cache import sqlite_cache
+from llm_guard.clock import Clock, SystemClock
+from llm_guard.storage.cache import blocking_cache
+from llm_guard.storage.cache.blocking_cache import REST_S, BlockingCache
 from llm_guard.storage.cache.response_store import CachedResponse, cost_of
-from llm_guard.storage.cache.sqlite_cache import REST_S, SqliteCache
 from llm_guard.storage.cache.sqlite_cache_file import FILE, CacheFile
 from llm_guard.worker_thread import MOST_WAITING
 from tests.fakes.clock import SteppedClock, let_run
@@ -30,6 +30,10 @@ def answer(body: bytes = b"{}", route: str = "gpt") -> CachedResponse:
     )  # fmt: skip
 
 
+def new_cache(folder: Callable[[], Path], clock: Clock, max_bytes: int) -> BlockingCache:
+    return BlockingCache(CacheFile(folder), "sqlite", clock, max_bytes)
+
+
 def files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
@@ -40,19 +44,19 @@ def clock() -> SteppedClock:
 
 
 @pytest.fixture
-async def cache(tmp_path: Path, clock: SteppedClock) -> AsyncIterator[SqliteCache]:
-    cache = SqliteCache(lambda: tmp_path, clock, 1 << 20)
+async def cache(tmp_path: Path, clock: SteppedClock) -> AsyncIterator[BlockingCache]:
+    cache = new_cache(lambda: tmp_path, clock, 1 << 20)
     yield cache
     await cache.close()
 
 
 async def test_answer_is_there_after_a_restart_and_ages_on(
-    cache: SqliteCache, clock: SteppedClock, tmp_path: Path
+    cache: BlockingCache, clock: SteppedClock, tmp_path: Path
 ) -> None:  # fmt: skip
     await cache.put(KEY, answer(), 60)
     await cache.close()
     clock.advance(10)
-    again = SqliteCache(lambda: tmp_path, clock, 1 << 20)
+    again = new_cache(lambda: tmp_path, clock, 1 << 20)
     found = await again.get(KEY)
     assert found is not None
     assert (found.answer, found.age_s) == (answer(), 10)
@@ -62,17 +66,17 @@ async def test_answer_is_there_after_a_restart_and_ages_on(
     await again.close()
 
 
-async def test_no_other_user_can_read_the_file(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_no_other_user_can_read_the_file(cache: BlockingCache, tmp_path: Path) -> None:
     await cache.put(KEY, answer(), 60)
     assert {path.stat().st_mode & 0o077 for path in files(tmp_path)} == {0}
 
 
-async def test_reading_creates_nothing(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_reading_creates_nothing(cache: BlockingCache, tmp_path: Path) -> None:
     assert await cache.get(KEY) is None
     assert not files(tmp_path)
 
 
-async def test_numbers_are_by_route(cache: SqliteCache) -> None:
+async def test_numbers_are_by_route(cache: BlockingCache) -> None:
     await cache.put(KEY, answer(), 60)
     await cache.put(OTHER, answer(b"x", "other"), 60)
     routes = cache.snapshot().routes
@@ -86,21 +90,21 @@ async def test_numbers_are_by_route(cache: SqliteCache) -> None:
     assert cache.snapshot().routes == {}
 
 
-async def test_purged_data_is_removed_from_the_disk(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_purged_data_is_removed_from_the_disk(cache: BlockingCache, tmp_path: Path) -> None:
     await cache.put(KEY, answer(b'"a secret answer"'), 60)
     assert any(b"a secret answer" in path.read_bytes() for path in files(tmp_path))
     await cache.purge(None)
     assert not any(b"a secret answer" in path.read_bytes() for path in files(tmp_path))
 
 
-async def test_expired_entries_are_removed_gradually(cache: SqliteCache, clock: SteppedClock) -> None:
+async def test_expired_entries_are_removed_gradually(cache: BlockingCache, clock: SteppedClock) -> None:
     await cache.put(KEY, answer(), 60)
     clock.advance(61)
     cache.sweep()
     await eventually(lambda: cache.snapshot().routes == {})
 
 
-async def test_smaller_limit_holds_from_the_next_sweep_on(cache: SqliteCache) -> None:
+async def test_smaller_limit_holds_from_the_next_sweep_on(cache: BlockingCache) -> None:
     await cache.put(KEY, answer(b"x" * 5000), 60)
     cache.limit(4000)
     cache.sweep()
@@ -109,7 +113,7 @@ async def test_smaller_limit_holds_from_the_next_sweep_on(cache: SqliteCache) ->
     assert await cache.get(KEY) is None
 
 
-async def test_response_from_the_future_is_not_returned(cache: SqliteCache, clock: SteppedClock) -> None:
+async def test_response_from_the_future_is_not_returned(cache: BlockingCache, clock: SteppedClock) -> None:
     await cache.put(KEY, answer(), 1e6)
     clock._wall_offset_s -= 30
     assert (await cache.get(KEY)) is not None
@@ -117,7 +121,7 @@ async def test_response_from_the_future_is_not_returned(cache: SqliteCache, cloc
     assert await cache.get(KEY) is None
 
 
-async def test_broken_file_is_moved_aside(cache: SqliteCache, clock: SteppedClock, tmp_path: Path) -> None:
+async def test_broken_file_is_moved_aside(cache: BlockingCache, clock: SteppedClock, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database" * 1000)
     with capture_logs() as log:
         assert await cache.get(KEY) is None
@@ -129,7 +133,7 @@ async def test_broken_file_is_moved_aside(cache: SqliteCache, clock: SteppedCloc
     assert any("is corrupt" in line["event"] for line in log)
 
 
-async def test_answer_that_cannot_be_read_is_not_there(cache: SqliteCache, tmp_path: Path) -> None:
+async def test_answer_that_cannot_be_read_is_not_there(cache: BlockingCache, tmp_path: Path) -> None:
     await cache.put(KEY, answer(), 60)
     file = CacheFile(lambda: tmp_path)
     with file._database.writing() as connection:
@@ -142,7 +146,7 @@ async def test_missing_folder_costs_the_cache_and_no_call(clock: SteppedClock) -
     def nowhere() -> Path:
         raise FileNotFoundError(2, "there is no home directory")
 
-    cache = SqliteCache(nowhere, clock, 1 << 20)
+    cache = new_cache(nowhere, clock, 1 << 20)
     with capture_logs() as log:
         assert await cache.get(KEY) is None
         assert await cache.get(KEY) is None
@@ -174,13 +178,13 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], threading.Event]:
 
 
 async def test_disk_that_hangs_makes_a_call_wait_a_tenth_of_a_second(
-    cache: SqliteCache, clock: SteppedClock, stuck: Callable[[str], threading.Event]
+    cache: BlockingCache, clock: SteppedClock, stuck: Callable[[str], threading.Event]
 ) -> None:
     await cache.put(KEY, answer(), 60)
     go_on = stuck("get")
     asked = asyncio.create_task(cache.get(KEY))
     await let_run()
-    await clock.pass_s(sqlite_cache.READ_S)
+    await clock.pass_s(blocking_cache.READ_S)
     assert await asked is None
     assert await cache.get(KEY) is None  # at once, because the cache is suspended
     assert cache.snapshot().failures == {"timeout": 1}
@@ -190,10 +194,10 @@ async def test_disk_that_hangs_makes_a_call_wait_a_tenth_of_a_second(
 
 
 async def test_answers_that_wait_for_a_disk_are_bounded(
-    cache: SqliteCache, clock: SteppedClock, stuck: Callable[[str], threading.Event]
+    cache: BlockingCache, clock: SteppedClock, stuck: Callable[[str], threading.Event]
 ) -> None:
     go_on = stuck("put")
-    body = b"x" * (sqlite_cache.MOST_UNWRITTEN_BYTES // 2)
+    body = b"x" * (blocking_cache.MOST_UNWRITTEN_BYTES // 2)
     writing = [asyncio.create_task(cache.put(bytes([number]) * 32, answer(body), 60)) for number in range(2)]
     await let_run()
     await cache.put(KEY, answer(), 60)
@@ -206,12 +210,12 @@ async def test_answers_that_wait_for_a_disk_are_bounded(
 
 
 async def test_response_that_is_written_late_is_stored_all_the_same(
-    cache: SqliteCache, clock: SteppedClock, stuck: Callable[[str], threading.Event]
+    cache: BlockingCache, clock: SteppedClock, stuck: Callable[[str], threading.Event]
 ) -> None:
     go_on = stuck("put")
     writing = [asyncio.create_task(cache.put(key, answer(), 60)) for key in (KEY, OTHER)]
     await let_run()
-    await clock.pass_s(sqlite_cache.WRITE_S)
+    await clock.pass_s(blocking_cache.WRITE_S)
     await asyncio.gather(*writing)
     assert cache.snapshot().failures == {"timeout": 2}
     go_on.set()
@@ -220,7 +224,7 @@ async def test_response_that_is_written_late_is_stored_all_the_same(
 
 
 async def test_disk_that_has_much_to_do_is_not_taken_for_one_that_hangs(
-    cache: SqliteCache, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+    cache: BlockingCache, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cache.put(KEY, answer(), 60)
     turns, get = threading.Semaphore(0), CacheFile.get
@@ -234,7 +238,7 @@ async def test_disk_that_has_much_to_do_is_not_taken_for_one_that_hangs(
     await let_run()
     turns.release()
     assert await first is not None
-    await clock.pass_s(sqlite_cache.READ_S)
+    await clock.pass_s(blocking_cache.READ_S)
     assert await second is None
     turns.release(2)
     assert await cache.get(KEY) is not None
@@ -242,18 +246,18 @@ async def test_disk_that_has_much_to_do_is_not_taken_for_one_that_hangs(
 
 
 async def test_loop_that_is_late_itself_is_not_taken_for_a_disk_that_hangs(tmp_path: Path) -> None:
-    cache = SqliteCache(lambda: tmp_path, SystemClock(), 1 << 20)
+    cache = new_cache(lambda: tmp_path, SystemClock(), 1 << 20)
     await cache.put(KEY, answer(), 60)
     asked = asyncio.create_task(cache.get(KEY))
     await asyncio.sleep(0)
-    threading.Event().wait(2 * sqlite_cache.READ_S)  # blocks the loop; the disk responds long before
+    threading.Event().wait(2 * blocking_cache.READ_S)  # blocks the loop; the disk responds long before
     assert await asked is not None
     assert cache.snapshot().failures == {}
     await cache.close()
 
 
 async def test_overflow_of_pending_writes_leaves_the_cache_to_other_calls(
-    cache: SqliteCache, stuck: Callable[[str], threading.Event]
+    cache: BlockingCache, stuck: Callable[[str], threading.Event]
 ) -> None:
     await cache.put(KEY, answer(), 60)
     go_on = stuck("get")
@@ -268,7 +272,7 @@ async def test_overflow_of_pending_writes_leaves_the_cache_to_other_calls(
 
 
 async def test_call_that_is_cancelled_during_its_lookup_leaves_nothing(
-    cache: SqliteCache, stuck: Callable[[str], threading.Event]
+    cache: BlockingCache, stuck: Callable[[str], threading.Event]
 ) -> None:
     await cache.put(KEY, answer(), 60)
     go_on = stuck("get")
@@ -281,7 +285,7 @@ async def test_call_that_is_cancelled_during_its_lookup_leaves_nothing(
     assert await cache.get(KEY) is not None
 
 
-async def test_closed_store_stores_and_returns_nothing(cache: SqliteCache) -> None:
+async def test_closed_store_stores_and_returns_nothing(cache: BlockingCache) -> None:
     await cache.put(KEY, answer(), 60)
     await cache.close()
     await cache.close()

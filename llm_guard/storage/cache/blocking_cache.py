@@ -1,7 +1,7 @@
-"""The SQLite response cache, as used from the event loop.
+"""A response cache whose entries are read and written by blocking calls, as used from the event loop.
 
-Bounds how long a call waits for the disk: a read that is late is a miss, and a disk that fails is not used for a while.
-The file itself is in `storage.cache.sqlite_cache_file`.
+Bounds how long a call waits: a read that is late is a miss, and a store that fails is not used for a while. The entries
+are in `storage.cache.sqlite_cache_file` or `storage.cache.redis_cache`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, RouteCacheSize
-from llm_guard.storage.cache.sqlite_cache_file import CacheFile, CacheFileContent
+from llm_guard.storage.cache.response_store import (
+    CachedResponse,
+    CacheEntries,
+    CacheHit,
+    CacheKind,
+    CacheSnapshot,
+    EntriesChange,
+    RouteCacheSize,
+)
 from llm_guard.storage.errors import StoreError
 from llm_guard.worker_thread import WorkerBusy, WorkerThread
 
-_log = structlog.get_logger("llm_guard.storage.cache.sqlite_cache")
+_log = structlog.get_logger("llm_guard.storage.cache.blocking_cache")
 
 READ_S = 0.1
 """How long a call waits for a read."""
@@ -36,12 +42,13 @@ _MOST_TOUCHES = 4096
 _CLOSE_S = 5.0
 
 
-class SqliteCache:
-    """Belongs to one event loop; `await close()` at its end."""
+class BlockingCache:
+    """Implements `ResponseStore`. Belongs to one event loop; `await close()` at its end."""
 
-    def __init__(self, folder: Callable[[], Path], clock: Clock, max_bytes: int) -> None:
-        """`folder` may raise OSError; `max_bytes`: of all entries together."""
-        self._file = CacheFile(folder)
+    def __init__(self, entries: CacheEntries, kind: CacheKind, clock: Clock, max_bytes: int) -> None:
+        """`max_bytes`: of all entries together."""
+        self._entries = entries
+        self._kind = kind
         self._clock = clock
         self._max_bytes = max_bytes
         self._worker = WorkerThread("cache")
@@ -52,15 +59,17 @@ class SqliteCache:
         self._evictions = 0
         self._failures: Counter[str] = Counter()
         self._rests_until = self._sweep_at = self._clock.now()
+        self._has_failed = self._is_trying = False
+        """Whether the last operation failed; whether one tries if the store works again."""
         self._done = 0
-        """Number of disk operations that have finished."""
+        """Number of operations that have finished."""
         self._is_closed = False
 
     async def get(self, key: bytes) -> CacheHit | None:
         if self._is_resting or self._is_too_much(self._worker.is_full):
             return None
         now = self._clock.wall()
-        found: CacheHit | None = await self._ask(READ_S, "read_failed", self._file.get, key, now)
+        found: CacheHit | None = await self._ask(READ_S, "read_failed", self._entries.get, key, now)
         if found is not None and len(self._touches) < _MOST_TOUCHES:
             self._touches[key] = now
         return found
@@ -72,19 +81,19 @@ class SqliteCache:
             return
         touches, self._touches = self._touches, {}
         self._unwritten += size
-        writing = self._begin(self._file.put, key, answer, self._clock.wall(), lasts_s, touches, self._max_bytes)
+        writing = self._begin(self._entries.put, key, answer, self._clock.wall(), lasts_s, touches, self._max_bytes)
         writing.add_done_callback(lambda _: self._forget(size))
         await self._wait(writing, WRITE_S, "write_failed")
 
     async def purge(self, route: str | None) -> int | None:
         """Runs even during the pause after a failure, because an operator requested it."""
-        written: CacheFileContent | None = await self._ask(_PURGE_S, "write_failed", self._file.purge, route)
+        written: EntriesChange | None = await self._ask(_PURGE_S, "write_failed", self._entries.purge, route)
         return None if written is None else written.gone
 
     def sweep(self) -> None:
         if self._clock.now() >= self._sweep_at and not self._is_resting:
             self._sweep_at = self._clock.now() + _SWEEP_S
-            _ = self._begin(self._file.forget_ended, self._clock.wall(), self._max_bytes)  # `_note` gets the result
+            _ = self._begin(self._entries.forget_ended, self._clock.wall(), self._max_bytes)  # `_note` gets the result
 
     def limit(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -92,7 +101,7 @@ class SqliteCache:
 
     def snapshot(self) -> CacheSnapshot:
         return CacheSnapshot(
-            kind="sqlite",
+            kind=self._kind,
             max_bytes=self._max_bytes,
             routes=dict(self._routes),
             evictions=self._evictions,
@@ -100,15 +109,16 @@ class SqliteCache:
         )
 
     async def close(self) -> None:
-        """Finishes pending writes if the disk responds in time. A second call does nothing."""
+        """Finishes pending writes if the store responds in time. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
-        await self._worker.close(self._file.close, _CLOSE_S)
+        await self._worker.close(self._entries.close, _CLOSE_S)
 
     @property
     def _is_resting(self) -> bool:
-        return self._is_closed or self._clock.now() < self._rests_until
+        """True after a failure; then one operation tries, and the others wait for none."""
+        return self._is_closed or self._is_trying or self._clock.now() < self._rests_until
 
     def _begin(self, act: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         asked = self._worker.run(self._do, act, *args)
@@ -128,6 +138,13 @@ class SqliteCache:
     async def _wait(self, asked: asyncio.Future[Any], within_s: float, reason: str) -> Any:
         """Returns the result; None after a failure or a timeout."""
         done = self._done
+        self._is_trying = self._has_failed
+        try:
+            return await self._result(asked, within_s, reason, done)
+        finally:
+            self._is_trying = False
+
+    async def _result(self, asked: asyncio.Future[Any], within_s: float, reason: str, done: int) -> Any:
         with contextlib.suppress(TimeoutError), self._clock.limit() as limit:
             limit.set(self._clock.now() + within_s, reason)
             await asyncio.wait((asked,))
@@ -135,22 +152,25 @@ class SqliteCache:
             self._note_late(within_s, is_busy=self._done > done)
             return None
         try:
-            return asked.result()
+            found = asked.result()
         except (StoreError, WorkerBusy) as error:
             self._fail(reason, str(error))
         except Exception as error:  # noqa: BLE001  # the call goes on without the cache
             self._fail(reason, f"{type(error).__name__}: {error}")
+        else:
+            self._has_failed = False
+            return found
         return None
 
     def _note_late(self, within_s: float, *, is_busy: bool) -> None:
-        """`is_busy`: other operations finished meanwhile, so the disk is only slow, and the store is not paused."""
+        """`is_busy`: other operations finished meanwhile, so the store is only slow, and is not paused."""
         if is_busy:
             self._failures["timeout"] += 1
         else:
-            self._fail("timeout", f"the disk has not responded within {within_s:g} s")
+            self._fail("timeout", f"no response within {within_s:g} s")
 
     def _is_too_much(self, is_much: bool) -> bool:
-        """Counts an operation that is dropped because the queue is full. Does not pause the store: if the disk hangs,
+        """Counts an operation that is dropped because the queue is full. Does not pause the store: if it hangs,
         the operations that wait time out and do that."""
         if is_much:
             self._failures["queue_full"] += 1
@@ -161,7 +181,7 @@ class SqliteCache:
         if asked.cancelled() or asked.exception() is not None:
             return
         written = asked.result()
-        if isinstance(written, CacheFileContent):
+        if isinstance(written, EntriesChange):
             self._routes = written.routes
             self._evictions += written.evicted
 
@@ -171,5 +191,6 @@ class SqliteCache:
     def _fail(self, reason: str, error: str) -> None:
         self._failures[reason] += 1
         if not self._is_resting:  # else already logged
-            _log.warning("the cache file is not used for a while after an error", error=error, seconds=REST_S)
+            _log.warning("the cache is not used for a while after an error", error=error, seconds=REST_S)
+        self._has_failed = True
         self._rests_until = self._clock.now() + REST_S

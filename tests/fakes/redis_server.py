@@ -6,11 +6,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from tests.tools import need
 
@@ -20,19 +20,25 @@ _TRIES = 1000
 class RedisServer:
     """One server. `url` stays the same when it is started again; nothing is kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._options = options
         self._socket = folder / "redis.sock"
         self.url = f"unix://{self._socket}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns once it answers."""
-        command = [need("redis-server"), "--port", "0", "--unixsocket", str(self._socket), "--save", ""]
+        command = [need("redis-server"), "--port", "0", "--unixsocket", str(self._socket), "--save", "", *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         for _ in range(_TRIES):
-            with suppress(RedisError), self.client() as client:
-                client.ping()
+            try:
+                with self.client() as client:
+                    client.ping()
                 return
+            except AuthenticationError:  # it wants a password, so it runs
+                return
+            except RedisError:
+                pass
             time.sleep(0.01)
         raise AssertionError("redis-server does not answer")
 
@@ -56,9 +62,9 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[RedisServer]:
-    """Runs a server."""
-    server = RedisServer(folder)
+def redis_server(folder: Path, *options: str) -> Iterator[RedisServer]:
+    """Runs a server, with more options of its command line."""
+    server = RedisServer(folder, *options)
     server.start()
     try:
         yield server

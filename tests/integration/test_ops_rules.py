@@ -242,7 +242,7 @@ def test_files_that_compose_mounts_exist() -> None:
         volume.split(":")[0] for service in compose()["services"].values() for volume in service.get("volumes", ())
     ]
     files = [source for source in sources if source.startswith("./")]
-    assert len(files) == 5
+    assert len(files) == 7
     assert all((ROOT / source).exists() for source in files)
     assert {source for source in sources if not source.startswith("./")} == set(compose()["volumes"])
 

@@ -25,7 +25,7 @@ PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((R
 TEXT = "\n".join(PAGES.values())
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [(page, kind, text) for page, content in PAGES.items() for _, kind, text in BLOCK.findall(content)]
-EXAMPLES = [(page, text) for page, kind, text in BLOCKS if kind == "yaml"]
+EXAMPLES = [(page, text) for page, kind, text in BLOCKS if kind == "yaml" and "apiVersion:" not in text]
 COMMANDS = [
     line
     for _, kind, text in BLOCKS
@@ -41,6 +41,7 @@ UPSTREAMS: dict[str, Any] = {
     "azure": {"dialect": "openai", "base_url": "https://name.openai.azure.com/openai/v1"},
     "local": {"dialect": "openai", "base_url": "http://127.0.0.1:8000/v1"},
 }
+REDIS = "redis://127.0.0.1:6379/0"
 KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # for these tests only
 
 
@@ -48,7 +49,7 @@ KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # for these tests only
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 18
+    assert len(EXAMPLES) == 19
     assert len(COMMANDS) > 20
 
 
@@ -57,7 +58,7 @@ def test_every_example_is_a_config_once_its_upstreams_are_there(page: str, block
     config = yaml.safe_load(block)
     config["upstreams"] = UPSTREAMS | config.get("upstreams", {})
     config.setdefault("models", {"gpt-4o": {"deployments": [{"upstream": "openai"}]}})
-    values = {"LLM_GUARD_STORE_KEY": KEY, "AZURE_URL": UPSTREAMS["azure"]["base_url"]}
+    values = {"LLM_GUARD_STORE_KEY": KEY, "AZURE_URL": UPSTREAMS["azure"]["base_url"], "LLM_GUARD_REDIS_URL": REDIS}
     names = {name: values.get(name, f"x-{name.lower()}") for name in re.findall(r"\$\{(\w+)\}", block)}
     parse_config(json.dumps(config), page, names)
 
@@ -105,7 +106,12 @@ def guard_commands() -> list[list[str]]:
     """Returns the arguments of each `llm-guard` in a block or in backticks."""
     texts = [*COMMANDS, *re.findall(r"`([^`\n]*llm-guard [^`\n]+)`", TEXT)]
     found = [re.search(r"(?:llm-guard|python -m llm_guard)\s+([a-z]+\b.*)", text) for text in texts]
-    return [shlex.split(match[1], comments=True) for match in found if match and "docker" not in match.string]
+    others = ("docker", "kubectl")  # where it names an image or a namespace
+    return [
+        shlex.split(match[1], comments=True)
+        for match in found
+        if match and not any(one in match.string for one in others)
+    ]
 
 
 def test_every_command_and_option_of_llm_guard_exists() -> None:

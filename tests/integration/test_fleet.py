@@ -17,6 +17,7 @@ import pytest
 from llm_guard.app import App, create_app
 from llm_guard.clock import SystemClock
 from llm_guard.config import ConfigError, parse_config
+from llm_guard.config.fleet import store_address
 from llm_guard.fleet.breakers import subject_of
 from llm_guard.mock.provider import MockProvider
 from llm_guard.outcome import Signal
@@ -361,6 +362,12 @@ async def test_failure_of_the_store_says_what_failed_and_quotes_no_secret(server
         "unix://",
         "redis://h:99999",
         "redis://h:0/0",
+        "redis://one,two/0",
+        "redis+sentinel://h:26379",
+        "redis+sentinel://h,:26379/prod",
+        "redis+sentinel://h/prod/x",
+        "redis+cluster://h/1",
+        "redis+cluster://",
         "redis://h/x",
         "unix:///s?db=x",
     ],
@@ -369,6 +376,26 @@ def test_store_that_is_no_url_of_redis_is_refused(url: str) -> None:
     text = json.dumps({"fleet": {"store": url}, "upstreams": {}, "models": {}})
     with pytest.raises(ConfigError, match=r"fleet\.store: must be a URL such as redis://HOST:6379/0"):
         parse_config(text, "fleet.yaml", {})
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("redis://redis", ("server", (("redis", 6379),), "", "", 0, None, None, False)),
+        ("rediss://u:p%40ss@[::1]:7000/2", ("server", (("::1", 7000),), "", "", 2, "u", "p@ss", True)),
+        ("redis://:secret@h:1?db=3", ("server", (("h", 1),), "", "", 3, None, "secret", False)),
+        ("unix:///run/redis.sock?db=4", ("server", (), "/run/redis.sock", "", 4, None, None, False)),
+        ("unix://:secret@/redis.sock", ("server", (), "/redis.sock", "", 0, None, "secret", False)),
+        ("redis+sentinel://a,b:7/prod/1", ("sentinel", (("a", 26379), ("b", 7)), "", "prod", 1, None, None, False)),
+        ("rediss+cluster://u:p@a:1,b", ("cluster", (("a", 1), ("b", 6379)), "", "", 0, "u", "p", True)),
+    ],
+)  # fmt: skip
+def test_url_of_a_store_names_its_servers(url: str, found: tuple[object, ...]) -> None:
+    address = store_address(url)
+    assert (
+        address.kind, address.hosts, address.path, address.service, address.database, address.username,
+        address.password, address.is_tls,
+    ) == found  # fmt: skip
 
 
 @pytest.mark.parametrize("option", ["decode_responses=true", "socket_timeout=9", "ssl_cert_reqs=none", "nonsense=1"])

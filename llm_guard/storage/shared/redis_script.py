@@ -5,16 +5,13 @@ Blocking; used by one thread. What gateways exchange about each other is in `sto
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
-from redis.retry import Retry
-
 from llm_guard.clock import Clock
 from llm_guard.storage.errors import DiskFullError, EvictingStoreError, StoreError
+from llm_guard.storage.shared.redis_client import BlockingClient, OutOfMemoryError, ResponseError, StoreErrors
 
 _CONNECT_S = 0.5
 _PAUSE_S = 0.5
@@ -29,19 +26,13 @@ class RedisScript:
     ) -> None:  # fmt: skip
         """`script` is a file of `package`, and gets `prefix` as its only key. Without `may_evict`, a server that may
         evict keys is refused."""
-        self._client = Redis.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=_CONNECT_S,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,  # with 3 the server may raise the timeout to ten seconds
-            client_name=f"llm-guard-{script.removesuffix('.lua')}",
-        )
-        self._script = self._client.register_script(files(package).joinpath(script).read_text())
+        self._open = partial(BlockingClient, url, timeout_s, _CONNECT_S, f"llm-guard-{script.removesuffix('.lua')}")
+        self._text = files(package).joinpath(script).read_text()
         self._prefix = prefix
         self._clock = clock
         self._may_evict = may_evict
-        self._is_checked = False
+        self._client: BlockingClient | None = None
+        self._script: Any = None
         self._paused_until = clock.now()
         self._problem = ""
 
@@ -51,26 +42,34 @@ class RedisScript:
         if self._clock.now() < self._paused_until:
             raise StoreError(self._problem)
         try:
-            if not self._is_checked:
-                self._check()
+            if self._client is None:
+                self._client = self._opened()
             return self._script(keys=[self._prefix], args=args)
         except ResponseError as error:
             raise _refusal(error) from None
-        except (RedisError, OSError) as error:
-            self._is_checked = False
+        except StoreErrors as error:
+            self.close()
             self._problem = f"fleet.store does not answer ({type(error).__name__})"
             self._paused_until = self._clock.now() + _PAUSE_S
             raise StoreError(self._problem) from None
 
     def close(self) -> None:
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
-    def _check(self) -> None:
+    def _opened(self) -> BlockingClient:
         """Raises EvictingStoreError, and the client's errors."""
-        policy = "" if self._may_evict else str(self._client.info("memory").get("maxmemory_policy", ""))
-        if policy.startswith("allkeys"):  # the other policies evict only keys that end by themselves
-            raise EvictingStoreError(f"its maxmemory-policy {policy} may evict stored calls: set noeviction")
-        self._is_checked = True
+        client = self._open()
+        try:
+            policy = "" if self._may_evict else str(client.redis.info("memory").get("maxmemory_policy", ""))
+            if policy.startswith("allkeys"):  # the other policies evict only keys that end by themselves
+                raise EvictingStoreError(f"its maxmemory-policy {policy} may evict stored calls: set noeviction")
+            self._script = client.redis.register_script(self._text)
+        except BaseException:
+            client.close()
+            raise
+        return client
 
 
 def _refusal(error: ResponseError) -> StoreError:

@@ -1,4 +1,4 @@
-"""A store on one Redis or Valkey server. What is stored there beyond a call uses `storage.shared.redis_script`.
+"""The exchange through Redis or Valkey. What is stored there beyond a call uses `storage.shared.redis_script`.
 
 An exchange is one script, and a change of overrides another one. Keys begin with `llmg:1:{NAME}:`, 1 being the version
 of what is stored. They end by themselves: within a minute, overrides after 30 days without a change.
@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
-
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.commands.core import AsyncScript
-from redis.exceptions import RedisError
 
 from llm_guard.clock import Clock
 from llm_guard.storage.shared.exchange_store import (
@@ -31,6 +25,7 @@ from llm_guard.storage.shared.exchange_store import (
     StoredOverrides,
     StoreUnavailable,
 )
+from llm_guard.storage.shared.redis_client import AsyncClient, RedisError, StoreErrors
 from llm_guard.worker_thread import WorkerThread
 
 # One exchange in the background waits so long, and no call does. A frozen server accepts connections (the kernel does),
@@ -40,7 +35,6 @@ _TIMEOUT_S = 0.25
 _EXCHANGE_S = 0.3
 _CONNECT_S = 0.6
 _MOST_REPLICAS = 256
-_ERRORS = (RedisError, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +60,11 @@ class RedisStore:
         self._replicas, self._leases, self._overrides = (
             f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides")
         )
-        self._client: Redis = Redis.from_url(
-            url,
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            single_connection_client=True,
-            protocol=2,  # with 3 the server may raise the timeout to ten seconds
-            client_name=f"llm-guard/{replica}",
-        )
+        self._client = AsyncClient(url, _TIMEOUT_S, f"llm-guard/{replica}")
         self._exchange, self._change_overrides = (
-            self._client.register_script(files(__package__).joinpath(name).read_text())
+            self._client.redis.register_script(files(__package__).joinpath(name).read_text())
             for name in ("exchange.lua", "overrides.lua")
         )
-        self._host: str | None = self._client.connection_pool.connection_kwargs.get("host")
         self._lookup: asyncio.Future[Any] | None = None
         self._is_connected = False
 
@@ -119,7 +104,7 @@ class RedisStore:
             },
         )
 
-    async def _run(self, script: AsyncScript, keys: list[str], args: list[str | bytes | int]) -> Any:
+    async def _run(self, script: Any, keys: list[str], args: list[str | bytes | int]) -> Any:
         """Runs a script. Raises StoreUnavailable."""
         try:
             # The client closes the connection if a response was not read, so no response is taken for another one.
@@ -127,7 +112,7 @@ class RedisStore:
                 if not self._is_connected:
                     await self._look_up()
                 found = await script(keys=keys, args=args)
-        except _ERRORS as error:
+        except StoreErrors as error:
             self._is_connected = False
             raise StoreUnavailable(_kind_of(error)) from None
         self._is_connected = True
@@ -135,7 +120,7 @@ class RedisStore:
 
     async def describe(self, clock: Clock) -> StoreDescription:
         """Returns what is found of the server and of this fleet, for `llm-guard check`. Raises StoreUnavailable."""
-        client = self._client
+        client = self._client.redis
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await self._look_up()
@@ -144,7 +129,7 @@ class RedisStore:
                 began_at = clock.now()
                 replicas: int = await client.hlen(self._replicas)
                 took_s = clock.now() - began_at
-        except _ERRORS as error:
+        except StoreErrors as error:
             raise StoreUnavailable(_kind_of(error)) from None
         version, eviction = server.get("redis_version", "unknown"), memory.get("maxmemory_policy", "noeviction")
         is_persistent = bool(persistence.get("aof_enabled"))
@@ -152,20 +137,32 @@ class RedisStore:
 
     async def close(self) -> None:
         if self._is_connected:
-            leaving: Any = self._client.hdel(self._replicas, self._replica)
-            with suppress(*_ERRORS):  # what was published ends by itself
+            leaving: Any = self._client.redis.hdel(self._replicas, self._replica)
+            with suppress(*StoreErrors):  # what was published ends by itself
                 async with asyncio.timeout(_CONNECT_S):
                     await leaving
-        await self._client.aclose()
+        await self._client.close()
 
     async def _look_up(self) -> None:
-        """Looks the host up in a thread of its own, one at a time, before the client does. A lookup that hangs would
+        """Looks the hosts up in a thread of its own, one at a time, before the client does. A lookup that hangs would
         take a thread from those that look up providers, and each try another one."""
-        if self._host is None:
-            return
         if self._lookup is None or self._lookup.done():
-            self._lookup = WorkerThread("fleet store").run(socket.getaddrinfo, self._host, None)
+            self._lookup = WorkerThread("fleet store").run(_look_up, self._client.address.hosts)
         await asyncio.shield(self._lookup)
+
+
+def _look_up(hosts: Iterable[tuple[str, int]]) -> None:
+    """Raises OSError if none of the hosts is known."""
+    problem: OSError | None = None
+    for host, port in hosts:
+        try:
+            socket.getaddrinfo(host, port)
+        except OSError as error:
+            problem = error
+        else:
+            return
+    if problem is not None:
+        raise problem
 
 
 def _seconds(leases: list[tuple[bytes, int]]) -> dict[str, float]:

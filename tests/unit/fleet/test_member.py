@@ -171,7 +171,7 @@ async def test_exchanges_go_on_after_failures_and_bugs(gateways: list[Gateway], 
         await member.start()
         await eventually(lambda: member.exchanges >= 3)
         await member.stop()
-    assert clock.slept[:8] == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 0.1, 0.1]
+    assert clock.slept[:8] == [0.2, 0.4, 0.75, 0.75, 0.75, 0.75, 0.1, 0.1]
     assert "unexpected error in an exchange with the store of the fleet" in {line["event"] for line in log}
     assert store.published() == []
 

@@ -24,12 +24,12 @@ from llm_guard.admin.events.state_changes import StateChanges
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.assembly import (
-    bodies_of,
     breaker_type,
     new_cache_store,
     new_call_store,
     new_member,
     refuse_evicting_store,
+    sealing_of,
 )
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, KeyPath
@@ -54,6 +54,7 @@ from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.audit_log import AuditFile
+from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.probe import new_probe
@@ -110,13 +111,16 @@ class App:
         self.upstreams = Upstreams(self._connections, self._clock)
         self.upstreams.memory.limit_bytes = self.config.server.max_buffered
         folder = partial(state_folder, self.config.ops.store, os.environ)
+        self._sealing = sealing_of(self.config)
         self.journal = EventLog(self._clock)
         changes = Changes(AuditWriter(AuditFile(folder), self._clock), self.journal, self._clock)
         events = StateChanges(changes, self.journal)
         traces = Traces(self.config.ops.traces, self._clock)
-        self.cache = ResponseCache(new_cache_store(folder, self.config, self._clock), self._clock)
+        self.cache = ResponseCache(
+            new_cache_store(folder, self.config, lambda: self._sealing, self._clock), self._clock
+        )
         self.screening = Screening(OwnedObjects(folder, self._clock), self._clock)
-        self._kept = new_call_store(folder, self.config, self._clock)
+        self._kept = new_call_store(folder, self.config, self._sealing, self._clock)
         deferred_state = DeferredState(self._kept, self.journal.note, self._clock)
         intake = CallIntake(self.config, deferred_state, self._clock, self._draw)
         self.gateway = Handler(
@@ -169,7 +173,7 @@ class App:
 
         rules, ops = self.config.server, self.config.ops
         try:
-            await refuse_evicting_store(self._kept, self._path)
+            await refuse_evicting_store(self.config, self._path)
             if ops.port is None:
                 await self._listen(self._serve, rules.host, rules.port)
             else:
@@ -256,6 +260,7 @@ class App:
         config = adopted.config
         settings = listener_settings(config)
         self.files.prepare(config, self._path)  # already done for a reload; a rollback may need other files
+        sealing = sealing_of(config)
         serving = ProxySettings(config, self._compiled(config, self.gateway.table))
         self.ops.adopt(config)
         self.config = config
@@ -269,7 +274,8 @@ class App:
         self.engines.adopt(config.engines)
         self.deferred.adopt(config)
         self.cache.store.limit(config.store.cache.size)
-        self._kept.adopt(bodies_of(config))
+        self._sealing = sealing
+        self._kept.adopt(Bodies(config.store.dead_letters.bodies, sealing))
         self.ops.follow(adopted)
 
     def _prepared(self, config: Config) -> Config:

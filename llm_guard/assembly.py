@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("llm_guard.assembly")
 
 
-def new_cache_store(folder: Callable[[], Path], config: Config, clock: Clock) -> ResponseStore:
-    """Returns the store of cached responses. `folder` may raise OSError."""
+def new_cache_store(
+    folder: Callable[[], Path], config: Config, sealing: Callable[[], BodyEncryption | None], clock: Clock
+) -> ResponseStore:
+    """Returns the store of cached responses. `folder` may raise OSError; `sealing` returns the present encryption."""
     rules = config.store.cache
     if rules.kind == "memory":
         return MemoryCache(clock, rules.size)
@@ -46,15 +48,17 @@ def new_cache_store(folder: Callable[[], Path], config: Config, clock: Clock) ->
         return BlockingCache(CacheFile(folder), rules.kind, clock, rules.size)
     from llm_guard.storage.cache.redis_cache import RedisCacheEntries  # noqa: PLC0415  # needs redis, which is an extra
 
-    fleet, key = config.fleet, config.store.encryption_key
-    assert fleet is not None and key is not None  # noqa: S101, PT018  # checked with the config
-    entries = RedisCacheEntries(fleet.store, fleet.name, BodyEncryption(encryption_keys(key)), clock)
+    fleet = config.fleet
+    assert fleet is not None  # noqa: S101  # checked with the config
+    entries = RedisCacheEntries(fleet.store, fleet.name, sealing, clock)
     return BlockingCache(entries, rules.kind, clock, rules.size)
 
 
-def new_call_store(folder: Callable[[], Path], config: Config, clock: Clock) -> SqliteCallStore | RedisCallStore:
+def new_call_store(
+    folder: Callable[[], Path], config: Config, sealing: BodyEncryption | None, clock: Clock
+) -> SqliteCallStore | RedisCallStore:
     """Returns the store of deferred calls and dead letters. `folder` may raise OSError."""
-    runner, bodies = new_runner(folder, config), bodies_of(config)
+    runner, bodies = new_runner(folder, config), Bodies(config.store.dead_letters.bodies, sealing)
     if config.store.calls.kind == "sqlite":
         return SqliteCallStore(folder, runner, bodies)
     from llm_guard.storage.calls.redis_store import RedisCallStore  # noqa: PLC0415  # needs redis, which is an extra
@@ -64,17 +68,20 @@ def new_call_store(folder: Callable[[], Path], config: Config, clock: Clock) -> 
     return RedisCallStore(fleet.store, fleet.name, runner, bodies, clock)
 
 
-async def refuse_evicting_store(store: SqliteCallStore | RedisCallStore, path: Path | None) -> None:
-    """Raises ConfigError if the server with the stored calls may evict them. One that does not answer is no reason not
-    to start: it is checked before its first use."""
-    if isinstance(store, SqliteCallStore):
+async def refuse_evicting_store(config: Config, path: Path | None) -> None:
+    """Raises ConfigError if the server may evict what is stored there beyond a call. One that does not answer is no
+    reason not to start: it is checked before its first use."""
+    fleet = config.fleet
+    if fleet is None or "redis" not in (config.store.calls.kind, config.store.cache.kind):
         return
+    from llm_guard.storage.shared.redis_script import check_server  # noqa: PLC0415  # needs redis, which is an extra
+
     try:
-        await WorkerThread("stored calls").run(store.stats)
+        await WorkerThread("fleet store").run(check_server, fleet.store)
     except EvictingStoreError as error:
         raise ConfigError([problem_at(path, ("fleet", "store"), str(error))]) from None
     except StoreError as error:
-        _log.warning("the store of deferred calls and dead letters does not answer", error=str(error))
+        _log.warning("stored calls and responses are not available", error=str(error))
 
 
 def new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
@@ -84,10 +91,10 @@ def new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
     return _process_id() if port == 0 else RunnerLock(folder, gateway_name(host, port), token_hex(8))
 
 
-def bodies_of(config: Config) -> Bodies:
-    """Returns how bodies are stored."""
+def sealing_of(config: Config) -> BodyEncryption | None:
+    """Returns the encryption of what is stored, if there is a key."""
     key = config.store.encryption_key
-    return Bodies(config.store.dead_letters.bodies, None if key is None else BodyEncryption(encryption_keys(key)))
+    return None if key is None else BodyEncryption(encryption_keys(key))
 
 
 def breaker_type(config: Config) -> NewBreaker:

@@ -360,6 +360,20 @@ def test_call_whose_credentials_are_lost_is_begun_by_another_gateway(opened: Ope
     assert ids(other.begin(1000 + HOME_S, 9, 30)) == ["a"]
 
 
+def test_home_that_is_busy_is_not_taken_for_dead(opened: Opening) -> None:
+    home, other = opened("home"), opened("other")
+    home.add(bound())
+    for now in range(1002, 1100, 3):  # it begins none, for want of room
+        assert home.recover(now) == 0
+        assert other.begin(now, 9, 30) == []
+
+
+def test_home_of_calls_that_are_due_later_is_taken_for_dead_as_soon_as_any(opened: Opening) -> None:
+    home, other = opened("home"), opened("other")
+    home.add(bound("now"), bound("later", due_at=4000.0, ended=FAILED, last_failed_at=1000.0))
+    assert ids(other.begin(1000 + HOME_S, 9, 30)) == ["now"]
+
+
 def test_credentials_of_a_gateway_that_stops_are_lost_at_once(opened: Opening) -> None:
     home, other = opened("home"), opened("other")
     home.add(bound())

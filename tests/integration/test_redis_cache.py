@@ -42,7 +42,7 @@ def clock() -> SteppedClock:
 def new_cache(
     server: RedisServer, clock: Clock, max_bytes: int = 1 << 20, sealing: BodyEncryption = KEYS
 ) -> BlockingCache:
-    return BlockingCache(RedisCacheEntries(server.url, "prod", sealing, clock), "redis", clock, max_bytes)
+    return BlockingCache(RedisCacheEntries(server.url, "prod", lambda: sealing, clock), "redis", clock, max_bytes)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_expired_entries_are_forgotten(server: RedisServer, cache: Blockin
 
 
 @pytest.mark.parametrize("body", [b"[]", b"[1]"], ids=["of the same size", "of another size"])
-async def test_entry_that_the_server_has_evicted_is_a_miss_and_is_stored_again(
+async def test_entry_that_was_deleted_is_a_miss_and_is_stored_again(
     server: RedisServer, cache: BlockingCache, body: bytes
 ) -> None:
     await cache.put(KEY, answer(), 60)

@@ -13,7 +13,7 @@ from llm_guard.storage.calls.bodies import Bodies, Unreadable
 from llm_guard.storage.calls.encryption import BodyEncryption
 from llm_guard.storage.calls.redis_store import RedisCallStore
 from llm_guard.storage.calls.store import CallFilter, StoredCall
-from llm_guard.storage.errors import DiskFullError, EvictingStoreError, StoreError
+from llm_guard.storage.errors import DiskFullError, EvictingStoreError, RefusedError, StoreError
 from tests.fakes.clock import ManualClock
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.stored_calls import ANSWER, BODY, FAILED, deferred_call, new_dead_letter, stored_request
@@ -108,7 +108,112 @@ def test_lease_that_is_extended_in_the_meantime_is_respected(
     other.close()
 
 
+def test_change_that_is_repeated_after_a_lost_response_is_done_once(
+    store: RedisCallStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add(deferred_call("a"), deferred_call("b"))
+    store.begin(1000, 9, 30)
+    lose_response(store, monkeypatch, "move")
+    with pytest.raises(StoreError):
+        store.answer("a", ANSWER, 1, 1001)
+    assert store.answer("a", ANSWER, 1, 1002)
+    assert not store.answer("a", ANSWER, 1, 1003)
+    lose_response(store, monkeypatch, "move")
+    with pytest.raises(StoreError):
+        store.put_back("b", FAILED, 1001, 1001)
+    assert store.put_back("b", FAILED, 1002, 1002)
+    (again,) = store.begin(1003, 9, 30)
+    assert (again.attempts, again.rounds) == (3, 2)
+
+
+def test_call_that_is_added_after_a_refusal_is_kept(store: RedisCallStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_response(store, monkeypatch, "add")
+    with pytest.raises(StoreError):
+        store.add(deferred_call("a"))
+    store.delete(CallFilter(ids=("a",)))
+    store.add(deferred_call("a"))
+    assert ids(store.begin(1000, 9, 30)) == ["a"]
+
+
+# an outage that is longer than a lease
+
+
+def test_nothing_has_ended_that_could_not_be_renewed(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (RedisCallStore(server.url, "prod", name, PLAIN, SystemClock()) for name in ("one", "two"))
+    one.add(deferred_call("runs"), deferred_call("waits", request=stored_request(needs_credentials=True)))
+    assert ids(one.begin(1000, 1, 10)) == ["runs"]
+    assert two.recover(1001) == 0
+    with monkeypatch.context() as outage:
+        for store in (one, two):
+            outage.setattr(store._script, "run", _fail)
+            with pytest.raises(StoreError):
+                store.recover(1005)
+    assert two.recover(1060) == 0
+    assert two.begin(1060, 9, 10) == []
+    assert one.extend(["runs"], 1061, 10) == []
+    assert one.recover(1061) == 0
+    assert ids(one.begin(1061, 9, 10)) == ["waits"]
+    assert two.recover(1072) == 2  # this time it could have renewed them
+    for store in (one, two):
+        store.close()
+
+
+def _fail(*_args: object) -> None:
+    raise StoreError("the server does not answer")
+
+
+def test_master_that_has_become_a_replica_is_left(server: RedisServer, tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = RedisCallStore(server.url, "prod", "one", PLAIN, clock)
+    store.add(deferred_call("a"))
+    with server.client() as client:
+        client.replicaof("127.0.0.1", 1)
+        with pytest.raises(RefusedError, match="read only"):
+            store.add(deferred_call("b"))
+        with pytest.raises(StoreError):
+            store.add(deferred_call("b"))  # at once, without a request
+        client.replicaof("NO", "ONE")
+        connections = client.info("stats")["total_connections_received"]
+        clock.advance(0.5)
+        store.add(deferred_call("b"))
+        assert client.info("stats")["total_connections_received"] == connections + 1
+    store.close()
+
+
 # many calls
+
+
+def test_calls_that_others_must_send_are_not_looked_at(server: RedisServer, store: RedisCallStore) -> None:
+    home = RedisCallStore(server.url, "prod", "home", PLAIN, SystemClock())
+    sealed = RedisCallStore(server.url, "prod", "x", Bodies("plain", BodyEncryption([b"n" * 32])), SystemClock())
+    for number in range(0, 1000, 100):
+        calls = [
+            deferred_call(str(number + n), request=stored_request(b"", needs_credentials=True)) for n in range(100)
+        ]
+        home.add(*calls)
+        sealed.add(*(deferred_call(f"x{number + n}", request=stored_request(b"")) for n in range(100)))
+    store.add(deferred_call("own", due_at=1000.5))
+    with server.client() as client:
+        client.config_resetstat()
+        assert ids(store.begin(1001, 9, 30)) == ["own"]
+        assert store.sweep(1001, 60, 60, 1 << 40) == 0
+        looked = client.info("commandstats")["cmdstat_hmget"]["calls"]
+    assert looked < 1100  # the sealed ones, once, for their deadlines
+    for other in (home, sealed):
+        other.close()
+
+
+def test_call_without_its_hash_hides_no_other(server: RedisServer, store: RedisCallStore) -> None:
+    for number, name in enumerate("abc"):
+        store.add(new_dead_letter(name, 1000.0 + number))
+    store.add(deferred_call("d"), deferred_call("e"))
+    with server.client() as client:
+        client.delete("llmg:1:{prod}:calls:call:a", "llmg:1:{prod}:calls:call:d")
+    assert ids(store.begin(1000, 9, 30)) == ["e"]
+    assert store.stats().oldest_at == 1000.0
+    assert {group.oldest_at for group in store.groups(9) if group.state == "dead"} == {1001.0}
+    assert store.sweep(2000, 60, 60, 1) == 2
+    assert store.delete(CallFilter()) == 0
 
 
 def test_more_dead_letters_than_one_script_takes_are_requeued_in_order(store: RedisCallStore) -> None:
@@ -156,7 +261,7 @@ def test_server_that_may_evict_calls_is_refused_until_it_does_not(server: RedisS
     store = RedisCallStore(server.url, "prod", "one", PLAIN, clock)
     with server.client() as client:
         client.config_set("maxmemory-policy", policy)
-        with pytest.raises(EvictingStoreError, match=f"{policy} may evict stored calls: set noeviction"):
+        with pytest.raises(EvictingStoreError, match=f"{policy} may evict stored calls and responses: set noeviction"):
             store.add(deferred_call())
         client.config_set("maxmemory-policy", "volatile-lru")  # evicts only what ends by itself
         store.add(deferred_call())

@@ -2,8 +2,8 @@
 -- arguments. An entry is the hash `entry:KEY`, and a member `KEY:SIZE:ROUTE` of these sorted sets:
 --   ends     by the instant at which it expires
 --   used     by the instant of its last use
--- `totals` counts entries and bytes by route. The server may evict an entry; its member stays until the entry would have
--- expired. Fractions are passed as text: a script cannot return them.
+-- `totals` counts entries and bytes by route. Entries do not end by themselves: a server that evicts keys which do would
+-- leave their members here. Fractions are passed as text: a script cannot return them.
 local prefix = KEYS[1]
 local ENDS, USED, TOTALS = prefix .. 'ends', prefix .. 'used', prefix .. 'totals'
 local SOME = 64
@@ -98,8 +98,7 @@ function operations.put()
   if size <= most then
     local member, ends_at = string.format('%s:%d:%s', key, size, ARGV[3]), now + tonumber(ARGV[5])
     redis.call('HSET', entry_key(key), 'member', member, 'stored_at', ARGV[4], 'ends_at', ends_at, 'content', ARGV[7])
-    redis.call('PEXPIRE', entry_key(key), math.max(1, math.ceil(tonumber(ARGV[5]) * 1000)))
-    if redis.call('ZADD', ENDS, ends_at, member) == 1 then -- 0: its entry was evicted by the server, not its member
+    if redis.call('ZADD', ENDS, ends_at, member) == 1 then -- 0: its entry was deleted by something else, not its member
       count(ARGV[3], 1, size)
     end
     redis.call('ZADD', USED, ARGV[4], member)

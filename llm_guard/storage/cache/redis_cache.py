@@ -7,13 +7,14 @@ response cannot be found by guessing its request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from llm_guard.clock import Clock
 from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, EntriesChange, RouteCacheSize, cost_of
 from llm_guard.storage.calls.encryption import BodyEncryption
+from llm_guard.storage.errors import StoreError
 from llm_guard.storage.shared.redis_script import RedisScript
 
 _TIMEOUT_S = 1.0
@@ -29,20 +30,20 @@ _decode = msgspec.msgpack.Decoder(CachedResponse).decode
 class RedisCacheEntries:
     """Implements `CacheEntries`. All gateways of a fleet must agree on the wall time to within a minute."""
 
-    def __init__(self, url: str, fleet: str, sealing: BodyEncryption, clock: Clock) -> None:
-        self._script = RedisScript(
-            url, __package__, "cache.lua", f"llmg:1:{{{fleet}}}:cache:", _TIMEOUT_S, clock, may_evict=True
-        )
+    def __init__(self, url: str, fleet: str, sealing: Callable[[], BodyEncryption | None], clock: Clock) -> None:
+        """`sealing` returns the present encryption; after a change of its newest key nothing is found."""
+        self._script = RedisScript(url, __package__, "cache.lua", f"llmg:1:{{{fleet}}}:cache:", _TIMEOUT_S, clock)
         self._sealing = sealing
 
     def get(self, key: bytes, now: float) -> CacheHit | None:
-        hidden = self._hidden(key)
+        sealing = self._present()
+        hidden = _hidden(key, sealing)
         found = self._script.run("get", hidden, repr(now))
         if found is None:
             return None
         try:
             stored_at = float(found[1])
-            answer = _decode(self._sealing.open(found[0], hidden, self._sealing.newest))
+            answer = _decode(sealing.open(found[0], hidden, sealing.newest))
         except (ValueError, msgspec.MsgspecError):  # something else has changed it
             return None
         return None if stored_at > now + _LATE_S else CacheHit(answer, max(0.0, now - stored_at))
@@ -50,9 +51,10 @@ class RedisCacheEntries:
     def put(
         self, key: bytes, answer: CachedResponse, now: float, lasts_s: float, touches: Mapping[bytes, float], most: int
     ) -> EntriesChange:
-        hidden = self._hidden(key)
-        content = self._sealing.seal(_encode(answer), hidden)
-        used = [part for touched, used_at in touches.items() for part in (self._hidden(touched), repr(used_at))]
+        sealing = self._present()
+        hidden = _hidden(key, sealing)
+        content = sealing.seal(_encode(answer), hidden)
+        used = [part for touched, used_at in touches.items() for part in (_hidden(touched, sealing), repr(used_at))]
         routes, gone, evicted = self._script.run(
             "put", hidden, answer.route, repr(now), repr(lasts_s), cost_of(answer), content, most, *used
         )
@@ -73,8 +75,16 @@ class RedisCacheEntries:
     def close(self) -> None:
         self._script.close()
 
-    def _hidden(self, key: bytes) -> str:
-        return self._sealing.digest(key).hex()
+    def _present(self) -> BodyEncryption:
+        """Raises StoreError: a reload may have removed the key, with the store that a restart removes."""
+        sealing = self._sealing()
+        if sealing is None:
+            raise StoreError("there is no store.encryption_key")
+        return sealing
+
+
+def _hidden(key: bytes, sealing: BodyEncryption) -> str:
+    return sealing.digest(key).hex()
 
 
 def _routes(totals: Sequence[bytes]) -> dict[str, RouteCacheSize]:

@@ -50,9 +50,15 @@ class Bodies:
         return {} if ended is None else {"ended": ended.body}
 
     def seal(self, content: bytes, place: str, purpose: Purpose) -> tuple[str | None, bytes]:
-        """Returns the name of the key that encrypts, and the encrypted content; None and the content itself if nothing
-        of such a call is encrypted. `place` is `ID/PART`, and authenticated."""
-        if self._sealing is None or not (self._rule == "encrypted" or purpose == "deferred"):
+        """Returns the name of the key that encrypts a body, and the encrypted content; None and the content itself if
+        the bodies of such a call are not encrypted. `place` is `ID/PART`, and authenticated."""
+        if not (self._rule == "encrypted" or purpose == "deferred"):
+            return None, content
+        return self.seal_always(content, place)
+
+    def seal_always(self, content: bytes, place: str) -> tuple[str | None, bytes]:
+        """The same for what is encrypted whenever there is a key."""
+        if self._sealing is None:
             return None, content
         return self._sealing.newest, self._sealing.seal(content, place)
 

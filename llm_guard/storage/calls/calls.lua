@@ -1,19 +1,21 @@
 -- The operations of `storage.calls.redis_store`, each of them atomic. KEYS: a prefix. ARGV: the operation, and its
 -- arguments. A call is the hash `call:ID`, and a member `NUMBER:ID`, which sorts by number, of these sorted sets:
 --   all, group:...   by the instant of receipt; a group has one purpose, state, route and kind of failure
---   due:PURPOSE      queued calls, by the instant at which they are due
+--   due:...          queued calls, by the instant at which they are due; all calls of a set have one purpose, one home and one
+--                    encryption key
 --   leases           running calls, by the end of the lease
 --   answered, dead   by the instant of the response; of receipt
 --   untold:WEBHOOK   calls whose webhook was not notified of their state, by number
 -- `alive` has the gateways that keep credentials of callers, by the instant until which they are taken to live.
--- `totals` counts calls and bytes by purpose and state. Fractions are passed as text: a script cannot return them.
+-- `groups` and `dues` name the sets of these kinds. `totals` counts calls and bytes by purpose and state. `seen` is the latest
+-- instant at which a gateway showed that it lives. Fractions are passed as text: a script cannot return them.
 --
 -- Each change begins with a ZREM. A server that has no memory left refuses a script at its first write if that could
 -- take more, so calls can still be begun, ended and deleted, but not added.
 local prefix = KEYS[1]
 local INDEXED = {
   'number', 'purpose', 'state', 'kind', 'route', 'received_at', 'due_at', 'leased_until', 'answered_at', 'webhook', 'told',
-  'size', 'runner', 'deadline_at', 'home',
+  'size', 'runner', 'deadline_at', 'home', 'request.body.key',
 }
 local BARE = {
   'request_id', 'purpose', 'state', 'owner', 'owner.key', 'client', 'request', 'received_at', 'first_failed_at',
@@ -21,7 +23,7 @@ local BARE = {
   'webhook', 'told', 'kind', 'route',
 }
 local SIZED = { 'request', 'ended', 'answer', 'request.body', 'ended.body', 'answer.body' }
-local ROW_BYTES, CHUNK, ALL = 500, 200, 1e6
+local ROW_BYTES, CHUNK, ALL, ANY, NO_BODY = 500, 200, 1e6, '\0', '-'
 
 local function key(name)
   return prefix .. name
@@ -51,10 +53,15 @@ local function group_of(call)
   return table.concat({ call.purpose, call.state, call.kind or '', call.route }, '\n')
 end
 
+local function due_of(call)
+  local has_body = redis.call('HEXISTS', call_key(call.id), 'request.body') == 1
+  return table.concat({ call.purpose, call.home or '', has_body and (call['request.body.key'] or '') or NO_BODY }, '\n')
+end
+
 local function places_of(call)
   local places = { { 'all', call.received_at }, { 'group:' .. group_of(call), call.received_at } }
   if call.state == 'queued' then
-    places[3] = { 'due:' .. call.purpose, call.due_at }
+    places[3] = { 'due:' .. due_of(call), call.due_at }
   elseif call.state == 'running' then
     places[3] = { 'leases', call.leased_until }
   else
@@ -85,6 +92,9 @@ local function enter(id)
     redis.call('ZADD', key(place[1]), place[2], call.member)
   end
   redis.call('SADD', key('groups'), group_of(call))
+  if call.state == 'queued' then
+    redis.call('SADD', key('dues'), due_of(call))
+  end
   count(call, 1)
 end
 
@@ -94,6 +104,9 @@ local function leave(call)
   end
   if redis.call('EXISTS', key('group:' .. group_of(call))) == 0 then
     redis.call('SREM', key('groups'), group_of(call))
+  end
+  if call.state == 'queued' and redis.call('EXISTS', key('due:' .. due_of(call))) == 0 then
+    redis.call('SREM', key('dues'), due_of(call))
   end
   count(call, -1)
 end
@@ -144,7 +157,7 @@ local function list(first)
   return values, set, last + 1
 end
 
--- The filter that begins at ARGV[first]: purpose, state, route, kind, since, until (empty: any), then ids (-1: any).
+-- The filter that begins at ARGV[first]: purpose, state, route, kind, since, until (ANY: any), then ids (-1: any).
 local function filter(first)
   local wanted = { since = tonumber(ARGV[first + 4]) or '-inf', till = tonumber(ARGV[first + 5]) or '+inf' }
   wanted.purpose, wanted.state, wanted.route, wanted.kind = unpack(ARGV, first, first + 3)
@@ -157,7 +170,7 @@ end
 -- Returns whether a call, or a group of calls, is of the kind that is wanted.
 local function is_such(call, wanted)
   for _, name in ipairs({ 'purpose', 'state', 'route', 'kind' }) do
-    if wanted[name] ~= '' and wanted[name] ~= (call[name] or '') then
+    if wanted[name] ~= ANY and wanted[name] ~= (call[name] or '') then
       return false
     end
   end
@@ -186,7 +199,9 @@ local function scan(name, is_reversed, least, most, limit, accepts, found)
     end
     for _, member in ipairs(members) do
       local call = load(id_of(member))
-      if #found < last and accepts(call) then
+      if not call then
+        redis.call('ZREM', key(name), member) -- its hash was deleted by something else
+      elseif #found < last and accepts(call) then
         found[#found + 1] = call
       end
     end
@@ -233,14 +248,40 @@ local function ids_of(calls)
   return ids
 end
 
-local function note_alive(runner, till)
+-- Notes that a gateway lives now, and until when it is taken to live if it keeps credentials (else 0).
+local function note_alive(runner, now, till)
+  redis.call('ZREM', key('alive'), '') -- a first write that is allowed while memory is short
   if tonumber(till) > 0 then
-    redis.pcall('ZADD', key('alive'), 'GT', till, runner) -- fails without a write before it while memory is short
+    redis.call('ZADD', key('alive'), 'GT', till, runner)
+  end
+  if now > (tonumber(redis.call('GET', key('seen'))) or 0) then
+    redis.call('SET', key('seen'), now)
   end
 end
 
-local function has_other_home(call, runner, now)
-  return call.home and call.home ~= runner and (tonumber(redis.call('ZSCORE', key('alive'), call.home)) or 0) > now
+-- The sets of queued calls for which a gateway has the key, or with `has_key` false those for which it has none.
+local function due_sets(purpose, keys, has_key, is_home)
+  local names = {}
+  for _, name in ipairs(redis.call('SMEMBERS', key('dues'))) do
+    local of, home, sealed_with = string.match(name, '^(.-)\n(.-)\n(.*)$')
+    local is_readable = sealed_with == '' or keys[sealed_with] == true
+    if (purpose == ANY or of == purpose) and is_readable == has_key and is_home(home) then
+      names[#names + 1] = 'due:' .. name
+    end
+  end
+  return names
+end
+
+-- The call of the first member, or the last one, that has a hash.
+local function first_of(name, is_newest)
+  while true do
+    local member = redis.call('ZRANGE', name, is_newest and -1 or 0, is_newest and -1 or 0)[1]
+    local call = member and load(id_of(member))
+    if call or not member then
+      return call
+    end
+    redis.call('ZREM', name, member)
+  end
 end
 
 local operations = {}
@@ -263,7 +304,7 @@ function operations.add()
     redis.call('HSET', call_key(call[1]), 'number', number, unpack(ARGV, call[2], call[3]))
     enter(call[1])
   end
-  note_alive(ARGV[2], ARGV[3])
+  note_alive(ARGV[2], 0, ARGV[3])
   return false
 end
 
@@ -292,31 +333,34 @@ function operations.find()
 end
 
 function operations.stats()
-  local oldest = redis.call('ZRANGE', key('all'), 0, 0)[1]
-  return { redis.call('HGETALL', key('totals')), oldest and load(id_of(oldest)).received_at or '' }
+  local oldest = first_of(key('all'), false)
+  return { redis.call('HGETALL', key('totals')), oldest and oldest.received_at or '' }
 end
 
 function operations.groups()
   local found = {}
   for _, group in ipairs(redis.call('SMEMBERS', key('groups'))) do
     local name = key('group:' .. group)
-    local first, last = redis.call('ZRANGE', name, 0, 0)[1], redis.call('ZRANGE', name, -1, -1)[1]
-    found[#found + 1] = {
-      group, redis.call('ZCARD', name), load(id_of(first)).received_at, load(id_of(last)).received_at,
-    }
+    local first, last = first_of(name, false), first_of(name, true)
+    if first then
+      found[#found + 1] = { group, redis.call('ZCARD', name), first.received_at, last.received_at }
+    end
   end
   return found
 end
 
--- Now, limit, end of the lease, runner, purpose (empty: any), instant until which it is taken to live (0: it has no
+-- Now, limit, end of the lease, runner, purpose (ANY: any), instant until which it is taken to live (0: it has no
 -- credentials), keys.
 function operations.begin()
   local now, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
   local _, keys = list(8)
   local due = {}
-  for _, purpose in ipairs(ARGV[6] ~= '' and { ARGV[6] } or { 'dead_letter', 'deferred' }) do
-    scan('due:' .. purpose, false, '-inf', ARGV[2], limit, function(call)
-      return is_readable(call.id, keys) and not has_other_home(call, ARGV[5], now)
+  local names = due_sets(ARGV[6], keys, true, function(home)
+    return home == '' or home == ARGV[5] or (tonumber(redis.call('ZSCORE', key('alive'), home)) or 0) <= now
+  end)
+  for _, name in ipairs(names) do
+    scan(name, false, '-inf', ARGV[2], limit, function()
+      return true
     end, due)
   end
   table.sort(due, function(one, other)
@@ -331,8 +375,28 @@ function operations.begin()
     begun[n][#begun[n] + 1] = 'id'
     begun[n][#begun[n] + 1] = due[n].id
   end
-  note_alive(ARGV[5], ARGV[7])
+  note_alive(ARGV[5], now, ARGV[7])
   return begun
+end
+
+-- Now. After a time in which no gateway could reach the server: what would have been renewed in it has not ended.
+function operations.resume()
+  local seen = tonumber(redis.call('GET', key('seen'))) or tonumber(ARGV[2])
+  local gap = tonumber(ARGV[2]) - seen
+  if gap <= 0 then
+    return
+  end
+  local running = {}
+  scan('leases', false, seen, '+inf', ALL, function()
+    return true
+  end, running)
+  for _, call in ipairs(running) do
+    change(call, { 'leased_until', tonumber(call.leased_until) + gap }, {})
+  end
+  for _, runner in ipairs(redis.call('ZRANGEBYSCORE', key('alive'), seen, '+inf')) do
+    redis.call('ZINCRBY', key('alive'), gap, runner)
+  end
+  redis.call('SET', key('seen'), ARGV[2])
 end
 
 -- Runners that keep no credentials any more.
@@ -382,9 +446,13 @@ function operations.reschedule()
 end
 
 -- Id, state that it must have, runner that it must have (empty: any), instant by which its lease must have ended (empty:
--- none), attempts that are added, instant of a failure (empty: none), fields and values, fields that are dropped.
+-- none), attempts that are added, instant of a failure (empty: none), name of this move, fields and values, fields that are
+-- dropped. A move that is repeated, since its response was lost, succeeds.
 function operations.move()
   local call, runner, ended_by, failed_at = load(ARGV[2]), ARGV[4], tonumber(ARGV[5]), ARGV[7]
+  if call and ARGV[8] ~= '' and redis.call('HGET', call_key(call.id), 'move') == ARGV[8] then
+    return 1
+  end
   if
     not call
     or call.state ~= ARGV[3]
@@ -393,8 +461,9 @@ function operations.move()
   then
     return 0
   end
-  local set, _, behind = list(8)
+  local set, _, behind = list(9)
   change(call, set, (list(behind)))
+  redis.call('HSET', call_key(call.id), 'move', ARGV[8])
   redis.call('HINCRBY', call_key(call.id), 'attempts', ARGV[6])
   if failed_at ~= '' then
     redis.call('HSETNX', call_key(call.id), 'first_failed_at', failed_at)
@@ -406,9 +475,14 @@ end
 -- Now, seconds between two, calls that are queued before them (empty: those that wait), limit, keys, filter. Returns the
 -- number for the next ones, and the ids.
 function operations.requeue()
-  local now, pace, ahead = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+  local now, pace, ahead, waiting = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), 0
   local _, keys, behind = list(6)
-  ahead = ahead or redis.call('ZCOUNT', key('due:dead_letter'), '(' .. ARGV[2], '+inf')
+  for _, name in ipairs(ahead and {} or redis.call('SMEMBERS', key('dues'))) do
+    if string.match(name, '^(.-)\n') == 'dead_letter' then
+      waiting = waiting + redis.call('ZCOUNT', key('due:' .. name), '(' .. ARGV[2], '+inf')
+    end
+  end
+  ahead = ahead or waiting
   local found = select(filter(behind), false, tonumber(ARGV[5]), function(call)
     return call.state == 'dead' and is_readable(call.id, keys)
   end)
@@ -446,11 +520,12 @@ function operations.unnotified()
   return found
 end
 
--- Now, runners that have ended. Returns each call whose lease or runner has ended, with its runner and purpose, and
+-- Now, runner, instant until which it is taken to live (0: it has no credentials), runners that have ended. Returns each call whose lease or runner has ended, with its runner and purpose, and
 -- whether it is repeatable.
 function operations.lost()
   local now = tonumber(ARGV[2])
-  local runners, ended = list(3)
+  local runners, ended = list(5)
+  note_alive(ARGV[3], now, ARGV[4])
   if #runners > 0 then
     redis.call('ZREM', key('alive'), unpack(runners))
   end
@@ -472,13 +547,20 @@ function operations.sweep()
   local doomed = {}
   for _, range in ipairs({ { 'answered', answered }, { 'dead', received } }) do
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', key(range[1]), '-inf', range[2], 'LIMIT', 0, limit)) do
-      doomed[#doomed + 1] = load(id_of(member))
+      local call = load(id_of(member))
+      if call then
+        doomed[#doomed + 1] = call
+      else
+        redis.call('ZREM', key(range[1]), member)
+      end
     end
   end
-  for _, purpose in ipairs({ 'dead_letter', 'deferred' }) do
-    scan('due:' .. purpose, false, '-inf', '+inf', limit, function(call)
-      return tonumber(call.received_at) <= received and (tonumber(call.deadline_at) or 0) <= now
-    end, doomed)
+  for _, group in ipairs(redis.call('SMEMBERS', key('groups'))) do
+    if string.match(group, '^.-\n(.-)\n') == 'queued' then
+      scan('group:' .. group, false, '-inf', ARGV[3], limit, function(call)
+        return (tonumber(call.deadline_at) or 0) <= now
+      end, doomed)
+    end
   end
   for _, call in ipairs(doomed) do
     remove(call)
@@ -488,7 +570,10 @@ function operations.sweep()
     size = size + (tonumber(redis.call('HGET', key('totals'), 'size:' .. purpose .. '/dead')) or 0)
   end
   while size > most and gone < limit do
-    local call = load(id_of(redis.call('ZRANGE', key('dead'), 0, 0)[1]))
+    local call = first_of(key('dead'), false)
+    if not call then
+      break
+    end
     size, gone = size - tonumber(call.size), gone + 1
     remove(call)
   end
@@ -499,9 +584,12 @@ end
 function operations.overdue()
   local now, found = tonumber(ARGV[2]), {}
   local _, keys = list(3)
-  for _, purpose in ipairs({ 'dead_letter', 'deferred' }) do
-    scan('due:' .. purpose, false, '-inf', '+inf', CHUNK, function(call)
-      return call.deadline_at and tonumber(call.deadline_at) <= now and not is_readable(call.id, keys)
+  local names = due_sets(ANY, keys, false, function()
+    return true
+  end)
+  for _, name in ipairs(names) do
+    scan(name, false, '-inf', '+inf', CHUNK, function(call)
+      return call.deadline_at and tonumber(call.deadline_at) <= now
     end, found)
   end
   for n, call in ipairs(found) do

@@ -1,7 +1,7 @@
 """The conversion between a stored call and the fields of its hash on a Redis server.
 
 Other programs can read what is stored there, so besides the bodies, the error's text and the caller's identity are
-encrypted, if anything of the call is. A field `F` that is encrypted has a field `F.key` with the name of the key.
+encrypted, whenever there is a key. A field `F` that is encrypted has a field `F.key` with the name of the key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llm_guard.storage.calls.bodies import Bodies, Unreadable
+from llm_guard.storage.calls.bodies import Bodies, Part, Unreadable
 from llm_guard.storage.calls.store import (
     CallFailure,
     Purpose,
@@ -49,19 +49,27 @@ def fields_of(call: StoredCall, bodies: Bodies, runner: str) -> HashFields:
         "is_repeatable": int(call.request.is_repeatable), "home": runner if call.request.needs_credentials else None,
         "kind": None if call.ended is None else call.ended.kind,
     }  # fmt: skip
-    fields |= sealed("owner", call.owner, call.id, call.purpose, bodies)
-    fields |= sealed("ended", as_text(call.ended), call.id, call.purpose, bodies)
+    fields |= sealed_text("owner", call.owner, call.id, bodies)
+    fields |= sealed_text("ended", as_text(call.ended), call.id, bodies)
     for part, content in bodies.of_new(call).items():
-        fields |= sealed(f"{part}.body", content, call.id, call.purpose, bodies)
+        fields |= sealed_body(part, content, call.id, call.purpose, bodies)
     return fields
 
 
-def sealed(name: str, content: str | bytes | None, call_id: str, purpose: Purpose, bodies: Bodies) -> HashFields:
-    """Returns a field that is encrypted if anything of such a call is, and that with the name of its key."""
+def sealed_text(name: str, text: str | None, call_id: str, bodies: Bodies) -> HashFields:
+    """Returns a field that is encrypted if there is a key, and that with the name of its key."""
+    if text is None:
+        return {name: None, f"{name}.key": None}
+    key, kept = bodies.seal_always(text.encode(), f"{call_id}/{name}")
+    return {name: kept, f"{name}.key": key}
+
+
+def sealed_body(part: Part, content: bytes | None, call_id: str, purpose: Purpose, bodies: Bodies) -> HashFields:
+    """The same for a body, which is encrypted as configured."""
+    name = f"{part}.body"
     if content is None:
         return {name: None, f"{name}.key": None}
-    plain = content.encode() if isinstance(content, str) else content
-    key, kept = bodies.seal(plain, f"{call_id}/{name}", purpose)
+    key, kept = bodies.seal(content, f"{call_id}/{name}", purpose)
     return {name: kept, f"{name}.key": key}
 
 

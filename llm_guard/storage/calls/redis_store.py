@@ -10,13 +10,16 @@ added are deleted again, and calls that may have been begun are queued again, be
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from llm_guard.clock import Clock
 from llm_guard.storage.calls.bodies import Bodies, Unreadable
 from llm_guard.storage.calls.process_lock import RunnerLock
-from llm_guard.storage.calls.redis_fields import HashFields, call_in, fields_of, sealed
+from llm_guard.storage.calls.redis_fields import HashFields, call_in, fields_of, sealed_body, sealed_text
 from llm_guard.storage.calls.store import (
     HOME_S,
     INTERRUPTED,
@@ -30,17 +33,19 @@ from llm_guard.storage.calls.store import (
     StoredCall,
     StoredResponse,
     as_text,
+    stored_at,
 )
-from llm_guard.storage.errors import DiskFullError, StoreError
+from llm_guard.storage.errors import RefusedError, StoreError
 from llm_guard.storage.shared.redis_script import RedisScript
 
-_TIMEOUT_S = 2.0
+_TIMEOUT_S = 5.0
+"""Seconds for a whole request: a body of 16 MiB takes three at 50 Mbit/s."""
 _AT_ONCE = 300
 """Calls that one script deletes or requeues: it takes some ten milliseconds, for which other gateways wait."""
 _MOST = 5_000
 """Calls that one method deletes."""
 _MOST_DOUBTFUL = 1_000
-_ANY = ""
+_ANY = "\0"
 
 
 class RedisCallStore:
@@ -49,14 +54,14 @@ class RedisCallStore:
     def __init__(self, url: str, fleet: str, runner: str | RunnerLock, bodies: Bodies, clock: Clock) -> None:
         """`runner` identifies this process uniquely. With a lock, calls of an earlier process are taken over at once;
         without one, when their leases end."""
-        self._script = RedisScript(
-            url, __package__, "calls.lua", f"llmg:1:{{{fleet}}}:calls:", _TIMEOUT_S, clock, may_evict=False
-        )
+        self._script = RedisScript(url, __package__, "calls.lua", f"llmg:1:{{{fleet}}}:calls:", _TIMEOUT_S, clock)
         self._lock = None if isinstance(runner, str) else runner
         self._runner = runner if isinstance(runner, str) else runner.runner
         self._bodies = bodies
-        self._running: dict[str, Purpose] = {}
-        """Calls that run here, with their purpose."""
+        self._running: dict[str, tuple[Purpose, str]] = {}
+        """Calls that run here, each with its purpose, and a name for what was begun."""
+        self._has_failed = False
+        """The server did not answer the latest request."""
         self._added_in_doubt: list[str] = []
         self._is_begin_in_doubt = False
         self._is_home = False
@@ -69,7 +74,7 @@ class RedisCallStore:
 
     def add(self, *calls: StoredCall) -> None:
         homed = [call for call in calls if call.request.needs_credentials]
-        alive_until = max(((call.due_at or call.received_at) + HOME_S for call in homed), default=0.0)
+        alive_until = max((stored_at(call) + HOME_S for call in homed), default=0.0)
         args: list[str | bytes | float] = [self._runner, alive_until, len(calls)]
         for call in calls:
             fields = _flat(fields_of(call, self._bodies, self._runner))
@@ -79,13 +84,15 @@ class RedisCallStore:
             self._is_home = True
         try:
             taken = self._run("add", *args)
-        except DiskFullError:
+        except RefusedError:
             raise
         except StoreError:
             self._added_in_doubt = [*self._added_in_doubt, *(call.id for call in calls)][-_MOST_DOUBTFUL:]
             raise
         if taken is not None:
             raise StoreError(f"{_text(taken)} is stored already")
+        new = {call.id for call in calls}
+        self._added_in_doubt = [call_id for call_id in self._added_in_doubt if call_id not in new]
 
     def get(self, call_id: str) -> StoredCall | None:
         found = _pairs(self._run("get", call_id))
@@ -120,7 +127,7 @@ class RedisCallStore:
             alive_until = now + HOME_S if self._is_home else 0.0
             args = (now, limit, now + lease_s, self._runner, purpose or _ANY, alive_until, *_list(bodies.keys))
             found = self._run("begin", *args)
-        except DiskFullError:
+        except RefusedError:
             raise
         except StoreError:
             self._is_begin_in_doubt = True
@@ -128,7 +135,9 @@ class RedisCallStore:
         if found:
             self._note_work()
         begun = [_pairs(fields) for fields in found]
-        self._running |= {_text(fields["id"]): _purpose(fields["purpose"]) for fields in begun}
+        for fields in begun:
+            round_name = f"{self._runner}/{_text(fields['rounds'])}"
+            self._running[_text(fields["id"])] = _purpose(fields["purpose"]), round_name
         calls = [self._begun(fields, bodies, now) for fields in begun]
         return [call for call in calls if call is not None]
 
@@ -158,15 +167,23 @@ class RedisCallStore:
         readable request stay dead."""
         queued: list[str] = []
         ahead: int | str = ""
-        while True:
-            args = (now, pace_s, ahead, _AT_ONCE, *_list(self._bodies.keys), *_filter(wanted))
-            ahead, ids = self._run("requeue", *args)
-            queued += [_text(one) for one in ids]
-            if len(ids) < _AT_ONCE:
-                return queued
+        for part in _parts(wanted):
+            while True:
+                args = (now, pace_s, ahead, _AT_ONCE, *_list(self._bodies.keys), *_filter(part))
+                ahead, ids = self._run("requeue", *args)
+                queued += [_text(one) for one in ids]
+                if len(ids) < _AT_ONCE:
+                    break
+        return queued
 
     def delete(self, wanted: CallFilter) -> int:
-        return _repeated(lambda limit: self._run("delete", limit, *_filter(wanted)))
+        count = 0
+        for part in _parts(wanted):
+            count += _repeated(partial(self._delete_some, part), _MOST - count)
+        return count
+
+    def _delete_some(self, wanted: CallFilter, limit: int) -> int:
+        return int(self._run("delete", limit, *_filter(wanted)))
 
     def mark_notified(self, call_id: str, state: State) -> None:
         self._run("mark_notified", call_id, state)
@@ -178,7 +195,8 @@ class RedisCallStore:
         self._settle_doubts(now)
         ended = [] if self._lock is None else self._lock.ended()
         count = 0
-        for call_id, runner, purpose, is_repeatable in self._run("lost", now, *_list(ended)):
+        alive_until = now + HOME_S if self._is_home else 0.0
+        for call_id, runner, purpose, is_repeatable in self._run("lost", now, self._runner, alive_until, *_list(ended)):
             by = _text(runner)
             until = None if by in ended else now  # its lease may have been extended meanwhile
             if is_repeatable == b"1":
@@ -196,10 +214,10 @@ class RedisCallStore:
         too old and past their deadline are deleted too, since no gateway processes them any more. Those that this
         gateway has no key for are marked dead at their deadline."""
         count = _repeated(
-            lambda limit: self._run("sweep", now - answered_for_s, now - max_age_s, now, max_bytes, limit)
+            lambda limit: self._run("sweep", now - answered_for_s, now - max_age_s, now, max_bytes, limit), _MOST
         )
         for call_id, purpose in self._run("overdue", now, *_list(self._bodies.keys)):
-            self._move(_text(call_id), _ANY, "dead", now, OVERDUE, _purpose(purpose), of="queued")
+            self._move(_text(call_id), "", "dead", now, OVERDUE, _purpose(purpose), of="queued")
         return count
 
     def close(self) -> None:
@@ -211,7 +229,13 @@ class RedisCallStore:
             self._lock.release()
 
     def _run(self, operation: str, *args: str | bytes | float) -> Any:
-        return self._script.run(operation, *(repr(arg) if isinstance(arg, float) else arg for arg in args))
+        try:
+            return self._script.run(operation, *(repr(arg) if isinstance(arg, float) else arg for arg in args))
+        except RefusedError:
+            raise
+        except StoreError:
+            self._has_failed = True
+            raise
 
     def _note_work(self) -> None:
         """Shows to later processes of this gateway that this one lives."""
@@ -219,6 +243,10 @@ class RedisCallStore:
             self._lock.hold()
 
     def _settle_doubts(self, now: float) -> None:
+        """To be called before calls are begun or taken over."""
+        if self._has_failed:
+            self._run("resume", now)
+            self._has_failed = False
         if self._added_in_doubt:
             self.delete(CallFilter(ids=self._added_in_doubt))
             self._added_in_doubt = []
@@ -239,29 +267,30 @@ class RedisCallStore:
 
     def _leave(self, call_id: str, state: State, now: float, ended: CallFailure | None, **facts: Any) -> bool:
         """Ends a call. False: it does not run here."""
-        purpose = self._running.get(call_id)
-        if purpose is None:
+        if call_id not in self._running:
             return False
-        is_ours = self._move(call_id, self._runner, state, now, ended, purpose, **facts)
+        purpose, round_name = self._running[call_id]
+        is_ours = self._move(call_id, self._runner, state, now, ended, purpose, name=f"{round_name}/{state}", **facts)
         self._running.pop(call_id, None)
         return is_ours
 
     def _move(
         self, call_id: str, runner: str, state: State, now: float, ended: CallFailure | None, purpose: Purpose, *,
         of: State = "running", until: float | None = None, due_at: float | None = None,
-        answer: StoredResponse | None = None, attempts: int = 0,
+        answer: StoredResponse | None = None, attempts: int = 0, name: str = "",
     ) -> bool:  # fmt: skip
-        """Changes the state of a call, if it is `of`, runs at `runner`, and its lease has ended at `until`."""
+        """Changes the state of a call, if it is `of`, runs at `runner` (empty: any), and its lease has ended at
+        `until`. A change that is repeated under one `name` is done once."""
         fields: HashFields = {"state": state, "due_at": due_at, "runner": None}
         fields |= {"leased_until": None, "answer": as_text(answer), "answered_at": None if answer is None else now}
         if ended is not None:
             fields["kind"] = ended.kind
-            fields |= sealed("ended", as_text(ended), call_id, purpose, self._bodies)
+            fields |= sealed_text("ended", as_text(ended), call_id, self._bodies)
         for part, content in self._bodies.after(purpose, state, ended, answer).items():
-            fields |= sealed(f"{part}.body", content, call_id, purpose, self._bodies)
+            fields |= sealed_body(part, content, call_id, purpose, self._bodies)
         done = self._run(
             "move", call_id, of, runner, "" if until is None else until, attempts if ended is None else ended.attempts,
-            "" if ended is None else now, *_list(_flat(fields)),
+            "" if ended is None else now, name, *_list(_flat(fields)),
             *_list([name for name, value in fields.items() if value is None]),
         )  # fmt: skip
         return bool(done)
@@ -295,10 +324,20 @@ def _purpose(value: bytes) -> Purpose:
     return "deferred" if value == b"deferred" else "dead_letter"
 
 
-def _repeated(delete: Callable[[int], int]) -> int:
-    """Deletes until nothing is left or `_MOST` are deleted; returns their number."""
+def _parts(wanted: CallFilter) -> Iterator[CallFilter]:
+    """Splits a filter with many ids, so that no script takes long."""
+    if wanted.ids is None:
+        yield wanted
+        return
+    ids = sorted(set(wanted.ids))
+    for at in range(0, len(ids), _AT_ONCE):
+        yield msgspec.structs.replace(wanted, ids=ids[at : at + _AT_ONCE])
+
+
+def _repeated(delete: Callable[[int], int], most: int) -> int:
+    """Deletes until nothing is left or `most` are deleted; returns their number."""
     count = 0
-    while count < _MOST:
+    while count < most:
         done = delete(_AT_ONCE)
         count += done
         if done < _AT_ONCE:

@@ -59,6 +59,7 @@ from llm_guard.storage.calls.store import (
     StoredCall,
     StoredResponse,
     as_text,
+    stored_at,
 )
 from llm_guard.storage.errors import DiskFullError, StoreError
 from llm_guard.storage.sqlite_file import SqliteFile
@@ -98,7 +99,7 @@ class SqliteCallStore:
                 assert number is not None  # noqa: S101  # set after every INSERT
                 if call.request.needs_credentials:
                     connection.execute(SET_HOME, (self._runner, number))
-                    connection.execute(ALIVE, (self._runner, (call.due_at or call.received_at) + HOME_S))
+                    connection.execute(ALIVE, (self._runner, stored_at(call) + HOME_S))
                     self._is_home = True
                 put_bodies(connection, number, call.id, call.purpose, self._bodies, self._bodies.of_new(call))
 
@@ -206,6 +207,8 @@ class SqliteCallStore:
         ended = [] if self._lock is None else self._lock.ended()
         with self._database.writing() as connection:
             connection.execute(GONE, (json.dumps(ended),))
+            if self._is_home:
+                connection.execute(ALIVE, (self._runner, now + HOME_S))
             found = connection.execute(LOST, {"now": now, "ended": json.dumps(ended)}).fetchall()
             for call_id, runner, is_repeatable in found:
                 if is_repeatable:

@@ -108,7 +108,8 @@ INTERRUPTED = CallFailure(
 OVERDUE = CallFailure(kind="deadline", detail="its deadline has passed, and no store.encryption_key fits its request")
 
 HOME_S = 10.0
-"""Seconds after which a gateway that has begun no call is taken for dead, and its callers' credentials for lost."""
+"""Seconds after which a gateway that has not used the store is taken for dead, and its callers' credentials for
+lost."""
 
 
 class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +173,7 @@ class CallStore(Protocol):
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:
         """Marks queued calls that are due as `running` here, longest due first, and returns them with bodies. Skips
         calls encrypted with a key that this gateway does not have, and calls that need credentials which another
-        gateway has, while that one lives: it must call this method within HOME_S seconds."""
+        gateway has, while that one lives: it must call this method or `recover` within HOME_S seconds."""
 
     def extend(self, ids: Sequence[str], now: float, lease_s: float) -> list[str]:
         """Extends the leases of calls that run here; returns the ids of those that do not."""
@@ -223,3 +224,8 @@ def as_text(part: StoredRequest | CallFailure | StoredResponse | None) -> str | 
         return None
     bare = msgspec.structs.replace(part, body=b"" if isinstance(part, StoredResponse) else None)
     return msgspec.json.encode(bare).decode()
+
+
+def stored_at(call: StoredCall) -> float:
+    """Returns about when a new call is stored: when it failed, or else is due."""
+    return call.last_failed_at or call.due_at or call.received_at

@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
-from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -25,7 +25,10 @@ from llm_guard.config.fleet import StoreAddress, store_address
 StoreErrors = (RedisError, RedisClusterException, OSError, TimeoutError)
 """What the clients raise."""
 
-__all__ = ["AsyncClient", "BlockingClient", "OutOfMemoryError", "RedisError", "ResponseError", "StoreErrors"]
+__all__ = [
+    "AsyncClient", "BlockingClient", "NoPermissionError", "OutOfMemoryError", "RedisError", "ResponseError",
+    "StoreErrors",
+]  # fmt: skip
 
 _SENTINEL_S = 0.15
 """How long one Sentinel may take; the next one is asked then."""

@@ -16,6 +16,7 @@ import click
 from benchmarks import (
     classification,
     fleet,
+    fleet_store,
     fuzz,
     joins,
     lasting,
@@ -141,10 +142,11 @@ def operate(rounds: int) -> None:
 
 @main.command("fleet")
 def run_fleet() -> None:
-    """Ten gateways and a redis-server: an outage that they notice together; five minutes."""
-    ran = fleet.run(click.echo)
-    report.write_fleet(ran)
-    _end(ran.broken)
+    """Ten gateways and a redis-server: an outage that they notice together; then the store's cost, and what calls notice
+    while it fails. Ten minutes."""
+    ran, stored = fleet.run(click.echo), fleet_store.run(click.echo)
+    report.write_fleet(ran, stored)
+    _end([*ran.broken, *stored.broken])
 
 
 @main.command("lasting")

@@ -12,6 +12,7 @@ from benchmarks import (
     classification,
     classification_page,
     fleet,
+    fleet_store,
     joins,
     lasting,
     ops,
@@ -107,9 +108,9 @@ def _sizes(sized: ops_size.Sized) -> list[str]:
     ]
 
 
-def write_fleet(ran: fleet.FleetRun) -> None:
+def write_fleet(ran: fleet.FleetRun, stored: fleet_store.StoreRun) -> None:
     """Writes fleet.json and fleet.md."""
-    _write_json("fleet", {"machine": machine(), "fleet": ran.as_dict()})
+    _write_json("fleet", {"machine": machine(), "fleet": ran.as_dict(), "store": stored.as_dict()})
     notices = ", ".join(f"{count} {name}" for name, count in ran.notices.items()) or "none"
     rows = (
         (f"requests that the provider got in {ran.outage_s:.0f} s", f"{ran.requests}", f"{fleet.PROMISED_REQUESTS}"),
@@ -123,7 +124,9 @@ def write_fleet(ran: fleet.FleetRun) -> None:
         "second in all, at random, without retries, to one gateway after the other. The provider answers 503 to each."
     )
     lines = [
-        "# An outage that a fleet notices together",
+        "# Gateways of a fleet, and their store",
+        "",
+        "## An outage that ten gateways notice together",
         "",
         how,
         "",
@@ -131,8 +134,45 @@ def write_fleet(ran: fleet.FleetRun) -> None:
         "|---|---:|---:|",
         *(f"| {name} | {measured} | {promised} |" for name, measured, promised in rows),
         *(f"- Failed: {error}" for error in ran.broken),
+        "",
+        *_store_lines(stored),
     ]
     (RESULTS / "fleet.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
+
+
+def _store_lines(stored: fleet_store.StoreRun) -> list[str]:
+    cost, most = stored.cost, stored.baseline_p99_s + fleet_store.PROMISED_FAILING_P99_S
+    cpu, p99 = cost.cpu, [seconds * 1e3 for seconds in cost.added_p99_s]
+    return [
+        "## What the store costs while it is well",
+        "",
+        "A gateway with a store that two others use, beside one alone, in turns on one processor, fresh in each round; "
+        f"{cost.calls} calls at 1,000/s.",
+        "",
+        "| | median of the rounds | lowest, highest | promised at most |",
+        "|---|---:|---:|---:|",
+        f"| CPU per call, of that alone | {cpu[0]:.3f} | {cpu[1]:.3f}, {cpu[2]:.3f} | {fleet_store.PROMISED_CPU} |",
+        f"| added p99 | {p99[0]:.2f} ms | {p99[1]:.2f}, {p99[2]:.2f} ms | {fleet_store.PROMISED_P99_S * 1e3:.1f} ms |",
+        f"| requests to the store, per gateway and second | {cost.commands_per_s:.1f} |  | "
+        f"{fleet_store.PROMISED_COMMANDS:.0f} |",
+        "",
+        "## What calls notice while it fails",
+        "",
+        f"Three gateways on one processor, 200 calls/s in all. Without a fleet their p99 is "
+        f"{stored.baseline_p99_s * 1e3:.1f} ms.",
+        "",
+        "| the store | for | calls | failed | p99 | loop lag up to | growth of a gateway | shared again after |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(
+            f"| {one.name} | {one.seconds:.0f} s | {one.calls} | {one.failed} | {one.p99_s * 1e3:.1f} ms | "
+            f"{one.lag_s * 1e3:.0f} ms | {one.growth_bytes / 1024**2:.1f} MiB | {one.back_s:.2f} s |"
+            for one in stored.failures
+        ),
+        f"| promised at most |  |  | 0 | {most * 1e3:.1f} ms | {fleet_store.PROMISED_LAG_S * 1e3:.0f} ms | "
+        f"{fleet_store.PROMISED_GROWTH / 1024**2:.0f} MiB | {fleet_store.PROMISED_BACK_S} s |",
+        "",
+        *(f"- Failed: {error}" for error in stored.broken),
+    ]
 
 
 def write_lasting(lasted: lasting.Lasted) -> None:

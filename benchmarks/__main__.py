@@ -142,7 +142,7 @@ def operate(rounds: int) -> None:
 
 @main.command("fleet")
 def run_fleet() -> None:
-    """Ten gateways and a redis-server: an outage that they notice together; then the store's cost, and what calls notice
+    """Ten gateways and a redis-server: an outage that they notice together; the store's cost, and what calls notice
     while it fails. Ten minutes."""
     ran, stored = fleet.run(click.echo), fleet_store.run(click.echo)
     report.write_fleet(ran, stored)

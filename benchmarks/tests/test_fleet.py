@@ -86,4 +86,4 @@ def test_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| requests that the provider got in 120 s | 61 | 60 |" in page
     assert "1 firing info, 1 firing critical, 1 resolved critical" in page
     assert "- Failed: requests in the outage: 61, against 60" in page
-    assert "| frozen | 60 s | 12000 | 0 | 2.1 ms | 2 ms | 1.0 MiB | 0.30 s |" in page
+    assert "| frozen | 60 s | 12000 | 0 | 2.1 ms | 2.5 ms | 1.0 MiB | 0.30 s |" in page

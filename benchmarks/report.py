@@ -158,8 +158,8 @@ def _store_lines(stored: fleet_store.StoreRun) -> list[str]:
     return [
         "## What the store costs while it is well",
         "",
-        f"A gateway with a store that two others use, beside one alone, in turns, fresh in each round: {cost.calls} calls,",
-        "1,000 a second.",
+        "A gateway with a store that two others use, beside one alone, in turns, fresh in each round;",
+        f"{cost.calls} calls, 1,000 a second.",
         "",
         _row("", "median of the rounds", "lowest", "highest", "promised at most"),
         "|---|---:|---:|---:|---:|",
@@ -171,23 +171,18 @@ def _store_lines(stored: fleet_store.StoreRun) -> list[str]:
         "",
         _row(*failing),
         "|---|---:|---:|---:|---:|---:|---:|---:|",
-        *(
-            _row(
-                one.name,
-                f"{one.seconds:.0f} s",
-                f"{one.calls}",
-                f"{one.failed}",
-                f"{one.p99_s * 1e3:.1f} ms",
-                f"{one.lag_s * 1e3:.1f} ms",
-                f"{one.growth_bytes / 1024**2:.1f} MiB",
-                f"{one.back_s:.2f} s",
-            )  # fmt: skip
-            for one in stored.failures
-        ),
+        *(_row(*_failure_cells(one)) for one in stored.failures),
         _row(*limits),
         "",
         *(f"- Failed: {error}" for error in stored.broken),
     ]
+
+
+def _failure_cells(one: fleet_store.Failure) -> tuple[str, ...]:
+    return (
+        one.name, f"{one.seconds:.0f} s", f"{one.calls}", f"{one.failed}", f"{one.p99_s * 1e3:.1f} ms",
+        f"{one.lag_s * 1e3:.1f} ms", f"{one.growth_bytes / 1024**2:.1f} MiB", f"{one.back_s:.2f} s",
+    )  # fmt: skip
 
 
 def _row(*cells: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz import configs, continuations, errors, proxied, requests, seeds, streams
+from tests.fuzz import configs, continuations, errors, fleets, proxied, requests, seeds, streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,10 @@ _FORM_WORDS = (
     b"--b", b"--b--", b"\r\n\r\n", b'content-disposition: form-data; name="model"', b"; filename=", b'"model":',
     b'"model"', b"name*=utf-8''model", b'"stream":true', b'"n":3', b'\\u006dodel":', b'"model":"a"',
 )  # fmt: skip
+_FLEET_WORDS = (
+    b'"open"', b'"half_open"', b'"closed"', b"1e300", b"1e12", b"1e-300", b'"counted":1000', b'"calls":0',
+    b'"latest_sent_s":[]', b'"ok_sent_s":null', b'"ok_sent_s":1e9', b'"recovered_s":0',
+)  # fmt: skip
 _BODIES = tuple(answer.partition(b"\n\n")[2] for answer in seeds.ANSWERS)
 
 TARGETS = {
@@ -76,4 +80,6 @@ TARGETS = {
     "config": Target(configs.fuzz_config, seeds.CONFIGS, 15, _YAML_WORDS),
     "seam": Target(continuations.fuzz_text_join, tuple(text.encode() for text in seeds.TEXTS), 120),
     "continuation": Target(continuations.fuzz_continuation, _STREAMS, 200, _EVENT_WORDS),
+    "fleet_content": Target(fleets.fuzz_fleet_content, fleets.CONTENTS, 150, _FLEET_WORDS),
+    "stored_call": Target(fleets.fuzz_stored_call, fleets.CALLS, 150),
 }

@@ -44,7 +44,7 @@ class RedisCacheEntries:
         try:
             stored_at = float(found[1])
             answer = _decode(sealing.open(found[0], hidden, sealing.newest))
-        except (ValueError, msgspec.MsgspecError):  # something else has changed it
+        except (ValueError, RecursionError, msgspec.MsgspecError):  # something else has changed it
             return None
         return None if stored_at > now + _LATE_S else CacheHit(answer, max(0.0, now - stored_at))
 

@@ -61,7 +61,7 @@ class CacheFile:
             return None
         try:
             return CacheHit(_decode(row[0]), max(0.0, now - row[1]))
-        except msgspec.MsgspecError:  # the file was changed by something else
+        except (msgspec.MsgspecError, RecursionError):  # the file was changed by something else
             return None
 
     def put(

@@ -77,7 +77,7 @@ def call_in(fields: Mapping[str, bytes], bodies: Bodies) -> StoredCall:
     """Returns the call with these fields, which include its `id`. Raises Unreadable."""
     try:
         return _call_in(fields, bodies)
-    except (KeyError, ValueError, msgspec.DecodeError) as error:  # something else has changed it
+    except (KeyError, ValueError, RecursionError, msgspec.DecodeError) as error:  # something else has changed it
         raise Unreadable(f"{fields['id'].decode(errors='replace')}: {error}") from None
 
 

@@ -159,7 +159,7 @@ def stored_call(row: Sequence[Any], bodies: Mapping[Part, bytes], *, is_readable
         request = msgspec.json.decode(facts.pop("request"), type=StoredRequest)
         ended = msgspec.json.decode(facts.pop("ended") or "null", type=CallFailure | None)
         answer = msgspec.json.decode(facts.pop("answer") or "null", type=StoredResponse | None)
-    except msgspec.DecodeError as error:  # the file was changed by something else
+    except (msgspec.DecodeError, RecursionError) as error:  # the file was changed by something else
         raise Unreadable(f"{facts['id']}: {error}") from None
     return StoredCall(
         **facts,

@@ -172,10 +172,11 @@ def test_body_of_one_call_cannot_be_passed_off_as_anothers(opened: Opening, tmp_
         store.get("a")
 
 
-def test_invalid_row_is_reported_with_its_id(store: SqliteCallStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["no JSON", '{"x": ' + "[" * 100_000])
+def test_invalid_row_is_reported_with_its_id(store: SqliteCallStore, tmp_path: Path, text: str) -> None:
     store.add(new_dead_letter())
     other = sqlite3.connect(tmp_path / "calls.db")
-    other.execute("UPDATE calls SET request = 'no JSON'")
+    other.execute("UPDATE calls SET request = ?", (text,))
     other.commit()
     other.close()
     with pytest.raises(StoreError, match=r"^a: "):

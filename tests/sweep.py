@@ -1,7 +1,8 @@
 """Checks in every test that no key used by the tests appears in the gateway's own output.
 
 Learns keys where the gateway itself sees them (calls and configs), so tests need not register them, and plants one in
-every raw request that carries none. Watches logs, admin responses, the audit trail, the cache and stored calls.
+every raw request that carries none. Watches logs, admin responses, the audit trail, the cache, stored calls, and
+requests to the store of a fleet.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from llm_guard.routing import key_files
 from llm_guard.storage.audit_log import AuditFile
 from llm_guard.storage.cache.response_store import MemoryCache
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
+from llm_guard.storage.shared.redis_script import RedisScript
+from llm_guard.storage.shared.redis_store import RedisStore
 from llm_guard.storage.snapshot_file import SnapshotFile
 from tests.chaos import process
 from tests.fakes import client
@@ -80,6 +83,8 @@ def listen(sweep: Sweep) -> None:
     _before(MemoryCache, "put", lambda _store, _key, answer, _lasts_s: sweep.hear("cache", answer))
     _before(SqliteCallStore, "add", lambda _file, *calls: sweep.hear("kept call", calls))
     _before(SqliteCallStore, "answer", lambda _file, _id, answer, *_: sweep.hear("kept answer", answer))
+    _before(RedisScript, "run", lambda _script, *arguments: sweep.hear("the store of a fleet", arguments))
+    _before(RedisStore, "_run", lambda _store, _script, keys, args: sweep.hear("the store of a fleet", (keys, args)))
     _before(SnapshotFile, "write", lambda _file, content: sweep.hear("what is kept", content))
     _before(EventLog, "note", lambda _journal, _kind, **facts: sweep.hear("event", facts))
     _after(spans, "_known", lambda facts, *_: sweep.hear("span", facts))

@@ -16,6 +16,9 @@ from llm_guard.admin.http.endpoint import AdminResponse
 from llm_guard.dialects import DIALECTS
 from llm_guard.log import LogWriter
 from llm_guard.outcome import Refusal
+from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.redis_store import RedisCallStore
+from llm_guard.storage.errors import StoreError
 from tests.chaos.forms import CHAT
 from tests.chaos.process import serving
 from tests.chaos.stand import config_text
@@ -48,7 +51,13 @@ def refusal() -> None:
     DIALECTS["anthropic"].refusal_body(Refusal(400, "x", f"not this: {PLANTED}", by=None), "lg-1")
 
 
-@pytest.mark.parametrize("leak", [log_line, log_traceback, written_line, refusal])
+def stored_call() -> None:
+    store = RedisCallStore("unix:///nowhere.sock", "x", "one", Bodies("plain", None), ManualClock())
+    with pytest.raises(StoreError):
+        store.mark_notified(PLANTED, "dead")
+
+
+@pytest.mark.parametrize("leak", [log_line, log_traceback, written_line, refusal, stored_call])
 def test_key_is_found_in_every_kind_of_output(leak: Callable[[], None]) -> None:
     """C55: in every kind of output."""
     leak()

@@ -143,7 +143,7 @@ def operate(rounds: int) -> None:
 @main.command("fleet")
 def run_fleet() -> None:
     """Ten gateways and a redis-server: an outage that they notice together; the store's cost, and what calls notice
-    while it fails. Ten minutes."""
+    while it fails. Twelve minutes."""
     ran, stored = fleet.run(click.echo), fleet_store.run(click.echo)
     report.write_fleet(ran, stored)
     _end([*ran.broken, *stored.broken])

@@ -36,7 +36,7 @@ PROMISED_FAILING_P99_S, PROMISED_LAG_S, PROMISED_GROWTH, PROMISED_BACK_S = 0.005
 ALONE, SHARED = "alone", "one of three with a store"
 ROUNDS = 5
 _COST_PER_S = 1000.0
-_PIECES = 6
+_PIECES = 12
 _FAILING_PER_S = 200.0
 _CONNECTIONS = 32
 _WARM_UP_S = 2.0
@@ -114,8 +114,8 @@ class StoreRun:
         return asdict(self)
 
 
-def run(say: Callable[[str], None], rounds: int = ROUNDS, seconds: float = 6.0, *, is_short: bool = False) -> StoreRun:
-    """Measures both: four minutes. Raises OSError, NotStartedError."""
+def run(say: Callable[[str], None], rounds: int = ROUNDS, seconds: float = 12.0, *, is_short: bool = False) -> StoreRun:
+    """Measures both: seven minutes. Raises OSError, NotStartedError."""
     cost = _cost(say, rounds, seconds)
     short_s, freeze_s = (2.0, 3.0) if is_short else (_SHORT_S, _FREEZE_S)
     with started("benchmarks.relay_peers", "provider", "0") as provider:

@@ -8,22 +8,18 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.restart_summary import restart_schedule
+from llm_guard.cli.store_problems import store_problems
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigProblem, located, warnings_of
 from llm_guard.config_files import expiry_warnings
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.probes.targets import probe_descriptions
-
-if TYPE_CHECKING:
-    from llm_guard.storage.shared.redis_store import StoreDescription
 
 
 @click.command()
@@ -66,19 +62,10 @@ def _look_at_store(config: Config) -> list[str]:
         f"fleet {fleet.name}: Redis {store.version} answers in {store.took_s * 1e3:.1f} ms, maxmemory-policy "
         f"{store.eviction}; gateways there now: {store.replicas}"
     )
+    keeps_calls = config.store.calls.kind == "redis"
     return [
-        f"fleet.store: {problem}" for problem in _problems_of(store, keeps_calls=config.store.calls.kind == "redis")
+        f"fleet.store: {problem}: {remedy}" for problem, remedy, _ in store_problems(store, keeps_calls=keeps_calls)
     ]
-
-
-def _problems_of(store: StoreDescription, *, keeps_calls: bool) -> Iterator[str]:
-    policy = store.eviction
-    if keeps_calls and policy.startswith("allkeys"):
-        yield f"maxmemory-policy {policy} may evict stored calls, so the gateway does not start: set noeviction"
-    elif policy != "noeviction":
-        yield f"maxmemory-policy {policy} may evict overrides by operators: use noeviction"
-    if keeps_calls and not store.is_persistent:
-        yield "deferred calls and dead letters are lost when the server restarts: set appendonly yes"
 
 
 def _show_models(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The command line: serve, init, check, schema, completion, login, explain, classify, mock, demo, bench.
+"""The command line: serve, init, check, doctor, schema, completion, login, explain, classify, mock, demo, bench.
 
 Exit codes: 0 for success, 1 if the command could not run or failed, 2 for an invalid config or invalid arguments.
 """
@@ -25,6 +25,7 @@ from llm_guard.cli import demo as scenes
 from llm_guard.cli.check_command import check
 from llm_guard.cli.completion_command import completion
 from llm_guard.cli.config_option import config_option, load
+from llm_guard.cli.doctor.command import doctor
 from llm_guard.cli.explain_command import explain as explain_call
 from llm_guard.cli.init_command import init
 from llm_guard.cli.login_command import first_link, login
@@ -101,6 +102,7 @@ def _given(options: Mapping[str, object]) -> dict[str, object]:
 
 main.add_command(init)
 main.add_command(check)
+main.add_command(doctor)
 main.add_command(explain_call)
 main.add_command(login)
 main.add_command(schema)

@@ -24,14 +24,18 @@ from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.routing.route_table import compile_routes
+from llm_guard.storage.calls.bodies import Bodies
+from llm_guard.storage.calls.redis_store import RedisCallStore
 from llm_guard.storage.shared.exchange_store import ExchangeStore, Leases, StoreUnavailable
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from llm_guard.storage.shared.redis_store import RedisStore
 from tests.chaos.lag import measured
 from tests.chaos.stand import config_text, total
 from tests.chaos.wire import Reply, ask, fetch
+from tests.fakes.certificates import Authority
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import eventually
+from tests.integration.test_engines import free_port
 
 KEY = "sk-of-the-fleet-0123456789"
 PROMPT = "a prompt that nobody else may read"
@@ -317,6 +321,25 @@ async def test_late_response_is_not_taken_for_that_of_the_next_exchange(server: 
     server.thaw()
     assert (await store.exchange(b"", {"third": 5.0})).leases.held == {"third": 5.0}
     await store.close()
+
+
+async def test_store_with_tls_is_verified(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path)
+    pair, port = authority.pair("redis"), free_port()
+    options = ("--tls-port", str(port), "--tls-cert-file", pair["cert"], "--tls-key-file", pair["key"])
+    with redis_server(tmp_path, *options, "--tls-ca-cert-file", str(authority.file), "--tls-auth-clients", "no"):
+        store = RedisStore(f"rediss://localhost:{port}/0?ssl_ca_certs={authority.file}", "x", "a")
+        assert (await store.exchange(b"", {"lease": 5.0})).leases.held == {"lease": 5.0}
+        await store.close()
+        script = RedisCallStore(
+            f"rediss://localhost:{port}/0?ssl_ca_certs={authority.file}", "x", "a", Bodies("plain", None), SystemClock()
+        )
+        assert script.stats().count == {}
+        script.close()
+        stranger = RedisStore(f"rediss://localhost:{port}/0?ssl_ca_certs={other.file}", "x", "a")
+        with pytest.raises(StoreUnavailable):
+            await stranger.exchange(b"", {})
+        await stranger.close()
 
 
 async def test_fleets_with_other_names_do_not_meet(server: RedisServer) -> None:

@@ -29,6 +29,7 @@ from tests.fakes.provider import ScriptedProvider, whole
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import eventually
 from tests.integration.operating import audit, change, get, post
+from tests.tokens import SHARED
 
 BODY = json.dumps({"model": "gpt", "messages": [{"role": "user", "content": "hello"}]}).encode()
 TAKEN = [whole(200, b"{}")]
@@ -317,6 +318,20 @@ async def test_outage_that_all_gateways_see_is_one_notice_and_one_end(server: Re
 
 async def _fires(app: App) -> bool:
     return bool((await get(app.addresses[0], "alerts"))["firing"])
+
+
+# logins
+
+
+async def test_login_at_one_gateway_is_valid_at_all(server: RedisServer) -> None:
+    async with fleet(server, 2) as (_provider, apps):
+        first, second = (app.addresses[0] for app in apps)
+        body = json.dumps({"token": SHARED}).encode()
+        reply = await ask(first, "/dashboard/login", body, {"host": "localhost"})
+        assert reply.status == 200, reply.text
+        cookie = reply.headers["set-cookie"].partition(";")[0]
+        headers = {"host": "localhost", "cookie": cookie}
+        assert (await ask(second, "/admin/session", headers=headers, method="GET")).status == 200
 
 
 # the list of gateways

@@ -13,7 +13,7 @@ from llm_guard.config.models import Config
 from llm_guard.config.yaml_source import Finding, KeyPath, read_document
 
 _SHORT = 16
-_PASSWORD = re.compile(r"[a-z]+://[^/?#@:]*:[^/?#]+@")
+_PASSWORD = re.compile(r"[a-z+]+://[^/?#@:]*:[^/?#]+@")
 """Matches the beginning of a URL with a password."""
 
 
@@ -24,6 +24,14 @@ def short_tokens(config: Config) -> Iterator[Finding]:
     for key, token in tokens.items():
         if token is not None and len(token) < _SHORT:
             yield key, f"has fewer than {_SHORT} characters and can be guessed: use `openssl rand -base64 32`"
+
+
+def unshared_tokens(config: Config) -> Iterator[Finding]:
+    """Warns if the gateways of a fleet would each generate a token of their own."""
+    has_own = config.ops.token is not None or any(token.role == "operator" for token in config.ops.tokens)
+    if config.fleet is not None and not has_own:
+        reason = "each gateway of the fleet generates its own: set it, so that one login is valid at all of them"
+        yield ("ops", "token"), reason
 
 
 def readable_secrets(path: Path) -> Iterator[Finding]:

@@ -520,8 +520,8 @@ function operations.unnotified()
   return found
 end
 
--- Now, runner, instant until which it is taken to live (0: it has no credentials), runners that have ended. Returns each call whose lease or runner has ended, with its runner and purpose, and
--- whether it is repeatable.
+-- Now, runner, instant until which it is taken to live (0: it has no credentials), runners that have ended. Returns each
+-- call whose lease or runner has ended, with its runner and purpose, and whether it is repeatable.
 function operations.lost()
   local now = tonumber(ARGV[2])
   local runners, ended = list(5)
@@ -580,7 +580,7 @@ function operations.sweep()
   return gone
 end
 
--- Now, keys. Returns queued calls that nobody with these keys can send, and whose deadline has passed, with their purpose.
+-- Now, keys. Returns queued calls that cannot be sent with these keys, and whose deadline has passed, with their purpose.
 function operations.overdue()
   local now, found = tonumber(ARGV[2]), {}
   local _, keys = list(3)

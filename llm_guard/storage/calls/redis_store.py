@@ -61,9 +61,11 @@ class RedisCallStore:
         self._running: dict[str, tuple[Purpose, str]] = {}
         """Calls that run here, each with its purpose, and a name for what was begun."""
         self._has_failed = False
-        """The server did not answer the latest request."""
+        """A request was not answered, since doubts were last settled."""
         self._added_in_doubt: list[str] = []
+        """Calls that may have been added."""
         self._is_begin_in_doubt = False
+        """Calls may have been begun that are not known here."""
         self._is_home = False
         """True once this process has the credentials of a stored call."""
 
@@ -163,8 +165,8 @@ class RedisCallStore:
         return self._leave(call_id, "dead", now, ended)
 
     def requeue(self, wanted: CallFilter, now: float, pace_s: float) -> list[str]:
-        """Queues the oldest first, behind dead letters that wait already, and without a deadline. Calls without a
-        readable request stay dead."""
+        """Queues the oldest first (of each 300, if there are more ids), behind dead letters that wait already, and
+        without a deadline. Calls without a readable request stay dead."""
         queued: list[str] = []
         ahead: int | str = ""
         for part in _parts(wanted):

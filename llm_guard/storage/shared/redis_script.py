@@ -42,10 +42,10 @@ class RedisScript:
         self._problem = ""
 
     def run(self, *args: str | bytes | float) -> Any:
-        """Runs the script. Raises StoreError; after one it is not known whether the script has run. Raises
-        DiskFullError if the server has no memory left: then it has changed nothing."""
+        """Runs the script. Raises RefusedError if it has changed nothing (DiskFullError: the server has no memory
+        left), and any other StoreError if that is not known."""
         if self._clock.now() < self._paused_until:
-            raise StoreError(self._problem)
+            raise RefusedError(self._problem)
         try:
             if self._client is None:
                 self._client = self._opened()

@@ -53,7 +53,9 @@ def test_index_of_objects_in_a_folder_that_no_other_gateway_shares(tmp_path: Pat
 def test_password_of_a_store_that_all_can_read(tmp_path: Path) -> None:
     with_password = "fleet: {store: 'redis://:secret@localhost:6379'}"
     assert [warning for warning in check(tmp_path, with_password, 0o644) if warning.startswith("fleet.store: is in a")]
-    assert check(tmp_path, with_password) == []
+    assert not any(warning.startswith("fleet.store") for warning in check(tmp_path, with_password))
+    of_sentinels = "fleet: {store: 'redis+sentinel://:secret@one,two/prod'}"
+    assert any(found.startswith("fleet.store: is in a") for found in check(tmp_path, of_sentinels, 0o644))
     for url in ("redis://localhost:6379", "redis://user@localhost:6379", "unix:///run/a:b@c.sock"):
         found = check(tmp_path, f"fleet: {{store: '{url}'}}", 0o644)
         assert [warning for warning in found if warning.startswith("fleet.store")] == []
@@ -128,6 +130,18 @@ def test_short_token(tmp_path: Path) -> None:
     (warning,) = check(tmp_path, "ops: {token: hunter2hunter2}")
     assert warning.startswith("ops.token: has fewer than 16 characters")
     assert "hunter2" not in warning
+
+
+# a fleet
+
+
+def test_fleet_whose_gateways_generate_tokens_or_store_calls_each_for_itself(tmp_path: Path) -> None:
+    fleet = "fleet: {store: 'redis://localhost'}"
+    found = {warning.partition(":")[0]: warning for warning in check(tmp_path, f"{fleet}\nops: {{}}")}
+    assert "each gateway of the fleet generates its own" in found["ops.token"]
+    assert "a client gets 404 for its call" in found["store.calls.kind"]
+    named = f"{fleet}\nops: {{token: '${{OPS_TOKEN}}'}}\ndefaults: {{deferred: {{mode: 'off'}}}}"
+    assert check(tmp_path, named) == []
 
 
 # the state directory

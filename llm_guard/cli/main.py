@@ -1,4 +1,5 @@
-"""The command line: serve, init, check, doctor, schema, completion, login, explain, classify, mock, demo, bench.
+"""The command line: serve, init, check, doctor, chaos, schema, completion, login, explain, classify, mock,
+demo, bench.
 
 Exit codes: 0 for success, 1 if the command could not run or failed, 2 for an invalid config or invalid arguments.
 """
@@ -22,6 +23,7 @@ from llm_guard.admin.http.operator_token import Generated
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.cli import classify_report
 from llm_guard.cli import demo as scenes
+from llm_guard.cli.chaos.command import chaos
 from llm_guard.cli.check_command import check
 from llm_guard.cli.completion_command import completion
 from llm_guard.cli.config_option import config_option, load
@@ -34,7 +36,7 @@ from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError
 from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
-from llm_guard.mock.load import LoadPlan, run_load
+from llm_guard.mock.load import LoadPlan, key_headers, run_load
 from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 from llm_guard.version import full_version
@@ -103,6 +105,7 @@ def _given(options: Mapping[str, object]) -> dict[str, object]:
 main.add_command(init)
 main.add_command(check)
 main.add_command(doctor)
+main.add_command(chaos)
 main.add_command(explain_call)
 main.add_command(login)
 main.add_command(schema)
@@ -288,7 +291,7 @@ def bench(
     as_json: bool,
 ) -> None:
     """Send calls to a gateway or provider at a fixed rate, and print success rate and latencies."""
-    headers = {} if key is None else {"authorization": f"Bearer {key}", "x-api-key": key}
+    headers = {} if key is None else key_headers(key, dialect)
     plan = LoadPlan(
         url, models, rate, seconds=seconds, stream=stream, dialect=dialect, headers=headers, timeout_s=timeout
     )

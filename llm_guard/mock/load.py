@@ -67,6 +67,11 @@ class LoadPlan:
         return LoadTarget(self.url, self.dialect, self.stream, self.headers, self.timeout_s, retries, self.text)
 
 
+def key_headers(key: str, dialect: MockDialect) -> dict[str, str]:
+    """Returns the header in which clients of this dialect send their key."""
+    return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
+
+
 async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResult:
     """Sends the planned calls at fixed intervals; returns when the last one has ended."""
     started_at = time.monotonic()

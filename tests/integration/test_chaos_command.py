@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from llm_guard.cli.chaos.advice import advice_on
@@ -34,6 +36,13 @@ models:
 RESULT = ChaosResult(
     "one", "is down", "gpt-4o", 100, 1.0, 0.0, 0.05, 0.3, 1.2, {"two/my-gpt": 100}, {}
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """The command silences the log of its process."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

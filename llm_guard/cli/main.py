@@ -7,11 +7,10 @@ Exit codes: 0 for success, 1 if the command could not run or failed, 2 for an in
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +22,7 @@ from llm_guard.admin.http.operator_token import Generated
 from llm_guard.app import calm_collector, create_app, run
 from llm_guard.cli import classify_report
 from llm_guard.cli import demo as scenes
+from llm_guard.cli.bench.command import bench
 from llm_guard.cli.chaos.command import chaos
 from llm_guard.cli.check_command import check
 from llm_guard.cli.completion_command import completion
@@ -34,10 +34,7 @@ from llm_guard.cli.login_command import first_link, login
 from llm_guard.cli.schema_command import schema
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigError
-from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
-from llm_guard.mock.load import LoadPlan, key_headers, run_load
-from llm_guard.mock.load_result import LoadResult
 from llm_guard.mock.provider import MockProvider
 from llm_guard.version import full_version
 
@@ -110,6 +107,7 @@ main.add_command(explain_call)
 main.add_command(login)
 main.add_command(schema)
 main.add_command(completion)
+main.add_command(bench)
 
 
 @main.command()
@@ -265,55 +263,3 @@ def _called() -> str:
     python = Path(sys.executable)
     shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
     return f"{shlex.quote(str(shown))} -m llm_guard"
-
-
-@main.command()
-@click.option("--url", required=True, help="Base URL of a gateway or provider.")
-@click.option("--model", "models", multiple=True, required=True, help="Model to request; repeatable.")
-@click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True, help="Calls per second."
-)
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
-@click.option("--stream", is_flag=True, help="Request streamed responses.")
-@click.option("--dialect", type=click.Choice(list(DIALECTS)), default=DEFAULT_DIALECT, show_default=True)
-@click.option("--key", envvar="LLM_GUARD_BENCH_KEY", help="API key to send. [env: LLM_GUARD_BENCH_KEY]")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def bench(
-    url: str,
-    models: tuple[str, ...],
-    rate: float,
-    seconds: float,
-    stream: bool,
-    dialect: DialectName,
-    key: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
-    """Send calls to a gateway or provider at a fixed rate, and print success rate and latencies."""
-    headers = {} if key is None else key_headers(key, dialect)
-    plan = LoadPlan(
-        url, models, rate, seconds=seconds, stream=stream, dialect=dialect, headers=headers, timeout_s=timeout
-    )
-    with click.progressbar(length=plan.planned(), label="calls", file=sys.stderr) as bar:
-        results: list[LoadResult] = []
-        run(_bench(plan, bar.update, results))
-    _show_load(results[0], as_json)
-    sys.exit(0 if results[0].ok else 1)
-
-
-async def _bench(plan: LoadPlan, advance: Callable[[int], None], results: list[LoadResult]) -> None:
-    results.append(await run_load(plan, lambda _ended, _planned: advance(1)))
-
-
-def _show_load(result: LoadResult, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(result.as_dict(), indent=2))
-        return
-    click.echo(f"calls         {result.calls} in {result.duration_s:.1f} s, {result.success_share:.2%} succeeded")
-    for name, times in (("latency", result.latency), ("first token", result.first_token)):
-        if times.count:
-            shares = ((share, getattr(times, share)) for share in ("p50", "p90", "p99", "max"))
-            click.echo(f"{name:14}" + "   ".join(f"{share} {seconds:.3f} s" for share, seconds in shares))
-    for outcome, count in sorted(result.errors.items()):
-        click.echo(f"{outcome:14}{count}")

@@ -6,10 +6,12 @@ Only sends calls; responses are judged in `load_call` and summed up in `load_res
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import aiohttp
 
@@ -29,7 +31,7 @@ class LoadPlan:
     url: str
     """Base URL, with `/v1` or without."""
     models: tuple[str, ...]
-    """Each call draws one with equal probability."""
+    """Each call draws one with equal probability; none: the payloads have their own."""
     rate_per_s: float
     seconds: float | None = None
     calls: int | None = None
@@ -49,16 +51,33 @@ class LoadPlan:
     """The complete text that each stream must contain; None: any."""
     call_ids: str = ""
     """Prefix of the calls' ids, by which the mock provider decides which requests fail; empty: no ids."""
+    payloads: tuple[Mapping[str, Any], ...] = ()
+    """Request bodies, sent in turns; none: a short request."""
+    ramp_s: float = 0.0
+    """Seconds in which the rate grows evenly from 0."""
 
     def __post_init__(self) -> None:
-        if not self.models or self.rate_per_s <= 0 or self.concurrency < 1:
+        has_models = self.models or (self.payloads and all("model" in payload for payload in self.payloads))
+        if not has_models or self.rate_per_s <= 0 or self.concurrency < 1:
             raise ValueError("a load needs a model, a rate > 0 and a concurrency of at least 1")
         if (self.seconds is None) == (self.calls is None):
             raise ValueError("a load needs either seconds or calls")
 
     def planned(self) -> int:
         """Number of calls in the run."""
-        return self.calls if self.calls is not None else round(self.rate_per_s * (self.seconds or 0.0))
+        if self.calls is not None:
+            return self.calls
+        seconds = self.seconds or 0.0
+        if seconds < self.ramp_s:
+            return round(self.rate_per_s * seconds**2 / (2 * self.ramp_s))
+        return round(self.rate_per_s * (seconds - self.ramp_s / 2))
+
+    def due_s(self, index: int) -> float:
+        """Seconds from the start of the run until a call, counted from 0, is due."""
+        in_ramp = self.rate_per_s * self.ramp_s / 2
+        if index < in_ramp:
+            return math.sqrt(2 * self.ramp_s * index / self.rate_per_s)
+        return self.ramp_s + (index - in_ramp) / self.rate_per_s
 
     def target(self) -> LoadTarget:
         retries = None
@@ -74,44 +93,68 @@ def key_headers(key: str, dialect: MockDialect) -> dict[str, str]:
 
 async def run_load(plan: LoadPlan, progress: Progress | None = None) -> LoadResult:
     """Sends the planned calls at fixed intervals; returns when the last one has ended."""
-    started_at = time.monotonic()
-    ended = await run_calls(plan, progress)
-    return sum_up(ended, time.monotonic() - started_at)
+    run = LoadRun(plan, progress)
+    await run.send_all()
+    return run.result()
 
 
 async def run_calls(plan: LoadPlan, progress: Progress | None = None) -> list[FinishedCall]:
     """Like `run_load`, but returns the calls in the order in which they ended."""
-    planned = plan.planned()
-    target = plan.target()
-    dice = Random(plan.seed)
-    ended: list[FinishedCall] = []
-    in_flight = 0
+    run = LoadRun(plan, progress)
+    await run.send_all()
+    return run.ended
 
-    def end(one: FinishedCall) -> None:
-        ended.append(one)
-        if progress is not None:
-            progress(len(ended), planned)
 
-    async def send(model: str, due_at: float, call_id: str) -> None:
-        nonlocal in_flight
+class LoadRun:
+    """An open-loop run; `result` sums up what has ended so far, also after a cancelled `send_all`."""
+
+    def __init__(self, plan: LoadPlan, progress: Progress | None = None) -> None:
+        self.ended: list[FinishedCall] = []
+        """In the order in which they ended."""
+        self.started_at = 0.0
+        """Monotonic seconds."""
+        self._plan = plan
+        self._progress = progress
+        self._planned = plan.planned()
+        self._in_flight = 0
+        self._ended_at = 0.0
+
+    async def send_all(self) -> None:
+        """Sends the planned calls at fixed intervals; returns when the last one has ended."""
+        plan, target, dice = self._plan, self._plan.target(), Random(self._plan.seed)
+        self.started_at = time.monotonic()
         try:
-            end(await call(session, target, model, due_at, call_id))
+            async with open_session(target) as session, asyncio.TaskGroup() as calls:
+                for index in range(self._planned):
+                    due_at = self.started_at + plan.due_s(index)
+                    # Yields even when late: otherwise the loop would send in bursts and read nothing.
+                    await asyncio.sleep(max(0.0, due_at - time.monotonic()))
+                    model = dice.choice(plan.models) if plan.models else ""
+                    payload = plan.payloads[index % len(plan.payloads)] if plan.payloads else None
+                    if self._in_flight >= plan.concurrency:
+                        self._end(FinishedCall("not_sent", 0.0, ended_at=due_at))
+                    else:
+                        self._in_flight += 1
+                        call_id = f"{plan.call_ids}{index}" if plan.call_ids else ""
+                        calls.create_task(self._send(session, target, target.body(model, payload), due_at, call_id))
         finally:
-            in_flight -= 1
+            self._ended_at = time.monotonic()
 
-    started_at = time.monotonic()
-    async with open_session(target) as session, asyncio.TaskGroup() as calls:
-        for index in range(planned):
-            due_at = started_at + index / plan.rate_per_s
-            # Yields even when late: otherwise the loop would send in bursts and read nothing.
-            await asyncio.sleep(max(0.0, due_at - time.monotonic()))
-            model = dice.choice(plan.models)
-            if in_flight >= plan.concurrency:
-                end(FinishedCall("not_sent", 0.0, ended_at=due_at))
-            else:
-                in_flight += 1
-                calls.create_task(send(model, due_at, f"{plan.call_ids}{index}" if plan.call_ids else ""))
-    return ended
+    def result(self) -> LoadResult:
+        return sum_up(self.ended, self._ended_at - self.started_at)
+
+    async def _send(
+        self, session: aiohttp.ClientSession, target: LoadTarget, body: bytes, due_at: float, call_id: str
+    ) -> None:
+        try:
+            self._end(await call(session, target, body, due_at, call_id))
+        finally:
+            self._in_flight -= 1
+
+    def _end(self, one: FinishedCall) -> None:
+        self.ended.append(one)
+        if self._progress is not None:
+            self._progress(len(self.ended), self._planned)
 
 
 async def closed_loop(
@@ -131,12 +174,12 @@ async def closed_loop(
 
     `text`: what each stream must contain; None: any."""
     target = LoadTarget(url, dialect, stream, headers, timeout_s, text=text)
-    turns = iter(range(calls))
+    body, turns = target.body(model), iter(range(calls))
     ended: list[FinishedCall] = []
 
     async def work(session: aiohttp.ClientSession, turns: Iterator[int]) -> None:
         for _ in turns:
-            ended.append(await call(session, target, model, time.monotonic()))
+            ended.append(await call(session, target, body, time.monotonic()))
             if progress is not None:
                 progress(len(ended), calls)
 

@@ -44,11 +44,14 @@ class LoadTarget:
     def endpoint(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1") + _PATHS[self.dialect]
 
-    def body(self, model: str) -> bytes:
-        said = [{"role": "user", "content": "Say something."}]
-        fields: dict[str, Any] = {"model": model, "messages": said, "stream": self.stream}
+    def body(self, model: str, payload: Mapping[str, Any] | None = None) -> bytes:
+        """Returns a short request, or `payload` with this model; an empty one leaves the payload's own."""
+        said = {"messages": [{"role": "user", "content": "Say something."}]}
+        fields: dict[str, Any] = {**(said if payload is None else payload), "stream": self.stream}
+        if model:
+            fields["model"] = model
         if self.dialect == "anthropic":
-            fields["max_tokens"] = 256
+            fields.setdefault("max_tokens", 256)
         return encode(fields)
 
     def all_headers(self) -> dict[str, str]:
@@ -68,7 +71,7 @@ def open_session(target: LoadTarget) -> aiohttp.ClientSession:
 
 
 async def call(
-    session: aiohttp.ClientSession, target: LoadTarget, model: str, due_at: float, call_id: str = ""
+    session: aiohttp.ClientSession, target: LoadTarget, body: bytes, due_at: float, call_id: str = ""
 ) -> FinishedCall:
     """Sends one call, due at the monotonic time `due_at`; never raises because of a server's behaviour. With `call_id`
     the mock provider decides by call and attempt which requests fail (`x-mock-call`).
@@ -77,7 +80,7 @@ async def call(
     expected text. Errors: `http_STATUS`, `timeout`, `connect`, `disconnected`, `truncated`, `malformed`, `error_event`,
     and `wrong_text` for words lost, repeated or altered. For a call that was retried, the last response counts."""
     requests, headers_of_call = 1, {"x-mock-call": call_id} if call_id else None
-    reading, outcome = await _exchange(session, target, model, headers_of_call)
+    reading, outcome = await _exchange(session, target, body, headers_of_call)
     while target.retries is not None and reading.can_be_retried(outcome):
         status, headers = (None, {}) if outcome in _BROKEN else (reading.status, reading.headers)
         wait_s = target.retries.try_wait_s(requests - 1, status, headers, time.monotonic() - due_at)
@@ -85,7 +88,7 @@ async def call(
             break
         await asyncio.sleep(wait_s)
         requests += 1
-        reading, outcome = await _exchange(session, target, model, headers_of_call)
+        reading, outcome = await _exchange(session, target, body, headers_of_call)
     now = time.monotonic()
     return FinishedCall(
         outcome,
@@ -96,15 +99,17 @@ async def call(
         requests=requests,
         retry_after_s=None if outcome == "ok" else retry_after_s(reading.headers),
         refused_by=reading.headers.get("x-llm-guard-refused-by"),
+        attempts=int(said) if (said := reading.headers.get("x-llm-guard-attempts", "")).isdecimal() else None,
+        output_tokens=reading.output_tokens,
     )
 
 
 async def _exchange(
-    session: aiohttp.ClientSession, target: LoadTarget, model: str, headers: Mapping[str, str] | None
+    session: aiohttp.ClientSession, target: LoadTarget, body: bytes, headers: Mapping[str, str] | None
 ) -> tuple[_Reading, str]:
     reading = _Reading(target)
     try:
-        async with session.post(target.endpoint(), data=target.body(model), headers=headers) as response:
+        async with session.post(target.endpoint(), data=body, headers=headers) as response:
             outcome = await reading.read(response)
     except TimeoutError:
         outcome = "timeout"
@@ -127,6 +132,7 @@ class _Reading:
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
         self.first_token_at: float | None = None
+        self.output_tokens = 0
 
     async def read(self, response: aiohttp.ClientResponse) -> str:
         self.status, self.headers = response.status, response.headers
@@ -157,6 +163,7 @@ class _Reading:
             return "malformed"
         if answer.get("error") is not None:
             return "error_event"
+        self.output_tokens = _output_tokens(answer)
         return "ok" if answer.get("choices") or answer.get("content") else "malformed"
 
     def _judge_event(self, event: bytes) -> str | None:
@@ -173,6 +180,7 @@ class _Reading:
             return "error_event"
         if fields.get("type") == "message_stop":
             self._is_over = True
+        self.output_tokens = max(self.output_tokens, _output_tokens(fields))
         text = _text_of(fields)
         self._said.append(text)
         if self.first_token_at is None and (text or fields.get("type") == "content_block_delta"):
@@ -186,6 +194,13 @@ def _read_object(data: bytes) -> dict[str, Any] | None:
     except DecodeError:
         return None
     return fields if isinstance(fields, dict) else None
+
+
+def _output_tokens(fields: Mapping[str, Any]) -> int:
+    """Returns how many tokens a response, or an event, says that there are so far; 0 if it does not."""
+    usage = fields.get("usage")
+    counts = [usage.get(name) for name in ("completion_tokens", "output_tokens")] if isinstance(usage, dict) else []
+    return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def _text_of(fields: dict[str, Any]) -> str:

@@ -38,6 +38,10 @@ class FinishedCall:
     """Wait requested by a failure, in seconds."""
     refused_by: str | None = None
     """The gateway's reason if it refused the call itself (`x-llm-guard-refused-by`)."""
+    attempts: int | None = None
+    """Requests that the gateway sent upstream (`x-llm-guard-attempts`); None: the response does not say."""
+    output_tokens: int = 0
+    """As the response says; 0 if it does not, such as streams of the openai dialect unless they are asked to."""
 
     @property
     def due_at(self) -> float:
@@ -63,6 +67,10 @@ class LoadResult:
     first_token: Percentiles
     duration_s: float
     calls_per_s: float
+    attempts_per_call: float | None
+    """Of the calls whose responses say how many there were; None: none does."""
+    output_tokens: int
+    """Of all calls."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -75,6 +83,7 @@ def sum_up(ended: Sequence[FinishedCall], duration_s: float) -> LoadResult:
     ok = outcomes["ok"]
     first_tokens = [call.first_token_s for call in ended if call.first_token_s is not None]
     sent_badly = [call.latency_s for call in ended if call.outcome not in ("ok", "not_sent")]
+    attempts = [call.attempts for call in ended if call.attempts is not None]
     return LoadResult(
         calls=len(ended),
         ok=ok,
@@ -87,6 +96,8 @@ def sum_up(ended: Sequence[FinishedCall], duration_s: float) -> LoadResult:
         first_token=percentiles(first_tokens),
         duration_s=duration_s,
         calls_per_s=len(ended) / duration_s if duration_s > 0 else 0.0,
+        attempts_per_call=sum(attempts) / len(attempts) if attempts else None,
+        output_tokens=sum(call.output_tokens for call in ended),
     )
 
 

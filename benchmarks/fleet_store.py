@@ -34,7 +34,7 @@ GATEWAYS = 3
 PROMISED_CPU, PROMISED_P99_S, PROMISED_COMMANDS = 1.02, 0.0001, 11.0
 PROMISED_FAILING_P99_S, PROMISED_LAG_S, PROMISED_GROWTH, PROMISED_BACK_S = 0.005, 0.05, 4 * 1024**2, 1.5
 ALONE, SHARED = "alone", "one of three with a store"
-ROUNDS = 5
+ROUNDS = 9
 _COST_PER_S = 1000.0
 _PIECES = 12
 _FAILING_PER_S = 200.0
@@ -115,7 +115,7 @@ class StoreRun:
 
 
 def run(say: Callable[[str], None], rounds: int = ROUNDS, seconds: float = 12.0, *, is_short: bool = False) -> StoreRun:
-    """Measures both: seven minutes. Raises OSError, NotStartedError."""
+    """Measures both: nine minutes. Raises OSError, NotStartedError."""
     cost = _cost(say, rounds, seconds)
     short_s, freeze_s = (2.0, 3.0) if is_short else (_SHORT_S, _FREEZE_S)
     with started("benchmarks.relay_peers", "provider", "0") as provider:

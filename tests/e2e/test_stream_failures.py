@@ -106,7 +106,8 @@ async def test_stream_that_breaks_raises_in_the_sdk(stand: tuple[Stand, Breaking
     text = "".join(heard)
     assert text.startswith(TEXT) if case.kind == "total" else text == TEXT
     assert took_s <= (TOTAL_S if case.kind == "total" else IDLE_S) + 1 + SLACK_S
-    assert len(provider.requests) == 1
+    # Another test's probe may meet the port that its own provider has left.
+    assert sum(request.startswith(b"POST") for request in provider.requests) == 1
 
 
 @finals

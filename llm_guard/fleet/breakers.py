@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 
 from llm_guard.proxy.attempts.release import log_transition
@@ -28,6 +29,10 @@ class FleetBreakers:
         """Returns what to publish: nothing of breakers that are closed and idle."""
         found = {subject: breaker.summary(now) for subject, _, breaker in self._shared()}
         return {subject: summary for subject, summary in found.items() if summary is not None and not _is_idle(summary)}
+
+    def are_quiet(self, now: float) -> bool:
+        """True if this gateway has nothing about breakers that another one should know at once."""
+        return not self.wanted(now) and are_quiet(self.summaries(now))
 
     def wanted(self, now: float) -> dict[str, float]:
         """Returns the probe leases that are wanted, each with the seconds."""
@@ -73,8 +78,17 @@ class FleetBreakers:
 def subject_of(deployment: Deployment) -> str:
     """Returns the name under which gateways with the same upstream and model share a breaker."""
     upstream = deployment.upstream
-    identity = f"{upstream.name}\n{upstream.base_url}\n{deployment.model or ''}"
+    return _digest(f"{upstream.name}\n{upstream.base_url}\n{deployment.model or ''}")
+
+
+@lru_cache(maxsize=4096)
+def _digest(identity: str) -> str:
     return blake2b(identity.encode(), digest_size=8).hexdigest()
+
+
+def are_quiet(summaries: Mapping[str, BreakerSummary]) -> bool:
+    """True if all breakers are closed, without failures and slow calls in their windows."""
+    return all(_is_quiet(one) and not one.failures and not one.slow_calls for one in summaries.values())
 
 
 def _is_idle(summary: BreakerSummary) -> bool:

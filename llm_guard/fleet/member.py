@@ -1,4 +1,5 @@
-"""This gateway as a member of a fleet: exchanges with the store, ten times a second.
+"""This gateway as a member of a fleet: exchanges with the store, ten times a second while any of the gateways has
+failures, alerts or changes that the others should know, else every 0.3 s.
 
 If the store is slow, an exchange that is late takes the place of the next ones. If it fails, the breakers decide by
 themselves from that moment on, and the store is tried again after three quarters of a second at most.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.fleet.breakers import FleetBreakers
+from llm_guard.fleet.breakers import FleetBreakers, are_quiet
 from llm_guard.fleet.content import Content, ReplicaStatus, decode, encode
 from llm_guard.fleet.notices import FleetNotices
 from llm_guard.fleet.overrides import FleetOverrides
@@ -22,12 +23,12 @@ from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, Le
 
 _log = structlog.get_logger("llm_guard.fleet")
 
+# A little less than three pauses, whose lengths vary.
+_QUIET_S = 0.25
 _LONGEST_PAUSE_S = 0.75
 _MOST_DOUBLINGS = 4
-_NO_LEASES = Leases({}, {})
-
-
 _STATUS_EVERY_S = 1.0
+_NO_LEASES = Leases({}, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ class FleetMember:
         self._published = status()
         self._status_at = clock.now()
         self._clock = clock
+        self._began_at = clock.now()
+        """When the latest exchange began."""
+        self._have_others_news = True
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self.is_connected = False
@@ -106,7 +110,7 @@ class FleetMember:
 
     async def exchange(self) -> None:
         """Exchanges once, and concludes. Raises StoreUnavailable."""
-        began_at = self._clock.now()
+        self._began_at = began_at = self._clock.now()
         if began_at >= self._status_at + _STATUS_EVERY_S:
             self._published, self._status_at = self._status(), began_at
         notices = self.notices.summaries()
@@ -133,7 +137,17 @@ class FleetMember:
     async def _run(self, failures: int) -> None:
         while not self._is_stopping:
             await self._clock.sleep(min(_LONGEST_PAUSE_S, EXCHANGE_S * 2 ** min(failures, _MOST_DOUBLINGS)))
+            if not failures and self._can_wait():
+                continue
             failures = 0 if await self._try_exchange() else failures + 1
+
+    def _can_wait(self) -> bool:
+        """True while no gateway has anything that another one should know at once. An exchange takes as much CPU as a
+        call does."""
+        now = self._clock.now()
+        is_due = now >= self._began_at + _QUIET_S
+        has_news = self.overrides.has_changes or bool(self.notices.summaries()) or not self._breakers.are_quiet(now)
+        return not (is_due or self._have_others_news or has_news)
 
     async def _try_exchange(self) -> bool:
         try:
@@ -162,6 +176,7 @@ class FleetMember:
             is_open = [summary.state != "closed" for summary in content.breakers.values()]
             replicas.append(Replica(published.replica, age_s, content.status, sum(is_open)))
         self.others = tuple(replicas)
+        self._have_others_news = any(content.notices or not are_quiet(content.breakers) for _, content in others)
         # A lease ends where it was granted, so its seconds count from before the request.
         held = {subject: seconds - (now - began_at) for subject, seconds in found.leases.held.items()}
         leases = Leases(held, found.leases.taken)

@@ -51,6 +51,11 @@ class FleetOverrides:
         self.unreadable = 0
         """Overrides of others that could not be read."""
 
+    @property
+    def has_changes(self) -> bool:
+        """True if the next exchange stores a change, or reads all overrides."""
+        return self._target is not None and (bool(self._changed) or self._version < 0)
+
     def connect(self, target: OverrideTarget) -> None:
         self._target = target
 

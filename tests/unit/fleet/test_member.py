@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,7 +12,9 @@ from llm_guard.config import parse_config
 from llm_guard.fleet.breakers import FleetBreakers, subject_of
 from llm_guard.fleet.content import ReplicaStatus
 from llm_guard.fleet.member import FleetMember
+from llm_guard.fleet.overrides import Applied
 from llm_guard.outcome import Signal
+from llm_guard.resilience.causes.cause import IncidentCause
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.shared.exchange_store import (
@@ -20,10 +22,12 @@ from llm_guard.storage.shared.exchange_store import (
     Leases,
     Override,
     Published,
+    StoredOverride,
     StoredOverrides,
     StoreUnavailable,
 )
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
+from llm_guard.webhooks.notice_sharing import NoticeState
 from tests.fakes.clock import ManualClock
 from tests.fakes.waiting import eventually
 
@@ -76,6 +80,9 @@ class FailingStore:
         """What the next exchanges raise."""
         self.answer: Exchanged | None = None
         """What all other exchanges return instead of the truth."""
+        self.left = 10**6
+        """Exchanges until one does not end."""
+        self.is_stuck = False
 
     def published(self) -> list[str]:
         """Returns the gateways with a content in the store."""
@@ -84,6 +91,10 @@ class FailingStore:
     async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
         if self.failures:
             raise self.failures.pop(0)
+        if self.left == 0:
+            self.is_stuck = True
+            await asyncio.Event().wait()
+        self.left -= 1
         return self.answer or await self._store.exchange(content, wanted)
 
     async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
@@ -174,6 +185,61 @@ async def test_exchanges_go_on_after_failures_and_bugs(gateways: list[Gateway], 
     assert clock.slept[:8] == [0.2, 0.4, 0.75, 0.75, 0.75, 0.75, 0.1, 0.1]
     assert "unexpected error in an exchange with the store of the fleet" in {line["event"] for line in log}
     assert store.published() == []
+
+
+async def pauses_of(gateway: Gateway, clock: ManualClock, exchanges: int) -> int:
+    """Returns how many pauses of a tenth of a second a gateway makes in so many exchanges."""
+    gateway.store.left = exchanges
+    await gateway.member.start()
+    await eventually(lambda: gateway.store.is_stuck)
+    pauses = clock.slept.count(0.1)
+    await gateway.member.stop()
+    return pauses
+
+
+async def test_gateway_exchanges_every_third_time_while_all_are_well(
+    gateways: list[Gateway], clock: ManualClock
+) -> None:
+    gateways[1].call(Signal.HEALTHY)
+    await exchange(gateways)
+    assert await pauses_of(gateways[0], clock, 10) == 30
+
+
+@pytest.mark.parametrize("failing", [0, 1], ids=["its own", "another's"])
+async def test_failure_of_any_gateway_ends_the_longer_pauses(
+    gateways: list[Gateway], clock: ManualClock, failing: int
+) -> None:
+    gateways[failing].call(Signal.UNHEALTHY)
+    await exchange(gateways)
+    assert await pauses_of(gateways[0], clock, 10) == 10
+
+
+async def test_change_by_an_operator_does_not_wait(gateways: list[Gateway], clock: ManualClock) -> None:
+    member = gateways[0].member
+    member.overrides.connect(_NoOverrides())
+    await exchange(gateways)
+    assert not member.overrides.has_changes
+    gateways[0].store.left = 2
+    await member.start()
+    member.overrides.note_changed({"silence:x": Override(0.0, b"x", is_ended=False)})
+    await eventually(lambda: gateways[0].store.is_stuck)
+    assert clock.slept.count(0.1) == 1 + 3
+    assert not member.overrides.has_changes
+    await member.stop()
+
+
+async def test_alert_ends_the_longer_pauses(gateways: list[Gateway], clock: ManualClock) -> None:
+    cause = IncidentCause("outage", "one")
+    gateways[0].member.notices.connect(lambda: {cause: NoticeState("n1", None, "critical", fires=True)})
+    assert await pauses_of(gateways[0], clock, 10) == 10
+
+
+class _NoOverrides:
+    def current(self) -> Mapping[str, Override]:
+        return {}
+
+    def apply(self, changes: Sequence[tuple[str, StoredOverride]]) -> Mapping[str, Applied]:
+        return dict.fromkeys((key for key, _ in changes), "yes")
 
 
 async def test_store_that_is_away_for_hours_is_tried_on(gateways: list[Gateway]) -> None:

@@ -49,18 +49,19 @@ class CallPath:
 
 
 async def walk() -> CallPath:
-    """Returns the path of the third of three equal calls."""
-    path = CallPath()
-    async with facing(CHAT.ok, CHAT.ok, CHAT.ok) as (stand, _):
-        for number in range(3):
-            if number == 2:
+    """Returns the path of one of three equal calls after two others: that with the fewest files, since tasks in the
+    background may run during a call, and only add to it."""
+    paths = [CallPath() for _ in range(3)]
+    async with facing(*[CHAT.ok] * 5) as (stand, _):
+        for path in (None, None, *paths):
+            if path is not None:
                 sys.setprofile(path.note)
             try:
                 await CHAT.ask(stand.url)
                 await stand.idle()
             finally:
                 sys.setprofile(None)
-    return path
+    return min(paths, key=lambda path: len(path.files))
 
 
 @click.command()

@@ -48,8 +48,7 @@ def new_cache_store(
         return BlockingCache(CacheFile(folder), rules.kind, clock, rules.size)
     from llm_guard.storage.cache.redis_cache import RedisCacheEntries  # noqa: PLC0415  # needs redis, which is an extra
 
-    fleet = config.fleet
-    assert fleet is not None  # noqa: S101  # checked with the config
+    fleet = _fleet_of(config)
     entries = RedisCacheEntries(fleet.store, fleet.name, sealing, clock)
     return BlockingCache(entries, rules.kind, clock, rules.size)
 
@@ -63,9 +62,13 @@ def new_call_store(
         return SqliteCallStore(folder, runner, bodies)
     from llm_guard.storage.calls.redis_store import RedisCallStore  # noqa: PLC0415  # needs redis, which is an extra
 
-    fleet = config.fleet
-    assert fleet is not None  # noqa: S101  # checked with the config
+    fleet = _fleet_of(config)
     return RedisCallStore(fleet.store, fleet.name, runner, bodies, clock)
+
+
+def _fleet_of(config: Config) -> FleetConfig:
+    assert config.fleet is not None  # noqa: S101  # `kind: redis` without a fleet is a mistake of the config
+    return config.fleet
 
 
 async def refuse_evicting_store(config: Config, path: Path | None) -> None:

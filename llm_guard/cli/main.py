@@ -27,6 +27,7 @@ from llm_guard.cli.chaos.command import chaos
 from llm_guard.cli.check_command import check
 from llm_guard.cli.completion_command import completion
 from llm_guard.cli.config_option import config_option, load
+from llm_guard.cli.direct import without_proxies
 from llm_guard.cli.doctor.command import doctor
 from llm_guard.cli.explain_command import explain as explain_call
 from llm_guard.cli.init_command import init
@@ -198,7 +199,8 @@ def demo(host: str, port: int, stay: bool) -> None:
     """Compare calls to a faulty provider with and without the gateway. Needs no API key and no network."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:
-        with TemporaryDirectory(prefix="llm-guard-demo-") as store:  # keeps the user's own audit trail clean
+        # The folder keeps the user's own audit trail clean.
+        with without_proxies(), TemporaryDirectory(prefix="llm-guard-demo-") as store:
             run(_demo(host, port, stay, store))
     except OSError as error:
         click.echo(f"the demo cannot listen on {host}:{port}: {error}", err=True)

@@ -23,7 +23,7 @@ from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, Le
 
 _log = structlog.get_logger("llm_guard.fleet")
 
-# A little less than three pauses, whose lengths vary.
+# The lengths of pauses vary, so this is a little less than three of them.
 _QUIET_S = 0.25
 _LONGEST_PAUSE_S = 0.75
 _MOST_DOUBLINGS = 4
@@ -128,7 +128,7 @@ class FleetMember:
         """Exchanges overrides, if any has changed. A failure of theirs alone does not end the sharing of breakers."""
         try:
             await self.overrides.exchange(self._store, version)
-        except Exception as error:  # noqa: BLE001  # as in `_try_exchange`
+        except Exception as error:  # noqa: BLE001  # a bug must not end the exchanges for good
             why = str(error) if isinstance(error, StoreUnavailable) else type(error).__name__
             if why not in self.failures:
                 _log.warning("overrides by operators could not be exchanged", reason=why)
@@ -145,9 +145,9 @@ class FleetMember:
         """True while no gateway has anything that another one should know at once. An exchange takes as much CPU as a
         call does."""
         now = self._clock.now()
-        is_due = now >= self._began_at + _QUIET_S
-        has_news = self.overrides.has_changes or bool(self.notices.summaries()) or not self._breakers.are_quiet(now)
-        return not (is_due or self._have_others_news or has_news)
+        if now >= self._began_at + _QUIET_S or self._have_others_news:
+            return False
+        return not self.overrides.has_changes and not self.notices.summaries() and self._breakers.are_quiet(now)
 
     async def _try_exchange(self) -> bool:
         try:

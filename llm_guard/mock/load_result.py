@@ -41,7 +41,7 @@ class FinishedCall:
     attempts: int | None = None
     """Requests that the gateway sent upstream (`x-llm-guard-attempts`); None: the response does not say."""
     output_tokens: int = 0
-    """As the response says; 0 if it does not, such as streams of the openai dialect unless they are asked to."""
+    """Number that the response reports; 0 if it reports none, as streams of the openai dialect do by default."""
 
     @property
     def due_at(self) -> float:
@@ -68,7 +68,7 @@ class LoadResult:
     duration_s: float
     calls_per_s: float
     attempts_per_call: float | None
-    """Of the calls whose responses say how many there were; None: none does."""
+    """Average over the calls whose responses report the number; None if no response does."""
     output_tokens: int
     """Of all calls."""
 

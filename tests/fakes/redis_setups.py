@@ -98,11 +98,11 @@ class ClusterSetup:
             stack.callback(self.nodes[-1].kill)
         bounds = [number * _SLOTS // 3 for number in range(4)]
         for node, first, last in zip(self.nodes, bounds[:-1], bounds[1:], strict=True):
-            node.client().execute_command("CLUSTER", "ADDSLOTSRANGE", first, last - 1)  # type: ignore[no-untyped-call]
+            node.client().execute_command("CLUSTER", "ADDSLOTSRANGE", first, last - 1)  # type: ignore[no-untyped-call]  # untyped in redis
         first_node = self.nodes[0].client()
         for node in self.nodes[1:]:
             bus = node.client().config_get("cluster-port")["cluster-port"]
-            first_node.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)  # type: ignore[no-untyped-call]
+            first_node.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, bus)  # type: ignore[no-untyped-call]  # untyped in redis
         until(lambda: all(self._is_ready(node) for node in self.nodes))
         self._bounds = bounds
         self.url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[1:])
@@ -114,7 +114,7 @@ class ClusterSetup:
 
     @staticmethod
     def _is_ready(node: Node) -> bool:
-        found = node.client().execute_command("CLUSTER", "INFO").split()  # type: ignore[no-untyped-call]
+        found = node.client().execute_command("CLUSTER", "INFO").split()  # type: ignore[no-untyped-call]  # untyped in redis
         return {b"cluster_state:ok", b"cluster_known_nodes:3"} <= set(found)
 
 

@@ -33,7 +33,7 @@ _BODIES = Bodies("encrypted", BodyEncryption([b"k" * 32]))
 
 
 def fuzz_fleet_content(data: bytes) -> None:
-    """Contents are refused, or take nothing from a gateway whose own calls succeed."""
+    """Checks that a content of another gateway is refused, or refuses no call here while calls succeed here."""
     _, raw = rolled(data)
     try:
         packed = msgspec.msgpack.encode(msgspec.json.decode(raw))

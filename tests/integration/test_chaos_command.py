@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,15 @@ def test_share_that_is_required_is_missed_without_another_deployment(tmp_path: P
     assert "models.single.deployments or .fallbacks: nothing else can serve this model" in result.output
 
 
+def test_stand_ins_are_not_reached_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.environ.get("no_proxy")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    arguments = ("--upstream", "three", "--seconds", "0.2", "--patience", "1", "--json")
+    found = {one["trouble"]: one for one in json.loads(invoke(tmp_path / "guard.yaml", *arguments).stdout)}
+    assert found["refuses 40 %"]["requests_per_call"] >= 1
+    assert os.environ.get("no_proxy") == before
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -122,6 +132,7 @@ def test_share_that_is_required_is_missed_without_another_deployment(tmp_path: P
         ("--require", "2"),
         ("--require", "most"),
         ("--rate", "0"),
+        ("--seconds", "0.01"),
         ("--html", "nowhere/a.html"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A fleet whose store is a master that Sentinels name, or a cluster: real servers, one of which is frozen."""
+"""Tests a fleet on real servers, one of which freezes: a master that Sentinels name, or a node of a cluster."""
 
 from __future__ import annotations
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from llm_guard.cli.chaos.scenes import ChaosResult
 from llm_guard.config import ModelConfig
 
-_GOOD = 0.99
 _SLOW_S, _LONG_S = 1.0, 5.0
 
 
 def advice_on(result: ChaosResult, model: ModelConfig) -> Iterator[str]:
     """Yields a line for each key that would help."""
-    key, is_bad = f"models.{result.model}", result.served < _GOOD
+    key, is_bad = f"models.{result.model}", result.grade != "good"
     has_others = any(one.upstream != result.upstream for one in model.deployments)
     if not has_others and not model.fallbacks:
         if is_bad:

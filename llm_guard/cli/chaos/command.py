@@ -23,11 +23,13 @@ from llm_guard.cli.chaos.page import page_of
 from llm_guard.cli.chaos.scenes import ChaosResult, ChaosScene, play, scenes_of
 from llm_guard.cli.chaos.stand_ins import LEFT_OUT
 from llm_guard.cli.config_option import config_option, load
+from llm_guard.cli.direct import without_proxies
 from llm_guard.config import Config
 from llm_guard.resilience.units import parse_ratio
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 _AT_ONCE = 6
+_COLORS = {"good": "green", "poor": "yellow", "bad": "red"}
 _Played = tuple[ChaosResult, Sequence[str]]
 
 
@@ -72,10 +74,12 @@ def chaos(
         raise click.BadParameter(f"no upstream is named {unknown[0]}", param_hint="--upstream")
     if html is not None and not html.parent.is_dir():
         raise click.BadParameter(f"there is no directory {html.parent}", param_hint="--html")
+    if rate * seconds < 1:
+        raise click.UsageError("--rate and --seconds must make at least one call in each scene")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     scenes = list(scenes_of(config, only))
     click.echo(f"{path}: {len(scenes)} scenes, {_AT_ONCE} at a time, of {seconds:g} s and more", err=True)
-    with click.progressbar(length=len(scenes), label="scenes", file=sys.stderr) as bar:
+    with without_proxies(), click.progressbar(length=len(scenes), label="scenes", file=sys.stderr) as bar:
         played: list[_Played] = []
         run(_play(config, scenes, _Load(rate, seconds, patience), played, lambda: bar.update(1)))
     if as_json:
@@ -109,8 +113,7 @@ def _show(played: Sequence[_Played]) -> None:
     names = f"{'upstream':16}{'trouble':24}{'model':24}{'without':>8}{'served':>8}{'p50':>9}{'p99':>9}"
     click.echo(f"{names}  requests per call")
     for result, advice in played:
-        color = "green" if result.served >= 0.99 else "yellow" if result.served >= 0.9 else "red"
-        served = click.style(f"{result.served:8.1%}", fg=color, bold=True)
+        served = click.style(f"{result.served:8.1%}", fg=_COLORS[result.grade], bold=True)
         click.echo(
             f"{result.upstream:16}{result.trouble:24}{result.model:24}{result.direct:8.1%}{served}"
             f"{result.p50_s:7.2f} s{result.p99_s:7.2f} s  {result.requests_per_call:.2f}"

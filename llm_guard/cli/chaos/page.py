@@ -22,7 +22,6 @@ td.number { text-align: right; white-space: nowrap; }
 .good { background: #2e9e5b88; } .poor { background: #d9a01488; } .bad { background: #d0453c88; }
 small { opacity: .75; }
 """
-_GOOD, _POOR = 0.99, 0.9
 
 
 def page_of(name: str, results: Sequence[tuple[ChaosResult, Sequence[str]]], left_out: str) -> str:
@@ -48,9 +47,8 @@ def _section(upstream: str, rows: Sequence[tuple[ChaosResult, Sequence[str]]]) -
 
 
 def _row(result: ChaosResult, advice: Sequence[str]) -> str:
-    grade = "good" if result.served >= _GOOD else "poor" if result.served >= _POOR else "bad"
     bar = (
-        f"<div class=bar><div class={grade} style='width:{result.served:.1%}'></div>"
+        f"<div class=bar><div class={result.grade} style='width:{result.served:.1%}'></div>"
         f"<i style='left:{result.direct:.1%}'></i><span>{result.served:.1%}, without {result.direct:.1%}</span></div>"
     )
     saw = [f"{escape(error)}: {count}" for error, count in result.errors.items()]

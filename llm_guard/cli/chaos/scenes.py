@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from llm_guard.app import App, create_app
 from llm_guard.cli.chaos.stand_ins import KEY, on_stand_ins
@@ -18,6 +19,7 @@ from llm_guard.mock.provider import MockProvider
 _WARM_UP_S = 1.0
 _LATENCY_S = 0.05
 _SEED = 7
+_GOOD, _POOR = 0.99, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Trouble:
 
     name: str
     faults: str
-    """In the mock provider's grammar; `{half}` is half of the calls per second."""
+    """In the mock provider's grammar; `{half:.6f}` is half of the calls per second."""
     is_stream: bool = False
 
 
@@ -35,7 +37,7 @@ TROUBLES = (
     Trouble("refuses 40 %", "status:503@40%"),
     Trouble("is silent", "silence"),
     Trouble("cuts every stream", "cut:3", is_stream=True),
-    Trouble("takes half of the rate", "limit:{half:g}/s"),
+    Trouble("takes half of the rate", "limit:{half:.6f}/s"),
     Trouble("takes 3 s longer", "latency:3s"),
 )
 
@@ -76,6 +78,11 @@ class ChaosResult:
     """Calls served by each deployment."""
     errors: Mapping[str, int]
     """Failed calls by what the client saw."""
+
+    @property
+    def grade(self) -> Literal["good", "poor", "bad"]:
+        """How much was served: at least 99 %, at least 90 %, or less."""
+        return "good" if self.served >= _GOOD else "poor" if self.served >= _POOR else "bad"
 
 
 def scenes_of(config: Config, only: Sequence[str] = ()) -> Iterator[ChaosScene]:

@@ -1,4 +1,4 @@
-"""A config whose upstreams are replaced by local stand-ins. The rules of its models stay as they are."""
+"""Replaces the upstreams of a config by local stand-ins, and leaves the rules of its models as they are."""
 
 from __future__ import annotations
 

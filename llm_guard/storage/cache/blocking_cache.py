@@ -1,4 +1,4 @@
-"""A response cache whose entries are read and written by blocking calls, as used from the event loop.
+"""Lets the event loop use a response cache whose entries are read and written by blocking calls.
 
 Bounds how long a call waits: a read that is late is a miss, and a store that fails is not used for a while. The entries
 are in `storage.cache.sqlite_cache_file` or `storage.cache.redis_cache`.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -118,8 +118,8 @@ class RedisCallStore:
         found = []
         for name, count, oldest, newest in self._run("groups"):
             purpose, state, kind, route = _text(name).split("\n", 3)
-            group = CallGroup(route, kind or None, purpose, state, count, float(oldest), float(newest))  # type: ignore[arg-type]  # as they were stored
-            found.append(group)
+            what = cast("Purpose", purpose), cast("State", state)  # as they were stored
+            found.append(CallGroup(route, kind or None, *what, count, float(oldest), float(newest)))
         return sorted(found, key=lambda group: (-group.count, group.route, group.kind or "", group.state))[:limit]
 
     def begin(self, now: float, limit: int, lease_s: float, purpose: Purpose | None = None) -> list[StoredCall]:

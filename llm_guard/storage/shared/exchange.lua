@@ -1,6 +1,7 @@
 -- One exchange of a gateway: publishes its content, takes leases, and returns what the others have published.
--- KEYS: the contents by replica, the leases by subject, the overrides, for their version (overrides.lua). ARGV: replica, content, milliseconds after which a content is
--- stale, then pairs of a subject and the milliseconds for which its lease is wanted.
+-- KEYS: the contents by replica, the leases by subject, the overrides, for their version (overrides.lua).
+-- ARGV: replica, content, milliseconds after which a content is stale, then pairs of a
+-- subject and the milliseconds for which its lease is wanted.
 local at = redis.call('TIME')
 local now = at[1] * 1000 + math.floor(at[2] / 1000)
 local me, stale_ms, longest_ms = ARGV[1], tonumber(ARGV[3]), 10000

@@ -31,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SENTINEL_S = 0.15
-"""How long one Sentinel may take; the next one is asked then."""
+"""Timeout of a request to one Sentinel, in seconds. After it the next one is asked."""
 
 
 class AsyncClient:
@@ -47,7 +47,7 @@ class AsyncClient:
         self.redis: AsyncRedis | AsyncCluster
         if address.kind == "sentinel":
             sentinels = {**_tls(address), **_usual(_SENTINEL_S, name), "retry": retry}
-            self._sentinel = AsyncSentinel(address.hosts, sentinel_kwargs=sentinels)  # type: ignore[no-untyped-call]
+            self._sentinel = AsyncSentinel(address.hosts, sentinel_kwargs=sentinels)  # type: ignore[no-untyped-call]  # untyped in redis
             self.redis = self._sentinel.master_for(address.service, db=address.database, **usual)
         elif address.kind == "cluster":
             nodes = [AsyncClusterNode(host, port) for host, port in address.hosts]
@@ -72,10 +72,10 @@ class BlockingClient:
         self.redis: redis.Redis | RedisCluster
         if address.kind == "sentinel":
             sentinels = {**_tls(address), **_usual(_SENTINEL_S, name), "retry": retry}
-            self._sentinel = Sentinel(address.hosts, sentinel_kwargs=sentinels)  # type: ignore[no-untyped-call]
-            self.redis = self._sentinel.master_for(address.service, db=address.database, **usual)  # type: ignore[no-untyped-call]
+            self._sentinel = Sentinel(address.hosts, sentinel_kwargs=sentinels)  # type: ignore[no-untyped-call]  # untyped in redis
+            self.redis = self._sentinel.master_for(address.service, db=address.database, **usual)  # type: ignore[no-untyped-call]  # untyped in redis
         elif address.kind == "cluster":
-            nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
+            nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]  # untyped in redis
             self.redis = RedisCluster(startup_nodes=nodes, **usual)
         else:
             self.redis = redis.Redis(**_place(address), **usual)

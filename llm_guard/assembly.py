@@ -117,8 +117,10 @@ def new_member(
     if (fleet := config.fleet) is None:
         return None
     from llm_guard.fleet.breakers import FleetBreakers  # noqa: PLC0415  # loaded only with a fleet
+    from llm_guard.fleet.client_limits import FleetClientLimits  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.content import ReplicaStatus  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.member import FleetMember  # noqa: PLC0415  # loaded only with a fleet
+    from llm_guard.fleet.slots import FleetSlots  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
 
     began_at = clock.now()
@@ -130,7 +132,12 @@ def new_member(
 
     replica = _process_id()
     store = RedisStore(fleet.store, fleet.name, replica)
-    return FleetMember(fleet.name, replica, store, FleetBreakers(gateway.deployments), status, clock)
+    slots = FleetSlots(gateway.deployments, gateway.quotas, gateway.wake_waiters)
+    gateway.table.pool.observers.subscribe(slots.adopt)
+    client_limits = FleetClientLimits(gateway.quotas, clock)
+    return FleetMember(
+        fleet.name, replica, store, FleetBreakers(gateway.deployments), slots, client_limits, status, clock
+    )
 
 
 async def describe_store(fleet: FleetConfig) -> StoreDescription:

@@ -1,4 +1,4 @@
-"""The `fleet` section: several gateways that share evidence for their breakers, overrides by operators, and notices."""
+"""The `fleet` section: several gateways that share evidence, limits, overrides and notices."""
 
 from __future__ import annotations
 

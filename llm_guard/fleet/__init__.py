@@ -3,6 +3,9 @@ without the store each gateway works alone.
 
 member      exchanges with the store, ten times a second
 breakers    the breakers: what this gateway publishes of them, and what it concludes from the others
+slots       concurrency limits, which hold for all gateways together
+client_limits
+            the other limits of client keys, which do so, too
 notices     which gateway sends the notices of an alert that all of them have
 overrides   overrides by operators, which hold at all gateways
 content     what is published, as bytes

@@ -78,11 +78,11 @@ class FleetBreakers:
 def subject_of(deployment: Deployment) -> str:
     """Returns the name under which gateways with the same upstream and model share a breaker."""
     upstream = deployment.upstream
-    return _digest(f"{upstream.name}\n{upstream.base_url}\n{deployment.model or ''}")
+    return digest(f"{upstream.name}\n{upstream.base_url}\n{deployment.model or ''}")
 
 
 @lru_cache(maxsize=4096)
-def _digest(identity: str) -> str:
+def digest(identity: str) -> str:
     return blake2b(identity.encode(), digest_size=8).hexdigest()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
+from llm_guard.resilience.client_keys.limit_states import ClientUse
 from llm_guard.webhooks.notice_sharing import NoticeState
 
 
@@ -27,11 +28,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one gateway publishes; breakers and notices by subject (`fleet.breakers`, `fleet.notices`)."""
+    """What one gateway publishes; breakers, notices and clients by subject (`fleet.breakers`, `fleet.notices`,
+    `fleet.client_limits`)."""
 
     breakers: dict[str, BreakerSummary] = {}
     notices: dict[str, NoticeState] = {}
     status: ReplicaStatus = ReplicaStatus()
+    clients: dict[str, ClientUse] = {}
 
 
 # The summary of a breaker takes 250 bytes.
@@ -54,6 +57,7 @@ def decode(content: bytes) -> Content | None:
     is_plausible = (
         all(map(_is_plausible, found.breakers.values()))
         and all(map(_is_plausible_notice, found.notices.values()))
+        and all(map(_is_plausible_use, found.clients.values()))
         and all(len(text) <= _MOST_CHARS for text in (found.status.version, found.status.config))
         and all(0 <= number < _MOST for number in (found.status.up_s, found.status.in_flight, found.status.calls))
     )
@@ -74,3 +78,8 @@ def _is_plausible(summary: BreakerSummary) -> bool:
 
 def _is_plausible_notice(notice: NoticeState) -> bool:
     return 0 <= notice.age_s < _MOST and all(len(id_) <= _MOST_CHARS for id_ in (notice.id, *notice.ended))
+
+
+def _is_plausible_use(use: ClientUse) -> bool:
+    counts = (use.calls, use.day, use.day_tokens, use.day_restored, use.day_gone)
+    return all(0 <= count < _MOST for count in counts) and abs(use.tokens) < _MOST

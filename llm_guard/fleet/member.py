@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.fleet.breakers import FleetBreakers, are_quiet
+from llm_guard.fleet.client_limits import FleetClientLimits
 from llm_guard.fleet.content import Content, ReplicaStatus, decode, encode
 from llm_guard.fleet.notices import FleetNotices
 from llm_guard.fleet.overrides import FleetOverrides
+from llm_guard.fleet.slots import FleetSlots
 from llm_guard.resilience.circuit_breaker.shared_breaker import EXCHANGE_S
 from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, Leases, StoreUnavailable
 
@@ -52,6 +55,8 @@ class FleetMember:
         replica: str,
         store: ExchangeStore,
         breakers: FleetBreakers,
+        slots: FleetSlots,
+        client_limits: FleetClientLimits,
         status: Callable[[], ReplicaStatus],
         clock: Clock,
     ) -> None:
@@ -62,6 +67,8 @@ class FleetMember:
         self.overrides = FleetOverrides(clock)
         self._store = store
         self._breakers = breakers
+        self._slots = slots
+        self._client_limits = client_limits
         self._status = status
         self._published = status()
         self._status_at = clock.now()
@@ -94,12 +101,15 @@ class FleetMember:
         self._task = asyncio.get_running_loop().create_task(self._run(failures))
 
     async def stop(self) -> None:
-        """Withdraws what this gateway has published, if the store answers. Closes the connection, also if `start` did
-        not end."""
+        """Withdraws what this gateway has published, and gives up its slots, if the store answers. Closes the
+        connection, also if `start` did not end."""
         self._is_stopping = True  # a client library may take a cancellation for an error of its own
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+        if self.is_connected:
+            with suppress(StoreUnavailable):  # slots end by themselves
+                await self._store.exchange(encode(Content(status=self._status())), {}, self._slots.left())
         await self._store.close()
 
     def own(self) -> Replica:
@@ -114,9 +124,11 @@ class FleetMember:
         if began_at >= self._status_at + _STATUS_EVERY_S:
             self._published, self._status_at = self._status(), began_at
         notices = self.notices.summaries()
-        content = encode(Content(self._breakers.summaries(began_at), notices, self._published))
+        uses = self._client_limits.uses()
+        content = encode(Content(self._breakers.summaries(began_at), notices, self._published, uses))
+        leases = self._breakers.wanted(began_at) | self.notices.wanted(notices)
         try:
-            found = await self._store.exchange(content, self._breakers.wanted(began_at) | self.notices.wanted(notices))
+            found = await self._store.exchange(content, leases, self._slots.requests(began_at))
         except StoreUnavailable as error:
             self._work_alone(str(error))
             raise
@@ -147,7 +159,9 @@ class FleetMember:
         now = self._clock.now()
         if now >= self._began_at + _QUIET_S or self._have_others_news:
             return False
-        return not self.overrides.has_changes and not self.notices.summaries() and self._breakers.are_quiet(now)
+        if self.overrides.has_changes or self.notices.summaries():
+            return False
+        return self._slots.are_quiet and self._breakers.are_quiet(now)
 
     async def _try_exchange(self) -> bool:
         try:
@@ -165,7 +179,7 @@ class FleetMember:
         if not self.is_connected:
             self.is_connected, self.problem = True, ""
             _log.info("the store of the fleet answers", others=len(found.others))
-        now, others, replicas = self._clock.now(), [], []
+        now, others, replicas, uses = self._clock.now(), [], [], []
         for published in found.others:
             content = decode(published.content)
             if content is None:
@@ -173,6 +187,7 @@ class FleetMember:
                 continue
             age_s = published.age_s + now - began_at
             others.append((age_s, content))
+            uses.append((published.replica, content.clients))
             is_open = [summary.state != "closed" for summary in content.breakers.values()]
             replicas.append(Replica(published.replica, age_s, content.status, sum(is_open)))
         self.others = tuple(replicas)
@@ -182,6 +197,8 @@ class FleetMember:
         leases = Leases(held, found.leases.taken)
         self._breakers.conclude([(age_s, content.breakers) for age_s, content in others], leases, now)
         self.notices.conclude([content.notices for _, content in others], leases, now)
+        self._client_limits.conclude(uses, now)
+        self._slots.conclude(found.slots, len(found.others) + 1, now)
 
     def _work_alone(self, why: str) -> None:
         is_first = self.is_connected or not (self.exchanges or self.failures)
@@ -190,4 +207,7 @@ class FleetMember:
             self.is_connected = False
             _log.warning("the store of the fleet does not answer: this gateway works alone", reason=why)
         self.others, self.problem = (), why
-        self._breakers.conclude((), _NO_LEASES, self._clock.now())
+        now = self._clock.now()
+        self._breakers.conclude((), _NO_LEASES, now)
+        self._client_limits.work_alone()
+        self._slots.work_alone(now)

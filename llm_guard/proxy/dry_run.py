@@ -23,7 +23,7 @@ from llm_guard.proxy.attempts.admission import (
 from llm_guard.proxy.attempts.candidate_selection import hint_patience_s, order_of
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.caller_identity import breaker_of, share_of, source_of
-from llm_guard.resilience.capacity.gate import Forecast
+from llm_guard.resilience.capacity.gate_snapshot import Forecast
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, as_of
 from llm_guard.routing.route_table import Route, Target
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -31,6 +32,7 @@ from llm_guard.resilience.throttling.release_spreading import ReturnSchedule
 from llm_guard.routing.api_keys import POOLED, KeyFilePools, KeyPool, pool_of
 
 _CALLERS = 1024
+_NO_SHARES: Mapping[str, int] = MappingProxyType({})
 _NO_FILES: KeyFilePools = MappingProxyType({})
 
 
@@ -104,6 +106,12 @@ class Upstream:
             return self.keys.named(digest) is not None
         return self.api_key is None or self.key_digest == digest
 
+    def gate_names(self) -> dict[str, str]:
+        """Returns the accounts with a concurrency limit of their own (`Gates`), each with the name of its key; "" for
+        the one that all other calls share."""
+        keys = () if self.keys is None else self.keys.keys
+        return {"": ""} | {key.account: key.name for key in keys if key.account}
+
     def own_credentials(self) -> dict[CooldownKey, str]:
         """Returns the cooldown keys of the upstream's own API keys, each with its name; "" if there is only one."""
         if self.keys is not None:
@@ -146,7 +154,7 @@ class Gates:
     limit, because providers limit accounts.
     """
 
-    __slots__ = ("_by_account", "_newest", "_settings", "in_flight", "shared")
+    __slots__ = ("_by_account", "_expected_share", "_newest", "_settings", "_shares", "in_flight", "shared")
 
     def __init__(self, settings: CapacitySettings) -> None:
         self.in_flight = 0
@@ -158,6 +166,8 @@ class Gates:
         """The gate used last."""
         self.shared: Gate | None = None
         """Gate for all calls without a pool key; None if each account has its own, or there was no call yet."""
+        self._shares: Mapping[str, int] = _NO_SHARES
+        self._expected_share = 1
 
     def of(self, account: str, now: float) -> Gate:
         """Returns the gate for calls on an account; `account` may be any string that identifies it."""
@@ -165,6 +175,7 @@ class Gates:
         gate = self._by_account.get(account)
         if gate is None:
             gate = self._by_account[account] = Gate(self._settings, now)
+            gate.share(self._shares.get(account), self._expected_share)
             self._find_shared()
         elif gate is not self._newest:
             self._by_account.move_to_end(account)
@@ -194,6 +205,13 @@ class Gates:
         self._find_shared()
         for gate in self._by_account.values():
             gate.settings = settings
+
+    def share(self, shares: Mapping[str, int], expected: int) -> None:
+        """Sets this gateway's share of the concurrency limit on each account, and the least that it may expect; on
+        accounts that are missing it has all of it. They have the form of `Upstream.gate_names`."""
+        self._shares, self._expected_share = shares, expected
+        for account, gate in self._by_account.items():
+            gate.share(shares.get(account), expected)
 
     def ramp(self, now: float, seconds: float) -> None:
         """Begins the slow start of a deployment that has recovered."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llm_guard.mock.provider import MockProvider
-from llm_guard.resilience.capacity.gate import GateSnapshot
+from llm_guard.resilience.capacity.gate_snapshot import GateSnapshot
 from tests.chaos.forms import BOTH, CHAT, MESSAGES, Form, name_of
 from tests.chaos.manual import Exchange, ManualProvider, after
 from tests.chaos.process import Served, serving, write

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 )
 
 from llm_guard.resilience.capacity.fair_queue import Caller
-from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, GateSnapshot, Slot, Ticket
+from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, Slot, Ticket
+from llm_guard.resilience.capacity.gate_snapshot import GateSnapshot
 from llm_guard.resilience.capacity.wait_queue import MOST_PASSED
 from tests.effort import repeated
 

@@ -16,7 +16,7 @@ from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, E
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.counters import ClientCounts
-from llm_guard.resilience.client_keys.limits import LimitName
+from llm_guard.resilience.client_keys.limit_states import LimitName
 
 RESET = "/admin/clients/reset"
 

@@ -115,7 +115,7 @@ class RestrictionApi(EndpointGroup):
         ended = [
             deployment
             for deployment in meant
-            if any(is_ramping(deployment, gate.snapshot(now).limit) for gate in deployment.gates.all())
+            if any(is_ramping(deployment, gate.snapshot(now)) for gate in deployment.gates.all())
         ]
         for deployment in ended:
             deployment.gates.end_ramp(now)

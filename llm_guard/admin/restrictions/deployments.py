@@ -13,7 +13,7 @@ from math import inf
 from llm_guard.admin.api.caller_names import for_callers
 from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Resettable, Restriction, RestrictionKind
 from llm_guard.clock import iso
-from llm_guard.resilience.capacity.gate import GateSnapshot
+from llm_guard.resilience.capacity.gate_snapshot import GateSnapshot
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSnapshot
 from llm_guard.resilience.throttling.adaptive_throttle import Phase
 from llm_guard.routing.deployment import Deployment
@@ -79,7 +79,7 @@ def of_gates(
         yield _throttled(deployment, throttled, len(seen), moment)
     if held:
         yield _held(deployment, held, len(seen), moment)
-    if full and all(is_ramping(deployment, gate.limit) for gate in full):
+    if full and all(is_ramping(deployment, gate) for gate in full):
         yield _ramping(deployment, full, moment)
     elif full:
         refused = deployment.full.count(moment.now)
@@ -100,10 +100,12 @@ _TRIALS = {
 }
 
 
-def is_ramping(deployment: Deployment, limit: int | None) -> bool:
+def is_ramping(deployment: Deployment, gate: GateSnapshot) -> bool:
     """Returns whether a gate's limit is set by a slow start rather than by its own `concurrency`."""
-    own = deployment.gates.settings.concurrency
-    return limit is not None and (own is None or (own != "adaptive" and limit < own))
+    own, limit = deployment.gates.settings.concurrency, gate.limit
+    if limit is None or own is None:
+        return limit is not None
+    return own != "adaptive" and limit < (own if gate.share is None else min(own, gate.share))
 
 
 def _shut(
@@ -233,6 +235,8 @@ def _full(
 ) -> Restriction:
     in_flight, limit = sum(gate.in_flight for gate in full), sum(gate.limit or 0 for gate in full)
     settings = deployment.gates.settings
+    is_shared = any(gate.share is not None for gate in full)
+    whose = f" (this gateway's share of {settings.concurrency})" if is_shared else ""
     body: LiftBody = {"deployment": deployment.label}
     if is_limit_changed:
         lift = Lift("POST", "/admin/limits/reset", body, "Resets the limit to the config's (capacity.concurrency).")
@@ -244,7 +248,8 @@ def _full(
         deployment.label,
         model_of(deployment),
         deployment.upstream.name,
-        f"{in_flight} of {limit} concurrent calls in flight, {_waiting(full)} waiting (at most {settings.max_queue})",
+        f"{in_flight} of {limit} concurrent calls in flight{whose}, {_waiting(full)} waiting"
+        f" (at most {settings.max_queue})",
         since,
         None,
         "A waiting call is admitted whenever one in flight ends.",
@@ -252,7 +257,7 @@ def _full(
         False,
         lift,
         None,
-        rule=f"at most {limit} concurrent calls",
+        rule=f"at most {limit} concurrent calls{whose}",
         refused=refused,
     )
 

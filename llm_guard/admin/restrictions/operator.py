@@ -13,7 +13,7 @@ from llm_guard.admin.restrictions.deployments import Moment
 from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Restriction
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView
 from llm_guard.clock import iso
-from llm_guard.resilience.client_keys.limits import LimitLeft, Refusing
+from llm_guard.resilience.client_keys.limit_states import LimitLeft, Refusing
 from llm_guard.routing.deployment import Deployment, MaintenanceHold
 
 _RELOAD = "/admin/config/reload"

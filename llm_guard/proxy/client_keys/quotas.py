@@ -13,7 +13,8 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal, Source
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.response.json_rewrite import ask_for_plain
-from llm_guard.resilience.client_keys.limits import NO_LIMITS, ClientLimits, Exceeded, LimitLeft, LimitName, Reservation
+from llm_guard.resilience.client_keys.limit_states import Exceeded, LimitLeft, LimitName
+from llm_guard.resilience.client_keys.limits import NO_LIMITS, ClientLimits, Reservation
 
 _LONGEST_RETRY_AFTER_S = 60.0
 """The official SDKs ignore a longer Retry-After, and retry after a second or two (openai-python 3.52,

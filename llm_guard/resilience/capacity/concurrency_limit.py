@@ -55,14 +55,19 @@ class LimiterSnapshot:
 
 class Limiter:
     """A configured or adaptive (`resilience.capacity.adaptive_limit`) limit on the calls in flight, and the ramp after
-    an outage. `settings` may be replaced at any moment."""
+    an outage. `settings` and `share` may be replaced at any moment."""
 
     __slots__ = (
-        "_adaptive", "_ramp", "_ramp_began_at", "_ramp_until", "_succeeded_at", "_usual_in_flight", "settings",
+        "_adaptive", "_ramp", "_ramp_began_at", "_ramp_until", "_succeeded_at", "_usual_in_flight",
+        "expected_share", "settings", "share",
     )  # fmt: skip
 
     def __init__(self, settings: LimiterSettings) -> None:
         self.settings = settings
+        self.share: int | None = None
+        """This gateway's share of a configured limit, which may be 0; None: all of it."""
+        self.expected_share = 1
+        """Its share when all gateways need as many slots as they can get: forecasts assume no less."""
         self._adaptive = AdaptiveLimit()
         self._ramp = RAMP_START
         self._ramp_began_at = -inf
@@ -71,11 +76,16 @@ class Limiter:
         self._succeeded_at = -inf
 
     def limit(self, now: float) -> int | None:
-        """Returns the number of calls that may be in flight, >= 1; None: no limit."""
+        """Returns the number of calls that may be in flight, >= 1 unless this gateway has no share; None: no limit."""
         own = self._own_limit()
         if now >= self._ramp_until:
             return own
         return self._ramp if own is None else min(own, self._ramp)
+
+    def expected_limit(self, now: float) -> int | None:
+        """Returns the number of calls that may be in flight in the next seconds, >= 1; None: no limit."""
+        limit = self.limit(now)
+        return limit if limit is None or self.share is None else max(limit, self.expected_share)
 
     def opens_at(self, in_flight: int, now: float) -> float:
         """Returns the instant from which one more call may enter: in the past, the end of a ramp, or inf: once a call
@@ -126,7 +136,9 @@ class Limiter:
 
     def _own_limit(self) -> int | None:
         concurrency = self.settings.concurrency
-        return self._bounded_adaptive().limit if concurrency == "adaptive" else concurrency
+        if concurrency == "adaptive":
+            return self._bounded_adaptive().limit
+        return concurrency if self.share is None or concurrency is None else min(concurrency, self.share)
 
     def _bounded_adaptive(self) -> AdaptiveLimit:
         settings = self.settings

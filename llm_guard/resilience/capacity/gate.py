@@ -7,20 +7,19 @@ decides how long a call can afford to wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import inf
 
 from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.concurrency_limit import Ending, Limiter
-from llm_guard.resilience.capacity.pacer import Cause
+from llm_guard.resilience.capacity.gate_snapshot import Forecast, GateSnapshot
 from llm_guard.resilience.capacity.pacing import Pace
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.wait_queue import ANONYMOUS, Caller, Slot, Ticket, WaitQueue
-from llm_guard.resilience.throttling.adaptive_throttle import Throttle, ThrottleSnapshot
+from llm_guard.resilience.throttling.adaptive_throttle import Throttle
 
-__all__ = ["CapacitySettings", "Ending", "Gate", "GateSnapshot", "Slot", "Ticket"]
+__all__ = ["CapacitySettings", "Ending", "Gate", "Slot", "Ticket"]
 
 NORMAL = 1
 """The priority of a call that names none; lower numbers go first."""
@@ -30,45 +29,10 @@ _GUESSED_USE_S = 1.0
 _USE_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class GateSnapshot:
-    limit: int | None
-    """Calls that may be in flight now; None: no limit."""
-    in_flight: int
-    waiting: Mapping[int, int]
-    """Waiting calls by priority."""
-    rate: float | None
-    """Calls a second; None: no limit is known."""
-    held_until: float | None
-    """No call passes before this instant; None: not held."""
-    rate_cause: Cause | None
-    """Source of the rate; None: there is no rate."""
-    rate_since: float | None
-    """When calls began to be paced for that cause; None: there is no rate."""
-    held_since: float | None
-    """When the hold began, or the first of several in a row; None: neither held nor probing."""
-    is_probing: bool
-    """True if single calls probe whether the provider takes calls again."""
-    throttle: ThrottleSnapshot
-    limited_callers: tuple[str, ...] | None = None
-    """The only callers that the rate and the hold apply to; None: they apply to all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Forecast for a new call."""
-
-    is_free: bool
-    wait_s: float
-    """Estimated wait, if it waits."""
-    has_place: bool
-    """True if one more call may wait."""
-
-
 class Gate:
     """Admission to one deployment. A call enters at once (`try_enter`), or joins the wait queue and is let in by
     `dispatch`. It returns its slot with `exit`, or unused with `dequeue`. `dispatch` must be called after each join,
-    exit, leave, hint, hold, ramp or change of the settings, and at the instant that it returns.
+    exit, leave, hint, hold, ramp or change of the settings or the share, and at the instant that it returns.
     """
 
     __slots__ = ("_exited_at", "_in_flight", "_limiter", "_paces", "_queue", "_settings", "_throttle", "_use_s")
@@ -95,6 +59,14 @@ class Gate:
         self._settings = self._limiter.settings = settings
         if not settings.pacing:
             self._paces.release(self._exited_at)
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def share(self, slots: int | None, expected: int) -> None:
+        """Sets this gateway's share of its concurrency limit, and the least that it may expect; None: all of it."""
+        self._limiter.share, self._limiter.expected_share = slots, expected
 
     @property
     def waiting(self) -> int:
@@ -277,6 +249,7 @@ class Gate:
             is_probing=seen.is_probing,
             throttle=self._throttle.snapshot(now),
             limited_callers=limited_callers,
+            share=self._limiter.share,
         )
 
     def _advance_selected(self, now: float) -> float | None:
@@ -335,12 +308,12 @@ class Gate:
         return self._queue.displaced_by(priority, caller, places, newest_first=newest_first)
 
     def _limit_wait_s(self, ahead: int, now: float) -> float:
-        wait_s = self._turnover_s(ahead, self._limiter.limit(now))
+        wait_s = self._turnover_s(ahead, self._limiter.expected_limit(now))
         ramp_until = self._limiter.snapshot(now).ramp_until
         if ramp_until is None:
             return wait_s
         # A ramp grows and ends: its first slots are not all that there will be.
-        return min(wait_s, ramp_until - now + self._turnover_s(ahead, self._limiter.limit(ramp_until)))
+        return min(wait_s, ramp_until - now + self._turnover_s(ahead, self._limiter.expected_limit(ramp_until)))
 
     def _turnover_s(self, ahead: int, limit: int | None) -> float:
         """Estimates the wait by Little's law: `limit` slots are returned once per mean use."""

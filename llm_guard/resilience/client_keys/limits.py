@@ -1,6 +1,7 @@
 """Limits of one client key: calls a second, concurrent calls, tokens a minute and tokens a day.
 
-Keeps the sums, reserves tokens for a call when it enters, and corrects them when it ends.
+Keeps the sums, reserves tokens for a call when it enters, and corrects them when it ends. Gateways of a fleet have the
+limits together: each notes what the others have used, or allows a part of the limits while it cannot know.
 `proxy.client_keys.authentication` finds the key of a call, `proxy.client_keys.quotas` counts what it has used.
 """
 
@@ -8,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated
 
+from llm_guard.resilience.client_keys.limit_states import ClientUse, Exceeded, LimitLeft, LimitName, Refusing
 from llm_guard.resilience.throttling.gcra import Bucket
 from llm_guard.resilience.units import OptionalCount, Unit, at_least, nullable, number_from, or_none
-
-LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"]
 
 DAY_S = 86_400.0
 _LOWEST_RATE = 0.001
@@ -60,71 +60,104 @@ class Reservation:
     """Output of its stream, one per event: providers send no usage in a stream unless the client requests it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exceeded:
-    """A limit that refused a call."""
-
-    limit: LimitName
-    retry_after_s: float | None
-    """Seconds until the same call would be let in, if nothing else happens; None: never."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusing:
-    """A limit that refuses calls now."""
-
-    limit: LimitName
-    since: float
-    """Time of the first of these refusals."""
-    until: float
-    """When the latest refused call would be let in; inf: never."""
-    refused: int = 1
-    """These refusals."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitLeft:
-    """Current state of one limit."""
-
-    limit: LimitName
-    allowed: float
-    left: float
-    """At least 0."""
-    reset_s: float
-    """Seconds until the limit is fully available again, if nothing is used meanwhile."""
-
-
 class ClientLimits:
     """The limits of one key. `now` is monotonic, `wall` in seconds since the epoch."""
 
     __slots__ = (
-        "_bucket", "_day", "_day_tokens", "_in_flight", "_minute_at", "_minute_tokens", "_refusing", "settings",
+        "_bucket", "_burst_s", "_calls", "_day", "_day_restored", "_day_tokens", "_day_tokens_before",
+        "_day_tokens_elsewhere", "_denied", "_gateways", "_minute_at", "_minute_tokens", "_per_minute", "_rate",
+        "_refusing", "_settings", "_tokens", "in_flight", "slots",
     )  # fmt: skip
 
     def __init__(self, settings: ClientLimitSettings, now: float, wall: float) -> None:
-        self.settings = settings
-        """May be replaced at any moment: what was used stays used."""
+        self.slots: int | None = None
+        """This gateway's share of `concurrency`, which may be 0; None: all of it."""
+        self._gateways = 1
+        """Gateways that have the limits together, but do not know what the others use."""
+        self._settings = settings
+        self._adapt(1)
         self._bucket = Bucket()
-        self._in_flight = 0
+        self.in_flight = 0
+        self._denied = 0
+        """Calls refused for want of a slot, until `take_denied`."""
+        self._calls = self._tokens = 0
+        """The fields of `ClientUse`."""
         self._minute_tokens = 0.0
         """Tokens used, less those that have flowed back by `_minute_at`."""
         self._minute_at = now
         self._day = _day_of(wall)
         self._day_tokens = 0
+        self._day_restored = 0
+        """The field of `ClientUse`."""
+        self._day_tokens_elsewhere = 0
+        """Tokens that other gateways have used on this day."""
+        self._day_tokens_before = 0
+        """Tokens of the day that were used before it was no longer known what others use."""
         self._refusing: dict[LimitName, Refusing] = {}
+
+    @property
+    def settings(self) -> ClientLimitSettings:
+        """May be replaced at any moment: what was used stays used."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: ClientLimitSettings) -> None:
+        self._settings = settings
+        self._adapt(self._gateways)
+
+    def share(self, gateways: int, *, knows_others: bool) -> None:
+        """Shares the limits with other gateways: `gateways` is their number, this one included. Either
+        `note_elsewhere` is called (`knows_others`), or each gateway uses an equal part of the limits."""
+        alone = 1 if knows_others else gateways
+        if alone != self._gateways:
+            self._day_tokens_before = self._day_tokens
+        self._gateways = alone
+        self._adapt(gateways)
+
+    def _adapt(self, gateways: int) -> None:
+        """Computes this gateway's part of the limits. Of a second's worth of calls, which may come at once, each of
+        the gateways has a part even if it knows what the others use: it will know a moment later."""
+        rate, per_minute = self._settings.rate, self._settings.tokens_per_minute
+        self._rate = None if rate is None else rate / self._gateways
+        burst_s = self._gateways / gateways
+        self._burst_s = 0.0 if self._rate is None else max(0.0, burst_s - 1 / self._rate)
+        self._per_minute = None if per_minute is None else per_minute / self._gateways
 
     @property
     def day(self) -> tuple[int, int]:
         """The day since the epoch, and the tokens used in it."""
         return self._day, self._day_tokens
 
+    def use(self, day_gone: int = 0) -> ClientUse:
+        """Returns what was used here; `day_gone`: today, by gateways that have left."""
+        return ClientUse(self._calls, self._tokens, self._day, self._day_tokens, self._day_restored, day_gone)
+
+    def note_elsewhere(self, calls: int, tokens: int, now: float) -> None:
+        """Notes what other gateways have used since this was last called."""
+        if self._rate is not None and calls > 0:
+            self._bucket.take(self._rate / calls, now)
+        if self._per_minute is not None:
+            self._minute_tokens = max(0.0, self._minute_tokens + tokens)
+
+    def note_day_elsewhere(self, day: int, tokens: int, wall: float) -> None:
+        """Notes what other gateways have used on a day, in all."""
+        self._roll(wall)
+        if day == self._day:
+            self._day_tokens_elsewhere = max(self._day_tokens_elsewhere, tokens)
+
+    def take_denied(self) -> int:
+        """Returns the calls refused for want of a slot since this was last called."""
+        denied, self._denied = self._denied, 0
+        return denied
+
     def restore_day(self, day: int, tokens: int, wall: float) -> None:
         """Adds the sum of an earlier process, if it is of this day."""
         self._roll(wall)
         if day == self._day:
             self._day_tokens += max(0, tokens)
+            self._day_restored += max(0, tokens)
         elif day == self._day + 1:
-            self._day, self._day_tokens = day, max(0, tokens)
+            self._day, self._day_tokens, self._day_restored = day, max(0, tokens), max(0, tokens)
 
     def try_enter(
         self, tokens: int, now: float, wall: float, without: LimitName | None = None
@@ -141,12 +174,13 @@ class ClientLimits:
             return max(exceeded, key=_wait_s)
         if self._refusing:
             self._refusing.clear()
-        if self.settings.rate is not None and without != "rate":
-            self._bucket.take(self.settings.rate, now)
+        if without != "rate":
+            self._take_rate(now)
         slots = int(without != "concurrency")
-        self._in_flight += slots
-        minute_tokens = tokens if self.settings.tokens_per_minute is not None else 0
+        self.in_flight += slots
+        minute_tokens = tokens if self._per_minute is not None else 0
         self._minute_tokens += minute_tokens
+        self._tokens += minute_tokens
         self._day_tokens += tokens
         return Reservation(self, tokens, self._day, minute_tokens, slots)
 
@@ -156,16 +190,16 @@ class ClientLimits:
         if exceeded:
             self._note_refused(exceeded, now)
             return exceeded[0]
-        if self.settings.rate is not None:
-            self._bucket.take(self.settings.rate, now)
+        self._take_rate(now)
         return None
 
     def leave(self, reservation: Reservation, tokens: int) -> None:
         """Notes that the call is over, and has used so many tokens: as if the latest call had entered after them, and
         of the day on which this one entered."""
-        self._in_flight -= reservation.slots
-        if self.settings.tokens_per_minute is not None:
+        self.in_flight -= reservation.slots
+        if self._per_minute is not None:
             self._minute_tokens = max(0.0, self._minute_tokens + tokens - reservation.minute_tokens)
+            self._tokens += tokens - reservation.minute_tokens
         if reservation.day == self._day:
             self._day_tokens = max(0, self._day_tokens + tokens - reservation.tokens)
 
@@ -174,28 +208,44 @@ class ClientLimits:
         self._roll(wall)
         self._bucket = Bucket()
         self._minute_tokens, self._minute_at = 0.0, now
-        self._day_tokens = 0
+        self._day_tokens = self._day_tokens_elsewhere = 0
         self._refusing.clear()
 
     def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
         """Returns the state of each limit that is set. Changes nothing."""
-        settings = self.settings
+        settings = self._settings
         found: list[LimitLeft] = []
-        if (rate := settings.rate) is not None:
+        if settings.rate is not None and (rate := self._rate) is not None:
             wait_s = max(0.0, self._bucket.next_at - now)
-            burst = max(1.0, rate)
-            found.append(LimitLeft("rate", rate, max(0.0, burst - wait_s * rate), wait_s))
-        if (most := settings.concurrency) is not None:
-            found.append(LimitLeft("concurrency", most, max(0, most - self._in_flight), 0.0))
-        if (per_minute := settings.tokens_per_minute) is not None:
+            burst = max(1.0, self._burst_s * rate + 1)
+            found.append(LimitLeft("rate", settings.rate, max(0.0, burst - wait_s * rate), wait_s))
+        if settings.concurrency is not None and (most := self._slots) is not None:
+            found.append(LimitLeft("concurrency", settings.concurrency, max(0, most - self.in_flight), 0.0))
+        if settings.tokens_per_minute is not None and (per_minute := self._per_minute) is not None:
             used = max(0.0, self._minute_tokens - (now - self._minute_at) * per_minute / _PER_MINUTE_S)
-            found.append(
-                LimitLeft("tokens_per_minute", per_minute, max(0.0, per_minute - used), used * 60 / per_minute)
-            )
+            left, reset_s = max(0.0, per_minute - used), used * _PER_MINUTE_S / per_minute
+            found.append(LimitLeft("tokens_per_minute", settings.tokens_per_minute, left, reset_s))
         if (per_day := settings.tokens_per_day) is not None:
-            used_today = 0 if self._is_over(_day_of(wall)) else self._day_tokens
-            found.append(LimitLeft("tokens_per_day", per_day, max(0, per_day - used_today), DAY_S - wall % DAY_S))
+            left_today = per_day // self._gateways if self._is_over(_day_of(wall)) else self._left_today(per_day)
+            found.append(LimitLeft("tokens_per_day", per_day, max(0, left_today), DAY_S - wall % DAY_S))
         return tuple(found)
+
+    @property
+    def _slots(self) -> int | None:
+        most = self._settings.concurrency
+        return most if most is None or self.slots is None else min(most, self.slots)
+
+    def _left_today(self, per_day: int) -> int:
+        """Returns the tokens of the day that this gateway may use; below 0 if more were used."""
+        before, used = self._day_tokens_before, self._day_tokens
+        if self._gateways == 1:
+            return per_day - self._day_tokens_elsewhere - used
+        return max(0, per_day - self._day_tokens_elsewhere - before) // self._gateways - (used - before)
+
+    def _take_rate(self, now: float) -> None:
+        self._calls += 1
+        if self._rate is not None:
+            self._bucket.take(self._rate, now)
 
     def refusing(self, now: float) -> tuple[Refusing, ...]:
         """Returns the limits that refuse calls now."""
@@ -210,26 +260,26 @@ class ClientLimits:
 
     def _exceeded(self, tokens: int, now: float, wall: float) -> list[Exceeded]:
         """Returns the limits that a call of so many tokens exceeds. Tokens of the minute flow back up to now."""
-        settings = self.settings
         found: list[Exceeded] = []  # `list[Exceeded]()` takes a microsecond
-        if (rate := settings.rate) is not None:
-            early_s = 1 - 1 / rate if rate > 1 else 0.0  # a second's worth of calls may come at once
-            wait_s = self._bucket.next_at - early_s - now
+        if self._rate is not None:
+            wait_s = self._bucket.next_at - self._burst_s - now
             if wait_s > _ROUNDING_S:
                 found.append(Exceeded("rate", wait_s))
-        if (most := settings.concurrency) is not None and self._in_flight >= most:
+        if (most := self._slots) is not None and self.in_flight >= most:
+            self._denied += 1
             found.append(Exceeded("concurrency", _SLOT_WAIT_S))
-        if (allowed := settings.tokens_per_minute) is not None:
+        if (allowed := self._per_minute) is not None:
             used = self._minute_tokens - (now - self._minute_at) * allowed / _PER_MINUTE_S
             self._minute_tokens, self._minute_at = used if used > 0 else 0.0, now
             # A call larger than a minute's tokens goes when nothing is used, and the calls after it wait for longer.
             wait_s = (self._minute_tokens + min(tokens, allowed) - allowed) * _PER_MINUTE_S / allowed
             if wait_s > _ROUNDING_S:
                 found.append(Exceeded("tokens_per_minute", wait_s))
-        if (allowed := settings.tokens_per_day) is not None:
-            if tokens > allowed:
+        if (per_day := self._settings.tokens_per_day) is not None:
+            left = self._left_today(per_day)
+            if tokens > per_day:
                 found.append(Exceeded("tokens_per_day", None))
-            elif self._day_tokens + tokens > allowed or self._day_tokens >= allowed:
+            elif tokens > left or left <= 0:
                 found.append(Exceeded("tokens_per_day", DAY_S - wall % DAY_S))
         return found
 
@@ -237,6 +287,7 @@ class ClientLimits:
         day = _day_of(wall)
         if self._is_over(day):
             self._day, self._day_tokens = day, 0
+            self._day_restored = self._day_tokens_elsewhere = self._day_tokens_before = 0
 
     def _is_over(self, day: int) -> bool:
         """Returns whether the sum is of another day. A clock that is set back over midnight does not reset it."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Protocol, Self
+
+from llm_guard.resilience.capacity.slot_sharing import SlotGrant, SlotRequest
 
 STALE_S = 3.0
 """What a gateway published longer ago than this is not returned."""
+NO_SLOTS: Mapping[str, SlotRequest] = MappingProxyType({})
 
 
 class StoreUnavailable(Exception):
@@ -42,6 +46,8 @@ class Exchanged:
     leases: Leases
     overrides_version: int = 0
     """Grows with each change of an override; 0: there are none."""
+    slots: Mapping[str, SlotGrant] = field(default_factory=dict)
+    """Grants by subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,12 @@ class StoredOverrides:
 class ExchangeStore(Protocol):
     """A store, as one gateway sees it."""
 
-    async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
-        """Publishes `content` in place of what this gateway published before, and takes or extends the leases that are
-        `wanted`, each for so many seconds, unless another gateway holds them. Raises StoreUnavailable."""
+    async def exchange(
+        self, content: bytes, wanted: Mapping[str, float], slots: Mapping[str, SlotRequest] = NO_SLOTS
+    ) -> Exchanged:
+        """Publishes `content` in place of what this gateway published before; takes or extends the leases that are
+        `wanted`, each for so many seconds, unless another gateway holds them; and asks for `slots`, by subject. Raises
+        StoreUnavailable."""
         ...
 
     async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:

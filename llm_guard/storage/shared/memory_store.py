@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from llm_guard.clock import Clock
+from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, SlotGrant, SlotRequest, granted
 from llm_guard.storage.shared.exchange_store import (
+    NO_SLOTS,
     STALE_S,
     Exchanged,
     Leases,
@@ -26,6 +28,8 @@ class SharedMemory:
     """Instant and content by replica."""
     leases: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Holder and end by subject."""
+    slots: dict[str, dict[str, tuple[int, int, float]]] = field(default_factory=dict)
+    """Slots held, need and end by subject and replica."""
     overrides: dict[str, tuple[float, Override]] = field(default_factory=dict)
     """Instant at which it was stored, and the override as of then, by key."""
     version: int = 0
@@ -39,7 +43,9 @@ class MemoryStore:
         self._replica = replica
         self._clock = clock
 
-    async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
+    async def exchange(
+        self, content: bytes, wanted: Mapping[str, float], slots: Mapping[str, SlotRequest] = NO_SLOTS
+    ) -> Exchanged:
         shared, now = self._shared, self._clock.now()
         shared.published[self._replica] = now, content
         shared.published = {of: found for of, found in shared.published.items() if now - found[0] <= STALE_S}
@@ -53,7 +59,19 @@ class MemoryStore:
                 taken[subject] = ends_at - now
         others = [(of, found) for of, found in shared.published.items() if of != self._replica]
         published = tuple(Published(of, now - at, found) for of, (at, found) in others)
-        return Exchanged(published, Leases(held, taken), shared.version)
+        grants = {subject: self._grant(subject, request, now) for subject, request in slots.items()}
+        return Exchanged(published, Leases(held, taken), shared.version, grants)
+
+    def _grant(self, subject: str, request: SlotRequest, now: float) -> SlotGrant:
+        holders = {
+            replica: one
+            for replica, one in self._shared.slots.get(subject, {}).items()
+            if one[2] > now and replica != self._replica
+        }
+        grant = granted(request, self._replica, {replica: (held, need) for replica, (held, need, _) in holders.items()})
+        holders[self._replica] = grant.holds, request.need, now + SLOTS_HELD_S
+        self._shared.slots[subject] = holders
+        return grant
 
     async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
         shared, now = self._shared, self._clock.now()

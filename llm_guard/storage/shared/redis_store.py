@@ -15,7 +15,9 @@ from importlib.resources import files
 from typing import Any
 
 from llm_guard.clock import Clock
+from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, SlotGrant, SlotRequest
 from llm_guard.storage.shared.exchange_store import (
+    NO_SLOTS,
     STALE_S,
     Exchanged,
     Leases,
@@ -57,8 +59,8 @@ class RedisStore:
 
     def __init__(self, url: str, name: str, replica: str) -> None:
         self._replica = replica
-        self._replicas, self._leases, self._overrides = (
-            f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides")
+        self._replicas, self._leases, self._overrides, self._slots = (
+            f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides", "slots")
         )
         self._client = AsyncClient(url, _TIMEOUT_S, f"llm-guard/{replica}")
         self._exchange, self._change_overrides = (
@@ -68,12 +70,17 @@ class RedisStore:
         self._lookup: asyncio.Future[Any] | None = None
         self._is_connected = False
 
-    async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
-        args: list[str | bytes | int] = [self._replica, content, int(STALE_S * 1000)]
+    async def exchange(
+        self, content: bytes, wanted: Mapping[str, float], slots: Mapping[str, SlotRequest] = NO_SLOTS
+    ) -> Exchanged:
+        args: list[str | bytes | int] = [self._replica, content, int(STALE_S * 1000), int(SLOTS_HELD_S * 1000)]
+        args.append(len(wanted))
         for subject, seconds in wanted.items():
             args += [subject, max(1, int(seconds * 1000))]
-        keys = [self._replicas, self._leases, self._overrides]
-        others, held, taken, version = await self._run(self._exchange, keys, args)
+        for subject, request in slots.items():
+            args += [subject, request.limit, request.holds, request.need]
+        keys = [self._replicas, self._leases, self._overrides, self._slots]
+        others, held, taken, version, grants = await self._run(self._exchange, keys, args)
         return Exchanged(
             tuple(
                 Published(replica.decode(errors="replace"), age_ms / 1000, found)
@@ -81,6 +88,7 @@ class RedisStore:
             ),
             Leases(_seconds(held), _seconds(taken)),
             version,
+            {subject.decode(): SlotGrant(holds, fair) for subject, holds, fair in grants},
         )
 
     async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:

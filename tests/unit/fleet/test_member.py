@@ -10,14 +10,20 @@ from structlog.testing import capture_logs
 
 from llm_guard.config import parse_config
 from llm_guard.fleet.breakers import FleetBreakers, subject_of
+from llm_guard.fleet.client_limits import FleetClientLimits
 from llm_guard.fleet.content import ReplicaStatus
 from llm_guard.fleet.member import FleetMember
 from llm_guard.fleet.overrides import Applied
+from llm_guard.fleet.slots import FleetSlots
 from llm_guard.outcome import Signal
+from llm_guard.proxy.client_keys.quotas import ClientQuotas
+from llm_guard.resilience.capacity.settings import CapacitySettings
+from llm_guard.resilience.capacity.slot_sharing import SlotRequest
 from llm_guard.resilience.causes.cause import IncidentCause
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.shared.exchange_store import (
+    NO_SLOTS,
     Exchanged,
     Leases,
     Override,
@@ -51,7 +57,16 @@ class Gateway:
         self.breakers = FleetBreakers(self.table.deployments)
         self.store = FailingStore(shared, name, clock)
         self.calls = 0
-        self.member = FleetMember("test", f"{name}:1:x", self.store, self.breakers, self.status, clock)
+        self.quotas = ClientQuotas(clock)
+        self.woken = 0
+        self.slots = FleetSlots(self.table.deployments, self.quotas, self.wake)
+        self.member = FleetMember(
+            "test", f"{name}:1:x", self.store, self.breakers, self.slots, FleetClientLimits(self.quotas, clock),
+            self.status, clock,
+        )  # fmt: skip
+
+    def wake(self) -> None:
+        self.woken += 1
 
     def status(self) -> ReplicaStatus:
         return ReplicaStatus("0.1", "abc", 60.0, 2, self.calls)
@@ -88,14 +103,18 @@ class FailingStore:
         """Returns the gateways with a content in the store."""
         return list(self._shared.published)
 
-    async def exchange(self, content: bytes, wanted: Mapping[str, float]) -> Exchanged:
+    async def exchange(
+        self, content: bytes, wanted: Mapping[str, float], slots: Mapping[str, SlotRequest] = NO_SLOTS
+    ) -> Exchanged:
         if self.failures:
             raise self.failures.pop(0)
+        if self.is_stuck:
+            raise StoreUnavailable("TimeoutError")
         if self.left == 0:
             self.is_stuck = True
             await asyncio.Event().wait()
         self.left -= 1
-        return self.answer or await self._store.exchange(content, wanted)
+        return self.answer or await self._store.exchange(content, wanted, slots)
 
     async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
         if self.failures:
@@ -211,6 +230,17 @@ async def test_failure_of_any_gateway_ends_the_longer_pauses(
 ) -> None:
     gateways[failing].call(Signal.UNHEALTHY)
     await exchange(gateways)
+    assert await pauses_of(gateways[0], clock, 10) == 10
+
+
+async def test_call_that_waits_for_a_slot_ends_the_longer_pauses(gateways: list[Gateway], clock: ManualClock) -> None:
+    gates = next(each.gates for each in gateways[0].table.deployments() if each.label == "one/a")
+    gates.adopt(CapacitySettings(concurrency=1))
+    await exchange(gateways)
+    gate = gates.of("", clock.now())
+    assert gate.try_enter(clock.now()) is not None
+    gate.enqueue(1, lambda: None)
+    await gateways[0].member.exchange()
     assert await pauses_of(gateways[0], clock, 10) == 10
 
 

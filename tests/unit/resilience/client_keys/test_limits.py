@@ -5,14 +5,8 @@ from math import inf
 
 import pytest
 
-from llm_guard.resilience.client_keys.limits import (
-    DAY_S,
-    ClientLimits,
-    ClientLimitSettings,
-    Exceeded,
-    Refusing,
-    Reservation,
-)
+from llm_guard.resilience.client_keys.limit_states import ClientUse, Exceeded, Refusing
+from llm_guard.resilience.client_keys.limits import DAY_S, ClientLimits, ClientLimitSettings, Reservation
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 
@@ -311,3 +305,88 @@ def test_random_calls_never_exceed_a_limit() -> None:
             key.leave(one, one.tokens)
         assert key.left()["concurrency"] == 3
         assert all(0 <= value < inf for value in key.left().values())
+
+
+# limits that several gateways have together
+
+
+def test_use_elsewhere_counts_as_use_here() -> None:
+    key = Key(rate=10, tokens_per_minute=600, tokens_per_day=1000)
+    key.limits.share(2, knows_others=True)
+    key.limits.note_elsewhere(30, 300, key.now)
+    key.limits.note_day_elsewhere(int(NOON // DAY_S), 700, key.wall)
+    assert key.left() == {"rate": 0, "tokens_per_minute": 300, "tokens_per_day": 300}
+    assert key.limits.left(key.now, key.wall)[0].reset_s == pytest.approx(3.0)
+    assert isinstance(key.limits.try_enter(0, key.now + 2.4, key.wall), Exceeded)
+    assert isinstance(key.limits.try_enter(0, key.now + 2.6, key.wall), Reservation)
+
+
+def test_estimate_that_was_too_high_elsewhere_is_given_back() -> None:
+    key = Key(tokens_per_minute=600)
+    key.limits.note_elsewhere(0, 500, key.now)
+    key.limits.note_elsewhere(0, -400, key.now)
+    assert key.left() == {"tokens_per_minute": 500}
+
+
+def test_second_of_calls_is_divided_even_if_all_are_known() -> None:
+    key = Key(rate=20)
+    key.limits.share(4, knows_others=True)
+    entered = [key.limits.try_enter(0, key.now, key.wall) for _ in range(20)]
+    assert sum(isinstance(found, Reservation) for found in entered) == 5
+    key.limits.settings = ClientLimitSettings(rate=20)
+    key.limits.share(1, knows_others=True)
+    assert key.left()["rate"] == pytest.approx(15)
+
+
+def test_each_gateway_has_a_part_while_none_knows_the_others() -> None:
+    key = Key(rate=20, tokens_per_minute=600, tokens_per_day=1000)
+    key.limits.try_enter(100, key.now, key.wall)
+    key.limits.note_day_elsewhere(int(NOON // DAY_S), 300, key.wall)
+    key.limits.share(3, knows_others=False)
+    assert key.left()["tokens_per_minute"] == 100
+    assert key.left()["tokens_per_day"] == 200
+    key.limits.share(3, knows_others=False)
+    assert key.left()["tokens_per_day"] == 200
+    assert isinstance(key.limits.try_enter(50, key.now, key.wall), Reservation)
+    assert key.left()["tokens_per_day"] == 150
+    assert isinstance(key.limits.try_enter(151, key.now, key.wall), Exceeded)
+    entered = [key.limits.try_enter(0, key.now + 100, key.wall) for _ in range(20)]
+    assert sum(isinstance(found, Reservation) for found in entered) == 6
+    key.limits.share(3, knows_others=True)
+    assert key.left()["tokens_per_day"] == 550
+
+
+def test_next_day_is_divided_from_its_beginning() -> None:
+    key = Key(tokens_per_day=900)
+    key.limits.try_enter(600, key.now, key.wall)
+    key.limits.note_day_elsewhere(int(NOON // DAY_S), 300, key.wall)
+    key.limits.share(3, knows_others=False)
+    assert key.left() == {"tokens_per_day": 0}
+    key.wall += DAY_S
+    assert key.left() == {"tokens_per_day": 300}
+    assert isinstance(key.limits.try_enter(300, key.now, key.wall), Reservation)
+    assert key.left() == {"tokens_per_day": 0}
+
+
+def test_share_of_the_calls_at_once_may_be_none() -> None:
+    key = Key(concurrency=4)
+    key.limits.slots = 0
+    assert key.left() == {"concurrency": 0}
+    assert isinstance(key.limits.try_enter(0, key.now, key.wall), Exceeded)
+    assert (key.limits.take_denied(), key.limits.take_denied()) == (1, 0)
+    key.limits.slots = 9
+    assert key.left() == {"concurrency": 4}
+    key.limits.try_enter(0, key.now, key.wall)
+    assert key.limits.in_flight == 1
+
+
+def test_use_tells_what_others_must_count() -> None:
+    key = Key(rate=100, tokens_per_minute=10_000, tokens_per_day=10_000)
+    day = int(NOON // DAY_S)
+    key.limits.restore_day(day, 40, key.wall)
+    reservation = key.limits.try_enter(500, key.now, key.wall)
+    assert isinstance(reservation, Reservation)
+    key.limits.try_take_rate(key.now, key.wall)
+    assert key.limits.use() == ClientUse(2, 500, day, 540, 40)
+    key.limits.leave(reservation, 20)
+    assert key.limits.use(7) == ClientUse(2, 20, day, 60, 40, 7)

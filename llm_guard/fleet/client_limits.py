@@ -1,0 +1,58 @@
+"""Limits of client keys that hold for all gateways of a fleet together: rate, tokens a minute and tokens a day.
+
+Each gateway publishes what it has used, and counts what the others have used as if it were its own. A limit may be
+exceeded by what is used between two exchanges; the calls after it wait for longer. `fleet.slots` shares the limits of
+concurrent calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from llm_guard.clock import Clock
+from llm_guard.fleet.breakers import digest
+from llm_guard.proxy.client_keys.quotas import ClientQuotas
+from llm_guard.resilience.client_keys.limit_states import ClientUse
+from llm_guard.resilience.client_keys.limits import ClientLimits
+from llm_guard.resilience.client_keys.use_elsewhere import UseElsewhere
+
+
+class FleetClientLimits:
+    """The limits of this gateway's client keys, by subject."""
+
+    def __init__(self, quotas: ClientQuotas, clock: Clock) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._elsewhere: dict[str, UseElsewhere] = {}
+        self._gateways = 1
+
+    def uses(self) -> dict[str, ClientUse]:
+        """Returns what to publish: nothing of keys that were never used."""
+        found = {}
+        for subject, limits, elsewhere in self._limits():
+            use = limits.use()
+            use = limits.use(elsewhere.day_gone(use.day))
+            if use.calls or use.day_tokens or use.day_gone:
+                found[subject] = use
+        return found
+
+    def conclude(self, others: Sequence[tuple[str, Mapping[str, ClientUse]]], now: float) -> None:
+        """Counts what the other gateways have used: `others` is what each has published, with its id."""
+        self._gateways = len(others) + 1
+        for subject, limits, elsewhere in self._limits():
+            calls, tokens = elsewhere.note({replica: uses[subject] for replica, uses in others if subject in uses})
+            limits.share(self._gateways, knows_others=True)
+            limits.note_elsewhere(calls, tokens, now)
+            day = limits.use().day
+            limits.note_day_elsewhere(day, elsewhere.day_tokens(day), self._clock.wall())
+
+    def work_alone(self) -> None:
+        """Uses an equal part of each limit from now on."""
+        for _, limits, elsewhere in self._limits():
+            elsewhere.pause()
+            limits.share(self._gateways, knows_others=False)
+
+    def _limits(self) -> Iterator[tuple[str, ClientLimits, UseElsewhere]]:
+        for name, limits in self._quotas.by_name.items():
+            subject = f"client:{digest(name)}"
+            yield subject, limits, self._elsewhere.setdefault(subject, UseElsewhere())

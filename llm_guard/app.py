@@ -28,6 +28,7 @@ from llm_guard.assembly import (
     new_cache_store,
     new_call_store,
     new_member,
+    new_owners_store,
     refuse_evicting_store,
     sealing_of,
 )
@@ -119,7 +120,8 @@ class App:
         self.cache = ResponseCache(
             new_cache_store(folder, self.config, lambda: self._sealing, self._clock), self._clock
         )
-        self.screening = Screening(OwnedObjects(folder, self._clock), self._clock)
+        owners = OwnedObjects(new_owners_store(folder, self.config, self._clock), self._clock)
+        self.screening = Screening(owners, self._clock)
         self._kept = new_call_store(folder, self.config, self._sealing, self._clock)
         deferred_state = DeferredState(self._kept, self.journal.note, self._clock)
         intake = CallIntake(self.config, deferred_state, self._clock, self._draw)

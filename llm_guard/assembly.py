@@ -25,6 +25,7 @@ from llm_guard.storage.calls.encryption import BodyEncryption
 from llm_guard.storage.calls.process_lock import RunnerLock
 from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.errors import EvictingStoreError, StoreError
+from llm_guard.storage.owners_file import OwnersFile, OwnersStore
 from llm_guard.storage.snapshot_file import gateway_name
 from llm_guard.version import __version__
 from llm_guard.worker_thread import WorkerThread
@@ -53,6 +54,16 @@ def new_cache_store(
     return BlockingCache(entries, rules.kind, clock, rules.size)
 
 
+def new_owners_store(folder: Callable[[], Path], config: Config, clock: Clock) -> OwnersStore:
+    """Returns the store of the owners of a provider's objects. `folder` may raise OSError."""
+    if config.store.objects.kind == "sqlite":
+        return OwnersFile(folder)
+    from llm_guard.storage.redis_owners import RedisOwners  # noqa: PLC0415  # needs redis, which is an extra
+
+    fleet = _fleet_of(config)
+    return RedisOwners(fleet.store, fleet.name, clock)
+
+
 def new_call_store(
     folder: Callable[[], Path], config: Config, sealing: BodyEncryption | None, clock: Clock
 ) -> SqliteCallStore | RedisCallStore:
@@ -74,8 +85,8 @@ def _fleet_of(config: Config) -> FleetConfig:
 async def refuse_evicting_store(config: Config, path: Path | None) -> None:
     """Raises ConfigError if the server may evict what is stored there beyond a call. One that does not answer is no
     reason not to start: it is checked before its first use."""
-    fleet = config.fleet
-    if fleet is None or "redis" not in (config.store.calls.kind, config.store.cache.kind):
+    fleet, store = config.fleet, config.store
+    if fleet is None or "redis" not in (store.calls.kind, store.cache.kind, store.objects.kind):
         return
     from llm_guard.storage.shared.redis_script import check_server  # noqa: PLC0415  # needs redis, which is an extra
 

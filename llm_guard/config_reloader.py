@@ -32,6 +32,7 @@ _FIXED = frozenset(
         "ops.log.format",
         "store.cache.kind",
         "store.calls.kind",
+        "store.objects.kind",
         "fleet",
         "fleet.store",
         "fleet.name",

@@ -110,11 +110,11 @@ def check_store(document: Document, store: StoreConfig | None, fleet: FleetConfi
         return
     if store.dead_letters.bodies == "encrypted" and store.encryption_key is None:
         document.report(("store", "dead_letters", "bodies"), f"cannot be encrypted: {_KEY_REMEDY}")
-    for section, settings in (("cache", store.cache), ("calls", store.calls)):
+    for section, kind in (("cache", store.cache.kind), ("calls", store.calls.kind), ("objects", store.objects.kind)):
         path: KeyPath = ("store", section, "kind")
-        if settings.kind == "redis" and fleet is None:
+        if kind == "redis" and fleet is None:
             document.report(path, "needs a server: set fleet.store to redis://HOST:6379/0")
-        if settings.kind == "redis" and store.encryption_key is None:
+        if kind == "redis" and store.encryption_key is None and section != "objects":
             document.report(path, f"needs a key, since others may read the server: {_KEY_REMEDY}")
     if store.calls.kind == "redis" and store.dead_letters.bodies == "plain":
         reason = "must be encrypted or none with store.calls.kind: redis, since others may read the server"

@@ -39,6 +39,13 @@ class CallStoreSettings(Strict):
     `store.encryption_key`."""
 
 
+class ObjectStoreSettings(Strict):
+    """The store of the owners of a provider's objects (`server.isolate_objects`)."""
+
+    kind: Literal["sqlite", "redis"] = "sqlite"
+    """sqlite: a file in `ops.store`. redis: the gateways of a fleet share them."""
+
+
 class DeadLetterStoreSettings(Strict):
     """The store of dead letters: calls for which all attempts failed."""
 
@@ -75,6 +82,7 @@ class StoreConfig(Strict):
     Several keys are separated by commas: the first encrypts, all decrypt."""
     cache: CacheStoreSettings = CacheStoreSettings()
     calls: CallStoreSettings = CallStoreSettings()
+    objects: ObjectStoreSettings = ObjectStoreSettings()
     dead_letters: DeadLetterStoreSettings = DeadLetterStoreSettings()
     deferred: DeferredStoreSettings = DeferredStoreSettings()
     webhooks: Annotated[tuple[CompletionWebhook, ...], AfterValidator(check_webhook_names)] = ()

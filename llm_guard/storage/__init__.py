@@ -6,7 +6,7 @@ sqlite_file       a SQLite file that several gateways share: opened, locked, mov
 snapshot_file     the operator state of one gateway
 audit_log         what operators have changed
 token_file        the operator's token, where the config has none; used_login_codes: login codes that were used
-object_owners     which client key has made which of a provider's objects
+owners_file       which client key has made which of a provider's objects; redis_owners: the same on a server
 cache/            cached responses
 calls/            deferred calls and dead letters
 """

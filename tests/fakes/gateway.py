@@ -19,6 +19,7 @@ from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.cache.response_store import MemoryCache
+from llm_guard.storage.owners_file import OwnersFile
 
 
 def new_gateway(
@@ -41,7 +42,7 @@ def new_gateway(
         DegradedMode(counters.models, clock, lambda *_: None),
         ResponseCache(MemoryCache(clock, 1 << 20), clock),
         cast("DeferredStore", deferred_store),
-        Screening(OwnedObjects(_no_folder, clock), clock),
+        Screening(OwnedObjects(OwnersFile(_no_folder), clock), clock),
         traces,
         clock,
         random or Random(1),

@@ -19,7 +19,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI, NotFoundError, PermissionDeniedError
 
-from llm_guard.config import ConfigError
+from llm_guard.config import ConfigError, FleetConfig
 from llm_guard.proxy.client_keys.response_tap import EventReader
 from tests.chaos.forms import RESPONSES
 from tests.chaos.stand import Stand, config_of, facing, standing
@@ -27,6 +27,7 @@ from tests.chaos.wire import Connection, Reply, ask
 from tests.fakes.client import raw_request
 from tests.fakes.object_provider import ObjectProvider, event
 from tests.fakes.provider import END, Hold, Pause, ScriptedProvider, Step, chunk, stream_head, whole
+from tests.fakes.redis_server import redis_server
 from tests.fakes.waiting import eventually
 from tests.security.grammar import Request
 from tests.security.keys import OPS_TOKEN, UPSTREAM_KEY
@@ -205,7 +206,9 @@ class Tenants:
         self.recorder.requests.clear()
 
 
-def config_for(url: str, store: Path, *, is_isolated: bool = True, keys: Any = KEYS, models: Any = None) -> Any:
+def config_for(
+    url: str, store: Path, *, is_isolated: bool = True, keys: Any = KEYS, models: Any = None, fleet: str | None = None
+) -> Any:
     upstreams = {
         "one": {"dialect": "openai", "base_url": f"{url}/v1", "api_key": UPSTREAM_KEY},
         "two": {"dialect": "anthropic", "base_url": url, "api_key": UPSTREAM_KEY},
@@ -213,7 +216,12 @@ def config_for(url: str, store: Path, *, is_isolated: bool = True, keys: Any = K
     }
     server = {"client_keys": keys, "isolate_objects": is_isolated}
     ops = {"token": OPS_TOKEN, "store": str(store)}
-    return config_of(url, upstreams=upstreams, server=server, ops=ops, models=models)
+    config = config_of(url, upstreams=upstreams, server=server, ops=ops, models=models)
+    if fleet is None:
+        return config
+    objects = config.store.objects.model_copy(update={"kind": "redis"})
+    store_config = config.store.model_copy(update={"objects": objects})
+    return config.model_copy(update={"fleet": FleetConfig(store=fleet), "store": store_config})
 
 
 @asynccontextmanager
@@ -495,6 +503,24 @@ async def test_objects_are_still_their_makers_after_a_restart_and_at_another_gat
             check_missing(case, await again.send(THEIRS, case))
             assert (await again.send(OURS, case)).status == 200
     assert (tmp_path / "owners.db").stat().st_mode & 0o777 == 0o600
+
+
+async def test_gateways_of_a_fleet_know_the_objects_of_all(tmp_path: Path) -> None:
+    """Each has a folder of its own; the index is on the server of the fleet."""
+    folders = [tmp_path / name for name in ("redis", "first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    with redis_server(folders[0]) as server:
+        async with tenants(folders[1], fleet=server.url) as both:
+            config = config_for(both.recorder.url, folders[2], fleet=server.url)
+            async with standing(config) as another:
+                second = Tenants(another, both.recorder, both.provider)
+                second.ids = both.ids
+                for case in TABLE[:20]:
+                    check_missing(case, await second.send(THEIRS, case))
+                    async with asyncio.timeout(5.0):  # objects of the last second are not known yet
+                        while (await second.send(OURS, case)).status != 200:
+                            await asyncio.sleep(0.05)
 
 
 async def test_store_that_cannot_be_used_holds_up_no_call_and_opens_nothing(tmp_path: Path) -> None:

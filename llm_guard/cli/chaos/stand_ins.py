@@ -36,6 +36,7 @@ def on_stand_ins(config: Config, urls: Mapping[str, str], folder: str) -> Config
             "webhooks": (),
             "cache": config.store.cache.model_copy(update={"kind": "memory"}),
             "calls": config.store.calls.model_copy(update={"kind": "sqlite"}),
+            "objects": config.store.objects.model_copy(update={"kind": "sqlite"}),
         }
     )  # fmt: skip
     plain = {"cache": None, "dead_letter": "off", "deferred": DeferredSettings(mode="off")}

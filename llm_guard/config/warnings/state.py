@@ -16,11 +16,12 @@ _STORE: KeyPath = ("ops", "store")
 
 def unshared_index(config: Config) -> Iterator[Finding]:
     """Warns in any case: how many gateways serve the same keys is not known here."""
-    if config.server.isolate_objects and config.ops.store is None:
+    if config.store.objects.kind == "sqlite" and config.server.isolate_objects and config.ops.store is None:
+        remedy = "" if config.fleet is None else "set store.objects.kind to redis, or "
         reason = (
-            "the index of objects is in this machine's default folder: set ops.store to a folder that outlives the "
-            "gateway, and that all gateways with these client keys share; without it a client gets 404 for its own "
-            "objects"
+            f"the index of objects is in this machine's default folder: {remedy}set ops.store to a folder that "
+            "outlives the gateway, and that all gateways with these client keys share; without it a client gets 404 "
+            "for its own objects"
         )
         yield ("server", "isolate_objects"), reason
 

@@ -1,40 +1,37 @@
-"""Synchronises the index of object owners with its file in the background: calls use the index in memory only.
+"""Synchronises the index of object owners with its store in the background: calls use the index in memory only.
 
-The index is in `resilience.client_keys.object_owners`, the file in `storage.object_owners`.
+The index is in `resilience.client_keys.object_owners`, the stores are `storage.owners_file` and `storage.redis_owners`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from pathlib import Path
 
 import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.resilience.client_keys.object_owners import ObjectKey, ObjectOwners, Ownership
 from llm_guard.storage.errors import StoreError
-from llm_guard.storage.object_owners import OwnersFile
+from llm_guard.storage.owners_file import OwnersStore
 from llm_guard.worker_thread import WorkerThread
 
 _log = structlog.get_logger("llm_guard.proxy.client_keys.object_ownership")
 
 EXCHANGE_S = 1.0
-"""Interval of the synchronisation: other gateways that share the file know a new object about this much later."""
+"""Interval of the synchronisation: other gateways that share the store know a new object about this much later."""
 _START_S = 5.0
 _CLOSE_S = 5.0
 _MOST_UNSAVED = 100_000
-"""Entries that are kept for saving while the disk fails; beyond that the oldest are not saved."""
+"""Entries that are kept for saving while the store fails; beyond that the oldest are not saved."""
 
 
 class OwnedObjects:
     """The owners of objects, for one event loop. Call `begin` if objects are isolated, and `close` at the end."""
 
-    def __init__(self, folder: Callable[[], Path], clock: Clock) -> None:
-        """`folder` returns the directory of the file; it may raise OSError."""
+    def __init__(self, store: OwnersStore, clock: Clock) -> None:
         self.owners = ObjectOwners()
-        self._file = OwnersFile(folder)
+        self._store = store
         self._clock = clock
         self._worker = WorkerThread("owners")
         self._unsaved: list[Ownership] = []
@@ -49,7 +46,7 @@ class OwnedObjects:
             self._task = asyncio.get_running_loop().create_task(self._exchange_for_ever())
 
     async def wait_read(self) -> None:
-        """Waits until the file has been read, for 5 s at most; reading then goes on in the background."""
+        """Waits until the store has been read, for 5 s at most; reading then goes on in the background."""
         limit = self._clock.limit()
         with contextlib.suppress(TimeoutError), limit:
             limit.set(self._clock.now() + _START_S, "start")
@@ -71,8 +68,8 @@ class OwnedObjects:
         await asyncio.wait((self._task,))
         loop = asyncio.get_running_loop()
         closing = asyncio.gather(
-            loop.run_in_executor(self._worker, self._file.exchange, self._unsaved, self._read_up_to),
-            loop.run_in_executor(self._worker, self._file.close),
+            loop.run_in_executor(self._worker, self._store.exchange, self._unsaved, self._read_up_to),
+            loop.run_in_executor(self._worker, self._store.close),
             return_exceptions=True,
         )
         await asyncio.wait((closing,), timeout=_CLOSE_S)
@@ -88,10 +85,10 @@ class OwnedObjects:
         """Saves new entries and reads those of other gateways. Returns True if there may be more to read at once."""
         new, self._unsaved = self._unsaved, []
         exchanging = asyncio.get_running_loop().run_in_executor(
-            self._worker, self._file.exchange, new, self._read_up_to
+            self._worker, self._store.exchange, new, self._read_up_to
         )
         try:
-            found, self._read_up_to = await asyncio.shield(exchanging)
+            found, read_up_to = await asyncio.shield(exchanging)
         except (StoreError, asyncio.CancelledError) as error:
             self._unsaved = [*new, *self._unsaved]
             if isinstance(error, asyncio.CancelledError):
@@ -99,6 +96,9 @@ class OwnedObjects:
             self._note_failure(error)
             return False
         self._is_failing = False
+        if read_up_to < self._read_up_to:  # the store was emptied
+            self._unsaved = [*self.owners.entries(), *self._unsaved]
+        self._read_up_to = read_up_to
         for entry in found:
             self.owners.note(entry)
         return bool(found)

@@ -1,7 +1,7 @@
 """Index of the client keys that created a provider's objects: bounded per key, so that none can evict another's.
 
-Which objects there are is defined in `resilience.client_keys.provider_objects`; `storage.object_owners` persists the
-index.
+Which objects there are is defined in `resilience.client_keys.provider_objects`; `storage.owners_file` and
+`storage.redis_owners` persist the index.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class ObjectOwners:
         recent[entry.key] = None
         self._owners[entry.key] = entry.owner
         return True
+
+    def entries(self) -> list[Ownership]:
+        """Returns all entries; of each owner the least recently used first."""
+        return [Ownership(key, owner, is_answer) for (owner, is_answer), keys in self._recent.items() for key in keys]
 
     def is_own(self, key: ObjectKey, owner: str) -> bool:
         """Returns whether `owner` created the object; marks it as used."""

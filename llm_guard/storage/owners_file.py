@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from llm_guard.resilience.client_keys.object_owners import MOST_ANSWERS, MOST_OBJECTS, ObjectKey, Ownership
 from llm_guard.storage.sqlite_file import DatabaseSpec, SqliteFile
@@ -33,16 +34,26 @@ DELETE FROM owners WHERE owner = ?1 AND is_answer = ?2 AND number <= (
 _AT_ONCE = 10_000
 
 
+class OwnersStore(Protocol):
+    """A store of the index. Blocking; after a StoreError the next call opens it again."""
+
+    def exchange(self, new: Sequence[Ownership], after: int) -> tuple[list[Ownership], int]:
+        """Adds the new entries; returns entries with a number above `after`, some thousands at once, and the last
+        number that was read: lower than `after` if the store has lost what it had. Raises StoreError; then some of the
+        new entries may have been added."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class OwnersFile:
-    """The index's file. Opens it on first use; after a StoreError the next call opens it again."""
+    """The index's file, opened on first use. Implements `OwnersStore`; if a call fails, it has added nothing."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """`folder` may raise OSError."""
         self._database = SqliteFile(folder, _FORM)
 
     def exchange(self, new: Sequence[Ownership], after: int) -> tuple[list[Ownership], int]:
-        """Adds the new entries; returns up to 10,000 entries with a number above `after`, and the last number that was
-        read. Raises StoreError; then nothing was added."""
         if new:
             with self._database.writing() as connection:
                 connection.executemany(

@@ -16,6 +16,7 @@ import click
 from benchmarks import (
     classification,
     fleet,
+    fleet_limits,
     fleet_store,
     fuzz,
     joins,
@@ -147,6 +148,14 @@ def run_fleet() -> None:
     ran, stored = fleet.run(click.echo), fleet_store.run(click.echo)
     report.write_fleet(ran, stored)
     _end([*ran.broken, *stored.broken])
+
+
+@main.command("fleet-limits")
+def run_fleet_limits() -> None:
+    """Limits that ten gateways have together, with a store and after its loss. A minute and a half."""
+    ran = fleet_limits.run(click.echo)
+    report.write_fleet_limits(ran)
+    _end(ran.broken)
 
 
 @main.command("lasting")

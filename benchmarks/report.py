@@ -12,6 +12,7 @@ from benchmarks import (
     classification,
     classification_page,
     fleet,
+    fleet_limits,
     fleet_store,
     joins,
     lasting,
@@ -138,6 +139,33 @@ def write_fleet(ran: fleet.FleetRun, stored: fleet_store.StoreRun) -> None:
         *_store_lines(stored),
     ]
     (RESULTS / "fleet.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
+
+
+def write_fleet_limits(ran: fleet_limits.LimitsRun) -> None:
+    """Writes fleet-limits.json and fleet-limits.md."""
+    _write_json("fleet-limits", {"machine": machine(), "limits": ran.as_dict()})
+    most, low, high = fleet_limits.CONCURRENCY, ran.gateways, f"at most {fleet_limits.PROMISED_RATE}"
+    rows = (
+        (f"calls at once (`concurrency: {most}`)", f"{ran.most}", f"at most {most}"),
+        ("slots in use on average", f"{ran.used:.0%}", ""),
+        (f"calls at once in {fleet_limits.LOST_S:.0f} s around the loss", f"{ran.most_after_loss}", f"{most + low}"),
+        ("calls at once later, without the store", f"{ran.most_alone}", f"{most}"),
+        (f"calls of a key with `rate: {fleet_limits.RATE:g}`, of that", f"{ran.rate:.2f}", high),
+        ("the same without the store", f"{ran.rate_alone:.2f}", high),
+    )
+    lines = [
+        "# Limits that gateways have together",
+        "",
+        f"{ran.gateways} gateways, each a process of its own, and one redis-server, which is killed in the middle; 60",
+        f"clients call random gateways. Each part takes {ran.seconds:.0f} s.",
+        "",
+        "| | measured | promised |",
+        "|---|---:|---:|",
+        *(_row(*cells) for cells in rows),
+        "",
+        *(f"- Failed: {error}" for error in ran.broken),
+    ]
+    (RESULTS / "fleet-limits.md").write_text("\n".join([*lines, "", measured_line(machine()), ""]))
 
 
 def _store_lines(stored: fleet_store.StoreRun) -> list[str]:

@@ -46,6 +46,10 @@ class FleetClientLimits:
             day = limits.use().day
             limits.note_day_elsewhere(day, elsewhere.day_tokens(day), self._clock.wall())
 
+    def are_quiet(self, now: float) -> bool:
+        """True if no key is at its rate: then it matters little what the others use meanwhile."""
+        return not any(limits.is_at_rate(now) for limits in self._quotas.by_name.values())
+
     def work_alone(self) -> None:
         """Uses an equal part of each limit from now on."""
         for _, limits, elsewhere in self._limits():

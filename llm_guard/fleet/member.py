@@ -161,7 +161,7 @@ class FleetMember:
             return False
         if self.overrides.has_changes or self.notices.summaries():
             return False
-        return self._slots.are_quiet and self._breakers.are_quiet(now)
+        return self._slots.are_quiet and self._client_limits.are_quiet(now) and self._breakers.are_quiet(now)
 
     async def _try_exchange(self) -> bool:
         try:

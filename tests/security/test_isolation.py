@@ -519,7 +519,7 @@ async def test_gateways_of_a_fleet_know_the_objects_of_all(tmp_path: Path) -> No
                 for case in TABLE[:20]:
                     check_missing(case, await second.send(THEIRS, case))
                     async with asyncio.timeout(5.0):  # objects of the last second are not known yet
-                        while (await second.send(OURS, case)).status != 200:
+                        while (await second.send(OURS, case)).status != 200:  # noqa: ASYNC110
                             await asyncio.sleep(0.05)
 
 

@@ -64,9 +64,28 @@ class ClientLimits:
     """The limits of one key. `now` is monotonic, `wall` in seconds since the epoch."""
 
     __slots__ = (
-        "_bucket", "_burst_s", "_calls", "_day", "_day_restored", "_day_tokens", "_day_tokens_before",
-        "_day_tokens_elsewhere", "_denied", "_gateways", "_minute_at", "_minute_tokens", "_per_minute", "_rate",
-        "_refusing", "_settings", "_tokens", "in_flight", "slots",
+        "_anticipated",
+        "_bucket",
+        "_burst_s",
+        "_calls",
+        "_calls_before",
+        "_day",
+        "_day_restored",
+        "_day_tokens",
+        "_day_tokens_before",
+        "_day_tokens_elsewhere",
+        "_denied",
+        "_gateways",
+        "_minute_at",
+        "_minute_tokens",
+        "_per_minute",
+        "_rate",
+        "_refusing",
+        "_settings",
+        "_tokens",
+        "_weight",
+        "in_flight",
+        "slots",
     )  # fmt: skip
 
     def __init__(self, settings: ClientLimitSettings, now: float, wall: float) -> None:
@@ -77,6 +96,12 @@ class ClientLimits:
         self._settings = settings
         self._adapt(1)
         self._bucket = Bucket()
+        self._weight = 1.0
+        """Calls that all gateways together make for each one here, as far as the last exchange shows."""
+        self._calls_before = 0
+        """Value of `_calls` at the last exchange."""
+        self._anticipated = 0.0
+        """Calls elsewhere that were counted since then, before it is known that there were any."""
         self.in_flight = 0
         self._denied = 0
         """Calls refused for want of a slot, until `take_denied`."""
@@ -110,7 +135,7 @@ class ClientLimits:
         `note_elsewhere` is called (`knows_others`), or each gateway uses an equal part of the limits."""
         alone = 1 if knows_others else gateways
         if alone != self._gateways:
-            self._day_tokens_before = self._day_tokens
+            self._day_tokens_before, self._weight, self._anticipated = self._day_tokens, 1.0, 0.0
         self._gateways = alone
         self._adapt(gateways)
 
@@ -134,8 +159,11 @@ class ClientLimits:
 
     def note_elsewhere(self, calls: int, tokens: int, now: float) -> None:
         """Notes what other gateways have used since this was last called."""
-        if self._rate is not None and calls > 0:
-            self._bucket.take(self._rate / calls, now)
+        here, self._calls_before = self._calls - self._calls_before, self._calls
+        unexpected, self._anticipated = calls - self._anticipated, 0.0
+        self._weight = (here + calls) / here if here else 1.0 + calls
+        if self._rate is not None:
+            self._bucket.correct(unexpected / self._rate, now)
         if self._per_minute is not None:
             self._minute_tokens = max(0.0, self._minute_tokens + tokens)
 
@@ -144,6 +172,10 @@ class ClientLimits:
         self._roll(wall)
         if day == self._day:
             self._day_tokens_elsewhere = max(self._day_tokens_elsewhere, tokens)
+
+    def is_at_rate(self, now: float) -> bool:
+        """Returns whether calls come faster than the rate allows for long."""
+        return self._bucket.next_at > now
 
     def take_denied(self) -> int:
         """Returns the calls refused for want of a slot since this was last called."""
@@ -245,7 +277,8 @@ class ClientLimits:
     def _take_rate(self, now: float) -> None:
         self._calls += 1
         if self._rate is not None:
-            self._bucket.take(self._rate, now)
+            self._bucket.take(self._rate / self._weight, now)
+            self._anticipated += self._weight - 1.0
 
     def refusing(self, now: float) -> tuple[Refusing, ...]:
         """Returns the limits that refuse calls now."""

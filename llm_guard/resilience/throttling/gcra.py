@@ -37,6 +37,11 @@ class Bucket:
         """Undoes one `take`."""
         self.next_at = max(now, self.next_at - 1 / rate)
 
+    def correct(self, seconds: float, now: float) -> None:
+        """Moves the next call by what calls of another account of the same limit take, or by what was counted too
+        much: below 0."""
+        self.next_at = max(self.next_at, now) + seconds if seconds > 0 else self.next_at + seconds
+
     def restart(self, rate: float, now: float) -> None:
         """Makes the next call wait one interval from now, regardless of earlier calls."""
         self.next_at = now + 1 / rate

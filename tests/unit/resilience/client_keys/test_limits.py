@@ -390,3 +390,33 @@ def test_use_tells_what_others_must_count() -> None:
     assert key.limits.use() == ClientUse(2, 500, day, 540, 40)
     key.limits.leave(reservation, 20)
     assert key.limits.use(7) == ClientUse(2, 20, day, 60, 40, 7)
+
+
+def test_calls_of_other_gateways_are_anticipated_and_then_corrected() -> None:
+    """Else each gateway would let as many in as all of them may, and then none for a while."""
+    key = Key(rate=10)
+    key.limits.share(4, knows_others=True)
+    key.limits.try_enter(0, key.now, key.wall)
+    key.limits.note_elsewhere(3, 0, key.now)
+    assert key.limits.left(key.now, key.wall)[0].reset_s == pytest.approx(0.4)
+    key.now += 1.0
+    key.limits.try_enter(0, key.now, key.wall)
+    assert key.limits.left(key.now, key.wall)[0].reset_s == pytest.approx(0.4), "one here, three elsewhere"
+    assert key.limits.is_at_rate(key.now)
+    key.limits.note_elsewhere(1, 0, key.now)
+    assert key.limits.left(key.now, key.wall)[0].reset_s == pytest.approx(0.2), "there was only one elsewhere"
+    key.limits.note_elsewhere(0, 0, key.now)
+    key.now += 1.0
+    assert not key.limits.is_at_rate(key.now)
+    key.limits.try_enter(0, key.now, key.wall)
+    assert key.limits.left(key.now, key.wall)[0].reset_s == pytest.approx(0.1)
+
+
+def test_gateway_that_is_alone_anticipates_no_calls() -> None:
+    key = Key(rate=10)
+    key.limits.share(2, knows_others=True)
+    key.limits.note_elsewhere(9, 0, key.now)
+    key.limits.share(2, knows_others=False)
+    key.now += 10.0
+    key.limits.try_enter(0, key.now, key.wall)
+    assert key.limits.left(key.now, key.wall)[0].reset_s == pytest.approx(0.2)

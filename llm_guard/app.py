@@ -39,6 +39,7 @@ from llm_guard.config_reloader import AdaptConfig, Adopted, ConfigReloader
 from llm_guard.deferred.intake import CallIntake
 from llm_guard.deferred.service import DeferredService
 from llm_guard.deferred.state import DeferredState
+from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
@@ -109,7 +110,8 @@ class App:
         self._new_breaker = breaker_type(self.config)
         table = self._compiled(self.config, None)
         counters = CallCounters()
-        self.upstreams = Upstreams(self._connections, self._clock)
+        faults = FaultInjector(self._clock, Random().random)  # noqa: S311  # draws of its own: calls' stay as they are
+        self.upstreams = Upstreams(self._connections, faults, self._clock)
         self.upstreams.memory.limit_bytes = self.config.server.max_buffered
         folder = partial(state_folder, self.config.ops.store, os.environ)
         self._sealing = sealing_of(self.config)
@@ -168,6 +170,7 @@ class App:
             self.journal,
             changes,
             traces,
+            faults,
             self.files.problems,
             self.fleet,
         )

@@ -248,8 +248,8 @@ class Failure:
 
 @dataclass(slots=True)
 class Disposition:
-    """How the cache, a deferred call, a dead letter or a fallback response took part in a call: for its headers, its
-    log line and the counters."""
+    """How the cache, a deferred call, a dead letter, a fallback response or an injected fault took part in a call: for
+    its headers, its log line and the counters."""
 
     cache: Literal["", "hit", "stale", "stale_if_error", "miss", "coalesced"] = ""
     """Result of the response cache, if the route has one; `coalesced`: it shared the request of another call."""
@@ -270,6 +270,8 @@ class Disposition:
     background_purpose: Literal["", "refresh", "deferred", "requeue", "fetch", "status"] = ""
     """Purpose of a call that is not counted as a client's call to a model. fetch: a client asks for the status of its
     deferred call; status: of its models."""
+    injected_faults: tuple[str, ...] = ()
+    """Faults that operators have injected into its attempts, each as `ID: KIND on DEPLOYMENT`."""
 
 
 @dataclass(frozen=True, slots=True)

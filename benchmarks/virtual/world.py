@@ -15,6 +15,7 @@ from benchmarks.virtual.loop import VirtualClock, run_virtual
 from benchmarks.virtual.provider import Log, Provider, Request, ScriptedConnections
 from llm_guard.config import parse_config
 from llm_guard.log import ACCESS_LOGGER, LEVELS
+from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.handler import Handler
 from tests.fakes.gateway import new_gateway
@@ -89,7 +90,7 @@ async def _play(
 
 def _gateway(config: str, connections: ScriptedConnections, clock: VirtualClock, seed: int) -> Handler:
     """Builds a gateway as `app.App` does, without the operator side, the prober and deferred calls."""
-    upstreams = Upstreams(connections, clock)
+    upstreams = Upstreams(connections, FaultInjector(clock, Random(f"faults {seed}").random), clock)
     return new_gateway(parse_config(config), clock, upstreams=upstreams, random=Random(f"gateway {seed}"))
 
 

@@ -12,6 +12,7 @@ from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.clock import Clock
 from llm_guard.config_reloader import ConfigReloader
 from llm_guard.deferred.service import DeferredService
+from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.listener import Listener
@@ -42,6 +43,8 @@ class AdminContext:
     journal: EventLog
     changes: Changes
     traces: Traces
+    faults: FaultInjector
+    """Faults that operators inject into attempts."""
     file_problems: Callable[[], Mapping[str, str | None]] = dict
     """Problems with keys and certificates in files, by purpose; None: no problem."""
     fleet: FleetMember | None = None

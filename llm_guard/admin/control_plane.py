@@ -16,6 +16,7 @@ from llm_guard.admin.api.admission import AdmissionApi
 from llm_guard.admin.api.alerts import AlertApi
 from llm_guard.admin.api.cache import CacheApi
 from llm_guard.admin.api.calls import CallApi
+from llm_guard.admin.api.chaos import ChaosApi
 from llm_guard.admin.api.clients import ClientApi
 from llm_guard.admin.api.config import ConfigApi, detail_of
 from llm_guard.admin.api.dead_letters import DeadLetterApi
@@ -253,6 +254,7 @@ class ControlPlane:
             IncidentApi(config, running.gateway, self._restrictions, self._alerts, self._causes, self._history, clock),
             RestrictionApi(self._restrictions, self._controls, running.gateway, changes, clock),
             self._degraded,
+            ChaosApi(config, running, changes),
             self._probes,
             self._engines,
             AdmissionApi(running.gateway, running.engines, changes, clock),

@@ -132,6 +132,8 @@ class Ops(Strict):
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()
     metrics: MetricsExportSettings = MetricsExportSettings()
+    chaos: bool = False
+    """True: operators may inject faults into calls (POST /admin/chaos)."""
     alerts: AlertRules = AlertRules()
     webhooks: Annotated[tuple[WebhookConfig, ...], AfterValidator(check_webhook_names)] = ()
     """Webhooks that are notified of alerts."""

@@ -38,8 +38,9 @@ NEEDS_MODEL = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/compl
 """Paths where a POST without a model is an error that the gateway can report."""
 
 _TYPE_OF_STATUS = {
-    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-    429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error",
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 408: "timeout_error",
+    413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error", 503: "overloaded_error",
+    504: "timeout_error", 529: "overloaded_error",
 }  # fmt: skip
 _ENDS_LATER = re.compile(rb'"stop_reason"\s*:\s*null')
 _HAS_ENDED = re.compile(rb'"stop_reason"\s*:\s*"')

@@ -59,8 +59,9 @@ NEEDS_MODEL = frozenset({
 """Paths where a POST without a model is an error that the gateway can report; elsewhere the model is optional."""
 
 _TYPE_OF_STATUS = {
-    401: "authentication_error", 403: "permission_error", 429: "rate_limit_error",
+    401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error",
     500: "server_error", 502: "server_error", 503: "service_unavailable_error", 504: "timeout_error",
+    529: "service_unavailable_error",
 }  # fmt: skip
 # Matches only values that are not empty. Text cannot fake these, since its quotes are escaped.
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')

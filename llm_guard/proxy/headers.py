@@ -127,6 +127,8 @@ def _said_of(disposition: Disposition) -> list[tuple[str, str]]:
         said.append(("x-llm-guard-dead-letter", disposition.dead_letter_id))
     if disposition.fallback:
         said.append(("x-llm-guard-degraded", disposition.fallback))
+    if disposition.injected_faults:
+        said.append(("x-llm-guard-injected-faults", ", ".join(disposition.injected_faults)))
     return said
 
 

@@ -40,6 +40,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "/admin/breakers/force-open": {"deployment": "one/gpt", "for": "1m"},
     "/admin/breakers/reset": {"deployment": "one/gpt"},
     "/admin/cache/purge": {"all": True},
+    "/admin/chaos": {"model": "gpt", "fault": {"kind": "hang"}, "share": 0.5},
+    "/admin/chaos/{fault}": {},
     "/admin/clients/reset": {"client": "app"},
     "/admin/config/reload": {},
     "/admin/config/rollback": {},
@@ -80,7 +82,7 @@ async def changed(stand: Stand) -> list[dict[str, Any]]:
 async def test_every_endpoint_that_changes_anything_requires_a_reason_and_is_audited(tmp_path: Path) -> None:
     path = tmp_path / "guard.yaml"
     text = config_text(
-        "http://127.0.0.1:9", ops={"webhooks": [WEBHOOK]}, upstreams=OWN, engines=ENGINES, server=CLIENTS
+        "http://127.0.0.1:9", ops={"chaos": True, "webhooks": [WEBHOOK]}, upstreams=OWN, engines=ENGINES, server=CLIENTS
     )
     path.write_text(text)
     async with running(path) as stand:
@@ -90,7 +92,7 @@ async def test_every_endpoint_that_changes_anything_requires_a_reason_and_is_aud
         changed_text = config_text(
             "http://127.0.0.1:9",
             timeout={"idle": "7s"},
-            ops={"webhooks": [WEBHOOK]},
+            ops={"chaos": True, "webhooks": [WEBHOOK]},
             upstreams=OWN,
             engines=ENGINES,
             server=CLIENTS,
@@ -100,7 +102,7 @@ async def test_every_endpoint_that_changes_anything_requires_a_reason_and_is_aud
         failed = await ask(stand.url, CHAT.path, CHAT.body(), headers)
         letter = failed.headers["x-llm-guard-dead-letter"]
         for name, body in CHANGES.items():
-            method, target = changing[name].method, name.replace("{id}", letter)
+            method, target = changing[name].method, name.replace("{id}", letter).replace("{fault}", "chaos-1")
             refused = await ask(stand.url, target, json.dumps(body).encode(), HERE, method)
             assert (refused.status, "reason" in refused.text) == (422, True), name
             before = len(await get(stand.url, "audit"))
@@ -332,15 +334,16 @@ def try_one(url: str, operation: APIOperation[Any, Any, Any, Any], mode: Generat
 
 async def test_responses_match_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(penalty, "WRONG_TOKEN_S", 0.0)  # hundreds are tried
-    async with facing(CHAT.ok, upstreams=OWN, engines=ENGINES) as (stand, _):
+    async with facing(CHAT.ok, upstreams=OWN, engines=ENGINES, ops={"chaos": True}) as (stand, _):
         await CHAT.ask(stand.url)
         document = with_real_names(await document_of(stand))
         seen = await asyncio.to_thread(try_all, stand.url, document, GenerationMode.POSITIVE)
         never = {label for label, statuses in seen.items() if 200 not in statuses}
-        # There is no earlier config, no call, client key or dead letter with such a name, and no silence.
+        # There is no earlier config, no call, client key, dead letter or fault with such a name, and no silence.
         assert never <= {
             "POST /admin/config/rollback", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence",
             "GET /admin/dead-letters/{id}", "DELETE /admin/dead-letters/{id}", "POST /admin/clients/reset",
+            "DELETE /admin/chaos/{fault}",
         }  # fmt: skip
         assert not [line for line in stand.log if line["event"] == "admin request failed"]
 

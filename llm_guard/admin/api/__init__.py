@@ -7,6 +7,7 @@ health, probes, engines health of all parts, results of probes, engines
 admission, explain      whether a call would be admitted now; how it would be routed
 calls, dead_letters     finished and running calls; deferred calls and dead letters
 cache, degraded         the response cache; degraded modes
+chaos                   faults that operators inject into calls
 alerts                  alerts, silences and webhooks
 clients                 usage of client keys
 restrictions            what refuses or delays calls, and its reset; caller_names: phrases for keys and callers

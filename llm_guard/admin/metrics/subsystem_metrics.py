@@ -73,6 +73,11 @@ def _stored_bytes(running: AdminContext) -> list[Row]:
     return [((), found.size)] if found is not None and found.count else []
 
 
+def _active_faults(running: AdminContext) -> list[Row]:
+    """Returns nothing if there never was a fault."""
+    return [((), len(running.faults.faults))] if running.faults.faults or running.faults.counts else []
+
+
 def _limits_left(running: AdminContext) -> list[Row]:
     now, wall = running.clock.now(), running.clock.wall()
     return [
@@ -151,6 +156,11 @@ SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
     gauge(
         "client_limit_remaining", "Remaining amount of a client key's limit.", ("client", "limit"), _limits_left
     ),
+    counter(
+        "injected_faults", "Attempts that a fault of an operator has struck (/admin/chaos).", ("deployment", "fault"),
+        lambda running: list(running.faults.counts.items()),
+    ),
+    gauge("injected_faults_active", "Faults that operators inject now (/admin/chaos).", (), _active_faults),
     gauge(
         "fleet_replicas", "Gateways of the fleet that are seen in its store, this one included.", (),
         lambda running: [] if running.fleet is None else [((), len(running.fleet.others) + 1)],

@@ -1,1 +1,2 @@
-"""Overrides by operators: of breakers (breaker_overrides), and holds of deployments (maintenance_holds)."""
+"""Overrides by operators: of breakers (breaker_overrides), holds of deployments (maintenance_holds), and faults
+(injected_faults)."""

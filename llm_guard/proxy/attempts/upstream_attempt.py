@@ -12,6 +12,7 @@ from math import inf
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.outcome import Failure, Limit
 from llm_guard.proxy import headers as header_rules
+from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.attempts.first_response import judged, read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
@@ -31,8 +32,9 @@ cause than a slow client."""
 class Upstreams:
     """Opens attempts over the connections to all upstreams."""
 
-    def __init__(self, connections: ConnectionPool, clock: Clock) -> None:
+    def __init__(self, connections: ConnectionPool, faults: FaultInjector, clock: Clock) -> None:
         self._connections = connections
+        self._injector = faults
         self._clock = clock
         self.memory = ResponseMemory()
         """Memory budget of all unary responses that are read whole."""
@@ -84,6 +86,8 @@ class Upstreams:
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
         origin = self._connections.origin(upstream.link)
+        if self._injector.faults:
+            origin = self._injector.origin_for(call, attempt, origin)
         exchange = await origin.send(call.method, target, headers, body, limits, is_repeatable=call.is_repeatable)
         if exchange.status == 411 and isinstance(call.body, ArrivingBody) and limits.lacks_length:
             exchange.abort()

@@ -75,6 +75,8 @@ class CallLine(Struct):
     dead_letter_id: str | UnsetType = UNSET
     deferred_id: str | UnsetType = UNSET
     background_purpose: str | UnsetType = UNSET
+    injected_faults: list[str] | UnsetType = UNSET
+    """Faults that operators have injected into its attempts: its failures are not the providers'."""
     event: str | UnsetType = UNSET
     level: str | UnsetType = UNSET
     timestamp: str | UnsetType = UNSET
@@ -166,6 +168,8 @@ def _add_disposition(line: CallLine, disposition: Disposition) -> None:
         line.deferred_id = disposition.deferred_id
     if disposition.background_purpose:
         line.background_purpose = disposition.background_purpose
+    if disposition.injected_faults:
+        line.injected_faults = [*disposition.injected_faults]
 
 
 def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLine:

@@ -123,9 +123,14 @@ def _disposition(call: CallLine) -> Iterator[str]:
         ("dead letter", call.dead_letter_id, {}, ", can be requeued"),
         ("deferred", call.deferred_id, {}, ", the id under which the client fetches the response"),
         ("origin", call.background_purpose, _BACKGROUND, ""),
+        ("injected", _joined(call.injected_faults), {}, ", by an operator (/admin/chaos)"),
     ):
         if text is not UNSET:
             yield f"{name:{_NAME_WIDTH}}{words.get(text, printable(text))}{more}"
+
+
+def _joined(faults: list[str] | UnsetType) -> str | UnsetType:
+    return faults if isinstance(faults, UnsetType) else "; ".join(faults)
 
 
 def _drawn(place: str, attempt: AttemptLine, total_s: float, strokes: BarCharacters, room: int) -> str:

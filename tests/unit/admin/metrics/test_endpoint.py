@@ -15,6 +15,7 @@ from llm_guard.admin.metrics.exposition import CONTENT_TYPES, PIECE_SAMPLES, pie
 from llm_guard.admin.monitor.monitor import LoopLag, Monitor
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
+from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.telemetry.counters import CallCounters
@@ -46,7 +47,7 @@ class Stand:
         many = {f"m{number}": {"deployments": [{"upstream": "a"}]} for number in range(models)}
         config = parse_config(json.dumps({**CONFIG, "models": {**CONFIG["models"], **many}}), "test.yaml", {})
         counters = self.counters = CallCounters()
-        upstreams = Upstreams(ConnectionPool(), self.clock)
+        upstreams = Upstreams(ConnectionPool(), FaultInjector(self.clock, lambda: 0.0), self.clock)
         self.gateway = new_gateway(config, self.clock, upstreams=upstreams, counters=counters)
         self.listeners = [3, 1]
         self.health: dict[str, HealthState] = {}

@@ -105,6 +105,8 @@ def test_refusal_states_its_cause_and_skipped_deployments() -> None:
         ({"deferred_id": "cd34", "background_purpose": "deferred"},
          ["deferred     cd34, the id under which the client fetches the response",
           "origin       execution of a deferred call"]),
+        ({"injected_faults": ["chaos-1: hang on a/x", "chaos-2: cut on b/x"]},
+         ["injected     chaos-1: hang on a/x; chaos-2: cut on b/x, by an operator (/admin/chaos)"]),
         ({"cache": "of a newer gateway", "background_purpose": "another"},
          ["cache        of a newer gateway", "origin       another"]),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import structlog
+import yaml
 from click.testing import CliRunner, Result
 
 from llm_guard.cli.chaos.advice import advice_on
@@ -19,7 +21,9 @@ from llm_guard.cli.chaos.scenes import TROUBLES, ChaosResult, scenes_of
 from llm_guard.cli.chaos.stand_ins import LEFT_OUT, on_stand_ins
 from llm_guard.cli.main import main
 from llm_guard.config import Config, parse_config
+from tests.fakes.provider import ScriptedProvider, whole
 
+ROOT = Path(__file__).parents[2]
 KEY = "sk-that-must-not-leave-0123456789"
 TEXT = f"""
 server: {{client_keys: [{{name: app, key: {KEY}-app}}], host: 0.0.0.0}}
@@ -123,6 +127,24 @@ def test_stand_ins_are_not_reached_through_a_proxy(tmp_path: Path, monkeypatch: 
     found = {one["trouble"]: one for one in json.loads(invoke(tmp_path / "guard.yaml", *arguments).stdout)}
     assert found["refuses 40 %"]["requests_per_call"] >= 1
     assert os.environ.get("no_proxy") == before
+
+
+@pytest.mark.parametrize("name", ["llm_guard", "minimal", "recommended"])
+async def test_shipped_config_is_played_and_its_upstreams_get_no_request(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("AZURE_KEY", KEY)
+    monkeypatch.setenv("AZURE_URL", "https://azure.example/v1")
+    config = yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
+    async with ScriptedProvider([whole(500)]) as provider:
+        for upstream in config["upstreams"].values():
+            upstream["base_url"] = provider.url + ("/v1" if upstream["dialect"] == "openai" else "")
+        arguments = ("--seconds", "0.3", "--rate", "10", "--patience", "0.5", "--json")
+        result = await asyncio.to_thread(invoke, tmp_path / "c.yaml", *arguments, text=json.dumps(config))
+        assert (provider.requests, KEY in result.output) == ([], False)
+    assert {one["upstream"] for one in json.loads(result.stdout)} <= set(config["upstreams"])
+    assert any(one["served"] == 1.0 for one in json.loads(result.stdout))
 
 
 @pytest.mark.parametrize(

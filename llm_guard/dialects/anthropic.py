@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
-from llm_guard.dialects.event_json import count_of, object_in
+from llm_guard.dialects.event_json import count_of, dict_of, list_of, object_in
+from llm_guard.dialects.prefill import BEGINNING, QUESTION, QUESTION_TOKENS
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
 from llm_guard.dialects.resume.messages import MessagesTranscript
-from llm_guard.dialects.resume.transcript import Transcript
+from llm_guard.dialects.resume.transcript import Prefill, Transcript
 from llm_guard.dialects.sse import FILLER, MALFORMED, NOTHING, PROGRESS, TOKEN, Mark, SseEvent, StreamReader, Usage
 from llm_guard.outcome import Refusal
 
@@ -68,6 +69,20 @@ def probe_body(model: str, family: str) -> dict[str, Any]:
     """A message of one token. `family` is unused: the field for the limit is the same everywhere."""
     del family
     return {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def prefill_body(model: str, family: str, prefill: Prefill) -> dict[str, Any]:
+    """A message of a few tokens that continues a given beginning. `prefill` is unused: it has one form here."""
+    del prefill
+    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": BEGINNING}]
+    return {**probe_body(model, family), "max_tokens": QUESTION_TOKENS, "messages": messages}
+
+
+def answer_text(body: dict[str, Any]) -> str:
+    """The text of a message's first block; "" if it has none."""
+    first = next(iter(list_of(body.get("content"))), None)
+    text = dict_of(first).get("text")
+    return text if isinstance(text, str) else ""
 
 
 def transcript(path: str) -> Transcript | None:

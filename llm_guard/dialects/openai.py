@@ -15,10 +15,11 @@ from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import dict_of, list_of, object_in
 from llm_guard.dialects.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
 from llm_guard.dialects.openai_media import usage_in as _usage_in
+from llm_guard.dialects.prefill import BEGINNING, QUESTION, QUESTION_TOKENS
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
-from llm_guard.dialects.resume.chat import ChatTranscript
+from llm_guard.dialects.resume.chat import ChatTranscript, with_beginning
 from llm_guard.dialects.resume.responses import ResponsesTranscript
-from llm_guard.dialects.resume.transcript import Transcript
+from llm_guard.dialects.resume.transcript import Prefill, Transcript
 from llm_guard.dialects.sse import (  # fmt: skip
     END,
     FILLER,
@@ -130,6 +131,20 @@ def probe_body(model: str, family: str) -> dict[str, Any]:
     """A chat completion of one token. `family`: the provider's, for the name of the limit."""
     limit = _LIMIT_OF.get(family, "max_tokens")
     return {"model": model, limit: 1, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def prefill_body(model: str, family: str, prefill: Prefill) -> dict[str, Any]:
+    """A chat completion of a few tokens that continues a given beginning, to try `prefill`."""
+    messages = [{"role": "user", "content": QUESTION}]
+    asked = {**probe_body(model, family), "messages": messages, _LIMIT_OF.get(family, "max_tokens"): QUESTION_TOKENS}
+    return with_beginning(asked, BEGINNING, prefill)
+
+
+def answer_text(body: dict[str, Any]) -> str:
+    """The text of a chat completion; "" if it has none."""
+    first = next(iter(list_of(body.get("choices"))), None)
+    text = dict_of(dict_of(first).get("message")).get("content")
+    return text if isinstance(text, str) else ""
 
 
 def transcript(path: str) -> Transcript | None:

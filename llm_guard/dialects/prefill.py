@@ -26,6 +26,14 @@ _BY_FAMILY: dict[str, Prefill] = {
 }
 
 
+QUESTION = "Count from 1 to 9, separated by commas."
+BEGINNING = "1, 2, 3, 4,"
+REST = "5"
+"""A question, the beginning of its answer, and the first word of the rest, to try whether a model continues one."""
+QUESTION_TOKENS = 3
+"""Limit for the rest, of which a space may be a token of its own."""
+
+
 def prefill_of(family: str, base_url: str) -> Prefill:
     """How the upstreams of this family (`resilience.classification.vocabulary.families`) at this address accept the
     beginning of a response; "none" if unknown."""

@@ -47,8 +47,11 @@ async def examined(path: Path, text: str, *arguments: str) -> tuple[int, list[tu
     result = await asyncio.to_thread(invoke, path, text, "--json", "--timeout", "2", *arguments)
     results = json.loads(result.stdout)
     assert all(one["remedy"] for one in results if one["verdict"] in ("warning", "failed"))
-    found = [(one["check"], one["verdict"], one["detail"]) for one in results if one["place"] == "upstreams.one"]
-    return result.exit_code, found
+    return result.exit_code, [
+        (f"{one['check']} {one['model']}".rstrip(), one["verdict"], one["detail"])
+        for one in results
+        if one["place"] == "upstreams.one"
+    ]
 
 
 @contextmanager
@@ -98,7 +101,7 @@ async def test_table_names_place_finding_and_remedy(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "upstreams.one\n" in result.output
     assert "FAILED   key: is refused with 401\n           check the key, and `auth`" in result.output
-    assert "sends nothing that costs (--calls: 2 calls)" in result.output
+    assert "sends nothing that costs (--calls: at most 3 calls)" in result.output
     assert "failed: 1" in result.output
 
 
@@ -248,7 +251,7 @@ async def test_small_limit_of_the_provider(tmp_path: Path) -> None:
     }
     async with ScriptedProvider([LIST], [whole(200, b'{"choices":[{}]}', limits)], [STREAM]) as provider:
         _, found = await examined(tmp_path / "c.yaml", text_of(provider.url), "--calls")
-    assert ("call gpt-4o", "warning", "only 3 calls (x-ratelimit-remaining-requests)") in found
+    assert ("limits gpt-4o", "warning", "only 3 calls (x-ratelimit-remaining-requests)") in found
 
 
 # what stands beside

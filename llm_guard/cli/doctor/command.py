@@ -19,11 +19,13 @@ import click
 
 from llm_guard.app import run
 from llm_guard.cli.config_option import config_option, load
+from llm_guard.cli.doctor.calls import MOST_CALLS
 from llm_guard.cli.doctor.findings import CheckResult, Report, Verdict
 from llm_guard.cli.doctor.services import addresses, check_address, check_store
 from llm_guard.cli.doctor.upstreams import UpstreamDoctor
+from llm_guard.cli.doctor.wanted import WantedModels, wanted_by_upstream
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, KeyPath, is_pattern
+from llm_guard.config import Config, KeyPath
 from llm_guard.config_files import ConfigFiles
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.routing.route_table import compile_routes
@@ -38,7 +40,7 @@ _AT_ONCE = 8
 
 @click.command()
 @config_option
-@click.option("--calls", is_flag=True, help="Also send two calls of one token for each model, one streamed: they cost.")
+@click.option("--calls", is_flag=True, help="Also send three small calls for each model, one streamed: they cost.")
 @click.option("--key", envvar="LLM_GUARD_DOCTOR_KEY", help="Key for upstreams that pass on their callers'.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Seconds.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
@@ -47,9 +49,9 @@ def doctor(path: Path, calls: bool, key: str | None, timeout: float, strict: boo
     """Ask everything that a config names whether it would work: name, connection, certificate, key, models, store,
     receivers. Without --calls nothing is sent that costs."""
     config = load(path)
-    wanted = models_by_upstream(config)
-    count = 2 * sum(map(len, wanted.values()))
-    cost = f"sends {count} calls of one token each" if calls else f"sends nothing that costs (--calls: {count} calls)"
+    wanted = wanted_by_upstream(config)
+    count = MOST_CALLS * sum(len(one.models) for one in wanted.values())
+    cost = f"sends at most {count} calls" if calls else f"sends nothing that costs (--calls: at most {count} calls)"
     click.echo(f"{path}: {len(config.upstreams)} upstreams; {cost}", err=True)
     show = (lambda _report: None) if as_json else _show
     reports: list[Report] = []
@@ -60,20 +62,10 @@ def doctor(path: Path, calls: bool, key: str | None, timeout: float, strict: boo
     sys.exit(_verdict_on(results, strict))
 
 
-def models_by_upstream(config: Config) -> dict[str, tuple[str, ...]]:
-    """Returns the model names that the config itself sends to each upstream; not those that match a pattern."""
-    found: dict[str, dict[str, None]] = {name: {} for name in config.upstreams}
-    for name, model in config.models.items():
-        for deployment in model.deployments:
-            if deployment.model is not None or not is_pattern(name):
-                found[deployment.upstream][deployment.model or name] = None
-    return {upstream: tuple(models) for upstream, models in found.items()}
-
-
 async def _examine(
     config: Config,
     path: Path,
-    wanted: Mapping[str, Iterable[str]],
+    wanted: Mapping[str, WantedModels],
     allows_calls: bool,
     key: str | None,
     timeout_s: float,
@@ -91,7 +83,7 @@ async def _examine(
         table = compile_routes(config, clock.now(), key_files=files.keys.pools)
         checks: list[Awaitable[Report | None]] = [
             UpstreamDoctor(
-                upstream, tuple(wanted[name]), connections, contexts.get(name, system_context()), clock, timeout_s, key
+                upstream, wanted[name], connections, contexts.get(name, system_context()), clock, timeout_s, key
             ).run(allows_calls=allows_calls)
             for name, upstream in table.upstreams.items()
         ]
@@ -130,7 +122,8 @@ def _show(report: Report) -> None:
     click.echo(click.style(report.place, bold=True))
     for result in report.results:
         word, color = _SHOWN[result.verdict]
-        line = f"  {click.style(f'{word:8}', fg=color)} {result.check}: {result.detail}"
+        name = f"{result.check} {result.model}".rstrip()
+        line = f"  {click.style(f'{word:8}', fg=color)} {name}: {result.detail}"
         click.echo(f"{line}\n{'':11}{result.remedy}" if result.remedy else line)
 
 

@@ -7,6 +7,13 @@ from typing import Literal
 
 Verdict = Literal["ok", "warning", "failed", "skipped"]
 
+Check = Literal[
+    "name", "connection", "certificate", "api", "key", "clock", "latency", "models", "model", "pattern", "call",
+    "stream", "limits", "prefill", "store", "settings", "receiver",
+]  # fmt: skip
+"""What is checked: the first twelve of an upstream, the next two of calls (`--calls`), the others of what stands beside
+the upstreams."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -14,7 +21,9 @@ class CheckResult:
 
     place: str
     """Key of the config that it is about."""
-    check: str
+    check: Check
+    model: str
+    """The model or pattern that it is about; empty: the place as a whole."""
     verdict: Verdict
     detail: str
     """What was found, in a phrase."""
@@ -29,14 +38,14 @@ class Report:
         self.place = place
         self.results: list[CheckResult] = []
 
-    def ok(self, check: str, detail: str) -> None:
-        self.results.append(CheckResult(self.place, check, "ok", detail))
+    def ok(self, check: Check, detail: str, model: str = "") -> None:
+        self.results.append(CheckResult(self.place, check, model, "ok", detail))
 
-    def warn(self, check: str, detail: str, remedy: str) -> None:
-        self.results.append(CheckResult(self.place, check, "warning", detail, remedy))
+    def warn(self, check: Check, detail: str, remedy: str, model: str = "") -> None:
+        self.results.append(CheckResult(self.place, check, model, "warning", detail, remedy))
 
-    def fail(self, check: str, detail: str, remedy: str) -> None:
-        self.results.append(CheckResult(self.place, check, "failed", detail, remedy))
+    def fail(self, check: Check, detail: str, remedy: str, model: str = "") -> None:
+        self.results.append(CheckResult(self.place, check, model, "failed", detail, remedy))
 
-    def skip(self, check: str, detail: str, remedy: str = "") -> None:
-        self.results.append(CheckResult(self.place, check, "skipped", detail, remedy))
+    def skip(self, check: Check, detail: str, remedy: str = "", model: str = "") -> None:
+        self.results.append(CheckResult(self.place, check, model, "skipped", detail, remedy))

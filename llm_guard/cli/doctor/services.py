@@ -22,9 +22,9 @@ async def check_store(config: Config) -> Report | None:
     try:
         store = await describe_store(config.fleet)
     except StoreUnavailable as error:
-        report.fail("answer", f"none ({error})", "check address and password: until then each gateway works alone")
+        report.fail("store", f"none ({error})", "check address and password: until then each gateway works alone")
         return report
-    report.ok("answer", f"Redis {store.version}, {store.took_s * 1e3:.1f} ms, gateways there now: {store.replicas}")
+    report.ok("store", f"Redis {store.version}, {store.took_s * 1e3:.1f} ms, gateways there now: {store.replicas}")
     for problem, remedy, is_fatal in store_problems(store, keeps_calls=config.store.calls.kind == "redis"):
         (report.fail if is_fatal else report.warn)("settings", problem, remedy)
     return report
@@ -52,12 +52,12 @@ async def check_address(place: str, url: str, timeout_s: float) -> Report:
             port = parts.port or (443 if context else 80)
             _, writer = await asyncio.open_connection(parts.hostname, port, ssl=context)
     except TimeoutError:
-        report.fail("connection", f"none within {timeout_s:g} s", "check host, port and firewalls")
+        report.fail("receiver", f"none within {timeout_s:g} s", "check host, port and firewalls")
     except ssl.SSLError as error:
-        report.fail("connection", f"TLS failed: {error.reason}", "renew its certificate, or correct the url")
+        report.fail("receiver", f"TLS failed: {error.reason}", "renew its certificate, or correct the url")
     except OSError as error:
-        report.fail("connection", f"{error.strerror or error}", "check its url, and whether it runs")
+        report.fail("receiver", f"{error.strerror or error}", "check its url, and whether it runs")
     else:
         writer.close()
-        report.ok("connection", f"{parts.hostname} accepts it; nothing was sent")
+        report.ok("receiver", f"{parts.hostname} accepts a connection; nothing was sent")
     return report

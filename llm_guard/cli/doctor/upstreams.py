@@ -1,23 +1,27 @@
-"""Checks of one upstream, each of which needs the one before it: name, connection, certificate, key, models, calls."""
+"""Checks of one upstream, each of which needs the one before it: name, connection, certificate, key, models.
+
+`cli.doctor.calls` has those that cost.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import fnmatch
 import socket
 import ssl
 import urllib.request
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
+from llm_guard.cli.doctor.calls import ModelCalls
+from llm_guard.cli.doctor.exchange import PROBLEM_CHARS, ReportedRequests
 from llm_guard.cli.doctor.findings import Report
 from llm_guard.cli.doctor.remedies import remedy_of
+from llm_guard.cli.doctor.wanted import WantedModels
 from llm_guard.clock import Clock
 from llm_guard.config.names import did_you_mean
-from llm_guard.outcome import FailureKind
-from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
-from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.resilience.classification.classify import classify_answer
 from llm_guard.routing.deployment import Upstream
 from llm_guard.upstreams.probes.requests import (
@@ -32,8 +36,6 @@ _SOON_S = 14 * 86400.0
 _DAY_S = 86400.0
 _SLOW_S = 2.0
 _SKEW_S = 60.0
-_FEW_CALLS, _FEW_TOKENS = 10, 2000
-_PROBLEM_CHARS = 200
 
 
 class UpstreamDoctor:
@@ -42,28 +44,30 @@ class UpstreamDoctor:
     def __init__(
         self,
         upstream: Upstream,
-        models: Collection[str],
+        wanted: WantedModels,
         connections: ConnectionPool,
         context: ssl.SSLContext,
         clock: Clock,
         timeout_s: float,
         callers_key: str | None,
     ) -> None:
-        """`models`: names that the config sends to it. `callers_key`: sent if the upstream has no key of its own."""
+        """`wanted`: names that the config sends to it. `callers_key`: sent if the upstream has no key of its own."""
         self._upstream = upstream
-        self._models = models
+        self._wanted = wanted
         self._context = context
         self._clock = clock
         self._timeout_s = timeout_s
         self._has_key = upstream.secret is not None or callers_key is not None or upstream.auth == "none"
-        self._requests = UpstreamRequests(upstream, connections, callers_key)
         self._report = Report(f"upstreams.{upstream.name}")
+        requests = UpstreamRequests(upstream, connections, callers_key)
+        self._requests = ReportedRequests(requests, self._report, timeout_s)
 
     async def run(self, *, allows_calls: bool) -> Report:
-        """Runs all checks. With `allows_calls` it sends two calls of one token for each model."""
+        """Runs all checks. With `allows_calls` it sends two or three calls for each model."""
         if await self._is_reached() and await self._has_api(lists_models=not allows_calls) and allows_calls:
-            for model in self._models:
-                await self._call(model)
+            calls = ModelCalls(self._upstream, self._requests, self._report, self._clock)
+            for model, prefill in self._wanted.models.items():
+                await calls.check(model, prefill or self._upstream.prefill)
         return self._report
 
     # name, connection, certificate
@@ -127,7 +131,7 @@ class UpstreamDoctor:
         models up in it; calls show it better, since providers know models that they do not list."""
         dialect, began_at = self._requests.dialect, self._clock.now()
         target = f"{self._requests.target(dialect.MODELS_PATH)}?{dialect.WHOLE_LIST}".rstrip("?")
-        response = await self._ask("api", "GET", target, b"", MOST_LIST_BYTES)
+        response = await self._requests.ask("api", "GET", target, most=MOST_LIST_BYTES)
         if response is None:
             return False
         took_s = self._clock.now() - began_at
@@ -139,8 +143,10 @@ class UpstreamDoctor:
         if listed is not None:
             self._report.ok("key", "is accepted")
             self._judge_latency(took_s)
+            names = {model.id for model in listed.data}
             if lists_models:
-                self._judge_models({model.id for model in listed.data})
+                self._judge_models(names)
+            self._judge_patterns(names)
             return True
         return self._judge_refusal(response)
 
@@ -152,23 +158,34 @@ class UpstreamDoctor:
             return False
         if status in (404, 405, 501) and response.is_json:
             report.warn("models", f"there is no list ({status})", f"if calls fail as well: {remedy_of('not_found')}")
+            for pattern in self._wanted.patterns:
+                report.skip("pattern", "is unchecked: there is no list of models", model=pattern)
             return True
         if status in (200, 404) or 300 <= status < 400:
             report.fail("api", f"{status}, and no list of models", remedy_of("not_found"))
             return False
         found = classify_answer(status, response.headers, response.body, self._clock.wall(), self._upstream.family)
-        report.fail("api", f"{status}: {found.why[:_PROBLEM_CHARS]}", remedy_of(found.kind.category))
+        report.fail("api", f"{status}: {found.why[:PROBLEM_CHARS]}", remedy_of(found.kind.category))
         return False
 
     def _judge_models(self, listed: Collection[str]) -> None:
-        if not self._models:
-            self._report.skip("models", "only names that match a pattern are sent here")
-        for model in self._models:
+        for model in self._wanted.models:
             if model in listed:
-                self._report.ok(f"model {model}", "is in the list")
+                self._report.ok("model", "is in the list", model)
             else:
                 remedy = f"{remedy_of('model_not_found')}; --calls tries it"
-                self._report.warn(f"model {model}", f"is not in the list{did_you_mean(model, listed)}", remedy)
+                self._report.warn("model", f"is not in the list{did_you_mean(model, listed)}", remedy, model)
+
+    def _judge_patterns(self, listed: Collection[str]) -> None:
+        """Looks for names that match a pattern. Those that clients will send are not known."""
+        for pattern in self._wanted.patterns:
+            found = sorted(name for name in listed if fnmatch.fnmatchcase(name, pattern))
+            if found:
+                detail = f"matches {len(found)} in the list, such as {found[0]}; those that clients send are unchecked"
+                self._report.ok("pattern", detail, pattern)
+            else:
+                remedy = "check its spelling: calls with a name that the provider does not know fail"
+                self._report.warn("pattern", "matches no name in the list", remedy, pattern)
 
     def _judge_clock(self, response: UpstreamResponse) -> None:
         try:
@@ -183,70 +200,6 @@ class UpstreamDoctor:
     def _judge_latency(self, took_s: float) -> None:
         if took_s > _SLOW_S:
             self._report.warn("latency", f"{took_s:.1f} s for the list of models", "check the network from here")
-
-    # calls
-
-    async def _call(self, model: str) -> None:
-        """Sends the smallest call, once unary and once streamed."""
-        body = self._requests.dialect.probe_body(model, self._upstream.family)
-        target = self._requests.target(self._requests.dialect.DEFAULT_PATH)
-        for check, request in ((f"call {model}", body), (f"stream {model}", body | {"stream": True})):
-            began_at = self._clock.now()
-            response = await self._ask(check, "POST", target, json.dumps(request).encode())
-            if response is None or not self._is_answer(check, response, is_stream="stream" in request):
-                return
-            self._report.ok(check, f"{self._clock.now() - began_at:.2f} s{_limits(response, self._clock.wall())}")
-            self._judge_limits(check, response)
-
-    def _is_answer(self, check: str, response: UpstreamResponse, *, is_stream: bool) -> bool:
-        report = self._report
-        if response.status >= 400:
-            wall, family = self._clock.wall(), self._upstream.family
-            found = classify_answer(response.status, response.headers, response.body, wall, family)
-            report.fail(check, f"{response.status}: {found.why[:_PROBLEM_CHARS]}", remedy_of(found.kind.category))
-            return False
-        is_event_stream = "event-stream" in response.headers.get("content-type", "")
-        if response.status >= 300 or (is_stream and not is_event_stream):
-            what = f"{response.status}, {response.headers.get('content-type', 'without a content type')}"
-            report.fail(check, what, "this model or server does not stream" if is_stream else remedy_of("not_found"))
-            return False
-        said = None if is_stream else decoded(response.body, dict)
-        if not is_stream and (said is None or said.get("error")):
-            report.fail(check, "the response is no answer", remedy_of("not_found"))
-            return False
-        return True
-
-    def _judge_limits(self, check: str, response: UpstreamResponse) -> None:
-        hint = rate_hint(response.headers, self._clock.wall())
-        for window in hint.windows if hint is not None else ():
-            if window.limit < (_FEW_TOKENS if window.is_tokens else _FEW_CALLS):
-                what = "tokens" if window.is_tokens else "calls"
-                detail = f"only {window.limit:g} {what} ({window.name})"
-                self._report.warn(check, detail, "ask the provider for more, or add deployments")
-
-    async def _ask(
-        self, check: str, method: str, target: str, body: bytes, most: int = 1 << 20
-    ) -> UpstreamResponse | None:  # fmt: skip
-        """Returns None after a failure, which is reported."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._requests.ask(method, target, body, most)
-        except TimeoutError:
-            self._report.fail(check, f"no response within {self._timeout_s:g} s", remedy_of("timeout"))
-        except UpstreamError as error:
-            remedy = remedy_of(error.kind.category if error.kind is not FailureKind.INTERNAL else "invalid_request")
-            self._report.fail(check, error.detail[:_PROBLEM_CHARS], remedy)
-        return None
-
-
-def _limits(response: UpstreamResponse, wall: float) -> str:
-    """Returns what is left of the provider's limits, if it says so."""
-    hint = rate_hint(response.headers, wall)
-    windows: Sequence[str] = [
-        f"{window.remaining:g} of {window.limit:g} {'tokens' if window.is_tokens else 'calls'}"
-        for window in (hint.windows if hint is not None else ())
-    ]
-    return f"; left: {', '.join(windows)}" if windows else ""
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:

@@ -72,7 +72,7 @@ class ChatTranscript(ChatState):
         if _is_legacy(request):
             rest = {**request, "prompt": text_in(request, "prompt") + text}
         elif resume_mode == "prefill":
-            rest = _with_beginning(request, self._begun + text, prefill)
+            rest = with_beginning(request, self._begun + text, prefill)
         else:
             rest = _with_order(request, self._begun + text, instruction_text(anchor(self.text)))
         for limit in _LIMITS:
@@ -132,7 +132,8 @@ def _wants_audio(request: Body) -> bool:
     return isinstance(modalities, list) and "audio" in modalities
 
 
-def _with_beginning(request: Body, text: str, prefill: Prefill) -> Body:
+def with_beginning(request: Body, text: str, prefill: Prefill) -> Body:
+    """Returns the request with the beginning of its answer, in the form that the deployment accepts."""
     flags: Body = {prefill: True} if prefill in _FLAGS else {}
     rest = {**request, "messages": _with_answer(request, text, flags)}
     return {**rest, **_OPEN_ENDED} if prefill == "continue_final_message" else rest

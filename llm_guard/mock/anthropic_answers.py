@@ -55,7 +55,9 @@ def _messages(asked: MockRequest, tokens: int) -> MockResponse | Script:
         pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)
         block = {"type": "text", "text": "".join(pieces)}
     whole = message(asked.model, asked.number, asked.prompt_tokens, block, len(pieces))
-    return _stream(whole, block, pieces) if asked.wants_stream else MockResponse(200, encode(whole))
+    if asked.wants_stream:
+        return _stream(whole, block, pieces)
+    return MockResponse(200, encode(whole), output_tokens=len(pieces))
 
 
 def _stream(whole: dict[str, Any], block: dict[str, Any], pieces: list[str]) -> Script:

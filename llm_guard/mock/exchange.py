@@ -32,6 +32,8 @@ class MockResponse:
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
+    output_tokens: int = 0
+    """Tokens of text in it."""
 
 
 @dataclass(frozen=True, slots=True)

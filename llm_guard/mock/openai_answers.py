@@ -55,7 +55,8 @@ def _chat(asked: MockRequest, tokens: int) -> MockResponse | Script:
     choices = [
         {"index": i, "message": message, "logprobs": None, "finish_reason": _finish(name)} for i in _choices(asked)
     ]
-    return _json(_head(asked, "chat.completion") | {"choices": choices, "usage": _usage(asked, len(pieces))})
+    answer = _head(asked, "chat.completion") | {"choices": choices, "usage": _usage(asked, len(pieces))}
+    return _json(answer, len(pieces))
 
 
 def _chat_stream(asked: MockRequest, pieces: list[str], tool: str | None) -> Script:
@@ -105,7 +106,7 @@ def _completion(asked: MockRequest, tokens: int) -> MockResponse | Script:
 
     usage = _usage(asked, len(pieces))
     if not asked.wants_stream:
-        return _json(head | choices("".join(pieces), "stop") | {"usage": usage})
+        return _json(head | choices("".join(pieces), "stop") | {"usage": usage}, len(pieces))
     trailer = (_event(head | {"choices": [], "usage": usage}),) if _wants_usage(asked) else ()
     return Script(
         opening=(),
@@ -238,8 +239,8 @@ def _usage(asked: MockRequest, tokens: int) -> dict[str, int]:
     }
 
 
-def _json(value: dict[str, Any]) -> MockResponse:
-    return MockResponse(200, encode(value))
+def _json(value: dict[str, Any], output_tokens: int = 0) -> MockResponse:
+    return MockResponse(200, encode(value), output_tokens=output_tokens)
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -24,7 +24,7 @@ def respond(asked: MockRequest, tokens: int) -> MockResponse | Script:
     pieces = speak(asked, tokens) if schema is None else say_json(schema, tokens, is_another=asked.is_another)
     if asked.wants_stream:
         return _stream(asked, pieces)
-    return MockResponse(200, encode(_response(asked, pieces, "completed")))
+    return MockResponse(200, encode(_response(asked, pieces, "completed")), output_tokens=len(pieces))
 
 
 def _stream(asked: MockRequest, pieces: list[str]) -> Script:

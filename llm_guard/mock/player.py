@@ -32,9 +32,12 @@ class Player:
         self._has_gzip = request.headers.get("x-mock-gzip") == "1"
         self.has_hung_up = False
         """True if this side ended the connection."""
+        self.output_tokens = 0
+        """Tokens of text that were generated, whether or not they were sent to the end."""
 
     async def reply(self, reply: MockResponse, fault: Fault | None = None) -> web.StreamResponse:
         """Sends a unary response."""
+        self.output_tokens += reply.output_tokens
         body = reply.body
         if fault is not None and fault.kind == "malformed":
             body = body.replace(b":", b"", 1)
@@ -102,6 +105,7 @@ class Player:
         for token in tokens:
             if self._token_delay_s > 0:
                 await asyncio.sleep(self._token_delay_s)
+            self.output_tokens += 1
             await events.write(token)
 
     async def vanish(self, fault: Fault) -> web.StreamResponse:

@@ -132,6 +132,7 @@ class MockProvider:
             raise
         finally:
             self._log.in_flight -= 1
+            self._log.generated(player.output_tokens)
 
     async def _take_order(self, request: web.BaseRequest) -> web.Response:
         try:
@@ -168,7 +169,12 @@ class MockProvider:
         trouble: Fault | MockResponse | None,
     ) -> web.StreamResponse:
         if (latency_s := self._latency_s + struck.latency_s) > 0:
-            await asyncio.sleep(latency_s)
+            try:
+                await asyncio.sleep(latency_s)
+            except asyncio.CancelledError:
+                if trouble is None and not asked.wants_stream:
+                    player.output_tokens += self._tokens  # providers generate the rest for a client that has left
+                raise
         if isinstance(trouble, MockResponse):
             return await player.reply(trouble)
         if trouble is not None and trouble.kind in ("silence", "close", "reset"):

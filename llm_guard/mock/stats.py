@@ -48,6 +48,8 @@ class Stats:
     requests: int
     by_model: Mapping[str, int]
     by_path: Mapping[str, int]
+    output_tokens: int
+    """Tokens of text that were generated, also for clients that left before their response."""
     in_flight: int
     open_connections: int
     departures: tuple[Departure, ...]
@@ -60,6 +62,7 @@ class Stats:
             "requests": self.requests,
             "by_model": dict(self.by_model),
             "by_path": dict(self.by_path),
+            "output_tokens": self.output_tokens,
             "in_flight": self.in_flight,
             "open_connections": self.open_connections,
             "departures": [{"at": d.at, "target": d.target, "model": d.model} for d in self.departures],
@@ -76,6 +79,7 @@ class Log:
         self._requests = 0
         self._by_model: Counter[str] = Counter()
         self._by_path: Counter[str] = Counter()
+        self._output_tokens = 0
         self._departures: deque[Departure] = deque(maxlen=KEPT)
 
     def arrived(self, seen: RecordedRequest) -> None:
@@ -83,6 +87,9 @@ class Log:
         self._requests += 1
         self._by_model[seen.model] += 1
         self._by_path[seen.target.partition("?")[0]] += 1
+
+    def generated(self, tokens: int) -> None:
+        self._output_tokens += tokens
 
     def left(self, departure: Departure) -> None:
         self._departures.append(departure)
@@ -92,6 +99,7 @@ class Log:
             requests=self._requests,
             by_model=dict(self._by_model),
             by_path=dict(self._by_path),
+            output_tokens=self._output_tokens,
             in_flight=self.in_flight,
             open_connections=open_connections,
             departures=tuple(self._departures),

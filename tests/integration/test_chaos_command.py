@@ -39,7 +39,7 @@ models:
   "claude-*": {{deployments: [{{upstream: three}}]}}
 """
 RESULT = ChaosResult(
-    "one", "is down", "gpt-4o", 100, 1.0, 0.0, 0.05, 0.3, 1.2, {"two/my-gpt": 100}, {}
+    "one", "is down", "gpt-4o", 100, 1.0, 0.0, 0.05, 0.3, 1.2, 1000, 200, {"two/my-gpt": 100}, {}
 )  # fmt: skip
 
 
@@ -105,6 +105,7 @@ def test_second_deployment_saves_the_calls_of_the_first(tmp_path: Path) -> None:
     assert set(found["is down"]["served_by"]) == {"two/my-gpt"}
     assert found["refuses 40 %"]["served"] > found["refuses 40 %"]["direct"] > 0.2
     assert found["is silent"]["errors"]
+    assert (found["is down"]["tokens_wasted"], found["is down"]["tokens_generated"]) == (0, 8 * 20)
     text = page.read_text()
     assert KEY not in text + result.output
     assert text.count("<tr>") == 1 + len(TROUBLES)
@@ -127,6 +128,21 @@ def test_stand_ins_are_not_reached_through_a_proxy(tmp_path: Path, monkeypatch: 
     found = {one["trouble"]: one for one in json.loads(invoke(tmp_path / "guard.yaml", *arguments).stdout)}
     assert found["refuses 40 %"]["requests_per_call"] >= 1
     assert os.environ.get("no_proxy") == before
+
+
+def test_tokens_of_streams_that_no_client_got_whole_are_wasted(tmp_path: Path) -> None:
+    again = "again: {deployments: [{upstream: one}, {upstream: two}], stream: {recover: restart}}"
+    single = f"models:\n  single: {{deployments: [{{upstream: one}}]}}\n  {again}"
+    arguments = ("--upstream", "one", "--seconds", "1", "--patience", "1", "--json")
+    result = invoke(tmp_path / "guard.yaml", *arguments, text=TEXT.replace("models:", single))
+    found = {(one["model"], one["trouble"]): one for one in json.loads(result.stdout)}
+    cut = found["single", "cuts every stream"]
+    assert (cut["served"], cut["wasted"], cut["tokens_wasted"]) == (0.0, 1.0, cut["tokens_generated"])
+    assert cut["tokens_generated"] % 3 == 0
+    again = found["again", "cuts every stream"]
+    assert (again["served"], again["tokens_generated"] - again["tokens_wasted"]) == (1.0, 8 * 20)
+    assert again["tokens_wasted"] > 0
+    assert found["single", "is silent"]["tokens_generated"] == 0
 
 
 @pytest.mark.parametrize("name", ["llm_guard", "minimal", "recommended"])
@@ -183,8 +199,9 @@ def test_advice_names_the_key_that_helps(config: Config) -> None:
 
 
 def test_page_shows_each_result_and_escapes_names() -> None:
-    odd = ChaosResult("<b>", "is down", "<i>", 10, 0.5, 0.25, 0.1, 0.2, 1.0, {"<u>": 5}, {"<s>": 5})
+    odd = ChaosResult("<b>", "is down", "<i>", 10, 0.5, 0.25, 0.1, 0.2, 1.0, 0, 0, {"<u>": 5}, {"<s>": 5})
     page = page_of("<x>.yaml", [(RESULT, []), (odd, ["<a>: b"])], LEFT_OUT)
     assert not re.search(r"<(b|i|u|s|a|x)>(?!models)", page.replace("<b>&lt;a&gt;: b</b>", ""))
     assert "50.0%, without 25.0%" in page
+    assert "<td class=number>20.0%<td>" in page
     assert "http" not in page  # nothing from elsewhere

@@ -249,6 +249,37 @@ async def test_stats_are_served_and_do_not_count_themselves(
 
 
 @pytest.mark.parametrize(
+    ("model", "is_stream", "tokens"),
+    [
+        ("m", False, 8),
+        ("m", True, 8),
+        ("m+cut:3", True, 3),
+        ("m+cut:3", False, 8),
+        ("m+status:503", False, 0),
+        ("m+status:503", True, 0),
+    ],
+)
+async def test_tokens_count_as_generated_even_if_they_arrive_in_vain(
+    provider: MockProvider, http: aiohttp.ClientSession, model: str, is_stream: bool, tokens: int
+) -> None:
+    with contextlib.suppress(aiohttp.ClientPayloadError):
+        await (await post(http, model, stream=is_stream)).read()
+    await eventually(lambda: provider.stats().in_flight == 0)
+    assert provider.stats().output_tokens == tokens
+
+
+async def test_answer_is_generated_for_a_client_that_does_not_wait_for_it(
+    provider: MockProvider, http: aiohttp.ClientSession
+) -> None:
+    for model in ("m+latency:1h", "m+latency:1h+status:503"):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await post(http, model)
+    await eventually(lambda: provider.stats().in_flight == 0)
+    assert provider.stats().output_tokens == 8
+
+
+@pytest.mark.parametrize(
     ("path", "body", "status"),
     [
         ("/v1/nowhere", b"{}", 404),

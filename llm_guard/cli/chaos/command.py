@@ -83,7 +83,8 @@ def chaos(
         played: list[_Played] = []
         run(_play(config, scenes, _Load(rate, seconds, patience), played, lambda: bar.update(1)))
     if as_json:
-        click.echo(json.dumps([asdict(result) | {"advice": advice} for result, advice in played], indent=2))
+        found = [asdict(result) | {"wasted": result.wasted, "advice": advice} for result, advice in played]
+        click.echo(json.dumps(found, indent=2))
     else:
         _show(played)
     if html is not None:
@@ -110,13 +111,13 @@ async def _play(
 
 
 def _show(played: Sequence[_Played]) -> None:
-    names = f"{'upstream':16}{'trouble':24}{'model':24}{'without':>8}{'served':>8}{'p50':>9}{'p99':>9}"
+    names = f"{'upstream':16}{'trouble':24}{'model':24}{'without':>8}{'served':>8}{'p50':>9}{'p99':>9}{'wasted':>8}"
     click.echo(f"{names}  requests per call")
     for result, advice in played:
         served = click.style(f"{result.served:8.1%}", fg=_COLORS[result.grade], bold=True)
         click.echo(
             f"{result.upstream:16}{result.trouble:24}{result.model:24}{result.direct:8.1%}{served}"
-            f"{result.p50_s:7.2f} s{result.p99_s:7.2f} s  {result.requests_per_call:.2f}"
+            f"{result.p50_s:7.2f} s{result.p99_s:7.2f} s{result.wasted:8.1%}  {result.requests_per_call:.2f}"
         )
         for line in advice:
             click.echo(f"{'':16}{click.style(line, fg='cyan')}")

@@ -40,7 +40,16 @@ def page_of(name: str, results: Sequence[tuple[ChaosResult, Sequence[str]]], lef
 
 
 def _section(upstream: str, rows: Sequence[tuple[ChaosResult, Sequence[str]]]) -> str:
-    names = ("the upstream", "model", "served", "p50", "p99", "requests per call", "what clients saw, and what helps")
+    names = (
+        "the upstream",
+        "model",
+        "served",
+        "p50",
+        "p99",
+        "requests per call",
+        "tokens wasted",
+        "what clients saw, and what helps",
+    )
     head = "".join(["<tr>", *(f"<th>{name}" for name in names)])
     body = "".join(_row(result, advice) for result, advice in rows)
     return f"<h2>{escape(upstream)}</h2><div class=wide><table>{head}{body}</table></div>"
@@ -56,7 +65,7 @@ def _row(result: ChaosResult, advice: Sequence[str]) -> str:
     times = "".join(f"<td class=number>{seconds:.2f} s" for seconds in (result.p50_s, result.p99_s))
     return (
         f"<tr><td>{escape(result.trouble)}<td>{escape(result.model)}<td>{bar}<small>{_by(result.served_by)}</small>{times}"
-        f"<td class=number>{result.requests_per_call:.2f}<td>{notes}"
+        f"<td class=number>{result.requests_per_call:.2f}<td class=number>{result.wasted:.1%}<td>{notes}"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from llm_guard.app import App, create_app
 from llm_guard.cli.chaos.stand_ins import KEY, on_stand_ins
@@ -18,6 +18,7 @@ from llm_guard.mock.provider import MockProvider
 
 _WARM_UP_S = 1.0
 _LATENCY_S = 0.05
+_TOKENS = 8
 _SEED = 7
 _GOOD, _POOR = 0.99, 0.9
 
@@ -74,10 +75,19 @@ class ChaosResult:
     """Of the calls that were served; 0: none was."""
     requests_per_call: float
     """Requests to all upstreams, per call."""
+    tokens_generated: int
+    """Output tokens that all upstreams have generated."""
+    tokens_wasted: int
+    """Those of them in answers that no client got whole, and in streams that were begun again."""
     served_by: Mapping[str, int]
     """Calls served by each deployment."""
     errors: Mapping[str, int]
     """Failed calls by what the client saw."""
+
+    @property
+    def wasted(self) -> float:
+        """Share of the generated tokens that were wasted; 0 if none was generated."""
+        return self.tokens_wasted / self.tokens_generated if self.tokens_generated else 0.0
 
     @property
     def grade(self) -> Literal["good", "poor", "bad"]:
@@ -106,17 +116,17 @@ async def play(config: Config, scene: ChaosScene, rate_per_s: float, seconds: fl
     """Plays one scene, with a gateway and stand-ins of its own."""
     async with AsyncExitStack() as stack:
         providers = {
-            name: await stack.enter_async_context(MockProvider(_SEED, latency_s=_LATENCY_S))
+            name: await stack.enter_async_context(MockProvider(_SEED, _TOKENS, latency_s=_LATENCY_S))
             for name in config.upstreams
         }
-        alone = await stack.enter_async_context(MockProvider(_SEED, latency_s=_LATENCY_S))
+        alone = await stack.enter_async_context(MockProvider(_SEED, _TOKENS, latency_s=_LATENCY_S))
         folder = stack.enter_context(TemporaryDirectory(prefix="llm-guard-chaos-"))
         urls = {name: provider.url for name, provider in providers.items()}
         app = create_app(on_stand_ins(config, urls, folder))
         await app.start()
         stack.push_async_callback(app.stop)
         await run_load(_plan(scene, app.addresses[0], rate_per_s, _WARM_UP_S, patience_s))
-        before, requests = await _served_by(app), _requests(providers)
+        before, sent = await _served_by(app), _sent(providers)
         faults = scene.trouble.faults.format(half=rate_per_s / 2)
         for name in scene.struck:
             providers[scene.upstream].switch(name, faults)
@@ -126,10 +136,14 @@ async def play(config: Config, scene: ChaosScene, rate_per_s: float, seconds: fl
             run_load(_plan(scene, alone.url, rate_per_s, seconds, patience_s)),
         )
         served_by = {label: count - before.get(label, 0) for label, count in (await _served_by(app)).items()}
+        used = _sent(providers).since(sent)
+        # A static answer has no tokens, and a client that left has none either: the smaller number got them.
+        delivered = _TOKENS * min(guarded.ok, sum(served_by.values()))
         return ChaosResult(
             scene.upstream, scene.trouble.name, scene.model, guarded.calls, guarded.success_share, direct.success_share,
-            guarded.latency.p50, guarded.latency.p99, (_requests(providers) - requests) / guarded.calls,
-            {label: count for label, count in served_by.items() if count}, guarded.errors,
+            guarded.latency.p50, guarded.latency.p99, used.requests / guarded.calls, used.tokens,
+            max(0, used.tokens - delivered), {label: count for label, count in served_by.items() if count},
+            guarded.errors,
         )  # fmt: skip
 
 
@@ -145,5 +159,16 @@ async def _served_by(app: App) -> dict[str, int]:
     return {one.deployment: one.outcomes.get("ok", 0) for one in snapshot.deployments}
 
 
-def _requests(providers: Mapping[str, MockProvider]) -> int:
-    return sum(sum(provider.stats().by_model.values()) for provider in providers.values())
+class _Sent(NamedTuple):
+    """What all stand-ins have done so far."""
+
+    requests: int
+    tokens: int
+
+    def since(self, before: _Sent) -> _Sent:
+        return _Sent(self.requests - before.requests, self.tokens - before.tokens)
+
+
+def _sent(providers: Mapping[str, MockProvider]) -> _Sent:
+    stats = [provider.stats() for provider in providers.values()]
+    return _Sent(sum(sum(one.by_model.values()) for one in stats), sum(one.output_tokens for one in stats))

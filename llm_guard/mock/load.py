@@ -118,6 +118,7 @@ class LoadRun:
         self._planned = plan.planned()
         self._in_flight = 0
         self._ended_at = 0.0
+        self._sent_late_s = 0.0
 
     async def send_all(self) -> None:
         """Sends the planned calls at fixed intervals; returns when the last one has ended."""
@@ -141,11 +142,12 @@ class LoadRun:
             self._ended_at = time.monotonic()
 
     def result(self) -> LoadResult:
-        return sum_up(self.ended, self._ended_at - self.started_at)
+        return sum_up(self.ended, self._ended_at - self.started_at, self._sent_late_s)
 
     async def _send(
         self, session: aiohttp.ClientSession, target: LoadTarget, body: bytes, due_at: float, call_id: str
     ) -> None:
+        self._sent_late_s = max(self._sent_late_s, time.monotonic() - due_at)
         try:
             self._end(await call(session, target, body, due_at, call_id))
         finally:

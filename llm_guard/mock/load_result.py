@@ -71,13 +71,15 @@ class LoadResult:
     """Average over the calls whose responses report the number; None if no response does."""
     output_tokens: int
     """Of all calls."""
+    sent_late_s: float
+    """Longest delay with which a call was sent, which its latency contains: the sender's, not the server's."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self) | {"statuses": {str(status): n for status, n in self.statuses.items()}}
 
 
-def sum_up(ended: Sequence[FinishedCall], duration_s: float) -> LoadResult:
+def sum_up(ended: Sequence[FinishedCall], duration_s: float, sent_late_s: float = 0.0) -> LoadResult:
     """The result of a run that took `duration_s` seconds from its first call to its last response."""
     outcomes = Counter(call.outcome for call in ended)
     ok = outcomes["ok"]
@@ -98,6 +100,7 @@ def sum_up(ended: Sequence[FinishedCall], duration_s: float) -> LoadResult:
         calls_per_s=len(ended) / duration_s if duration_s > 0 else 0.0,
         attempts_per_call=sum(attempts) / len(attempts) if attempts else None,
         output_tokens=sum(call.output_tokens for call in ended),
+        sent_late_s=sent_late_s,
     )
 
 

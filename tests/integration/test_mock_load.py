@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -62,6 +63,17 @@ async def test_arrivals_do_not_wait_for_a_slow_server(provider: MockProvider) ->
     assert result.outcomes == {"ok": 20}
     assert most >= 15, "one after the other they would share one connection"
     assert result.latency.p50 >= 0.3
+
+
+async def test_sender_that_cannot_keep_up_says_so(provider: MockProvider) -> None:
+    def block(ended: int, _planned: int) -> None:
+        if ended == 3:
+            time.sleep(0.3)  # what else runs in this process
+
+    plan = LoadPlan(provider.url, ("m",), rate_per_s=100.0, calls=20)
+    kept_up, blocked = await run_load(plan), await run_load(plan, block)
+    assert blocked.sent_late_s > 0.2
+    assert kept_up.sent_late_s < blocked.sent_late_s
 
 
 async def test_a_call_above_the_cap_is_not_sent_and_counts_as_a_failure(provider: MockProvider) -> None:

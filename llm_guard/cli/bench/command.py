@@ -21,6 +21,7 @@ from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.mock.load import LoadPlan, LoadRun, key_headers
 
 _POSITIVE = click.FloatRange(0, min_open=True)
+_LATE_S = 0.1
 
 
 @click.command()
@@ -87,6 +88,11 @@ def bench(
     if html is not None:
         html.write_text(page_of(sides), encoding="utf-8")
         click.echo(f"page: {html}", err=True)
+    late_s = max(result.sent_late_s for result in results)
+    if late_s > _LATE_S:
+        click.echo(
+            f"calls were sent up to {late_s:.1f} s late, latencies are too long by as much: lower --rate", err=True
+        )
     if not is_whole:
         click.echo("interrupted: calls that were on their way are not counted", err=True)
     sys.exit(0 if is_whole and results[0].ok else 1)

@@ -29,6 +29,9 @@ from llm_guard.resilience.units import parse_ratio
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 _AT_ONCE = 6
+_CALLS_PER_S = 120.0
+"""Of all scenes at a time: gateways, stand-ins and clients share one processor."""
+_LATE_S = 0.1
 _COLORS = {"good": "green", "poor": "yellow", "bad": "red"}
 _Played = tuple[ChaosResult, Sequence[str]]
 
@@ -77,11 +80,11 @@ def chaos(
     if rate * seconds < 1:
         raise click.UsageError("--rate and --seconds must make at least one call in each scene")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    scenes = list(scenes_of(config, only))
-    click.echo(f"{path}: {len(scenes)} scenes, {_AT_ONCE} at a time, of {seconds:g} s and more", err=True)
+    scenes, at_once = list(scenes_of(config, only)), scenes_at_once(rate)
+    click.echo(f"{path}: {len(scenes)} scenes, {at_once} at a time, of {seconds:g} s and more", err=True)
     with without_proxies(), click.progressbar(length=len(scenes), label="scenes", file=sys.stderr) as bar:
         played: list[_Played] = []
-        run(_play(config, scenes, _Load(rate, seconds, patience), played, lambda: bar.update(1)))
+        run(_play(config, scenes, _Load(rate, seconds, patience), at_once, played, lambda: bar.update(1)))
     if as_json:
         found = [asdict(result) | {"wasted": result.wasted, "advice": advice} for result, advice in played]
         click.echo(json.dumps(found, indent=2))
@@ -90,16 +93,31 @@ def chaos(
     if html is not None:
         html.write_text(page_of(path.name, played, LEFT_OUT), encoding="utf-8")
         click.echo(f"page: {html}", err=True)
+    late_s = max((result.sent_late_s for result, _ in played), default=0.0)
+    if late_s > _LATE_S:
+        click.echo(
+            f"calls were sent up to {late_s:.1f} s late, latencies are too long by as much: lower --rate", err=True
+        )
     worst = min((result.served for result, _ in played), default=1.0)
     if least is not None and worst < least:
         click.echo(f"served in the worst scene: {worst:.1%}, required: {least:.1%}", err=True)
         sys.exit(1)
 
 
+def scenes_at_once(rate_per_s: float) -> int:
+    """Returns how many scenes are played at a time: fewer with more calls, which would wait for each other."""
+    return max(1, min(_AT_ONCE, int(_CALLS_PER_S / rate_per_s)))
+
+
 async def _play(
-    config: Config, scenes: Sequence[ChaosScene], load: _Load, played: list[_Played], advance: Callable[[], None]
+    config: Config,
+    scenes: Sequence[ChaosScene],
+    load: _Load,
+    at_once: int,
+    played: list[_Played],
+    advance: Callable[[], None],
 ) -> None:
-    places = asyncio.Semaphore(_AT_ONCE)
+    places = asyncio.Semaphore(at_once)
 
     async def one(scene: ChaosScene) -> _Played:
         async with places:

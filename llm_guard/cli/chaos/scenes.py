@@ -83,6 +83,8 @@ class ChaosResult:
     """Calls served by each deployment."""
     errors: Mapping[str, int]
     """Failed calls by what the client saw."""
+    sent_late_s: float = 0.0
+    """By how much this machine sent a call too late, at most: so much too long may the latencies be."""
 
     @property
     def wasted(self) -> float:
@@ -143,7 +145,7 @@ async def play(config: Config, scene: ChaosScene, rate_per_s: float, seconds: fl
             scene.upstream, scene.trouble.name, scene.model, guarded.calls, guarded.success_share, direct.success_share,
             guarded.latency.p50, guarded.latency.p99, used.requests / guarded.calls, used.tokens,
             max(0, used.tokens - delivered), {label: count for label, count in served_by.items() if count},
-            guarded.errors,
+            guarded.errors, max(guarded.sent_late_s, direct.sent_late_s),
         )  # fmt: skip
 
 

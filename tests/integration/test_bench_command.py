@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import struct
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -47,6 +48,29 @@ async def test_gateway_beside_the_provider(provider: MockProvider, tmp_path: Pat
     text = page.read_text()
     assert text.count("<circle class=ok") == 40
     assert text.count("<svg") == 2
+
+
+async def test_picture_has_a_chart_for_each_run(provider: MockProvider, tmp_path: Path) -> None:
+    sizes = []
+    for compared in ((), ("--compare", provider.url)):
+        png = tmp_path / "picture.png"
+        arguments = ("--url", provider.url, "--model", "m+status:503@50%", *SHORT, *compared, "--png", str(png))
+        result = await bench(*arguments)
+        assert (result.exit_code, f"picture: {png}" in result.output) == (0, True)
+        data = png.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        sizes.append(struct.unpack(">II", data[16:24]))
+    assert sizes == [(1100, 352), (1100, 704)]
+
+
+async def test_missing_library_of_pictures_is_named_before_anything_is_sent(
+    provider: MockProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    png = tmp_path / "picture.png"
+    result = await bench("--url", provider.url, "--model", "m", *SHORT, "--png", str(png))
+    assert (result.exit_code, png.exists(), provider.stats().requests) == (2, False, 0)
+    assert "pip install 'llm-guard-proxy[plots]'" in result.output
 
 
 async def test_run_beside_an_earlier_one(provider: MockProvider, tmp_path: Path) -> None:
@@ -114,6 +138,7 @@ async def test_bad_payload_is_named(tmp_path: Path, line: str, error: str) -> No
         ("--model", "m", "--compare", "{}"),
         ("--model", "m", "--compare", "[1]"),
         ("--model", "m", "--html", "nowhere/page.html"),
+        ("--model", "m", "--png", "nowhere/picture.png"),
     ],
 )
 async def test_wrong_arguments_are_refused_at_once(tmp_path: Path, arguments: tuple[str, ...]) -> None:

@@ -3,4 +3,5 @@
 command   the command: progress, table, JSON, exit code
 payloads  request bodies from a file
 page      the results as a page with a dot for each call
+picture   the same as a PNG picture, with matplotlib
 """

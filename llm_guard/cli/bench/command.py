@@ -17,6 +17,7 @@ import click
 from llm_guard.app import run
 from llm_guard.cli.bench.page import Measured, page_of
 from llm_guard.cli.bench.payloads import PayloadError, read_payloads
+from llm_guard.cli.bench.picture import MISSING, can_draw, draw
 from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
 from llm_guard.mock.load import LoadPlan, LoadRun, key_headers
 
@@ -45,10 +46,16 @@ _LATE_S = 0.1
     help="A second URL that gets the same calls at the same time, or a run saved with --json.",
 )
 @click.option("--html", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Also write a page.")
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Also write a picture of each call's latency; needs the extra `plots`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; with --compare URL a list of both.")
 def bench(
     url: str, models: tuple[str, ...], payloads: Path | None, rate: float, seconds: float, ramp: float, stream: bool,
-    dialect: DialectName, key: str | None, timeout: float, compare: str | None, html: Path | None, as_json: bool,
+    dialect: DialectName, key: str | None, timeout: float, compare: str | None, html: Path | None, png: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Send calls to a gateway or provider at a fixed rate, and print success rate and latencies.
 
@@ -56,8 +63,7 @@ def bench(
     """
     if not models and payloads is None:
         raise click.UsageError("give --model, or --payloads with a model in each line")
-    if html is not None and not html.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {html.parent}", param_hint="--html")
+    _check_files(html, png)
     earlier = None if compare is None or "://" in compare else _earlier(compare)
     try:
         bodies = () if payloads is None else read_payloads(payloads, needs_model=not models)
@@ -85,9 +91,7 @@ def bench(
         click.echo(json.dumps(found if len(found) > 1 else found[0], indent=2))
     else:
         _show(sides)
-    if html is not None:
-        html.write_text(page_of(sides), encoding="utf-8")
-        click.echo(f"page: {html}", err=True)
+    _write_files(sides, html, png)
     late_s = max(result.sent_late_s for result in results)
     if late_s > _LATE_S:
         click.echo(
@@ -96,6 +100,24 @@ def bench(
     if not is_whole:
         click.echo("interrupted: calls that were on their way are not counted", err=True)
     sys.exit(0 if is_whole and results[0].ok else 1)
+
+
+def _check_files(html: Path | None, png: Path | None) -> None:
+    """Raises BadParameter if one of the files could not be written."""
+    for option, file in (("--html", html), ("--png", png)):
+        if file is not None and not file.parent.is_dir():
+            raise click.BadParameter(f"there is no directory {file.parent}", param_hint=option)
+    if png is not None and not can_draw():
+        raise click.BadParameter(MISSING, param_hint="--png")
+
+
+def _write_files(sides: Sequence[Measured], html: Path | None, png: Path | None) -> None:
+    if html is not None:
+        html.write_text(page_of(sides), encoding="utf-8")
+        click.echo(f"page: {html}", err=True)
+    if png is not None:
+        draw(sides, png)
+        click.echo(f"picture: {png}", err=True)
 
 
 def _earlier(file: str) -> dict[str, Any]:

@@ -89,7 +89,10 @@ class ControlPlane:
         self._controls = DeploymentApi(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitApi(config, running.gateway, self.changes, running.clock)
         self._degraded = DegradedApi(config, running, self.changes)
-        self._restrictions = Restrictions(config, running, self._history, self._controls, self._limits, self._degraded)
+        self._chaos = ChaosApi(config, running, self.changes)
+        self._restrictions = Restrictions(
+            config, running, self._history, self._controls, self._limits, self._degraded, self._chaos
+        )
         for overrides in (self._controls, self._limits):
             running.gateway.table.pool.observers.subscribe(overrides.apply_overrides)
         self._health = HealthApi(config, running, self._history, self._controls.holds.view)
@@ -254,7 +257,7 @@ class ControlPlane:
             IncidentApi(config, running.gateway, self._restrictions, self._alerts, self._causes, self._history, clock),
             RestrictionApi(self._restrictions, self._controls, running.gateway, changes, clock),
             self._degraded,
-            ChaosApi(config, running, changes),
+            self._chaos,
             self._probes,
             self._engines,
             AdmissionApi(running.gateway, running.engines, changes, clock),

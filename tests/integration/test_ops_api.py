@@ -41,7 +41,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "/admin/breakers/reset": {"deployment": "one/gpt"},
     "/admin/cache/purge": {"all": True},
     "/admin/chaos": {"model": "gpt", "fault": {"kind": "hang"}, "share": 0.5},
-    "/admin/chaos/{fault}": {},
+    "/admin/chaos/end": {"id": "chaos-1"},
     "/admin/clients/reset": {"client": "app"},
     "/admin/config/reload": {},
     "/admin/config/rollback": {},
@@ -102,7 +102,7 @@ async def test_every_endpoint_that_changes_anything_requires_a_reason_and_is_aud
         failed = await ask(stand.url, CHAT.path, CHAT.body(), headers)
         letter = failed.headers["x-llm-guard-dead-letter"]
         for name, body in CHANGES.items():
-            method, target = changing[name].method, name.replace("{id}", letter).replace("{fault}", "chaos-1")
+            method, target = changing[name].method, name.replace("{id}", letter)
             refused = await ask(stand.url, target, json.dumps(body).encode(), HERE, method)
             assert (refused.status, "reason" in refused.text) == (422, True), name
             before = len(await get(stand.url, "audit"))
@@ -343,7 +343,7 @@ async def test_responses_match_the_description(monkeypatch: pytest.MonkeyPatch) 
         assert never <= {
             "POST /admin/config/rollback", "GET /admin/calls/{id}", "POST /admin/alerts/unsilence",
             "GET /admin/dead-letters/{id}", "DELETE /admin/dead-letters/{id}", "POST /admin/clients/reset",
-            "DELETE /admin/chaos/{fault}",
+            "POST /admin/chaos/end",
         }  # fmt: skip
         assert not [line for line in stand.log if line["event"] == "admin request failed"]
 

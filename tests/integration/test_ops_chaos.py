@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from llm_guard.admin.api.chaos import ChaosApi
-from tests.chaos.forms import CHAT, MESSAGES
+from tests.chaos.forms import CHAT, MESSAGES, Form
 from tests.chaos.stand import Stand, config_text, facing
 from tests.chaos.wire import Reply, ask
 from tests.fakes.provider import ScriptedProvider
@@ -30,7 +29,7 @@ async def inject(stand: Stand, fault: dict[str, Any], **said: Any) -> dict[str, 
 
 
 async def end(stand: Stand, fault_id: str) -> Reply:
-    return await ask(stand.url, f"/admin/chaos/{fault_id}", json.dumps({"reason": "over"}).encode(), HERE, "DELETE")
+    return await post(stand.url, "chaos/end", id=fault_id, reason="over")
 
 
 def pass_s(stand: Stand, seconds: float) -> None:
@@ -55,6 +54,22 @@ async def test_injected_error_is_recognisable_everywhere_and_costs_no_request() 
         assert error.code == "injected_fault"
 
 
+@pytest.mark.parametrize("form", [CHAT, MESSAGES], ids=str)
+async def test_incident_says_that_an_operator_has_caused_it(form: Form) -> None:
+    async with facing(ops=ON, breaker={"consecutive_failures": 2}) as (stand, _):
+        await inject(stand, DOWN, model=form.model)
+        for _ in range(3):
+            await form.ask(stand.url)
+        found = {incident["kind"]: incident for incident in await get(stand.url, "incidents")}
+        assert found.keys() == {"override", "outage"}
+        assert "chaos-1: status for 100% of the attempts, injected by ann" in found["override"]["title"]
+        assert found["override"]["actions"][0]["body"] == {"id": "chaos-1"}
+        assert "injected_fault" in found["outage"]["title"]
+        assert {error["code"] for error in found["outage"]["errors"]} == {"injected_fault"}
+        (fault,) = [one for one in await get(stand.url, "restrictions") if one["kind"] == "injected_fault"]
+        assert (fault["model"], fault["deployment"], fault["refused"]) == (form.model, None, 2)
+
+
 async def test_calls_without_a_fault_bear_no_mark() -> None:
     async with facing(MESSAGES.ok, CHAT.ok, ops=ON) as (stand, _):
         metrics = (await ask(stand.url, "/metrics", headers=HERE, method="GET")).text
@@ -72,7 +87,7 @@ async def test_anthropic_client_gets_the_error_in_its_dialect() -> None:
     async with facing(ops=ON) as (stand, _):
         await inject(stand, {"kind": "status", "status": 529}, model="claude")
         reply = await MESSAGES.ask(stand.url)
-        assert (reply.status, MESSAGES.error_of(reply)["type"]) == (529, "overloaded_error")
+        assert (reply.status, reply.json["error"]["type"]) == (529, "overloaded_error")
 
 
 async def test_fault_of_one_deployment_leaves_the_others() -> None:

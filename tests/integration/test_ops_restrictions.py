@@ -386,7 +386,16 @@ async def engine_down(_folder: Path) -> AsyncIterator[Scene]:
             yield scene_of(stand)
 
 
-DIVERTING: Mapping[RestrictionKind, Scenes] = {"probe_down": probe_down, "engine_down": engine_down}
+@asynccontextmanager
+async def injected_fault(_folder: Path) -> AsyncIterator[Scene]:
+    async with facing(CHAT.ok, ops={"chaos": True}) as (stand, _):
+        await change(stand.url, "chaos", deployment="one/gpt", fault={"kind": "status"}, share=1)
+        yield scene_of(stand)
+
+
+DIVERTING: Mapping[RestrictionKind, Scenes] = {
+    "probe_down": probe_down, "engine_down": engine_down, "injected_fault": injected_fault,
+}  # fmt: skip
 """States that refuse nothing: calls go elsewhere while there is another deployment."""
 
 

@@ -80,6 +80,12 @@ class InjectFault(Change):
     for_: _HourAtMost = field(name="for", default="5m")
 
 
+class EndFault(Change):
+    """The fault to end."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=100)]
+
+
 class InjectedFaultView(Struct, frozen=True):
     """A fault in effect."""
 
@@ -100,7 +106,7 @@ class ChaosApi(EndpointGroup):
     """Endpoints of injected faults, under the current config; a reload replaces it."""
 
     def __init__(self, config: Config, running: AdminContext, changes: Changes) -> None:
-        self._overrides = FaultOverrides(running.faults, changes)
+        self.overrides = FaultOverrides(running.faults, changes)
         self._changes = changes
         self._clock = running.clock
         self._is_in_fleet = running.fleet is not None
@@ -115,18 +121,18 @@ class ChaosApi(EndpointGroup):
                 "POST", _PATH, "Injects a fault into a share of the attempts, for an hour at most (ops.chaos).",
                 self._inject, takes=InjectFault, gives=gives,
             ),
-            Endpoint("DELETE", f"{_PATH}/{{fault}}", "Ends an injected fault.", self._end, takes=Change, gives=gives),
+            Endpoint("POST", f"{_PATH}/end", "Ends an injected fault.", self._end, takes=EndFault, gives=gives),
         ]  # fmt: skip
 
     def look(self, now: float) -> None:
-        self._overrides.look(now)
+        self.overrides.look(now)
 
     def adopt(self, config: Config) -> None:
         self._config = config
-        self._overrides.adopt(config.models.keys(), labels_of(config).keys(), is_allowed=config.ops.chaos)
+        self.overrides.adopt(config.models.keys(), labels_of(config).keys(), is_allowed=config.ops.chaos)
 
     def close(self) -> None:
-        self._overrides.close()
+        self.overrides.close()
 
     async def _list(self, _asked: AdminRequest) -> AdminResponse:
         return answer(self._views())
@@ -141,20 +147,20 @@ class ChaosApi(EndpointGroup):
             fault = InjectedFault(
                 f"chaos-{self._count}", _effect_of(body.fault), body.share, until, body.model, body.deployment
             )
-            self._overrides.put(FaultOverride(fault, body.reason, asked.who, self._clock.wall()))
+            self.overrides.put(FaultOverride(fault, body.reason, asked.who, self._clock.wall()))
             detail = {"id": fault.id, "kind": fault.effect.kind, "share": body.share, "for": body.for_}
             return ChangeResult(self._views(), detail, self._warnings())
 
         return await self._changes.make(asked, "chaos.inject", str(body.model or body.deployment), do)
 
     async def _end(self, asked: AdminRequest) -> AdminResponse:
-        fault_id = asked.params["fault"]
-        found = next((override for override in self._overrides.all() if override.fault.id == fault_id), None)
+        fault_id = asked.body.id
+        found = next((override for override in self.overrides.all() if override.fault.id == fault_id), None)
         if found is None:
             raise Refused(404, "unknown_fault", f"no fault has this id: GET {_PATH} lists them")
 
         def do() -> ChangeResult:
-            self._overrides.end(fault_id)
+            self.overrides.end(fault_id)
             return ChangeResult(self._views(), {"id": fault_id, "struck": found.fault.struck})
 
         return await self._changes.make(asked, "chaos.end", found.target, do)
@@ -169,7 +175,7 @@ class ChaosApi(EndpointGroup):
             check_known(body.model, self._config.models.keys(), "model")
         else:
             check_known(str(body.deployment), labels_of(self._config).keys(), "deployment")
-        if len(self._overrides.all()) >= _MOST_FAULTS:
+        if len(self.overrides.all()) >= _MOST_FAULTS:
             raise Refused(409, "too_many_faults", f"there are already {_MOST_FAULTS} faults: end some of them")
 
     def _warnings(self) -> list[str]:
@@ -178,7 +184,7 @@ class ChaosApi(EndpointGroup):
         return ["only this gateway has the fault, but breakers of the whole fleet count the failures"]
 
     def _views(self) -> list[InjectedFaultView]:
-        return [self._view(override) for override in self._overrides.all()]
+        return [self._view(override) for override in self.overrides.all()]
 
     def _view(self, override: FaultOverride) -> InjectedFaultView:
         fault = override.fault

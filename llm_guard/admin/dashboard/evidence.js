@@ -18,6 +18,7 @@ const NAMES = {
   "/admin/config/reload": "Reload the config",
   "/admin/limits": "Remove the limit",
   "/admin/limits/reset": "Reset the limit",
+  "/admin/chaos/end": "End the fault",
   "/admin/degraded/auto": "Return to the rule",
   "/admin/degraded/exit": "Exit degraded mode",
   "/admin/clients/reset": "Reset usage",
@@ -62,8 +63,8 @@ function nameOf({ path, body }) {
   return `Reset ${body.kinds.map((kind) => KINDS[kind] ?? words(kind)).join(", ")}`;
 }
 
-function targetOf({ deployment, model, upstream, client, engine }) {
-  return [deployment ?? upstream ?? client ?? engine, model].filter(Boolean).join(" ");
+function targetOf({ deployment, model, upstream, client, engine, id }) {
+  return [deployment ?? upstream ?? client ?? engine ?? id, model].filter(Boolean).join(" ");
 }
 
 /** The provider's errors, each with its call; the words are for operators, a viewer's list has none. */

@@ -8,7 +8,7 @@ import { link } from "./links.js";
 import { rowsOf } from "./rows.js";
 import { showTiles } from "./tiles.js";
 
-const DECISIONS = new Set(["hold", "forced_breaker", "degraded_mode", "drain"]);
+const DECISIONS = new Set(["hold", "forced_breaker", "degraded_mode", "drain", "injected_fault"]);
 
 const ofCallers = ({ is_caller_specific: isOfCallers }) => (isOfCallers ? ", callers’ keys" : "");
 

@@ -70,8 +70,8 @@ def cause_of(restriction: Restriction) -> IncidentCause:
     """Returns the cause of one restriction."""
     kind, upstream = restriction.kind, restriction.upstream or restriction.deployment or ""
     categories = [error.category for error in restriction.errors]
-    if kind in ("hold", "forced_breaker"):
-        return IncidentCause("override", restriction.deployment or upstream)
+    if kind in ("hold", "forced_breaker", "injected_fault"):
+        return IncidentCause("override", restriction.deployment or upstream or restriction.model or "")
     if kind in ("caller_breaker", "client_limit") or restriction.is_caller_specific:
         return IncidentCause("client", restriction.deployment or upstream or restriction.rule)
     if kind in _OUTAGES:

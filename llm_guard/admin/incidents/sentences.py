@@ -36,6 +36,7 @@ _DOING: dict[RestrictionKind, str] = {
     "deadline": "ends calls at their deadline",
     "probe_down": "tries {places} after all other deployments",
     "engine_down": "tries {places} after all other deployments",
+    "injected_fault": "injects a fault into a share of the attempts, on an operator's request",
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from math import inf
 
 from llm_guard.admin.overrides.breaker_overrides import BreakerOverride
+from llm_guard.admin.overrides.injected_faults import FaultOverride
 from llm_guard.admin.restrictions.deployments import Moment
 from llm_guard.admin.schemas.restrictions import Lift, LiftBody, Restriction
 from llm_guard.admin.schemas.subsystems import DegradedView, ModeView
@@ -88,6 +89,28 @@ def of_hold(label: str, hold: MaintenanceHold, refused: int, moment: Moment) -> 
         None,
         rule=f"{hold.kind} by {hold.who}",
         refused=refused,
+    )
+
+
+def of_fault(override: FaultOverride, upstream: str | None, moment: Moment) -> Restriction:
+    """Describes a fault that an operator injects. `upstream`: of its deployment, if it has one."""
+    fault = override.fault
+    return Restriction(
+        "injected_fault",
+        fault.deployment,
+        fault.model,
+        upstream,
+        f"{fault.id}: {fault.effect.kind} for {fault.share:.0%} of the attempts, injected by {override.who}: "
+        f"{override.reason}",
+        iso(override.since),
+        moment.iso(fault.until),
+        _end_of_override(fault.until, "ended"),
+        0,
+        False,
+        Lift("POST", "/admin/chaos/end", {"id": fault.id}, "Ends the fault; attempts that hang fail."),
+        None,
+        rule=f"{fault.effect.kind} for {fault.share:.0%} of the attempts",
+        refused=fault.struck,
     )
 
 

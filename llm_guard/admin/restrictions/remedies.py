@@ -31,6 +31,7 @@ REMEDIES: dict[RestrictionKind, str] = {
     "tls_handshakes": "Check the clients' certificates and the gateway's: the log has the reason at level debug.",
     "probe_down": "Check that the upstream runs and that its probe's path is right.",
     "engine_down": "Read the engine's output in GET /admin/engines, correct the cause and start it again.",
+    "injected_fault": "End the fault if this is no longer a drill; the provider has nothing to do with it.",
 }
 """Each begins with the thing to do."""
 

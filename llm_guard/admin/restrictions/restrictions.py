@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from llm_guard.admin.api.chaos import ChaosApi
 from llm_guard.admin.api.degraded import DegradedApi
 from llm_guard.admin.api.deployments import DeploymentApi
 from llm_guard.admin.api.history import HistoryApi
@@ -69,6 +70,7 @@ class Restrictions:
         controls: DeploymentApi,
         limits: LimitApi,
         degraded: DegradedApi,
+        chaos: ChaosApi,
     ) -> None:
         self._running = running
         self._gateway = running.gateway
@@ -77,6 +79,7 @@ class Restrictions:
         self._controls = controls
         self._limits = limits
         self._degraded = degraded
+        self._chaos = chaos
         self._drained_since: float | None = None
         self._full_since: float | None = None
         self._spool = _Refusals()
@@ -186,6 +189,9 @@ class Restrictions:
         for label, hold in self._controls.holds.all():
             held = sum(deployment.held for deployment in self._gateway.deployments() if deployment.label == label)
             yield of_operators.of_hold(label, hold, held, moment)
+        upstreams = {deployment.label: deployment.upstream.name for deployment in self._gateway.deployments()}
+        for override in self._chaos.overrides.all():
+            yield of_operators.of_fault(override, upstreams.get(override.fault.deployment or ""), moment)
 
     def _latest_attempts(self) -> dict[Deployment, float]:
         """Returns when the latest running attempt on each deployment began."""

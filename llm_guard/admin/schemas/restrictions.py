@@ -15,6 +15,7 @@ RestrictionKind = Literal[
     "breaker", "host_breaker", "forced_breaker", "cooldown", "credential_cooldown", "pace", "provider_pause",
     "throttle", "slow_start", "concurrency", "hold", "degraded_mode", "deadline", "deferred_queue", "drain",
     "client_limit", "spool", "connections", "caller_breaker", "tls_handshakes", "probe_down", "engine_down",
+    "injected_fault",
 ]  # fmt: skip
 
 
@@ -63,7 +64,7 @@ class Restriction(Struct, frozen=True):
     of the client key that `cause` names; spool: large bodies that the disk has no room for; connections: new
     connections, because all that are allowed have a call; caller_breaker: calls of one caller, because only that
     caller's fail; tls_handshakes: connections with a failed TLS handshake; probe_down and engine_down: none, but the
-    deployments are tried last."""
+    deployments are tried last; injected_fault: a share of the attempts fails or is slow on an operator's request."""
     deployment: str | None
     """Label of the deployment; null: the restriction is not of one deployment."""
     model: str | None

@@ -170,7 +170,9 @@ class _InjectedResponse:
         if effect.retry_after_s is not None:
             headers.append(("Retry-After", str(int(max(1.0, min(effect.retry_after_s, fault.until - now))))))
         self.headers: Headers = tuple(headers)
-        self._body = json.dumps(DIALECTS[call.dialect].refusal_body(refusal, call.id)).encode()
+        body = DIALECTS[call.dialect].refusal_body(refusal, call.id)
+        body["error"]["code"] = INJECTED_CODE  # Anthropic's errors have a type only, which is the provider's
+        self._body = json.dumps(body).encode()
 
     async def read(self) -> bytes:
         """Implements `proxy.call.Exchange`."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from llm_guard.fleet.breakers import digest, subject_of
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.resilience.capacity.slot_sharing import SlotGrant, SlotRequest, SlotShare
+from llm_guard.resilience.client_keys.limits import ClientLimits
 from llm_guard.routing.deployment import Deployment, Gates
 
 _NONE = SlotRequest(0, 0, 0)
@@ -32,6 +33,16 @@ class _Limit:
         self.request = self.share.request(limit, in_use, waiting, now)
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedGates:
+    """The gates of a deployment with a fixed limit."""
+
+    limit: int
+    """Of each account."""
+    accounts: tuple[tuple[str, str], ...]
+    """Subject and account of each gate with a limit of its own."""
+
+
 class FleetSlots:
     """This gateway's shares, by subject. A limit is asked for before its first call."""
 
@@ -43,13 +54,18 @@ class FleetSlots:
         self._quotas = quotas
         self._wake = wake
         self._limits: dict[str, _Limit] = {}
+        self._gates: dict[Gates, _SharedGates] = {}
+        """Gates with a fixed limit, as of the last look."""
         self._replicas = 1
 
     def requests(self, now: float) -> dict[str, SlotRequest]:
         """Gives up what others should have, and returns what to ask the store for."""
-        before, self._limits = self._limits, {}
-        for subject, limit, in_use, waiting in (*self._of_deployments(), *self._of_clients()):
-            one = self._limits[subject] = before.get(subject) or _Limit()
+        before, self._gates = self._gates, self._fixed_gates()
+        for gates in before.keys() - self._gates.keys():
+            gates.share({}, 1)
+        limits, self._limits = self._limits, {}
+        for subject, limit, in_use, waiting in (*self._of_gates(), *self._of_clients()):
+            one = self._limits[subject] = limits.get(subject) or _Limit()
             one.look(limit, in_use, waiting, now)
         self._apply(now, is_connected=True)
         return {subject: one.request for subject, one in self._limits.items()}
@@ -74,7 +90,7 @@ class FleetSlots:
 
     @property
     def are_quiet(self) -> bool:
-        """True if no call waits for a slot, and this gateway holds none that another one should have."""
+        """True if no call waits for a slot, and this gateway needs no more than it holds."""
         return not any(one.waiting or one.request.need > one.request.holds for one in self._limits.values())
 
     def adopt(self, deployment: Deployment) -> None:
@@ -85,51 +101,51 @@ class FleetSlots:
             part = self._part(limit)
             deployment.gates.share(dict.fromkeys(deployment.upstream.gate_names(), part), part)
 
-    def _part(self, limit: int) -> int:
-        return max(1, limit // self._replicas)
-
     def _apply(self, now: float, *, is_connected: bool) -> None:
         usable = {
             subject: one.share.usable(one.request.limit, self._replicas, now, is_connected=is_connected)
             for subject, one in self._limits.items()
         }
-        for subject, gates, names in self._gates():
-            shares = {account: usable.get(f"{subject}/{digest(name)}") for account, name in names.items()}
-            limit = gates.settings.concurrency
-            expected = self._part(limit) if isinstance(limit, int) else 1
-            gates.share({account: share for account, share in shares.items() if share is not None}, expected)
-        for subject, name in self._clients():
-            self._quotas.by_name[name].slots = usable.get(subject)
+        for gates, shared in self._gates.items():
+            shares = {account: usable.get(subject) for subject, account in shared.accounts}
+            granted = {account: share for account, share in shares.items() if share is not None}
+            gates.share(granted, self._part(shared.limit))
+        for subject, limits in self._clients():
+            limits.slots = usable.get(subject)
+
+    def _part(self, limit: int) -> int:
+        return max(1, limit // self._replicas)
 
     def _wake_waiting(self) -> None:
         if any(one.waiting for one in self._limits.values()):
             self._wake()
 
-    def _of_deployments(self) -> Iterator[tuple[str, int, int, int]]:
-        for subject, gates, names in self._gates():
-            limit = gates.settings.concurrency
-            if isinstance(limit, int):
-                for account, name in names.items():
-                    gate = gates.find(account)
-                    in_use, waiting = (0, 0) if gate is None else (gate.in_flight, gate.waiting)
-                    yield f"{subject}/{digest(name)}", limit, in_use, waiting
-
-    def _gates(self) -> Iterator[tuple[str, Gates, Mapping[str, str]]]:
-        """Yields the gates of each deployment with a subject, and the names of their keys by account."""
-        seen, numbers = set[int](), Counter[str]()
+    def _fixed_gates(self) -> dict[Gates, _SharedGates]:
+        found, numbers = dict[Gates, _SharedGates](), Counter[str]()
         for deployment in self._deployments():
-            if id(deployment.gates) not in seen:
-                seen.add(id(deployment.gates))
+            limit = deployment.gates.settings.concurrency
+            if isinstance(limit, int) and deployment.gates not in found:
                 subject = subject_of(deployment)
                 numbers[subject] += 1
                 # Models that disagree on their settings have gates of their own, in the order of the config.
-                yield f"slots:{subject}/{numbers[subject]}", deployment.gates, deployment.upstream.gate_names()
+                name = f"slots:{subject}/{numbers[subject]}"
+                keys = deployment.upstream.gate_names().items()
+                found[deployment.gates] = _SharedGates(
+                    limit, tuple((f"{name}/{digest(key)}", account) for account, key in keys)
+                )
+        return found
+
+    def _of_gates(self) -> Iterator[tuple[str, int, int, int]]:
+        for gates, shared in self._gates.items():
+            for subject, account in shared.accounts:
+                gate = gates.find(account)
+                in_use, waiting = (0, 0) if gate is None else (gate.in_flight, gate.waiting)
+                yield subject, shared.limit, in_use, waiting
 
     def _of_clients(self) -> Iterator[tuple[str, int, int, int]]:
-        for subject, name in self._clients():
-            limits = self._quotas.by_name[name]
+        for subject, limits in self._clients():
             if (most := limits.settings.concurrency) is not None:
                 yield subject, most, limits.in_flight, limits.take_denied()
 
-    def _clients(self) -> Iterator[tuple[str, str]]:
-        return ((f"client:{digest(name)}", name) for name in self._quotas.by_name)
+    def _clients(self) -> Iterator[tuple[str, ClientLimits]]:
+        return ((f"client:{digest(name)}", limits) for name, limits in self._quotas.by_name.items())

@@ -25,7 +25,7 @@ from llm_guard.resilience.circuit_breaker.shared_evidence import (
 
 _HEALTHY = Signal.HEALTHY
 EXCHANGE_S = 0.1
-"""Gateways exchange their summaries this often."""
+"""Gateways exchange their summaries this often while any of them has failures; less often while all are well."""
 
 # With failures at one gateway only, the trouble may be its own.
 _LEAST_GATEWAYS = 2
@@ -53,10 +53,10 @@ class SharedBreaker(Breaker):
         """When it was last half-opened because another gateway's breaker has closed."""
 
     def try_acquire(self, now: float) -> Permit | None:
-        if self._is_due(now) and not self.lease.try_use(now):
+        if self.state != "closed" and self._is_due(now) and not self.lease.try_use(now):
             self._opening.refused += self.lease.taken_s(now) > 0  # else the call waits, and may not be refused at all
             return None
-        permit = super().try_acquire(now)
+        permit = Breaker.try_acquire(self, now)  # `super()` takes as long as the rest of this
         if permit is not None:
             self._in_flight[permit] = None
         return permit
@@ -90,7 +90,7 @@ class SharedBreaker(Breaker):
                 self._ok_sent_before, self._ok_sent_at = self._ok_sent_at, permit.sent_at
                 self._parts_before = self._rate.parts
             self._rate.note_success(self._run.length)
-        return super().settle(permit, signal, now, duration_s)
+        return Breaker.settle(self, permit, signal, now, duration_s)
 
     def revise_to_failure(self, permit: Permit, now: float) -> Transition | None:
         if permit.sent_at == self._ok_sent_at:

@@ -19,6 +19,8 @@ MOST_AGES = 16
 _YOUNG_S = 1.0
 # Memories of the two averages, in calls, as those of one gateway (`failure_statistics`).
 _MEMORIES = (20, 100)
+_NEGLIGIBLE = 1e-4
+"""A share of failed calls that no rule would notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class SharedRate:
     def note_success(self, failures: int) -> None:
         """Notes a success, and so many failures in a row before it."""
         recent, lasting = self.parts
+        if not failures and recent < _NEGLIGIBLE and lasting < _NEGLIGIBLE:
+            return  # most successes
         self.parts = (self._after(recent, failures, _MEMORIES[0]), self._after(lasting, failures, _MEMORIES[1]))
 
     def _after(self, part: float, failures: int, memory: int) -> float:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+import msgspec
+
 from llm_guard.clock import Clock
 from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, SlotGrant, SlotRequest
 from llm_guard.storage.shared.exchange_store import (
@@ -54,6 +56,19 @@ class StoreDescription:
     """Seconds of one request."""
 
 
+class _Reply(msgspec.Struct, array_like=True):
+    """The packed part of the reply of exchange.lua."""
+
+    others: list[tuple[str, float]]
+    held: list[tuple[str, float]]
+    taken: list[tuple[str, float]]
+    version: int
+    slots: list[tuple[str, int, int]]
+
+
+_read_reply = msgspec.msgpack.Decoder(_Reply).decode
+
+
 class RedisStore:
     """Implements `storage.shared.exchange_store.ExchangeStore`."""
 
@@ -80,15 +95,16 @@ class RedisStore:
         for subject, request in slots.items():
             args += [subject, request.limit, request.holds, request.need]
         keys = [self._replicas, self._leases, self._overrides, self._slots]
-        others, held, taken, version, grants = await self._run(self._exchange, keys, args)
+        packed, *contents = await self._run(self._exchange, keys, args)
+        reply = _read_reply(packed)
         return Exchanged(
             tuple(
-                Published(replica.decode(errors="replace"), age_ms / 1000, found)
-                for replica, age_ms, found in others[:_MOST_REPLICAS]
+                Published(replica, age_ms / 1000, content)
+                for (replica, age_ms), content in zip(reply.others[:_MOST_REPLICAS], contents, strict=False)
             ),
-            Leases(_seconds(held), _seconds(taken)),
-            version,
-            {subject.decode(): SlotGrant(holds, fair) for subject, holds, fair in grants},
+            Leases(_seconds(reply.held), _seconds(reply.taken)),
+            reply.version,
+            {subject: SlotGrant(holds, fair) for subject, holds, fair in reply.slots},
         )
 
     async def change_overrides(self, changed: Mapping[str, Override]) -> StoredOverrides:
@@ -173,8 +189,8 @@ def _look_up(hosts: Iterable[tuple[str, int]]) -> None:
         raise problem
 
 
-def _seconds(leases: list[tuple[bytes, int]]) -> dict[str, float]:
-    return {subject.decode(): left_ms / 1000 for subject, left_ms in leases}
+def _seconds(leases: list[tuple[str, float]]) -> dict[str, float]:
+    return {subject: left_ms / 1000 for subject, left_ms in leases}
 
 
 def _kind_of(error: BaseException) -> str:

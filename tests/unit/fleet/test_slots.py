@@ -7,6 +7,7 @@ import pytest
 from llm_guard.config import Config, parse_config
 from llm_guard.fleet.slots import FleetSlots
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
+from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.slot_sharing import SlotGrant
 from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.route_table import RouteTable, compile_routes
@@ -138,6 +139,15 @@ def test_slots_are_given_up_before_the_store_is_asked(gateway: Gateway) -> None:
     requests = gateway.slots.requests(gateway.clock.now())
     assert gateway.limit(deployment) == 2
     assert {request.holds for request in requests.values()} == {2}
+
+
+def test_limit_that_is_no_longer_fixed_is_not_shared(gateway: Gateway) -> None:
+    gateway.grant(2, 3)
+    [deployment, _] = gateway.deployments("one/a")
+    deployment.gates.adopt(CapacitySettings(concurrency=None))
+    gateway.slots.requests(gateway.clock.now())
+    deployment.gates.adopt(CapacitySettings(concurrency=9))
+    assert gateway.limit(deployment) == 9
 
 
 def test_refused_calls_of_a_client_are_a_need(gateway: Gateway) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,9 +185,12 @@ def mock(host: str, port: int, seed: int, tokens: int, latency_ms: float, token_
 
 
 async def _mock(provider: MockProvider, host: str, port: int) -> None:
+    # The kernel ignores SIGTERM for a process 1 without a handler, so that a container would have to be killed.
+    is_told_to_stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_told_to_stop.set)
     click.echo(f"mock provider listens on {await provider.start(host, port)}", err=True)
     try:
-        await asyncio.Event().wait()
+        await is_told_to_stop.wait()
     finally:
         await provider.stop()
 

@@ -42,6 +42,9 @@ class FakeEngine:
             await self.gate.wait()
         self.is_running = False
 
+    async def read_output(self) -> None:
+        self.output = (f"after {self.done[-1]}",)
+
     async def wait_gone(self) -> str:
         await self._gone.wait()
         return self._why

@@ -174,16 +174,65 @@ async def test_daemon_that_is_not_served_is_reported(tmp_path: Path) -> None:
         await engine(path).look()
 
 
+def part(stream: int, content: bytes) -> bytes:
+    return bytes((stream, 0, 0, 0)) + len(content).to_bytes(4) + content
+
+
+@pytest.mark.parametrize(
+    ("log", "lines"),
+    [
+        (part(1, b"one\n") + part(2, b"two\n") + part(1, b"thr") + part(1, b"ee\n"), ("one", "two", "three")),
+        (b"with a terminal\r\n\x1b[1mbold\r\n", ("with a terminal", "\ufffd[1mbold")),
+        (part(1, b"one\n") + part(1, b"cut off")[:-4], ("one", "cut")),
+        (b"", ()),
+    ],
+)
+async def test_output_of_a_container_is_read(tmp_path: Path, log: bytes, lines: tuple[str, ...]) -> None:
+    async with daemon(tmp_path, (200, log)) as there:
+        made = engine(there.path)
+        await made.read_output()
+        assert made.output == lines
+        assert there.asked == ["GET /containers/vllm/logs?stdout=1&stderr=1&tail=20"]
+
+
+async def test_output_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    refusal = {"message": "configured logging driver does not support reading"}
+    async with daemon(tmp_path, (501, refusal), (200, b"x" * (1 << 21))) as there:
+        made = engine(there.path)
+        await made.read_output()
+        (said,) = made.output
+        assert said.startswith(
+            "llm-guard: the output of vllm could not be read: docker answered 501: configured logging"
+        )
+        await made.read_output()
+        assert made.output == ("llm-guard: the daemon's response is too large",)
+
+
+async def test_daemon_that_hangs_holds_up_the_output_for_two_seconds(tmp_path: Path) -> None:
+    clock = SteppedClock()
+    async with daemon(tmp_path, None) as there:
+        made = engine(there.path, clock)
+        reading = asyncio.create_task(made.read_output())
+        await eventually(lambda: there.asked)
+        await clock.pass_s(2.0)
+        async with asyncio.timeout(5):
+            await reading
+        assert made.output == ("llm-guard: docker has not responded within 2 s",)
+
+
 async def test_end_of_a_container_is_noticed_though_the_daemon_is_away_for_a_while(tmp_path: Path) -> None:
     clock = SteppedClock()
     runs, away, ended = (200, {"State": RUNS}), (500, {"message": "not now"}), (200, {"State": ENDED})
-    async with daemon(tmp_path, runs, away, ended) as there:
-        waiting = asyncio.create_task(engine(there.path, clock).wait_gone())
+    begun, whole = (200, part(1, b"hello\n")), (200, part(1, b"hello\n") + part(2, b"out of memory\n"))
+    async with daemon(tmp_path, runs, begun, away, ended, whole) as there:
+        made = engine(there.path, clock)
+        waiting = asyncio.create_task(made.wait_gone())
         for looks in (1, 2, 3):
             await eventually(partial(_has_slept, clock, looks))
+            assert made.output == (() if looks == 1 else ("hello",))
             await clock.pass_s(5.0)
         assert await waiting == "its container is exited, exit code 137"
-        assert len(there.asked) == 3
+        assert made.output == ("hello", "out of memory")
 
 
 def _has_slept(clock: SteppedClock, times: int) -> bool:

@@ -22,7 +22,8 @@ FAILED = "LoadState=loaded\nActiveState=failed\nResult=oom-kill\nExecMainStatus=
 
 
 class Systemctl:
-    """Prints `say`, writes `complain` to standard error and exits with `code`; hangs on the verbs in `hangs_on`."""
+    """Also journalctl. Prints `say`, writes `complain` to standard error and exits with `code`; hangs on the verbs in
+    `hangs_on`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,13 +32,14 @@ class Systemctl:
     def reset(self, say: str = "", complain: str = "", code: int = 0, hangs_on: str = "-") -> None:
         (self._folder / "said").write_text(say)
         (self._folder / "complaint").write_text(complain)
-        program = self._folder / "systemctl"
-        program.write_text(
-            f'#!/bin/sh\necho "$@" >> {self._folder}/asked\n'
-            f'case "$*" in *" {hangs_on} "*) exec sleep 60;; esac\n'
-            f"cat {self._folder}/said\ncat {self._folder}/complaint >&2\nexit {code}\n"
-        )  # fmt: skip
-        program.chmod(0o755)
+        for name in ("systemctl", "journalctl"):
+            program = self._folder / name
+            program.write_text(
+                f'#!/bin/sh\necho "$@" >> {self._folder}/asked\n'
+                f'case "$*" in *" {hangs_on} "*) exec sleep 60;; esac\n'
+                f"cat {self._folder}/said\ncat {self._folder}/complaint >&2\nexit {code}\n"
+            )  # fmt: skip
+            program.chmod(0o755)
 
     @property
     def asked(self) -> list[str]:
@@ -126,6 +128,34 @@ async def test_unit_that_does_not_stop_in_time_is_killed(systemctl: Systemctl, t
         "kill --signal=SIGKILL vllm.service",
         "stop vllm.service",
     ]
+
+
+@pytest.mark.parametrize(("user", "which"), [(False, "--unit=vllm.service"), (True, "--user-unit=vllm.service")])
+async def test_output_of_a_unit_is_read_from_the_journal(systemctl: Systemctl, user: bool, which: str) -> None:
+    systemctl.reset(say="Started vllm.service.\nout of memory\n")
+    made = engine(user)
+    await made.read_output()
+    assert made.output == ("Started vllm.service.", "out of memory")
+    assert systemctl.asked == [f"--quiet --no-pager --output=cat --lines=20 {which}"]
+
+
+async def test_output_that_cannot_be_read_says_why(systemctl: Systemctl) -> None:
+    systemctl.reset(complain="Failed to open the journal: Permission denied\n", code=1)
+    made = engine()
+    await made.read_output()
+    assert made.output == ("llm-guard: journalctl --unit=vllm.service: Failed to open the journal: Permission denied",)
+
+
+async def test_journal_that_hangs_holds_up_the_output_for_two_seconds(systemctl: Systemctl) -> None:
+    systemctl.reset(hangs_on="--no-pager")
+    clock = SteppedClock()
+    made = SystemdDriver(UnitConfig(unit="vllm.service"), clock)
+    reading = asyncio.create_task(made.read_output())
+    await eventually(lambda: systemctl.asked)
+    await clock.pass_s(2.0)
+    async with asyncio.timeout(5):
+        await reading
+    assert made.output == ("llm-guard: journalctl --unit=vllm.service has not finished within 2 s",)
 
 
 async def test_systemctl_that_hangs_is_not_waited_for_and_leaves_no_process(systemctl: Systemctl) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -115,3 +118,14 @@ async def test_an_order_that_cannot_be_read_is_refused_and_changes_nothing(
         assert response.status == 400
         assert ("status:CODE" in await response.text()) == ("explode" in order)
     assert await status(http, "m") == 200
+
+
+async def test_mock_ends_by_itself_on_sigterm() -> None:
+    """In a container it is process 1, for which the kernel ignores a signal without a handler."""
+    command = (sys.executable, "-m", "llm_guard", "mock")
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
+    assert process.stderr is not None
+    async with asyncio.timeout(20):
+        assert b"mock provider listens on" in await process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

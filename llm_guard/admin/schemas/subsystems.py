@@ -77,7 +77,7 @@ class EngineView(Struct, frozen=True):
     auto_provision: Literal["never", "on_post", "on_get"]
     """Which requests to /admin/admit start it."""
     output: list[str]
-    """Last lines of its output; of a command only."""
+    """Last lines of its output; while it runs, those of a container or a unit are about 5 s old."""
 
 
 class ModeView(Struct, frozen=True):

@@ -3,7 +3,7 @@
 Defines the requests to the daemon, their timeouts, and what the responses mean. The container must exist already, and
 keeps running when the gateway ends.
 
-Sources: Docker Engine API 1.57, ContainerStart, ContainerStop, ContainerInspect, and its ContainerState;
+Sources: Docker Engine API 1.57, ContainerStart, ContainerStop, ContainerLogs, ContainerInspect, and its ContainerState;
 containers/podman, pkg/api/server/register_containers.go, which has the same endpoints under the same paths. Without a
 version in the path each daemon uses its own.
 """
@@ -18,7 +18,8 @@ import msgspec
 
 from llm_guard.clock import Clock
 from llm_guard.config import ContainerConfig
-from llm_guard.upstreams.engines.driver import DriverStatus, EngineError, poll_gone
+from llm_guard.upstreams.engines.driver import OUTPUT_S, DriverStatus, EngineError, poll_gone
+from llm_guard.upstreams.engines.output import SHOWN_LINES, lines_of, without_headers
 
 _ANSWER_S = 10.0
 _START_S = 60.0
@@ -39,6 +40,7 @@ class ContainerDriver:
         self._daemon = daemon
         self._socket = config.socket or _usual_socket(daemon)
         self._clock = clock
+        self._output: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -46,14 +48,14 @@ class ContainerDriver:
 
     @property
     def output(self) -> tuple[str, ...]:
-        """Empty: the output goes to the daemon's log."""
-        return ()
+        """The last lines of the container's log."""
+        return self._output
 
     async def look(self) -> DriverStatus:
         status, body = await self._ask("GET", "json", _ANSWER_S)
         if status != 200:
-            raise self._refusal("inspected", status, body)
-        state = body.get("State")
+            raise self._refusal(f"{self._container} could not be inspected", status, body)
+        state = _read(body).get("State")
         if not isinstance(state, dict):
             raise EngineError(
                 f"{self._daemon} reports no state of {self._container}: check that {self._socket} is its API"
@@ -66,13 +68,19 @@ class ContainerDriver:
     async def start(self) -> None:
         status, body = await self._ask("POST", "start", _START_S)
         if status not in _DONE:
-            raise self._refusal("started", status, body)
+            raise self._refusal(f"{self._container} could not be started", status, body)
 
     async def stop(self, grace_s: float) -> None:
         # The daemon kills the container when that time is over.
         status, body = await self._ask("POST", f"stop?t={max(1, round(grace_s))}", grace_s + _BEYOND_GRACE_S)
         if status not in _DONE:
-            raise self._refusal("stopped", status, body)
+            raise self._refusal(f"{self._container} could not be stopped", status, body)
+
+    async def read_output(self) -> None:
+        try:
+            self._output = lines_of(await self._log())
+        except EngineError as error:
+            self._output = (f"llm-guard: {error}",)
 
     async def wait_gone(self) -> str:
         return await poll_gone(self, self._clock)
@@ -80,7 +88,13 @@ class ContainerDriver:
     async def close(self, grace_s: float) -> None:
         """Does nothing: the container keeps running."""
 
-    async def _ask(self, method: str, what: str, within_s: float) -> tuple[int, dict[str, Any]]:
+    async def _log(self) -> bytes:
+        status, body = await self._ask("GET", f"logs?stdout=1&stderr=1&tail={SHOWN_LINES}", OUTPUT_S)
+        if status != 200:
+            raise self._refusal(f"the output of {self._container} could not be read", status, body)
+        return without_headers(body)
+
+    async def _ask(self, method: str, what: str, within_s: float) -> tuple[int, bytes]:
         url = f"http://localhost/containers/{self._container}/{what}"
         try:
             with self._clock.limit() as limit:
@@ -96,21 +110,21 @@ class ContainerDriver:
         except (aiohttp.ClientError, OSError) as error:
             raise EngineError(f"cannot connect to {self._daemon} at {self._socket}: {_said(error)}") from error
 
-    def _refusal(self, what: str, status: int, body: dict[str, Any]) -> EngineError:
+    def _refusal(self, what: str, status: int, body: bytes) -> EngineError:
         if status == 404:
             return EngineError(f"{self._daemon} has no container {self._container}: create it, or correct the name")
-        said = str(body.get("message", ""))[:300] or "no reason given"
-        return EngineError(f"{self._container} could not be {what}: {self._daemon} answered {status}: {said}")
+        said = str(_read(body).get("message", ""))[:300] or "no reason given"
+        return EngineError(f"{what}: {self._daemon} answered {status}: {said}")
 
 
-async def _exchange(session: aiohttp.ClientSession, method: str, url: str) -> tuple[int, dict[str, Any]]:
+async def _exchange(session: aiohttp.ClientSession, method: str, url: str) -> tuple[int, bytes]:
     async with session.request(method, url, allow_redirects=False) as response:
         content = b""
         async for piece in response.content.iter_any():
             content += piece
             if len(content) > _MOST_BYTES:
                 raise EngineError("the daemon's response is too large")
-        return response.status, _read(content)
+        return response.status, content
 
 
 def _read(content: bytes) -> dict[str, Any]:

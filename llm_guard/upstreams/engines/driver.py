@@ -17,6 +17,8 @@ _log = structlog.get_logger("llm_guard.upstreams.engines.driver")
 
 _LOOK_S = 5.0
 """Interval at which a daemon is polled."""
+OUTPUT_S = 2.0
+"""Limit of reading the output: the end of an engine is reported after it."""
 
 
 class EngineError(Exception):
@@ -43,7 +45,7 @@ class EngineDriver(Protocol):
 
     @property
     def output(self) -> tuple[str, ...]:
-        """The last lines of output, as far as the gateway can read them."""
+        """The last lines of output, as of the last `read_output`; those of a child process are current."""
 
     async def look(self) -> DriverStatus:
         """Returns the current state."""
@@ -54,6 +56,9 @@ class EngineDriver(Protocol):
     async def stop(self, grace_s: float) -> None:
         """Stops the engine, by force after `grace_s`, and returns when it has ended. Succeeds if it is not running."""
 
+    async def read_output(self) -> None:
+        """Reads the last lines of output, within 2 s. On failure, `output` says why. Never raises."""
+
     async def wait_gone(self) -> str:
         """Waits until the engine is no longer running and returns how it ended. Never raises."""
 
@@ -63,8 +68,8 @@ class EngineDriver(Protocol):
 
 
 async def poll_gone(strategy: EngineDriver, clock: Clock) -> str:
-    """Polls until the engine is no longer running, for engines that do not report their end. An unreachable daemon does
-    not count as an ended engine."""
+    """Polls until the engine is no longer running, for engines that do not report their end, and reads their output
+    each time. An unreachable daemon does not count as an ended engine."""
     is_silent = False
     while True:
         await clock.sleep(_LOOK_S)
@@ -76,5 +81,6 @@ async def poll_gone(strategy: EngineDriver, clock: Clock) -> str:
             is_silent = True
             continue
         is_silent = False
+        await strategy.read_output()
         if not found.is_running:
             return found.why

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import sys
-from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
@@ -23,6 +22,7 @@ import structlog
 from llm_guard.clock import Clock
 from llm_guard.config import CommandConfig
 from llm_guard.upstreams.engines.driver import DriverStatus, EngineError
+from llm_guard.upstreams.engines.output import Tail
 
 _log = structlog.get_logger("llm_guard.upstreams.engines.process_driver")
 
@@ -84,6 +84,9 @@ class ProcessDriver:
         child.signal(signal.SIGKILL)
         if not await self._has_ended(child, _KILLED_S):
             raise EngineError(f"process {child.pid} was killed, and has not ended within {_KILLED_S:g} s")
+
+    async def read_output(self) -> None:
+        """Does nothing: the output arrives through a pipe."""
 
     async def wait_gone(self) -> str:
         child = self._child
@@ -201,39 +204,3 @@ def environment(own: Mapping[str, str], passed: Iterable[str], given: Mapping[st
 
 def _is_harmless(name: str) -> bool:
     return name in _NAMES or (name.startswith(_FAMILIES) and not any(word in name for word in _SECRETIVE))
-
-
-LINES = 100
-CHARS = 500
-"""Maximum length of a line."""
-_MASK = "***"
-_SHORTEST_SECRET = 6
-"""Shorter values are ordinary words; masking them would reveal more than it hides."""
-
-
-class Tail:
-    """Collects bytes and returns the last lines as text. Undecodable bytes become replacement characters."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._lines: deque[str] = deque(maxlen=LINES)
-        self._begun = b""
-        self._secrets = sorted((secret for secret in secrets if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True)
-
-    def feed(self, data: bytes) -> None:
-        # Splits only the last lines of a flood: the first piece may then hold many lines, and is dropped.
-        *whole, begun = (self._begun + data).rsplit(b"\n", LINES + 1)
-        for line in whole[-LINES:]:
-            self._lines.append(self._shown(line))
-        self._begun = begun[: 8 * CHARS]  # an endless line must not grow
-
-    def lines(self) -> tuple[str, ...]:
-        """The last lines, oldest first."""
-        begun = (self._shown(self._begun),) if self._begun else ()
-        return (*self._lines, *begun)[-LINES:]
-
-    def _shown(self, line: bytes) -> str:
-        text = line.decode(errors="replace").rstrip("\r")
-        for secret in self._secrets:
-            text = text.replace(secret, _MASK)
-        text = text[:CHARS]
-        return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)

@@ -53,7 +53,7 @@ class EngineReport:
     place: str
     now: EngineSnapshot
     output: tuple[str, ...]
-    """The last lines of its output."""
+    """The last lines of its output; while it runs, those of a container or a unit are about 5 s old."""
 
 
 class Supervisor:
@@ -199,6 +199,7 @@ class Supervisor:
         if order != "start":
             self._stop_watching()
             await self._end_run(is_for_good=order == "stop")
+            await self._strategy.read_output()
         if self._next is not None:
             self._strategy, self._next, self._run_known = self._next, None, ""
         if order != "stop":

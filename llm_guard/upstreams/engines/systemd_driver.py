@@ -1,9 +1,10 @@
-"""Runs an engine as a unit of systemd, through `systemctl`.
+"""Runs an engine as a unit of systemd, through `systemctl`, and reads its output with `journalctl`.
 
 Defines the commands, their timeouts, and what their output means. The unit must exist already, and keeps running when
 the gateway ends.
 
-Source: systemctl(1), and org.freedesktop.systemd1(5) for the meaning of ActiveState, Result and InvocationID.
+Source: systemctl(1), journalctl(1), and org.freedesktop.systemd1(5) for the meaning of ActiveState, Result and
+InvocationID.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from asyncio.subprocess import DEVNULL, PIPE
 
 from llm_guard.clock import Clock
 from llm_guard.config import UnitConfig
-from llm_guard.upstreams.engines.driver import DriverStatus, EngineError, poll_gone
+from llm_guard.upstreams.engines.driver import OUTPUT_S, DriverStatus, EngineError, poll_gone
+from llm_guard.upstreams.engines.output import SHOWN_LINES, lines_of
 from llm_guard.upstreams.engines.process_driver import environment
 
 _ANSWER_S = 10.0
@@ -34,6 +36,8 @@ class SystemdDriver:
     def __init__(self, config: UnitConfig, clock: Clock) -> None:
         self._unit = config.unit
         self._options = ("--user",) if config.user else ("--system",)
+        self._journal = f"--user-unit={config.unit}" if config.user else f"--unit={config.unit}"
+        self._output: tuple[str, ...] = ()
         self._clock = clock
 
     @property
@@ -42,8 +46,8 @@ class SystemdDriver:
 
     @property
     def output(self) -> tuple[str, ...]:
-        """Empty: the output goes to the journal."""
-        return ()
+        """The journal's last messages of the unit, those of systemd included."""
+        return self._output
 
     async def look(self) -> DriverStatus:
         said = await self._run(_ANSWER_S, "show", f"--property={_PROPERTIES}", self._unit)
@@ -65,6 +69,16 @@ class SystemdDriver:
             await self._run(_ANSWER_S, "kill", "--signal=SIGKILL", self._unit)
             await self._run(_KILLED_S, "stop", self._unit)
 
+    async def read_output(self) -> None:
+        # No `--user`: the messages of a user's units may be in the system's journal.
+        command = ("--quiet", "--no-pager", "--output=cat", f"--lines={SHOWN_LINES}", self._journal)
+        try:
+            self._output = lines_of(
+                await _run(OUTPUT_S, "journalctl", *command, shown=f"journalctl {self._journal}", clock=self._clock)
+            )
+        except EngineError as error:
+            self._output = (f"llm-guard: {error}",)
+
     async def wait_gone(self) -> str:
         return await poll_gone(self, self._clock)
 
@@ -73,28 +87,35 @@ class SystemdDriver:
 
     async def _run(self, within_s: float, verb: str, *arguments: str) -> str:
         """Runs systemctl and returns its output. Raises EngineError; _TooLong on a timeout."""
-        program = shutil.which("systemctl")
-        if program is None:
-            raise EngineError("systemctl was not found on PATH: this engine needs systemd")
-        process = await asyncio.create_subprocess_exec(
-            program, *self._options, "--no-ask-password", "--no-pager", verb, *arguments, stdin=DEVNULL, stdout=PIPE,
-            stderr=PIPE, env=environment(os.environ, _BUS, {}),
-        )  # fmt: skip
-        try:
-            with self._clock.limit() as limit:
-                limit.set(self._clock.now() + within_s, "engine")
-                output, problems = await process.communicate()
-        except TimeoutError:
-            raise _TooLong(f"systemctl {verb} {self._unit} has not finished within {within_s:g} s") from None
-        finally:
-            if process.returncode is None:  # timed out or cancelled
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await asyncio.shield(process.wait())
-        if process.returncode:
-            said = problems.decode(errors="replace").strip()[:300] or f"exit code {process.returncode}"
-            raise EngineError(f"systemctl {verb} {self._unit}: {said}")
-        return output.decode(errors="replace")
+        command = (*self._options, "--no-ask-password", "--no-pager", verb, *arguments)
+        said = await _run(within_s, "systemctl", *command, shown=f"systemctl {verb} {self._unit}", clock=self._clock)
+        return said.decode(errors="replace")
+
+
+async def _run(within_s: float, name: str, *arguments: str, shown: str, clock: Clock) -> bytes:
+    """Runs a program of systemd and returns its output. Raises EngineError; _TooLong on a timeout. `shown`: the command
+    in error messages."""
+    program = shutil.which(name)
+    if program is None:
+        raise EngineError(f"{name} was not found on PATH: this engine needs systemd")
+    process = await asyncio.create_subprocess_exec(
+        program, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=environment(os.environ, _BUS, {})
+    )
+    try:
+        with clock.limit() as limit:
+            limit.set(clock.now() + within_s, "engine")
+            output, problems = await process.communicate()
+    except TimeoutError:
+        raise _TooLong(f"{shown} has not finished within {within_s:g} s") from None
+    finally:
+        if process.returncode is None:  # timed out or cancelled
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.shield(process.wait())
+    if process.returncode:
+        said = problems.decode(errors="replace").strip()[:300] or f"exit code {process.returncode}"
+        raise EngineError(f"{shown}: {said}")
+    return output
 
 
 class _TooLong(EngineError):

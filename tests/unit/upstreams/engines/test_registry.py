@@ -306,6 +306,17 @@ async def test_stop_waits_for_the_running_action() -> None:
         assert supervisor.seen().now.doing is None
 
 
+async def test_output_of_an_engine_that_was_stopped_is_shown() -> None:
+    async with world() as here:
+        await here.come_up()
+        supervisor = here.engines.find("e")
+        assert supervisor is not None
+        assert supervisor.seen().output == ("hello",)
+        supervisor.stop()
+        await let_run()
+        assert supervisor.seen().output == ("after stop 20",)
+
+
 async def test_gateway_that_stops_during_a_restart_closes_its_own_resources() -> None:
     async with world() as here:
         await here.come_up()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llm_guard.upstreams.engines.process_driver import CHARS, LINES, Tail
+from llm_guard.upstreams.engines.output import CHARS, LINES, SHOWN_LINES, Tail, lines_of, without_headers
 
 
 def test_lines_are_whole_for_any_chunks() -> None:
@@ -47,3 +47,24 @@ def test_given_secrets_are_masked() -> None:
     tail = Tail(["hush-hush", "hush-hush-hush", "no", ""])
     tail.feed(b"key hush-hush-hush and hush-hush, no\n")
     assert tail.lines() == ("key *** and ***, no",)
+
+
+def part(stream: int, content: bytes) -> bytes:
+    return bytes((stream, 0, 0, 0)) + len(content).to_bytes(4) + content
+
+
+def test_log_of_a_container_without_its_headers() -> None:
+    long = b"x" * 70_000
+    assert without_headers(part(1, b"one\n") + part(2, b"") + part(2, long)) == b"one\n" + long
+    assert without_headers(part(1, b"one\n") + part(2, b"cut off")[:11]) == b"one\ncut"
+    assert without_headers(part(1, b"one\n") + b"\x02\x00\x00") == b"one\n\x02\x00\x00"
+
+
+def test_log_of_a_container_with_a_terminal_is_unchanged() -> None:
+    for log in (b"", b"hello\r\n", b"\x03\x00\x00\x00more", b"\x01\x00\x01\x00more"):
+        assert without_headers(log) == log
+
+
+def test_as_many_lines_of_a_log_as_are_shown() -> None:
+    numbers = [str(number) for number in range(SHOWN_LINES + 2)]
+    assert lines_of("\n".join(numbers).encode()) == tuple(numbers[2:])

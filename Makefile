@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests thorough-tests tooling-tests tools bench soak storm-matrix frontier fuzz \
+.PHONY: run demo test check lint types imports tests thorough-tests tooling-tests engine-tests tools bench soak storm-matrix frontier fuzz \
 	sdk-suites compiled compiled-package compiled-tests release docs lock clean
 
 run: $(VENV)/ready
@@ -36,7 +36,7 @@ imports: $(VENV)/ready-dev
 export PYTHONDONTWRITEBYTECODE :=
 
 tests: $(VENV)/ready-dev tools
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore=tests/mutants
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore=tests/mutants --ignore=tests/engines
 
 # What CI runs besides: every mutant is killed by its test, and tests that repeat something at random repeat all of it.
 THOROUGH_TESTS = tests/mutants $(shell grep -rlE --include='test_*.py' 'from tests.effort import|^ *@given' tests)
@@ -47,6 +47,11 @@ thorough-tests: $(VENV)/ready-dev
 # Tests of the benchmarks and of the build. CI runs them; users need not.
 tooling-tests: $(VENV)/ready-dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal benchmarks compiling
+
+# Engines in real containers and units: root on Debian, which installs Docker and Podman. Elsewhere they are skipped.
+engine-tests: $(VENV)/ready-dev
+	$(BIN)/python -m tests.tools engines
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/engines
 
 # The wheel works only with this Python version and on this kind of machine.
 compiled: $(VENV)/ready-dev

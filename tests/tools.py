@@ -1,7 +1,8 @@
 """Finds the non-Python programs that some tests need and installs them from Debian packages.
 
 `python -m tests.tools` installs what is missing if it runs as root and apt-get is available. The test command runs it
-before the tests, so that no test waits for an installation.
+before the tests, so that no test waits for an installation. `python -m tests.tools engines` installs what only
+`make engine-tests` needs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from typing import NoReturn
 
 import pytest
 
@@ -26,6 +29,19 @@ PACKAGES = {
     "fish": "fish",
 }
 """Debian package of each program."""
+ENGINE_PACKAGES = {
+    "dockerd": "docker.io",
+    "docker": "docker.io",
+    "podman": "podman",
+    "conmon": "conmon",
+    "runc": "runc",
+    "systemctl": "systemd",
+    "journalctl": "systemd",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+}
+"""The same for the tests of engines in containers and units."""
+_GROUPS = {"tests": PACKAGES, "engines": ENGINE_PACKAGES}
 
 _MUST_HAVE = "LLM_GUARD_TEST_TOOLS"
 """Set to `required` where no test may be skipped (.ci/run)."""
@@ -38,21 +54,36 @@ _QUIETLY = {
 
 def need(program: str) -> str:
     """Returns the program's path. Without it, skips the test, or fails it where every test must run."""
-    if (path := _found(program)) is not None:
-        return path
-    why = f"there is no {program}: `python -m tests.tools` as root on Debian, or apt-get install {PACKAGES[program]}"
+    path = _found(program)
+    if path is None:
+        group = next(name for name, packages in _GROUPS.items() if program in packages)
+        refuse(
+            f"there is no {program}: `python -m tests.tools {group}` as root on Debian, "
+            f"or apt-get install {_GROUPS[group][program]}"
+        )
+    return path
+
+
+def need_root() -> None:
+    """Without root's rights, skips the test, or fails it where every test must run."""
+    if os.geteuid() != 0:
+        refuse("only root can run containers and mount file systems")
+
+
+def refuse(why: str) -> NoReturn:
+    """Skips the test, or fails it where every test must run."""
     if _is_must():
         pytest.fail(why)
     pytest.skip(why)
 
 
-def install() -> list[str]:
+def install(packages: Mapping[str, str] = PACKAGES) -> list[str]:
     """Installs missing programs and returns the names of those still missing."""
-    wanted = sorted({PACKAGES[name] for name in _missing()})
+    wanted = sorted({packages[name] for name in _missing(packages)})
     if wanted and os.geteuid() == 0 and shutil.which("apt-get") is not None and not _apt("install", *wanted):
         _apt("update")
         _apt("install", *wanted)
-    return _missing()
+    return _missing(packages)
 
 
 def _found(program: str) -> str | None:
@@ -60,8 +91,8 @@ def _found(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path="/usr/sbin")
 
 
-def _missing() -> list[str]:
-    return [name for name in PACKAGES if _found(name) is None]
+def _missing(packages: Mapping[str, str]) -> list[str]:
+    return [name for name in packages if _found(name) is None]
 
 
 def _is_must() -> bool:
@@ -78,8 +109,8 @@ def _apt(command: str, *packages: str) -> bool:
     return done.returncode == 0
 
 
-def main() -> int:
-    missing = install()
+def main(group: str = "tests") -> int:
+    missing = install(_GROUPS[group])
     if missing:
         sys.stderr.write(
             f"missing: {', '.join(missing)}; the tests that need them {'fail' if _is_must() else 'are skipped'}\n"
@@ -88,4 +119,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

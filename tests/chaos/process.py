@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +28,11 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-async def start(path: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-    """Starts the gateway without waiting for it to be ready."""
-    command = (sys.executable, "-m", "llm_guard", "serve", "-c", str(path), *arguments)
+async def start(
+    path: Path, *arguments: str, env: Mapping[str, str] | None = None, within: Sequence[str] = ()
+) -> Process:
+    """Starts the gateway without waiting for it to be ready. `within`: a command that runs another one."""
+    command = (*within, sys.executable, "-m", "llm_guard", "serve", "-c", str(path), *arguments)
     paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", str(_ROOT)), "PYTHONUNBUFFERED": "1"}
     return await asyncio.create_subprocess_exec(
         *command, stdout=PIPE, stderr=PIPE, env={**os.environ, **paths, **(env or {})}
@@ -82,10 +84,12 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(path: Path, text: str, *, env: Mapping[str, str] | None = None) -> AsyncIterator[Served]:
+async def serving(
+    path: Path, text: str, *, env: Mapping[str, str] | None = None, within: Sequence[str] = ()
+) -> AsyncIterator[Served]:
     """Runs a gateway with this config, written to `path`; kills it if the test has not ended it."""
     write(path, text)
-    process = await start(path, env=env)
+    process = await start(path, env=env, within=within)
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.timeout(20):

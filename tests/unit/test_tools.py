@@ -29,6 +29,20 @@ def test_test_without_its_program_fails_where_every_test_must_run(absent: pytest
         tools.need("promtool")
 
 
+def test_program_of_another_group_names_its_group(absent: pytest.MonkeyPatch) -> None:
+    with pytest.raises(pytest.skip.Exception, match=r"tests.tools engines.* apt-get install docker.io"):
+        tools.need("dockerd")
+
+
+def test_test_that_needs_root_is_skipped_for_other_users_or_fails(absent: pytest.MonkeyPatch) -> None:
+    absent.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(pytest.skip.Exception, match="only root"):
+        tools.need_root()
+    absent.setenv("LLM_GUARD_TEST_TOOLS", "required")
+    with pytest.raises(pytest.fail.Exception, match="only root"):
+        tools.need_root()
+
+
 @pytest.mark.parametrize(("is_root", "codes", "asked"), [
     (True, [0], ["install"]),
     (True, [100, 0, 0], ["install", "update", "install"]),

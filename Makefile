@@ -49,7 +49,8 @@ tooling-tests: $(VENV)/ready-dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal benchmarks compiling
 
 # Engines in real containers and units: root on Debian, which installs Docker and Podman. Elsewhere they are skipped.
-engine-tests: $(VENV)/ready-dev
+# And llama.cpp, with a model that the test writes.
+engine-tests: $(VENV)/ready-dev $(VENV)/llama-cpp
 	$(BIN)/python -m tests.tools engines
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/engines
 
@@ -121,6 +122,8 @@ lock: $(VENV)/ready-dev
 		--upgrade --extra encryption --extra redis --constraint requirements-dev.lock pyproject.toml -o requirements-image.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--upgrade --group docs --constraint requirements-dev.lock -o requirements-docs.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--upgrade --group engines --constraint requirements-dev.lock -o requirements-engines.lock
 
 $(VENV)/made:
 	$(PYTHON) -c 'import sys; sys.exit("llm_guard needs Python 3.11 or newer: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
@@ -141,6 +144,11 @@ $(VENV)/ready-dev: $(VENV)/made requirements-dev.lock pyproject.toml
 $(VENV)/ready-docs: $(VENV)/ready requirements-docs.lock
 	@echo "installing what builds the documentation into $(VENV)/: a minute or less, the first time"
 	$(BIN)/pip install --disable-pip-version-check --quiet --require-hashes -r requirements-docs.lock
+	touch $@
+
+# Not in the environment itself, whose packages are the lock file's alone. Only this target uses it.
+$(VENV)/llama-cpp: $(VENV)/made requirements-engines.lock
+	$(BIN)/pip install --disable-pip-version-check --quiet --require-hashes --upgrade --target $@ -r requirements-engines.lock
 	touch $@
 
 clean:

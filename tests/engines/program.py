@@ -67,7 +67,7 @@ class Program:
 @contextmanager
 def program() -> Iterator[Program]:
     """Writes the script into a new folder, and removes the folder at the end."""
-    made = Program(Path(tempfile.mkdtemp(prefix="engine-")), _free_port())
+    made = Program(Path(tempfile.mkdtemp(prefix="engine-")), free_port())
     (made.folder / "engine.sh").write_text(_script(made))
     try:
         yield made
@@ -85,7 +85,7 @@ exec {sys.executable} -m llm_guard mock --port {made.port}
 """
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

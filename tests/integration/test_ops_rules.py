@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -228,6 +229,34 @@ def test_dashboard_queries_the_provisioned_data_source() -> None:
 def compose() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
     return found
+
+
+COMPOSE_SCHEMA = json.loads((ROOT / "tests" / "data" / "compose-spec" / "compose-spec.json").read_text())
+
+
+def problems_of(found: dict[str, Any]) -> list[str]:
+    """What the Compose Specification's schema does not allow, as PATH: PROBLEM."""
+    errors = jsonschema_rs.Draft202012Validator(COMPOSE_SCHEMA).iter_errors(found)
+    return [f"{'/'.join(map(str, error.instance_path))}: {error.message}" for error in errors]
+
+
+def test_compose_file_follows_the_compose_specification() -> None:
+    assert problems_of(compose()) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "place"),
+    [
+        (lambda services: services["gateway"].update(read_onyl=True), "services/gateway"),
+        (lambda services: services["gateway"].update(cap_drop="ALL"), "services/gateway/cap_drop"),
+        (lambda services: services["mock"]["healthcheck"].update(interval=[10]), "services/mock/healthcheck"),
+        (lambda services: services["replica"]["deploy"].update(replicas=1.5), "services/replica/deploy/replicas"),
+    ],
+)
+def test_mistake_in_a_compose_file_is_found(spoil: Callable[[dict[str, Any]], None], place: str) -> None:
+    found = compose()
+    spoil(found["services"])
+    assert any(problem.startswith(place) for problem in problems_of(found))
 
 
 def test_everything_in_compose_is_pinned_and_listens_on_this_machine_alone() -> None:

@@ -20,6 +20,7 @@ from llm_guard.admin.http.cooperative import CooperativePauses
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Endpoint, EndpointGroup, answer
 from llm_guard.admin.monitor import rates
 from llm_guard.admin.monitor.rates import CallTally
+from llm_guard.admin.restrictions.cooldowns import credentials_in_cooldown
 from llm_guard.admin.restrictions.deployments import Moment
 from llm_guard.admin.restrictions.evidence import OF_BREAKERS, by_label
 from llm_guard.admin.restrictions.restrictions import Restrictions
@@ -142,7 +143,7 @@ class Overview(EndpointGroup):
             probes,
             others.cache(),
             others.stored_calls(),
-            sum(key[0] == "credential" for key in gateway.cooldowns.snapshot(now)),
+            len(credentials_in_cooldown(gateway.cooldowns.snapshot(now))),
             sum(listener.count for listener in listeners),
             listeners[0].settings.max_connections if listeners else 0,
             round(self._max_lag_s(), 4),

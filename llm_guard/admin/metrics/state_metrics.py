@@ -13,6 +13,7 @@ from llm_guard.admin.context import AdminContext
 from llm_guard.admin.metrics.declaration import DeclaredFamily, counter, gauge, histogram, single
 from llm_guard.admin.metrics.exposition import Row
 from llm_guard.admin.monitor.monitor import LoopLag
+from llm_guard.admin.restrictions.cooldowns import credentials_in_cooldown
 from llm_guard.log import direct_writer
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.health.status import HealthState
@@ -85,8 +86,8 @@ class StateMetrics:
 
     def credentials_in_cooldown(self) -> list[Row]:
         counts = dict.fromkeys(self._gateway.table.upstreams, 0)
-        for kind, upstream, *_ in self._gateway.cooldowns.snapshot(self.running.clock.now()):
-            if kind == "credential" and upstream in counts:
+        for upstream, *_ in credentials_in_cooldown(self._gateway.cooldowns.snapshot(self.running.clock.now())):
+            if upstream in counts:
                 counts[upstream] += 1
         return [((name,), count) for name, count in counts.items()]
 

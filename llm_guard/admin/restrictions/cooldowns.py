@@ -36,6 +36,12 @@ def of_cooldowns(
                 yield _cooling(deployment, group, own, moment)
 
 
+def credentials_in_cooldown(keys: Iterable[CooldownKey]) -> set[CooldownKey]:
+    """Returns upstream, base URL, digest and account of each credential that was refused or has no quota left, for all
+    models or for some."""
+    return {_credential_of(key) for key in keys if key[0] in ("credential", "quota")}
+
+
 def concerned_by(keys: Iterable[CooldownKey], deployments: Iterable[Deployment]) -> dict[CooldownKey, list[Deployment]]:
     """Returns each cooldown with the deployments that it may affect, without those of keys that a reload has replaced.
 
@@ -49,7 +55,7 @@ def concerned_by(keys: Iterable[CooldownKey], deployments: Iterable[Deployment])
         by_model.setdefault((name, base_url, deployment.model or ""), []).append(deployment)
     found = {}
     for key in keys:
-        upstream, base_url, key_digest, _ = key[-4:] if key[0] == "credential" else key[-5:-1]
+        upstream, base_url, key_digest, _ = _credential_of(key)
         place = (upstream, base_url)
         group = by_upstream.get(place) if key[0] == "credential" else by_model.get((*place, key[-1]))
         if group and group[0].upstream.may_use(key_digest):
@@ -60,8 +66,11 @@ def concerned_by(keys: Iterable[CooldownKey], deployments: Iterable[Deployment])
 def _own_name(key: CooldownKey, deployment: Deployment) -> str | None:
     """Returns the name of the upstream's own key in a cooldown's key, "" where there is only one; None for a caller's
     key or account."""
-    whose = key[-4:] if key[0] == "credential" else key[-5:-1]
-    return deployment.upstream.own_credentials().get(("credential", *whose))
+    return deployment.upstream.own_credentials().get(("credential", *_credential_of(key)))
+
+
+def _credential_of(key: CooldownKey) -> CooldownKey:
+    return key[-4:] if key[0] == "credential" else key[-5:-1]
 
 
 def _cooling(deployment: Deployment, cooldowns: Sequence[Cooldown], own: str | None, moment: Moment) -> Restriction:

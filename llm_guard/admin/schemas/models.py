@@ -268,7 +268,7 @@ class Snapshot(Struct, frozen=True):
     stored_calls: StoredCallsView | None
     """Deferred calls and dead letters; null: no model stores calls by itself, and none is stored."""
     credentials_in_cooldown: int
-    """Provider keys in cooldown, because the provider refused them."""
+    """Provider keys in cooldown, because the provider refused them or their quota is spent."""
     connections: int
     """Open client connections."""
     max_connections: int

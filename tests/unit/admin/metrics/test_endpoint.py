@@ -187,11 +187,16 @@ async def test_credentials_in_cooldown_are_counted_by_upstream_without_deploymen
             stand.gateway.cooldowns.note_refusal(
                 ("credential", "a", "http://one.test/v1", key, ""), "x", refused, 1000.0
             )
+    spent = Failure(FailureKind.QUOTA_EXHAUSTED, "answered 429")
+    for key, model in (("one", "x"), ("three", "x"), ("three", "y")):
+        stand.gateway.cooldowns.note_refused_alone(
+            ("credential", "a", "http://one.test/v1", key, ""), model, spent, 1000.0
+        )
     limited = Failure(FailureKind.RATE_LIMIT, "answered 429", retry_after_s=60.0)
     hinted = ("deployment", "credential", "b", "http://one.test/v1", "", "", "x")
     stand.gateway.cooldowns.note_wait(hinted, limited, 60.0, 1000.0)
     found = await stand.scraped()
-    assert found("credentials_in_cooldown", upstream="a") == 2
+    assert found("credentials_in_cooldown", upstream="a") == 3
     assert (
         found("credentials_in_cooldown", upstream="b") == found("credentials_in_cooldown", upstream="credential") == 0
     )

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 PORT ?= 8080
 
-.PHONY: run demo test check lint types imports tests thorough-tests tooling-tests engine-tests tools bench soak storm-matrix frontier fuzz \
+.PHONY: run demo test check lint types imports tests thorough-tests tooling-tests engine-tests image-tests tools bench soak storm-matrix frontier fuzz \
 	sdk-suites compiled compiled-package compiled-tests release docs lock clean
 
 run: $(VENV)/ready
@@ -36,7 +36,8 @@ imports: $(VENV)/ready-dev
 export PYTHONDONTWRITEBYTECODE :=
 
 tests: $(VENV)/ready-dev tools
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore=tests/mutants --ignore=tests/engines
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore=tests/mutants --ignore=tests/engines \
+		--ignore=tests/image --ignore=tests/outage
 
 # What CI runs besides: every mutant is killed by its test, and tests that repeat something at random repeat all of it.
 THOROUGH_TESTS = tests/mutants $(shell grep -rlE --include='test_*.py' 'from tests.effort import|^ *@given' tests)
@@ -49,10 +50,19 @@ tooling-tests: $(VENV)/ready-dev
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal benchmarks compiling
 
 # Engines in real containers and units: root on Debian, which installs Docker and Podman. Elsewhere they are skipped.
-# And llama.cpp, with a model that the test writes.
+# And llama.cpp, with a model that the test writes, and an outage in front of Prometheus.
 engine-tests: $(VENV)/ready-dev $(VENV)/llama-cpp
 	$(BIN)/python -m tests.tools engines
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/engines
+	$(BIN)/python -m tests.tools
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/outage tests/engines
+
+# The image of the Dockerfile, built on a Debian of its own and run: root on Debian, which installs buildah and Docker.
+# IMAGE_COMPILED=true builds it as it is released, which takes ten minutes of processor time.
+IMAGE_COMPILED ?= false
+
+image-tests: $(VENV)/ready-dev
+	$(BIN)/python -m tests.tools image
+	LLM_GUARD_IMAGE_COMPILED=$(IMAGE_COMPILED) $(BIN)/pytest tests/image
 
 # The wheel works only with this Python version and on this kind of machine.
 compiled: $(VENV)/ready-dev

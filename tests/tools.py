@@ -2,7 +2,7 @@
 
 `python -m tests.tools` installs what is missing if it runs as root and apt-get is available. The test command runs it
 before the tests, so that no test waits for an installation. `python -m tests.tools engines` installs what only
-`make engine-tests` needs.
+`make engine-tests` needs, and `python -m tests.tools image` what only `make image-tests` does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ ENGINE_PACKAGES = {
     "nsenter": "util-linux",
 }
 """The same for the tests of engines in containers and units."""
-_GROUPS = {"tests": PACKAGES, "engines": ENGINE_PACKAGES}
+IMAGE_PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap", "dockerd": "docker.io", "docker": "docker.io"}
+"""The same for the tests of the container image."""
+_GROUPS = {"tests": PACKAGES, "engines": ENGINE_PACKAGES, "image": IMAGE_PACKAGES}
 
 _MUST_HAVE = "LLM_GUARD_TEST_TOOLS"
 """Set to `required` where no test may be skipped (.ci/run)."""

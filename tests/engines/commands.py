@@ -13,10 +13,10 @@ WITHIN_S = 30.0
 _LOG_CHARS = 3000
 
 
-async def output_of(*command: str) -> str:
+async def output_of(*command: str, within_s: float = WITHIN_S) -> str:
     """Runs a command that must succeed."""
     process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(within_s):
         said, _ = await process.communicate()
     assert process.returncode == 0, f"{' '.join(command)}: {said.decode(errors='replace')[-_LOG_CHARS:]}"
     return said.decode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.engines.commands import daemon, output_of, unmount
@@ -22,24 +23,30 @@ _LIMITS = ("--ulimit", "nofile=1024:4096", "--ulimit", "nproc=4096:4096")
 
 
 @asynccontextmanager
-async def in_docker(program: Program) -> AsyncIterator[dict[str, Any]]:
-    """Yields the engine's config."""
-    folder, socket = program.folder, program.folder / "docker.sock"
+async def docker(folder: Path) -> AsyncIterator[tuple[str, ...]]:
+    """Runs a daemon with its socket, docker.sock, and everything else in this folder. Yields the client's command."""
+    socket = folder / "docker.sock"
     options = (
         "--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs",
         f"--data-root={folder / 'data'}", f"--exec-root={folder / 'exec'}", f"--pidfile={folder / 'pid'}",
         f"--host=unix://{socket}",
     )  # fmt: skip
-    client = (need("docker"), f"--host=unix://{socket}")
     try:
         async with daemon(folder / "dockerd.log", need("dockerd"), *options, is_up=socket.exists):
-            await _create(client, program)
-            try:
-                yield {"docker": {"container": NAME, "socket": str(socket)}}
-            finally:
-                await output_of(*client, "rm", "--force", NAME)
+            yield (need("docker"), f"--host=unix://{socket}")
     finally:
         unmount(folder / "exec" / "netns" / "default")
+
+
+@asynccontextmanager
+async def in_docker(program: Program) -> AsyncIterator[dict[str, Any]]:
+    """Yields the engine's config."""
+    async with docker(program.folder) as client:
+        await _create(client, program)
+        try:
+            yield {"docker": {"container": NAME, "socket": str(program.folder / "docker.sock")}}
+        finally:
+            await output_of(*client, "rm", "--force", NAME)
 
 
 @asynccontextmanager

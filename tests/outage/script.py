@@ -6,9 +6,11 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import psutil
 
 from tests.outage.traffic import LIMITED, Outage
+from tests.tokens import SHARED
 
 Step = Callable[[Outage], Awaitable[None]]
 
@@ -53,6 +55,13 @@ async def hanging_provider(outage: Outage) -> None:
     outage.one.switch("hedged", "silence")
     outage.two.switch("spare", "silence")
     outage.keep_calling("hedged", text="long" * 500_000)
+
+
+async def injected_fault(outage: Outage) -> None:
+    body = {"model": "spare", "fault": {"kind": "status"}, "share": 0.5, "for": "5m", "reason": "to see it"}
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {SHARED}"}) as session:
+        async with session.post(f"{outage.served.url}/admin/chaos", json=body) as response:
+            assert response.status == 200, await response.text()
 
 
 async def refused_key(outage: Outage) -> None:
@@ -112,6 +121,7 @@ STEPS: dict[str, Step] = {
     "brown-out": brown_out,
     "a provider is down": outage_of_a_provider,
     "a provider hangs": hanging_provider,
+    "an operator injects a fault": injected_fault,
     "a key has no balance": refused_key,
     "too many calls": too_many_calls,
     "an engine cannot start": engine_that_cannot_start,

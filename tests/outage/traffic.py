@@ -96,7 +96,7 @@ def _config(one: str, two: str, redis: str, folder: Path) -> dict[str, Any]:
                 {"name": "limited", "key": LIMITED, "limits": {"rate": 2, "tokens_per_minute": 100_000}},
             ],
         },
-        "ops": {**OPS, "store": str(folder / "state"), "alerts": {"group_wait": "0s"}},
+        "ops": {**OPS, "store": str(folder / "state"), "alerts": {"group_wait": "0s"}, "chaos": True},
         "store": {
             "encryption_key": _KEY,
             "cache": {"kind": "redis", "size": "64KiB"},

@@ -35,6 +35,8 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     notices: dict[str, NoticeState] = {}
     status: ReplicaStatus = ReplicaStatus()
     clients: dict[str, ClientUse] = {}
+    wanted: tuple[str, ...] = ()
+    """Concurrency limits of which it needs more slots than it has (`fleet.slots`)."""
 
 
 # The summary of a breaker takes 250 bytes.
@@ -81,5 +83,5 @@ def _is_plausible_notice(notice: NoticeState) -> bool:
 
 
 def _is_plausible_use(use: ClientUse) -> bool:
-    counts = (use.calls, use.day, use.day_tokens, use.day_restored, use.day_gone)
-    return all(0 <= count < _MOST for count in counts) and abs(use.tokens) < _MOST
+    counts = (use.calls, use.day, use.day_restored, use.day_gone, use.resets)
+    return all(0 <= count < _MOST for count in counts) and abs(use.tokens) < _MOST and abs(use.day_tokens) < _MOST

@@ -125,10 +125,11 @@ class FleetMember:
             self._published, self._status_at = self._status(), began_at
         notices = self.notices.summaries()
         uses = self._client_limits.uses()
-        content = encode(Content(self._breakers.summaries(began_at), notices, self._published, uses))
+        slots, breakers = self._slots.requests(began_at), self._breakers.summaries(began_at)
+        content = encode(Content(breakers, notices, self._published, uses, tuple(self._slots.wanted())))
         leases = self._breakers.wanted(began_at) | self.notices.wanted(notices)
         try:
-            found = await self._store.exchange(content, leases, self._slots.requests(began_at))
+            found = await self._store.exchange(content, leases, slots)
         except StoreUnavailable as error:
             self._work_alone(str(error))
             raise
@@ -191,14 +192,17 @@ class FleetMember:
             is_open = [summary.state != "closed" for summary in content.breakers.values()]
             replicas.append(Replica(published.replica, age_s, content.status, sum(is_open)))
         self.others = tuple(replicas)
-        self._have_others_news = any(content.notices or not are_quiet(content.breakers) for _, content in others)
+        self._have_others_news = any(
+            content.notices or content.wanted or not are_quiet(content.breakers) for _, content in others
+        )
         # A lease ends where it was granted, so its seconds count from before the request.
         held = {subject: seconds - (now - began_at) for subject, seconds in found.leases.held.items()}
         leases = Leases(held, found.leases.taken)
         self._breakers.conclude([(age_s, content.breakers) for age_s, content in others], leases, now)
         self.notices.conclude([content.notices for _, content in others], leases, now)
         self._client_limits.conclude(uses, now)
-        self._slots.conclude(found.slots, len(found.others) + 1, now)
+        wanted = {subject for _, content in others for subject in content.wanted}
+        self._slots.conclude(found.slots, len(found.others) + 1, now, wanted)
 
     def _work_alone(self, why: str) -> None:
         is_first = self.is_connected or not (self.exchanges or self.failures)

@@ -7,8 +7,9 @@ calls.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from llm_guard.fleet.breakers import digest, subject_of
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
@@ -17,6 +18,11 @@ from llm_guard.resilience.client_keys.limits import ClientLimits
 from llm_guard.routing.deployment import Deployment, Gates
 
 _NONE = SlotRequest(0, 0, 0)
+_IDLE_EACH_S = 2.0
+"""Slots of limits without calls are requested less often: slots are held for five seconds."""
+_MOST_WANTED = 1000
+_SEEN_S = 3.0
+"""A gateway counts for so long after it was seen last, since an emptied store would show none."""
 
 
 @dataclass(slots=True)
@@ -24,13 +30,11 @@ class _Limit:
     """One limit, as of the last look."""
 
     share: SlotShare = field(default_factory=SlotShare)
-    request: SlotRequest = _NONE
+    need: int = 0
     in_use: int = 0
     waiting: int = 0
 
-    def look(self, limit: int, in_use: int, waiting: int, now: float) -> None:
-        self.in_use, self.waiting = in_use, waiting
-        self.request = self.share.request(limit, in_use, waiting, now)
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +42,13 @@ class _SharedGates:
     """The gates of a deployment with a fixed limit."""
 
     limit: int
-    """Of each account."""
+    """The limit of each account."""
     accounts: tuple[tuple[str, str], ...]
     """Subject and account of each gate with a limit of its own."""
 
 
 class FleetSlots:
-    """This gateway's shares, by subject. A limit is asked for before its first call."""
+    """This gateway's shares, by subject. Slots are requested before the first call."""
 
     def __init__(
         self, deployments: Callable[[], Iterable[Deployment]], quotas: ClientQuotas, wake: Callable[[], None]
@@ -56,23 +60,45 @@ class FleetSlots:
         self._limits: dict[str, _Limit] = {}
         self._gates: dict[Gates, _SharedGates] = {}
         """Gates with a fixed limit, as of the last look."""
-        self._replicas = 1
+        self._wanted: Collection[str] = ()
+        """Limits of which another gateway needs more slots than it has."""
+        self._gateways = 1
+        """Gateways that were seen lately, this one included."""
+        self._fewer_from = -inf
+        """From this instant on there may be fewer."""
 
     def requests(self, now: float) -> dict[str, SlotRequest]:
-        """Gives up what others should have, and returns what to ask the store for."""
+        """Gives up what others should have, and returns the requests for the store."""
         before, self._gates = self._gates, self._fixed_gates()
         for gates in before.keys() - self._gates.keys():
             gates.share({}, 1)
         limits, self._limits = self._limits, {}
         for subject, limit, in_use, waiting in (*self._of_gates(), *self._of_clients()):
             one = self._limits[subject] = limits.get(subject) or _Limit()
-            one.look(limit, in_use, waiting, now)
+            one.limit, one.in_use, one.waiting = limit, in_use, waiting
+        due = {subject: one for subject, one in self._limits.items() if self._is_due(subject, one, now)}
+        requests = {
+            subject: one.share.request(one.limit, one.in_use, one.waiting, self._gateways, now)
+            for subject, one in due.items()
+        }
+        for subject, request in requests.items():
+            due[subject].need = request.need
         self._apply(now, is_connected=True)
-        return {subject: one.request for subject, one in self._limits.items()}
+        return requests
 
-    def conclude(self, grants: Mapping[str, SlotGrant], replicas: int, now: float) -> None:
-        """Uses what was granted; `replicas` is the number of gateways, this one included."""
-        self._replicas = replicas
+    def wanted(self) -> list[str]:
+        """Returns the limits of which this gateway needs more slots than it has, for the others."""
+        found = [subject for subject, one in self._limits.items() if one.need > one.share.held]
+        return found[:_MOST_WANTED]
+
+    def conclude(
+        self, grants: Mapping[str, SlotGrant], replicas: int, now: float, wanted: Collection[str] = ()
+    ) -> None:
+        """Uses what was granted; `replicas` is the number of gateways, this one included, and `wanted` what the others
+        need."""
+        self._wanted = wanted
+        if replicas >= self._gateways or now >= self._fewer_from:
+            self._gateways, self._fewer_from = replicas, now + _SEEN_S
         for subject, grant in grants.items():
             if subject in self._limits:
                 self._limits[subject].share.grant(grant)
@@ -91,30 +117,38 @@ class FleetSlots:
     @property
     def are_quiet(self) -> bool:
         """True if no call waits for a slot, and this gateway needs no more than it holds."""
-        return not any(one.waiting or one.request.need > one.request.holds for one in self._limits.values())
+        return not any(one.waiting or one.need > one.share.held for one in self._limits.values())
 
     def adopt(self, deployment: Deployment) -> None:
-        """Gives a deployment its shares, before its first call. If it is new, the others may have calls on it: until
-        the next exchange it gets an equal part."""
+        """Gives a new deployment its shares, before its first call. The others may have calls on it: until the next
+        exchange it gets an equal part."""
         limit = deployment.gates.settings.concurrency
-        if self._replicas > 1 and isinstance(limit, int):
+        if self._gateways > 1 and isinstance(limit, int) and deployment.gates not in self._gates:
             part = self._part(limit)
-            deployment.gates.share(dict.fromkeys(deployment.upstream.gate_names(), part), part)
+            deployment.gates.share(dict.fromkeys(deployment.upstream.gate_names(), part), self._expected(limit))
+
+    def _is_due(self, subject: str, one: _Limit, now: float) -> bool:
+        spread_s = hash(subject) % 16 / 16  # so that the limits without calls do not all come at once
+        return subject in self._wanted or one.share.is_due(one.in_use, one.waiting, now, _IDLE_EACH_S - spread_s)
 
     def _apply(self, now: float, *, is_connected: bool) -> None:
         usable = {
-            subject: one.share.usable(one.request.limit, self._replicas, now, is_connected=is_connected)
+            subject: one.share.usable(one.limit, self._gateways, now, is_connected=is_connected)
             for subject, one in self._limits.items()
         }
         for gates, shared in self._gates.items():
             shares = {account: usable.get(subject) for subject, account in shared.accounts}
             granted = {account: share for account, share in shares.items() if share is not None}
-            gates.share(granted, self._part(shared.limit))
+            gates.share(granted, self._expected(shared.limit))
         for subject, limits in self._clients():
             limits.slots = usable.get(subject)
 
     def _part(self, limit: int) -> int:
-        return max(1, limit // self._replicas)
+        return max(1, limit // self._gateways)
+
+    def _expected(self, limit: int) -> float:
+        """Returns the least share that calls may expect: below 1, this gateway has a slot for a part of the time."""
+        return limit / self._gateways
 
     def _wake_waiting(self) -> None:
         if any(one.waiting for one in self._limits.values()):

@@ -167,7 +167,7 @@ class Gates:
         self.shared: Gate | None = None
         """Gate for all calls without a pool key; None if each account has its own, or there was no call yet."""
         self._shares: Mapping[str, int] = _NO_SHARES
-        self._expected_share = 1
+        self._expected_share = 1.0
 
     def of(self, account: str, now: float) -> Gate:
         """Returns the gate for calls on an account; `account` may be any string that identifies it."""
@@ -206,7 +206,7 @@ class Gates:
         for gate in self._by_account.values():
             gate.settings = settings
 
-    def share(self, shares: Mapping[str, int], expected: int) -> None:
+    def share(self, shares: Mapping[str, int], expected: float) -> None:
         """Sets this gateway's share of the concurrency limit on each account, and the least that it may expect; on
         accounts that are missing it has all of it. They have the form of `Upstream.gate_names`."""
         self._shares, self._expected_share = shares, expected

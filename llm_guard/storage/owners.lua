@@ -6,8 +6,17 @@ local prefix = KEYS[1]
 local ENTRIES, ORDER, NUMBER, ORIGIN = prefix .. 'entries', prefix .. 'order', prefix .. 'number', prefix .. 'origin'
 local operations = {}
 
--- most objects of an owner, most answers of an owner, then for each entry its object, its owner and its kind (0, 1)
-function operations.add(most_objects, most_answers, ...)
+-- Makes a new origin if the server has lost entries: a restart from an older file, or a failover.
+local function check(after)
+  if tonumber(after) > tonumber(redis.call('GET', NUMBER) or 0) then
+    local at = redis.call('TIME')
+    redis.call('SET', ORIGIN, at[1] .. '.' .. at[2])
+  end
+end
+
+-- number read last, most objects of an owner, most answers of an owner, then for each entry its object, its owner and its kind (0, 1)
+function operations.add(after, most_objects, most_answers, ...)
+  check(after)
   local most = { ['0'] = tonumber(most_objects), ['1'] = tonumber(most_answers) }
   local entries, at = { ... }, redis.call('TIME')
   redis.call('SET', ORIGIN, at[1] .. '.' .. at[2], 'NX')
@@ -27,6 +36,7 @@ end
 
 -- Returns the entries after a number, the last number read, and the origin.
 function operations.read(after, at_once)
+  check(after)
   local found = redis.call('ZRANGEBYSCORE', ORDER, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, tonumber(at_once))
   local entries = {}
   for n = 1, #found, 2 do

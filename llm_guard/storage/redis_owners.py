@@ -28,7 +28,7 @@ class RedisOwners:
     def exchange(self, new: Sequence[Ownership], after: int) -> tuple[list[Ownership], int]:
         for begin in range(0, len(new), _AT_ONCE):
             entries = [part for one in new[begin : begin + _AT_ONCE] for part in _parts(one)]
-            self._script.run("add", MOST_OBJECTS, MOST_ANSWERS, *entries)
+            self._script.run("add", after, MOST_OBJECTS, MOST_ANSWERS, *entries)
         found, last, origin = self._script.run("read", after, _AT_ONCE)
         known, self._origin = self._origin, origin
         if known not in (b"", origin):

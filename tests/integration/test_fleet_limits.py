@@ -155,8 +155,9 @@ async def test_gateway_that_stops_leaves_its_slots_to_the_others(server: RedisSe
         assert apps[1].fleet is not None
         await apps[1].fleet.stop()
         load = Load(apps[:1], clients=4)
-        await asyncio.wait_for(load.run(0.5), SLOTS_HELD_S / 2)
-        assert limit_of(apps[0]) == 2
+        await load.run(0.5)
+        # It counts for three seconds, since a store that was emptied would show none either.
+        await eventually(lambda: limit_of(apps[0]) == 2, SLOTS_HELD_S - 0.5)
         assert set(load.statuses) == {200}
 
 
@@ -217,7 +218,9 @@ def left(app: App) -> dict[str, float]:
 # the interface of a store
 
 
-async def test_stores_grant_the_same_slots(server: RedisServer) -> None:
+async def test_stores_grant_the_same_slots(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (memory_store, redis_store):
+        monkeypatch.setattr(module, "TURN_S", 1e8)  # both have the same turn, by whichever clock
     draw = random.Random(1)
     shared = SharedMemory()
     names = ("a", "b", "c")
@@ -225,7 +228,7 @@ async def test_stores_grant_the_same_slots(server: RedisServer) -> None:
     for _ in range(repeated(300)):
         name = draw.choice(names)
         limit = draw.randrange(12)
-        request = SlotRequest(limit, draw.randrange(limit + 1), draw.randrange(15))
+        request = SlotRequest(limit, draw.randrange(limit + 1), draw.randrange(15), draw.randrange(1, 5))
         memory, redis = [(await store.exchange(b"", {}, {"x": request, "y": request})).slots for store in stores[name]]
         assert memory == redis
     for both in stores.values():

@@ -59,9 +59,9 @@ async def hanging_provider(outage: Outage) -> None:
 
 async def injected_fault(outage: Outage) -> None:
     body = {"model": "spare", "fault": {"kind": "status"}, "share": 0.5, "for": "5m", "reason": "to see it"}
-    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {SHARED}"}) as session:
-        async with session.post(f"{outage.served.url}/admin/chaos", json=body) as response:
-            assert response.status == 200, await response.text()
+    headers, url = {"authorization": f"Bearer {SHARED}"}, f"{outage.served.url}/admin/chaos"
+    async with aiohttp.ClientSession(headers=headers) as session, session.post(url, json=body) as response:
+        assert response.status == 200, await response.text()
 
 
 async def refused_key(outage: Outage) -> None:

@@ -3,12 +3,12 @@ more than the limit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, SlotGrant, SlotShare, granted
+from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, SlotGrant, SlotRequest, SlotShare, granted
 
 STEP_S = 0.1
 
@@ -27,13 +27,13 @@ class _Gateway:
     """An answer that is on its way."""
 
     def usable(self, limit: int, now: float) -> int:
-        return self.share.usable(limit, 4, now, is_connected=True) or 0
+        return self.share.held if self.share.is_shared else 0
 
 
 @given(st.integers(0, 12), steps)
 def test_no_more_slots_are_used_than_there_are(limit: int, taken: list[tuple[int, str]]) -> None:
     gateways = [_Gateway(name) for name in "abcd"]
-    stored: dict[str, tuple[int, int]] = {}
+    stored: dict[str, SlotRequest] = {}
     now = 0.0
     for number, step in taken:
         gateway = gateways[number]
@@ -45,10 +45,10 @@ def test_no_more_slots_are_used_than_there_are(limit: int, taken: list[tuple[int
         elif step == "end":
             gateway.in_use = max(0, gateway.in_use - 1)
         elif step == "ask":
-            request = gateway.share.request(limit, gateway.in_use, gateway.waiting, now)
+            request = gateway.share.request(limit, gateway.in_use, gateway.waiting, 4, now)
             others = {name: one for name, one in stored.items() if name != gateway.name}
-            gateway.answer = granted(request, gateway.name, others)
-            stored[gateway.name] = gateway.answer.holds, request.need
+            gateway.answer = granted(request, gateway.name, others, len(taken) // 7)
+            stored[gateway.name] = replace(request, holds=gateway.answer.holds)
         elif step == "lose":
             gateway.answer = None
         elif gateway.answer is not None:
@@ -61,13 +61,13 @@ def test_no_more_slots_are_used_than_there_are(limit: int, taken: list[tuple[int
 @given(st.integers(1, 12), st.lists(st.integers(0, 20), min_size=1, max_size=4))
 def test_slots_move_to_the_gateways_that_need_them(limit: int, needs: list[int]) -> None:
     gateways = [_Gateway(name) for name in "abcd"[: len(needs)]]
-    stored: dict[str, tuple[int, int]] = {}
+    stored: dict[str, SlotRequest] = {}
     for round_ in range(4):
         for gateway, need in zip(gateways, needs, strict=True):
-            request = gateway.share.request(limit, 0, need, round_ * STEP_S)
+            request = gateway.share.request(limit, 0, need, len(needs), round_ * STEP_S)
             others = {name: one for name, one in stored.items() if name != gateway.name}
-            grant = granted(request, gateway.name, others)
-            stored[gateway.name] = grant.holds, request.need
+            grant = granted(request, gateway.name, others, 0)
+            stored[gateway.name] = replace(request, holds=grant.holds)
             gateway.share.grant(grant)
     held = [gateway.usable(limit, 1.0) for gateway in gateways]
     assert sum(held) == limit

@@ -66,8 +66,9 @@ class Limiter:
         self.settings = settings
         self.share: int | None = None
         """This gateway's share of a configured limit, which may be 0; None: all of it."""
-        self.expected_share = 1
-        """Its share when all gateways need as many slots as they can get: forecasts assume no less."""
+        self.expected_share = 1.0
+        """Its share when all gateways need as many slots as they can get: forecasts assume no less. Below 1: it has a
+        slot for a part of the time."""
         self._adaptive = AdaptiveLimit()
         self._ramp = RAMP_START
         self._ramp_began_at = -inf
@@ -82,8 +83,8 @@ class Limiter:
             return own
         return self._ramp if own is None else min(own, self._ramp)
 
-    def expected_limit(self, now: float) -> int | None:
-        """Returns the number of calls that may be in flight in the next seconds, >= 1; None: no limit."""
+    def expected_limit(self, now: float) -> float | None:
+        """Returns the number of calls that may be in flight on average in the next seconds, > 0; None: no limit."""
         limit = self.limit(now)
         return limit if limit is None or self.share is None else max(limit, self.expected_share)
 

@@ -64,7 +64,7 @@ class Gate:
     def in_flight(self) -> int:
         return self._in_flight
 
-    def share(self, slots: int | None, expected: int) -> None:
+    def share(self, slots: int | None, expected: float) -> None:
         """Sets this gateway's share of its concurrency limit, and the least that it may expect; None: all of it."""
         self._limiter.share, self._limiter.expected_share = slots, expected
 
@@ -315,8 +315,8 @@ class Gate:
         # A ramp grows and ends: its first slots are not all that there will be.
         return min(wait_s, ramp_until - now + self._turnover_s(ahead, self._limiter.expected_limit(ramp_until)))
 
-    def _turnover_s(self, ahead: int, limit: int | None) -> float:
+    def _turnover_s(self, ahead: int, limit: float | None) -> float:
         """Estimates the wait by Little's law: `limit` slots are returned once per mean use."""
-        if limit is None or self._in_flight + ahead < limit:
+        if limit is None or self._in_flight + ahead < int(limit):
             return 0.0
         return (self._in_flight + ahead - limit + 1) * (self._use_s or _GUESSED_USE_S) / limit

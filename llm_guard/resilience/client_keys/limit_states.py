@@ -53,8 +53,10 @@ class ClientUse:
     day: int = 0
     """Days since the epoch."""
     day_tokens: int = 0
-    """Tokens used on that day."""
+    """Tokens that this process has used on that day; fewer than before if estimates were too high."""
     day_restored: int = 0
-    """Those of them that an earlier process has used, as its state says."""
+    """Tokens that earlier processes have used on that day, as this one's state says."""
     day_gone: int = 0
     """Tokens used on that day by gateways that have left, as far as this one knows."""
+    resets: int = 0
+    """Resets by operators so far, at any gateway. What was used before the latest one does not count."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated
 
+from llm_guard.resilience.client_keys.anticipated_calls import AnticipatedCalls
 from llm_guard.resilience.client_keys.limit_states import ClientUse, Exceeded, LimitLeft, LimitName, Refusing
 from llm_guard.resilience.throttling.gcra import Bucket
 from llm_guard.resilience.units import OptionalCount, Unit, at_least, nullable, number_from, or_none
@@ -64,45 +65,24 @@ class ClientLimits:
     """The limits of one key. `now` is monotonic, `wall` in seconds since the epoch."""
 
     __slots__ = (
-        "_anticipated",
-        "_bucket",
-        "_burst_s",
-        "_calls",
-        "_calls_before",
-        "_day",
-        "_day_restored",
-        "_day_tokens",
-        "_day_tokens_before",
-        "_day_tokens_elsewhere",
-        "_denied",
-        "_gateways",
-        "_minute_at",
-        "_minute_tokens",
-        "_per_minute",
-        "_rate",
-        "_refusing",
-        "_settings",
-        "_tokens",
-        "_weight",
-        "in_flight",
-        "slots",
+        "_bucket", "_burst_s", "_calls", "_day", "_day_restored", "_day_tokens", "_day_tokens_before",
+        "_day_tokens_elsewhere", "_denied", "_gateways", "_minute_at", "_minute_tokens", "_others", "_per_minute",
+        "_rate", "_refusing", "_settings", "_tokens", "in_flight", "resets", "slots",
     )  # fmt: skip
 
     def __init__(self, settings: ClientLimitSettings, now: float, wall: float) -> None:
         self.slots: int | None = None
-        """This gateway's share of `concurrency`, which may be 0; None: all of it."""
+        """This gateway's share of `concurrency`; None: all of it. One call may always enter if there are fewer slots
+        than gateways: a client that makes one call at a time may send each to another gateway."""
         self._gateways = 1
         """Gateways that have the limits together, but do not know what the others use."""
         self._settings = settings
-        self._adapt(1)
+        self._adapt()
         self._bucket = Bucket()
-        self._weight = 1.0
-        """Calls that all gateways together make for each one here, as far as the last exchange shows."""
-        self._calls_before = 0
-        """Value of `_calls` at the last exchange."""
-        self._anticipated = 0.0
-        """Calls elsewhere that were counted since then, before it is known that there were any."""
+        self._others = AnticipatedCalls(now)
         self.in_flight = 0
+        self.resets = 0
+        """Resets of these limits, at any gateway."""
         self._denied = 0
         """Calls refused for want of a slot, until `take_denied`."""
         self._calls = self._tokens = 0
@@ -128,24 +108,23 @@ class ClientLimits:
     @settings.setter
     def settings(self, settings: ClientLimitSettings) -> None:
         self._settings = settings
-        self._adapt(self._gateways)
+        self._adapt()
 
     def share(self, gateways: int, *, knows_others: bool) -> None:
         """Shares the limits with other gateways: `gateways` is their number, this one included. Either
         `note_elsewhere` is called (`knows_others`), or each gateway uses an equal part of the limits."""
         alone = 1 if knows_others else gateways
         if alone != self._gateways:
-            self._day_tokens_before, self._weight, self._anticipated = self._day_tokens, 1.0, 0.0
-        self._gateways = alone
-        self._adapt(gateways)
+            self._day_tokens_before = self._day_tokens
+            self._others.forget()
+        self._gateways, self._others.gateways = alone, gateways
+        self._adapt()
 
-    def _adapt(self, gateways: int) -> None:
-        """Computes this gateway's part of the limits. Of a second's worth of calls, which may come at once, each of
-        the gateways has a part even if it knows what the others use: it will know a moment later."""
+    def _adapt(self) -> None:
+        """Computes this gateway's part of the limits."""
         rate, per_minute = self._settings.rate, self._settings.tokens_per_minute
         self._rate = None if rate is None else rate / self._gateways
-        burst_s = self._gateways / gateways
-        self._burst_s = 0.0 if self._rate is None else max(0.0, burst_s - 1 / self._rate)
+        self._burst_s = 0.0 if self._rate is None else max(0.0, 1 - 1 / self._rate)  # a second's worth may come at once
         self._per_minute = None if per_minute is None else per_minute / self._gateways
 
     @property
@@ -155,13 +134,12 @@ class ClientLimits:
 
     def use(self, day_gone: int = 0) -> ClientUse:
         """Returns what was used here; `day_gone`: today, by gateways that have left."""
-        return ClientUse(self._calls, self._tokens, self._day, self._day_tokens, self._day_restored, day_gone)
+        own = self._day_tokens - self._day_restored
+        return ClientUse(self._calls, self._tokens, self._day, own, self._day_restored, day_gone, self.resets)
 
     def note_elsewhere(self, calls: int, tokens: int, now: float) -> None:
         """Notes what other gateways have used since this was last called."""
-        here, self._calls_before = self._calls - self._calls_before, self._calls
-        unexpected, self._anticipated = calls - self._anticipated, 0.0
-        self._weight = (here + calls) / here if here else 1.0 + calls
+        unexpected = self._others.note(self._calls, max(0, calls), now)
         if self._rate is not None:
             self._bucket.correct(unexpected / self._rate, now)
         if self._per_minute is not None:
@@ -171,7 +149,7 @@ class ClientLimits:
         """Notes what other gateways have used on a day, in all."""
         self._roll(wall)
         if day == self._day:
-            self._day_tokens_elsewhere = max(self._day_tokens_elsewhere, tokens)
+            self._day_tokens_elsewhere = tokens
 
     def is_at_rate(self, now: float) -> bool:
         """Returns whether calls come faster than the rate allows for long."""
@@ -240,7 +218,8 @@ class ClientLimits:
         self._roll(wall)
         self._bucket = Bucket()
         self._minute_tokens, self._minute_at = 0.0, now
-        self._day_tokens = self._day_tokens_elsewhere = 0
+        self._day_tokens = self._day_restored = self._day_tokens_before = self._day_tokens_elsewhere = 0
+        self.resets += 1
         self._refusing.clear()
 
     def left(self, now: float, wall: float) -> tuple[LimitLeft, ...]:
@@ -249,7 +228,7 @@ class ClientLimits:
         found: list[LimitLeft] = []
         if settings.rate is not None and (rate := self._rate) is not None:
             wait_s = max(0.0, self._bucket.next_at - now)
-            burst = max(1.0, self._burst_s * rate + 1)
+            burst = max(1.0, rate)
             found.append(LimitLeft("rate", settings.rate, max(0.0, burst - wait_s * rate), wait_s))
         if settings.concurrency is not None and (most := self._slots) is not None:
             found.append(LimitLeft("concurrency", settings.concurrency, max(0, most - self.in_flight), 0.0))
@@ -265,7 +244,9 @@ class ClientLimits:
     @property
     def _slots(self) -> int | None:
         most = self._settings.concurrency
-        return most if most is None or self.slots is None else min(most, self.slots)
+        if most is None or self.slots is None:
+            return most
+        return min(most, self.slots if most >= self._others.gateways else max(1, self.slots))
 
     def _left_today(self, per_day: int) -> int:
         """Returns the tokens of the day that this gateway may use; below 0 if more were used."""
@@ -277,8 +258,7 @@ class ClientLimits:
     def _take_rate(self, now: float) -> None:
         self._calls += 1
         if self._rate is not None:
-            self._bucket.take(self._rate / self._weight, now)
-            self._anticipated += self._weight - 1.0
+            self._bucket.take(self._rate / self._others.take(), now)
 
     def refusing(self, now: float) -> tuple[Refusing, ...]:
         """Returns the limits that refuse calls now."""
@@ -296,6 +276,8 @@ class ClientLimits:
         found: list[Exceeded] = []  # `list[Exceeded]()` takes a microsecond
         if self._rate is not None:
             wait_s = self._bucket.next_at - self._burst_s - now
+            if self._gateways == 1:
+                wait_s = max(wait_s, self._others.burst_wait_s(self._calls, self._rate, now))
             if wait_s > _ROUNDING_S:
                 found.append(Exceeded("rate", wait_s))
         if (most := self._slots) is not None and self.in_flight >= most:

@@ -1,15 +1,15 @@
 -- One exchange of a gateway: publishes its content, takes leases and slots, and returns what the others have published.
 -- KEYS: the contents by replica, the leases by subject, the overrides, for their version (overrides.lua), the slots by
 -- subject.
--- ARGV: replica, content, milliseconds after which a content is stale, milliseconds for which slots are held, number of
--- leases, then for each of them its subject and the milliseconds for which it is wanted, then for each limit whose slots
+-- ARGV: replica, content, milliseconds after which a content is stale, milliseconds for which slots are held,
+-- milliseconds of a turn, number of gateways that this one knows of, number of leases, then for each of them its subject and the milliseconds for which it is wanted, then for each limit whose slots
 -- are shared its subject, the limit, the slots that this replica holds, and its need.
 -- Returns all but the contents of the others in MessagePack, since the client takes 5 us for each element of a reply; then
 -- the contents, in the order of their replicas.
 local at = redis.call('TIME')
 local now = at[1] * 1000 + math.floor(at[2] / 1000)
 local me, stale_ms, longest_ms = ARGV[1], tonumber(ARGV[3]), 10000
-local first_lease, first_slots = 6, 6 + 2 * tonumber(ARGV[5])
+local first_lease, first_slots = 8, 8 + 2 * tonumber(ARGV[7])
 
 redis.call('HSET', KEYS[1], me, string.format('%d', now) .. ':' .. ARGV[2])
 redis.call('PEXPIRE', KEYS[1], 60000)
@@ -23,7 +23,7 @@ for n = 1, #found, 2 do
   local is_current = since and now - since <= stale_ms and since - now <= 1000
   if not is_current or string.find(replica, '[^%w%p]') then
     redis.call('HDEL', KEYS[1], replica)
-  elseif replica ~= me then
+  elseif replica ~= me and #others < 256 then
     others[#others + 1] = { replica, math.max(0, now - since) }
     contents[#contents + 1] = string.sub(said, mark + 1)
   end
@@ -46,13 +46,29 @@ if #held > 0 then
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
 
--- As `fair_shares` in resilience/capacity/slot_sharing.py.
+-- As `granted` and `fair_shares` in resilience/capacity/slot_sharing.py. A holder is { slots held, need, end, limit }.
+local turn = math.floor(now / tonumber(ARGV[5]))
+
 local function fair_share(limit, holders)
-  local order, shares, left = {}, {}, limit
-  for replica, one in pairs(holders) do
-    order[#order + 1] = { replica, one[2] }
+  local names, order, needing, shares, left = {}, {}, {}, {}, limit
+  for replica in pairs(holders) do
+    names[#names + 1] = replica
   end
-  table.sort(order, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
+  table.sort(names)
+  for place = 1, #names do
+    local name = names[(place - 1 + turn) % #names + 1]
+    order[place] = { name, holders[name][2], place }
+    if holders[name][2] > 0 then
+      needing[#needing + 1] = name
+    end
+  end
+  if limit < #needing then
+    for place = 1, limit do
+      shares[needing[place]] = 1
+    end
+    return shares[me] or 0
+  end
+  table.sort(order, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[3] < b[3]) end)
   for place, one in ipairs(order) do
     shares[one[1]] = math.min(one[2], math.floor(left / (#order - place + 1)))
     left = left - shares[one[1]]
@@ -69,14 +85,14 @@ local function is_count(number)
   return type(number) == 'number' and number >= 0 and number < 1e9 and number == math.floor(number)
 end
 
--- Slots held and need of the other replicas that have asked lately. What cannot be read is not of this version.
+-- What other replicas hold that have asked lately. What cannot be read is not of this version.
 local function holders_of(subject)
   local live = {}
   local is_read, found = pcall(cmsgpack.unpack, redis.call('HGET', KEYS[4], subject) or '\128')
   if is_read and type(found) == 'table' then
     for replica, one in pairs(found) do
       local is_known = type(replica) == 'string' and replica ~= me and type(one) == 'table'
-      if is_known and is_count(one[1]) and is_count(one[2]) and type(one[3]) == 'number'
+      if is_known and is_count(one[1]) and is_count(one[2]) and is_count(one[4]) and type(one[3]) == 'number'
         and one[3] > now and one[3] <= now + longest_ms then
         live[replica] = one
       end
@@ -85,24 +101,31 @@ local function holders_of(subject)
   return live
 end
 
-local grants, hold_ms = {}, tonumber(ARGV[4])
+local grants, hold_ms, gateways = {}, tonumber(ARGV[4]), tonumber(ARGV[6])
 for n = first_slots, #ARGV, 4 do
-  local subject, limit, holds, need = ARGV[n], tonumber(ARGV[n + 1]), tonumber(ARGV[n + 2]), tonumber(ARGV[n + 3])
-  local holders, free = holders_of(subject), limit
+  local subject, own, holds, need = ARGV[n], tonumber(ARGV[n + 1]), tonumber(ARGV[n + 2]), tonumber(ARGV[n + 3])
+  local holders, limit, held, known = holders_of(subject), own, 0, 1
   for _, one in pairs(holders) do
-    free = free - one[1]
+    limit, held, known = math.min(limit, one[4]), held + one[1], known + 1
   end
-  holders[me] = { holds, need, now + hold_ms }
-  local fair = fair_share(limit, holders)
-  holders[me][1] = math.max(holds, math.min(fair, free))
+  local granted, fair = 0, 0
+  if own > 0 then
+    holders[me] = { holds, need, now + hold_ms, own }
+    fair = fair_share(limit, holders)
+    if known < gateways then
+      fair = math.min(fair, math.floor(limit / gateways))
+    end
+    granted = math.max(holds, math.min(fair, limit - held))
+    holders[me][1] = granted
+  end
   redis.call('HSET', KEYS[4], subject, cmsgpack.pack(holders))
-  grants[#grants + 1] = { subject, holders[me][1], fair }
+  grants[#grants + 1] = { subject, granted, fair }
 end
 if #grants > 0 then
   redis.call('PEXPIRE', KEYS[4], 60000)
 end
 
 local said = redis.pcall('HGET', KEYS[3], '')
-local version = type(said) == 'string' and tonumber(said) or 0
+local version = math.floor(type(said) == 'string' and tonumber(said) or 0)
 version = version >= 0 and version <= now + 1000 and version or 0
 return { cmsgpack.pack({ others, held, taken, version, grants }), unpack(contents) }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from llm_guard.clock import Clock
-from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, SlotGrant, SlotRequest, granted
+from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, TURN_S, SlotGrant, SlotRequest, granted
 from llm_guard.storage.shared.exchange_store import (
     NO_SLOTS,
     STALE_S,
@@ -28,8 +28,8 @@ class SharedMemory:
     """Instant and content by replica."""
     leases: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Holder and end by subject."""
-    slots: dict[str, dict[str, tuple[int, int, float]]] = field(default_factory=dict)
-    """Slots held, need and end by subject and replica."""
+    slots: dict[str, dict[str, tuple[SlotRequest, float]]] = field(default_factory=dict)
+    """The latest request, with the slots held since then, and its end, by subject and replica."""
     overrides: dict[str, tuple[float, Override]] = field(default_factory=dict)
     """Instant at which it was stored, and the override as of then, by key."""
     version: int = 0
@@ -66,10 +66,14 @@ class MemoryStore:
         holders = {
             replica: one
             for replica, one in self._shared.slots.get(subject, {}).items()
-            if one[2] > now and replica != self._replica
+            if one[1] > now and replica != self._replica
         }
-        grant = granted(request, self._replica, {replica: (held, need) for replica, (held, need, _) in holders.items()})
-        holders[self._replica] = grant.holds, request.need, now + SLOTS_HELD_S
+        if request.limit == 0:
+            self._shared.slots[subject] = holders
+            return SlotGrant(0, 0)
+        others = {replica: held for replica, (held, _) in holders.items()}
+        grant = granted(request, self._replica, others, int(self._clock.wall() / TURN_S))
+        holders[self._replica] = replace(request, holds=grant.holds), now + SLOTS_HELD_S
         self._shared.slots[subject] = holders
         return grant
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from llm_guard.clock import Clock
-from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, SlotGrant, SlotRequest
+from llm_guard.resilience.capacity.slot_sharing import SLOTS_HELD_S, TURN_S, SlotGrant, SlotRequest
 from llm_guard.storage.shared.exchange_store import (
     NO_SLOTS,
     STALE_S,
@@ -88,8 +88,9 @@ class RedisStore:
     async def exchange(
         self, content: bytes, wanted: Mapping[str, float], slots: Mapping[str, SlotRequest] = NO_SLOTS
     ) -> Exchanged:
-        args: list[str | bytes | int] = [self._replica, content, int(STALE_S * 1000), int(SLOTS_HELD_S * 1000)]
-        args.append(len(wanted))
+        gateways = max((request.gateways for request in slots.values()), default=1)
+        times = (int(seconds * 1000) for seconds in (STALE_S, SLOTS_HELD_S, TURN_S))
+        args: list[str | bytes | int] = [self._replica, content, *times, gateways, len(wanted)]
         for subject, seconds in wanted.items():
             args += [subject, max(1, int(seconds * 1000))]
         for subject, request in slots.items():

@@ -103,6 +103,10 @@ class FailingStore:
         """Returns the gateways with a content in the store."""
         return list(self._shared.published)
 
+    def holders(self) -> list[list[str]]:
+        """Returns the gateways with slots, for each limit."""
+        return [list(holders) for holders in self._shared.slots.values()]
+
     async def exchange(
         self, content: bytes, wanted: Mapping[str, float], slots: Mapping[str, SlotRequest] = NO_SLOTS
     ) -> Exchanged:
@@ -242,6 +246,16 @@ async def test_call_that_waits_for_a_slot_ends_the_longer_pauses(gateways: list[
     gate.enqueue(1, lambda: None)
     await gateways[0].member.exchange()
     assert await pauses_of(gateways[0], clock, 10) == 10
+
+
+async def test_gateway_that_stops_gives_up_its_slots(gateways: list[Gateway]) -> None:
+    for gateway in gateways:
+        gates = next(each.gates for each in gateway.table.deployments() if each.label == "one/a")
+        gates.adopt(CapacitySettings(concurrency=6))
+    await exchange(gateways)
+    assert [sorted(holders) for holders in gateways[0].store.holders()] == [["first", "second", "third"]]
+    await gateways[0].member.stop()
+    assert [sorted(holders) for holders in gateways[0].store.holders()] == [["second", "third"]]
 
 
 async def test_change_by_an_operator_does_not_wait(gateways: list[Gateway], clock: ManualClock) -> None:

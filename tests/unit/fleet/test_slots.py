@@ -80,6 +80,7 @@ def test_share_is_applied_also_to_accounts_that_come_later(gateway: Gateway) -> 
     assert pooled.upstream.keys is not None
     assert [gateway.limit(pooled, key.account) for key in pooled.upstream.keys.keys] == [2, 2]
     assert gateway.quotas.by_name["app"].slots == 2
+    gateway.clock.advance(3.0)
     gateway.grant(3, 3)
     assert (gateway.limit(first), gateway.limit(second)) == (3, 3)
 
@@ -110,6 +111,52 @@ def test_new_name_under_a_pattern_gets_a_part_at_once(gateway: Gateway) -> None:
     assert gateway.limit(new) == 4
     gateway.grant(3, 2)
     assert gateway.limit(new) == 3
+
+
+def test_reload_does_not_change_what_a_gateway_holds(gateway: Gateway) -> None:
+    gateway.grant(0, 4)
+    deployment = gateway.deployments("one/a")[0]
+    gateway.slots.adopt(deployment)
+    assert gateway.limit(deployment) == 0
+
+
+def test_limits_without_calls_are_asked_for_less_often(gateway: Gateway) -> None:
+    gateway.grant(2, 3)
+    gateway.clock.advance(0.5)
+    assert gateway.slots.requests(gateway.clock.now()) == {}
+    gate = gateway.deployments("one/a")[0].gates.of("", gateway.clock.now())
+    assert gate.try_enter(gateway.clock.now()) is not None
+    assert [request.limit for request in gateway.slots.requests(gateway.clock.now()).values()] == [10]
+    assert len(gateway.slots.wanted()) == 0
+    gateway.clock.advance(2.0)
+    assert len(gateway.slots.requests(gateway.clock.now())) == 6
+
+
+def test_limit_that_another_gateway_needs_is_asked_for_at_once(gateway: Gateway) -> None:
+    limits = gateway.grant(2, 3)
+    first = next(iter(limits))
+    gateway.slots.conclude({}, 3, gateway.clock.now(), {first})
+    assert list(gateway.slots.requests(gateway.clock.now())) == [first]
+
+
+def test_limit_of_which_calls_wait_is_wanted(gateway: Gateway) -> None:
+    gateway.grant(0, 3)
+    gate = gateway.deployments("one/a")[0].gates.of("", gateway.clock.now())
+    gate.enqueue(1, lambda: None)
+    requests = gateway.slots.requests(gateway.clock.now())
+    assert gateway.slots.wanted() == [subject for subject, request in requests.items() if request.need]
+    assert len(gateway.slots.wanted()) == 1
+
+
+def test_gateways_that_were_seen_a_moment_ago_count(gateway: Gateway) -> None:
+    """A store that was emptied shows none."""
+    gateway.grant(2, 4)
+    gateway.clock.advance(2.9)
+    gateway.grant(2, 1)
+    assert {request.gateways for request in gateway.slots.requests(gateway.clock.now() + 9).values()} == {4}
+    gateway.clock.advance(0.2)
+    gateway.grant(2, 1)
+    assert {request.gateways for request in gateway.slots.requests(gateway.clock.now() + 9).values()} == {1}
 
 
 def test_waiting_calls_are_let_in_when_slots_are_granted(gateway: Gateway) -> None:

@@ -68,9 +68,6 @@ _TYPE_OF_STATUS = {
 _TELLING_IN_CHAT = re.compile(rb'"(?:finish_reason|usage|error)"(?!: ?(?:null|""))')
 _STATUS_OF_RESPONSE = frozenset({"response.created", "response.queued", "response.in_progress"})
 """Opening events of a stream; later events repeat all that they contain."""
-_LIMIT_OF = {"openai": "max_completion_tokens", "azure": "max_completion_tokens"}
-"""Field for the most output tokens, by family. OpenAI's later models refuse `max_tokens`, which all others accept
-(platform.openai.com/docs/api-reference/chat/create)."""
 _OTHER_CHOICE = re.compile(rb'"index"\s*:\s*[1-9]')
 _MOST_CHOICES = 1024
 _TEXT_IN = {"/v1/chat/completions": "delta", "/v1/completions": "text"}
@@ -129,14 +126,18 @@ def is_marked_by(headers: Container[str]) -> bool:  # noqa: ARG001  # a dialect'
 
 def probe_body(model: str, family: str) -> dict[str, Any]:
     """A chat completion of one token. `family`: the provider's, for the name of the limit."""
-    limit = _LIMIT_OF.get(family, "max_tokens")
-    return {"model": model, limit: 1, "messages": [{"role": "user", "content": "hi"}]}
+    return {"model": model, token_limit_field(family): 1, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def token_limit_field(family: str) -> str:
+    """Field for the most output tokens. OpenAI's later models refuse `max_tokens` (API reference, chat/create)."""
+    return "max_completion_tokens" if family in ("openai", "azure") else "max_tokens"
 
 
 def prefill_body(model: str, family: str, prefill: Prefill) -> dict[str, Any]:
     """A chat completion of a few tokens that continues a given beginning, to try `prefill`."""
     messages = [{"role": "user", "content": QUESTION}]
-    asked = {**probe_body(model, family), "messages": messages, _LIMIT_OF.get(family, "max_tokens"): QUESTION_TOKENS}
+    asked = {**probe_body(model, family), "messages": messages, token_limit_field(family): QUESTION_TOKENS}
     return with_beginning(asked, BEGINNING, prefill)
 
 

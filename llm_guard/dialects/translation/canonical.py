@@ -1,0 +1,181 @@
+"""The canonical form between the dialects: a request as data, and a response as a sequence of method calls.
+
+It is structured like Messages, in blocks, because that is a superset of what a chat can express. A whole response and
+a stream are read into the same sequence, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from llm_guard.dialects.resume.transcript import Prefill
+from llm_guard.dialects.translation.losses import Losses
+
+JsonObject = dict[str, Any]
+"""A JSON object."""
+
+StopCause = Literal["end", "stop_sequence", "length", "context", "tool_calls", "refusal", "pause"]
+"""Why a response ended. `context`: the model's context window is full. `pause`: the provider interrupted a long turn.
+"""
+
+
+class UnreadableRequestError(ValueError):
+    """A request that does not have its endpoint's form."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+        self.message = message
+
+
+@dataclass(slots=True)
+class TextBlock:
+    text: str
+
+
+@dataclass(slots=True)
+class MediaBlock:
+    """An image or a document. One of `data`, `url` and `text` is set."""
+
+    kind: Literal["image", "document"]
+    media_type: str = ""
+    data: str = ""
+    """Base64."""
+    url: str = ""
+    text: str = ""
+    """MessageContent of a document in plain text."""
+    title: str = ""
+
+
+@dataclass(slots=True)
+class ToolCallBlock:
+    id: str
+    name: str
+    arguments: str | JsonObject
+    """A text in a chat, an object in Messages."""
+
+
+@dataclass(slots=True)
+class ToolResultBlock:
+    id: str
+    content: list[TextBlock | MediaBlock]
+    is_error: bool = False
+
+
+ConversationBlock = TextBlock | MediaBlock | ToolCallBlock | ToolResultBlock
+
+
+@dataclass(slots=True)
+class ConversationTurn:
+    """A message of the conversation. `system`: an instruction after the beginning."""
+
+    role: Literal["user", "assistant", "system"]
+    blocks: list[ConversationBlock]
+
+
+@dataclass(slots=True)
+class ToolDefinition:
+    name: str
+    description: str | None
+    schema: JsonObject
+    is_strict: bool | None = None
+
+
+@dataclass(slots=True)
+class ToolChoice:
+    """`named`: the tool `name`. `none` and `any` as in Messages."""
+
+    mode: Literal["auto", "any", "none", "named"]
+    name: str = ""
+
+
+@dataclass(slots=True)
+class OutputSchema:
+    """The JSON schema that the response has to match."""
+
+    schema: JsonObject
+    name: str = "response"
+    description: str | None = None
+    is_strict: bool = True
+
+
+@dataclass(slots=True)
+class CanonicalRequest:
+    """The request of a client, in any dialect."""
+
+    losses: Losses = field(default_factory=Losses)
+    """Fields that the other dialect cannot express."""
+    system: list[str] = field(default_factory=list)
+    turns: list[ConversationTurn] = field(default_factory=list)
+    tools: list[ToolDefinition] = field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    is_parallel: bool | None = None
+    """False: one tool call at most; None: the provider's default."""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stops: list[str] = field(default_factory=list)
+    output: OutputSchema | None = None
+    effort: str | None = None
+    """In the words of the client's dialect; None: not mentioned."""
+    thinking_budget: int | None = None
+    """Tokens; 0: thinking is off; None: not mentioned."""
+    has_signed_thinking: bool = False
+    """True if the last turn of the assistant has thinking with a signature."""
+    is_stream: bool = False
+    wants_usage: bool = False
+    """True if the client of a streamed chat wants its usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTarget:
+    """Facts about the deployment that the writer of a request needs."""
+
+    model: str
+    family: str = ""
+    """Family of the provider (`resilience.classification.vocabulary.families`)."""
+    default_max_tokens: int = 32_000
+    """Limit for a request without one, where the dialect requires it."""
+    most_tokens: int | None = None
+    """The model's largest limit, as learned from its errors; None: not known."""
+    prefill: Prefill = "none"
+    """How it accepts the beginning of a response."""
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """Usage of one response. `prompt` includes the tokens that were read from or written to a cache."""
+
+    prompt: int | None = None
+    cached: int | None = None
+    created: int | None = None
+    """Written to the cache."""
+    output: int | None = None
+    reasoning: int | None = None
+
+
+class ResponseSink(Protocol):
+    """Receives a response piece by piece. `begin` comes first, `end` last; `key` identifies a tool call within it."""
+
+    def begin(self, response_id: str, model: str, created: int) -> None: ...
+    def text(self, text: str) -> None: ...
+    def reasoning(self, text: str) -> None: ...
+    def call(self, key: object, call_id: str, name: str) -> None: ...
+    def arguments(self, key: object, text: str) -> None: ...
+    def end_block(self) -> None:
+        """Ends the present text: the next one is a block of its own."""
+
+    def refusal(self, text: str) -> None: ...
+    def keep_alive(self) -> None: ...
+    def end(self, stop: StopCause, stop_sequence: str | None, counts: TokenCounts) -> None:
+        """Ends the response. Raises ValueError if it cannot be expressed, as a tool call whose arguments are not
+        JSON."""
+
+
+def stop_with_calls(stop: StopCause, *, has_calls: bool) -> StopCause:
+    """Returns the reason to report: a response with tool calls ends for them, whatever the provider says, or the agent
+    would stop without a word. An early end stays one."""
+    if has_calls:
+        return "tool_calls" if stop in ("end", "stop_sequence", "pause") else stop
+    return "end" if stop == "tool_calls" else stop

@@ -14,11 +14,23 @@ Limit = Literal["connect", "first_token", "idle", "stall", "attempt", "total"]
 """The six timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
 
 RefusedBy = Literal[
-    "breaker", "limit", "client_limit", "cooldown", "deadline", "auth", "scope", "drain", "hold", "request", "route"
+    "breaker",
+    "limit",
+    "client_limit",
+    "cooldown",
+    "deadline",
+    "auth",
+    "scope",
+    "drain",
+    "hold",
+    "request",
+    "route",
+    "translation",
 ]
 """Value of the `x-llm-guard-refused-by` header. `scope`: the client's key may not make this call; `client_limit`: it
 has used up what it may; `cooldown`: the provider named a wait or refused the credential, and the answer is its stored
-error; `drain`: the gateway is shutting down; `hold`: all deployments that are left are under a maintenance hold."""
+error; `drain`: the gateway is shutting down; `hold`: all deployments that are left are under a maintenance hold;
+`translation`: no deployment can express the request in its dialect."""
 
 GATEWAYS_DOING: tuple[RefusedBy, ...] = ("breaker", "limit", "cooldown", "hold", "deadline")
 """Refusals that the caller could not have avoided; the others are callers' mistakes and the gateway's shutdown."""
@@ -176,6 +188,8 @@ class FailureKind(Enum):
     # Above the limit of this tier or of a proxy before it; another deployment may accept it.
     DEPLOYMENT_PAYLOAD = KindTraits("deployment_payload", "payload_too_large", can_fall_back=True)
     INVALID_REQUEST = KindTraits("invalid_request", "invalid_request")
+    # A request that the gateway had translated into another dialect: the client's own may be valid.
+    UNTRANSLATED = KindTraits("untranslated", "server_error", can_fall_back=True, source=Source.GATEWAY)
     CLIENT_CANCELLED = KindTraits("client_cancelled", "client_cancelled", source=Source.CLIENT)
     # Another attempt of the same call was quicker.
     SUPERSEDED = KindTraits("superseded", "client_cancelled", source=Source.GATEWAY)
@@ -211,6 +225,8 @@ class UpstreamErrorResponse:
     reason: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    dialect: str = ""
+    """The upstream's dialect; a client of another one gets a translation."""
 
 
 @dataclass(frozen=True, slots=True)

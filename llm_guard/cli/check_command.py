@@ -15,6 +15,7 @@ import click
 from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.cli.store_problems import store_problems
+from llm_guard.cli.translation_notes import translation_notes, translation_table
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigProblem, located, warnings_of
 from llm_guard.config_files import expiry_warnings
@@ -25,12 +26,15 @@ from llm_guard.upstreams.probes.targets import probe_descriptions
 @click.command()
 @config_option
 @click.option("--strict", is_flag=True, help="Treat warnings as errors: exit with 2 if there is one.")
+@click.option("--translation", is_flag=True, help="Also print what translated calls lose, field by field.")
 @click.option("--online", is_flag=True, help="Also connect to the store of the fleet, two seconds at most.")
-def check(path: Path, strict: bool, online: bool) -> None:
+def check(path: Path, strict: bool, translation: bool, online: bool) -> None:
     """Validate a config file; print its models, probes, engine restarts and warnings."""
     config = load(path)
     _show_models(config)
-    for line in probe_descriptions(config):
+    for line in (*probe_descriptions(config), *translation_notes(config)):
+        click.echo(line)
+    for line in translation_table() if translation else ():
         click.echo(line)
     for upstream, settings in config.upstreams.items():
         if settings.stream_end == "lenient":

@@ -54,6 +54,7 @@ _MEANING = {
     FailureKind.PAYLOAD_TOO_LARGE: "the request is too large",
     FailureKind.DEPLOYMENT_PAYLOAD: "the request is larger than this tier or proxy accepts",
     FailureKind.INVALID_REQUEST: "the request is invalid",
+    FailureKind.UNTRANSLATED: "the request as translated into another dialect was refused",
     FailureKind.CLIENT_CANCELLED: "the client disconnected",
     FailureKind.SUPERSEDED: "another attempt of the call was faster",
     FailureKind.OWN_POOL: "this gateway's own connection pool is full",

@@ -16,6 +16,7 @@ engines        local inference engines and their restarts
 api_keys       several keys for one upstream
 tls            certificate files
 checks         constraints between keys
+dialects       routes whose deployments have different dialects
 loader         file -> Config, or a list of all problems
 json_schema    the JSON Schema of the file, for editors
 schema_rules   its parts that types do not give
@@ -30,6 +31,7 @@ from __future__ import annotations
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat, WebhookTarget
 from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.clients import ClientKey
+from llm_guard.config.dialects import mixed_routes
 from llm_guard.config.dry_check import DryCheckResult, try_text
 from llm_guard.config.effective import EffectiveKey, EffectiveSections, KeyOrigin, effective_keys
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
@@ -112,6 +114,7 @@ __all__ = [
     "load_config",
     "located",
     "matching_key",
+    "mixed_routes",
     "near_names",
     "parse_config",
     "problem_at",

@@ -13,7 +13,6 @@ from llm_guard.config.names import UPSTREAM_NAME, did_you_mean, is_name, is_patt
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.yaml_source import Document, KeyPath
-from llm_guard.dialects import DialectName
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
 
 _KEY_REMEDY = "set store.encryption_key to the output of `openssl rand -base64 32`, through a variable"
@@ -141,22 +140,13 @@ def check_ways(
     ways: Mapping[str, ModelRouting | None],
     upstreams: Mapping[str, UpstreamConfig | None],
 ) -> None:
-    """Checks that every deployment and fallback exists and speaks the dialect of the call, without cycles.
+    """Checks that every deployment and fallback exists, without cycles.
 
     None stands for an entry that is invalid in itself, which has been reported already."""
-    dialects: dict[str, set[DialectName]] = {
-        name: {upstream.dialect for deployment in way.deployments if (upstream := upstreams.get(deployment.upstream))}
-        for name, way in ways.items()
-        if way is not None
-    }
     for name, way in ways.items():
         if way is not None:
             _check_deployments(document, name, way, upstreams)
-            _check_fallbacks(document, name, way, dialects, ways)
-    for name, spoken in dialects.items():
-        if len(spoken) > 1:
-            reason = "have different dialects; calls are not translated between them"
-            document.report(("models", name, "deployments"), reason)
+            _check_fallbacks(document, name, way, ways)
     _check_cycles(document, ways)
 
 
@@ -177,7 +167,6 @@ def _check_fallbacks(
     document: Document,
     name: str,
     way: ModelRouting,
-    dialects: Mapping[str, set[DialectName]],
     models: Collection[str],
 ) -> None:
     for index, fallback in enumerate(way.fallbacks):
@@ -192,9 +181,6 @@ def _check_fallbacks(
             document.report(path, f"falls back to itself{remedy}")
         elif fallback in way.fallbacks[:index]:
             document.report(path, "the same fallback is listed twice")
-        elif _differ(dialects.get(name), dialects.get(key)):
-            reason = "has another dialect; calls are not translated between them"
-            document.report(path, reason)
 
 
 def check_probes(document: Document, ways: Mapping[str, ModelRouting | None]) -> None:
@@ -211,10 +197,6 @@ def check_probes(document: Document, ways: Mapping[str, ModelRouting | None]) ->
             owner, theirs = owners.setdefault((deployment.upstream, deployment.model or name), (name, deployment.probe))
             if theirs != deployment.probe:
                 document.report(path, f"differs from the setting for the same deployment in {owner}; set it only there")
-
-
-def _differ(ours: set[DialectName] | None, theirs: set[DialectName] | None) -> bool:
-    return bool(ours and theirs and ours.isdisjoint(theirs))
 
 
 def _check_cycles(document: Document, ways: Mapping[str, ModelRouting | None]) -> None:

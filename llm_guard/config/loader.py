@@ -25,6 +25,7 @@ from llm_guard.config.checks import (
     check_store,
     check_ways,
 )
+from llm_guard.config.dialects import check_dialects
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.fields import Strict, key_of
 from llm_guard.config.fleet import FleetConfig
@@ -141,6 +142,7 @@ def config_in(document: Document) -> Config:
     check_completion_webhooks(document, store, models)
     ways = {key: _way(data) for key, data in entries.items()}
     check_ways(document, ways, upstreams)
+    check_dialects(document, ways, upstreams, models)
     check_probes(document, ways)
     check_engines(document, engines, upstreams)
     document.raise_problems()

@@ -8,13 +8,13 @@ from __future__ import annotations
 import urllib.parse
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from llm_guard.config.api_keys import ApiKeys
 from llm_guard.config.clients import ClientKey
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
-from llm_guard.config.fields import NonEmptyText, OptionalSecret, Port, Strict, wrong
+from llm_guard.config.fields import AlsoWritten, NonEmptyText, OptionalSecret, Port, Strict, wrong
 from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.names import MODEL_NAME, UPSTREAM_NAME, is_name, is_pattern
 from llm_guard.config.operator import Ops
@@ -40,8 +40,15 @@ from llm_guard.resilience.retry.deadline import TimeoutSettings
 from llm_guard.resilience.retry.hedging import HedgeSettings
 from llm_guard.resilience.routing.load_balancing import Balance, Priority, Weight
 from llm_guard.resilience.streams.settings import StreamEnd, StreamSettings
-from llm_guard.resilience.units import Count, OptionalSize, Pause, Seconds, Size
+from llm_guard.resilience.translation.settings import TranslateSettings
+from llm_guard.resilience.units import Count, OptionalCount, OptionalSize, Pause, Seconds, Size
 
+
+def _off_is_none(value: object) -> object:
+    return None if value is False or value == "off" else value  # YAML parses a bare `off` as False
+
+
+Translation = Annotated[TranslateSettings | None, BeforeValidator(_off_is_none), AlsoWritten({"const": "off"})]
 ConnectionCount = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Auth = Literal["bearer", "x-api-key", "api-key", "none"]
 
@@ -209,6 +216,8 @@ class Rules(Strict):
     deferred: DeferredSettings = DeferredSettings()
     degraded: DegradedSettings | None = None
     """None: no fallback responses."""
+    translate: Translation = TranslateSettings()
+    """How calls are translated for deployments of another dialect; off: they are not."""
 
 
 class DeploymentConfig(Strict):
@@ -222,6 +231,8 @@ class DeploymentConfig(Strict):
     """Deployments with a lower number are tried first."""
     prefill: Prefill | None = None
     """None: the upstream's."""
+    max_tokens: OptionalCount = None
+    """Output limit for calls that are translated for it and have none; None: `translate.max_tokens`."""
     probe: CompletionProbeSettings | None = None
     """None: no calls for one token as probes."""
 
@@ -240,7 +251,8 @@ class ModelRouting(Strict):
     deployments: tuple[DeploymentConfig, ...] = Field(min_length=1, json_schema_extra={"uniqueItems": True})
     """Tried in this order, unless `balance` or `priority` says otherwise."""
     fallbacks: tuple[NonEmptyText, ...] = Field(default=(), json_schema_extra={"uniqueItems": True})
-    """Models that are tried when this one cannot serve a call, in this order. They need the same dialect."""
+    """Models that are tried when this one cannot serve a call, in this order. Calls are translated for those of another
+    dialect."""
 
 
 class ModelConfig(ModelRouting, Rules):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -11,7 +10,9 @@ from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import ResumeMode
 from llm_guard.dialects.sse import StreamObserver, Usage
 from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal, RefusedBy
+from llm_guard.proxy.http_client.interfaces import Inbox, Wire
 from llm_guard.proxy.request_body.interfaces import BufferedBody
+from llm_guard.proxy.translation.interfaces import AttemptTranslator, CallTranslator
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 from llm_guard.resilience.capacity.response_memory import MemoryLease
 from llm_guard.resilience.circuit_breaker.history import BreakerState
@@ -39,6 +40,10 @@ class StreamDecoder(Protocol):
         """True if the gateway can add events of its own to the stream."""
 
     @property
+    def is_compressed(self) -> bool:
+        """True if the stream is passed on compressed, so that nothing can be left out of it."""
+
+    @property
     def is_closed(self) -> bool:
         """True if no more of the stream may be passed on."""
 
@@ -47,8 +52,16 @@ class StreamDecoder(Protocol):
         """A failure found in the stream before its end; None if there is none."""
 
     @property
+    def has_ended(self) -> bool:
+        """True if the client's terminal event has been passed on."""
+
+    @property
     def suppressed(self) -> bytes:
         """An error event and all after it, not passed on because another stream may continue this one."""
+
+    @property
+    def missing_end(self) -> bytes:
+        """Events that the client still lacks of a stream that has shown its end; to be read once, at the end."""
 
     def feed(self, chunk: bytes) -> bytes: ...
     def trailing_bytes(self) -> bytes: ...
@@ -69,16 +82,6 @@ class Exchange(Protocol):
 
     def take_over(self, inbox: Inbox) -> Wire:
         """Sends all further bytes to `inbox`, after an upgrade. Raises UpstreamError if the connection is gone."""
-
-
-class Dialing(Protocol):
-    """Callbacks for a request that waits for a connection."""
-
-    def on_dialing(self) -> None:
-        """Called when no connection is idle and a new one is being made."""
-
-    def on_connected(self) -> None:
-        """Called when there is a connection and the request is about to be sent."""
 
 
 class StreamResumer(Protocol):
@@ -102,22 +105,6 @@ class StreamResumer(Protocol):
 
     def is_refused(self, attempt: Attempt, failure: Failure) -> bool:
         """Returns True if only the resume mode was refused and another mode is left."""
-
-
-class Inbox(Protocol):
-    """Receives the bytes of an upgraded connection."""
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]: ...
-    def feed_eof(self) -> None: ...
-
-
-class Wire(Protocol):
-    """Writes to an upgraded connection."""
-
-    transport: asyncio.Transport
-
-    async def write(self, data: bytes) -> None:
-        """Writes; waits while the upstream's buffer is full. Raises ConnectionError if the upstream is gone."""
 
 
 @dataclass(slots=True)
@@ -146,6 +133,7 @@ class Attempt:
     is_hedge: bool = False
     """True if it was started beside another attempt, which was slow."""
     is_superseded: bool = False  # ended because another attempt has answered
+    translation: AttemptTranslator | None = None  # None: the upstream has the client's dialect
     key: ApiKey | None = None  # from the upstream's key pool, if it has one
     gave_way: bool = False
     """True if it failed in a way that another key of the pool may mend: this call then uses its key last."""
@@ -269,6 +257,7 @@ class Call:
     wasted_tokens: int = 0
     """Tokens that were generated for it and not passed on."""
     disposition: Disposition | None = None
+    translation: CallTranslator | None = None  # None: all deployments of its route have its dialect
 
     @property
     def is_plain_wanted(self) -> bool:
@@ -318,6 +307,12 @@ class Call:
         if self.failure is not None:
             return self.failure.kind.label
         return "refused" if self.refusal is not None else "ok"
+
+
+def endpoint_of(call: Call, attempt: Attempt) -> tuple[DialectName, str]:
+    """Returns the dialect and the path with which an attempt is made."""
+    translation = attempt.translation
+    return (call.dialect, call.path) if translation is None else (translation.dialect, translation.path)
 
 
 @dataclass(slots=True)

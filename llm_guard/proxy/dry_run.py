@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from llm_guard.clock import Clock
@@ -73,7 +74,10 @@ def predict(
 def obstacle_of(
     call: Call, target: Target, cooldowns: Cooldowns, now: float, hint_patience_s: float
 ) -> Unavailable | AtCapacity | None:
-    """Returns the refusal of `AdmissionControl.try_enter`; None: it would give a lease."""
+    """Returns the refusal of `AdmissionControl.try_enter`; None: it would give a lease. A deployment that cannot serve
+    calls of this dialect is refused for ever."""
+    if call.translation is not None and (why := call.translation.obstacle(target)) is not None:
+        return Unavailable(why, inf)
     deployment = target.deployment
     if deployment.hold is not None:
         return refusal_by_hold(deployment.hold, deployment.breaker.settings.open_for, now)

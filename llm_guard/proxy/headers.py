@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call, Headers
 from llm_guard.resilience.memo import Memo
@@ -54,6 +55,8 @@ _ACCOUNT_NAMES = frozenset(name for name, fact in _SPECIAL.items() if fact & _AC
 _WS_KEY = "openai-insecure-api-key."
 """Prefix of a key among the protocols offered for a WebSocket, on which a browser cannot set headers."""
 _CODING = re.compile(r"(?:gzip|x-gzip|deflate|identity)(?:\s*;|$)")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+_MOST_NAME, _MOST_NAMES = 64, 512
 _CONNECTION_OPTIONS = frozenset({"", "close", "keep-alive", "upgrade", "te"})
 
 
@@ -91,6 +94,32 @@ def to_upstream(
             if _up[name] & _ACCEPT_ENCODING:
                 kept[at] = (name, _inspectable_in[value])
     return kept
+
+
+def translated(call: Call, upstream: Upstream, key: ApiKey | None = None) -> list[tuple[str, str]]:
+    """Returns the headers of a call that was translated into the provider's dialect: of the caller's only its user
+    agent, and never its credential."""
+    header = upstream.key_header if key is None else key_header(upstream.auth, key.secret)
+    agent = value_of(call.headers, "user-agent")
+    return [
+        ("Content-Type", "application/json"),
+        ("Accept", "text/event-stream" if call.is_stream else "application/json"),
+        ("Accept-Encoding", "identity"),
+        *([("User-Agent", agent)] if agent else []),
+        *DIALECTS[upstream.dialect].REQUIRED_HEADERS,
+        *([header] if header is not None else []),
+    ]
+
+
+def names_of(dropped: Iterable[str]) -> str:
+    """Returns names for a header: printable ASCII, and no more than `_MOST_NAMES` characters together."""
+    said = ""
+    for name in dropped:
+        plain = _NOT_IN_NAMES.sub("_", name)[:_MOST_NAME]
+        if len(said) + len(plain) + 2 > _MOST_NAMES:
+            break
+        said += f", {plain}" if said else plain
+    return said
 
 
 def of_request(headers: Headers) -> list[tuple[str, str]]:

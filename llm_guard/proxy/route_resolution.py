@@ -15,7 +15,7 @@ from llm_guard.proxy.http_server.error_responses import unknown_model, wrong_dia
 from llm_guard.proxy.model_catalog import is_for_catalog, upstream_of_model
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
 from llm_guard.resilience.retry.deadline import deadline_at
-from llm_guard.routing.route_table import RouteTable
+from llm_guard.routing.route_table import Route, RouteTable
 
 _OURS = "/v1/llm-guard/"
 """Prefix of the gateway's own paths, which no provider has."""
@@ -64,4 +64,17 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
             if call.route is None:
                 return None
     call.deadline_at = deadline_at(now, call.route.timeouts.total, None)
-    return wrong_dialect(call, call.route)
+    return None if call.route.dialect == call.dialect else translate_or_refuse(call, call.route)
+
+
+def translate_or_refuse(call: Call, route: Route) -> Refusal | None:
+    """Prepares a call to a route with deployments of another dialect for its translation. Returns a refusal if no
+    deployment can serve it whatever it requests."""
+    from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415  # few configs mix dialects
+
+    translation = TranslatedCall(call, route.translate)
+    reasons = [translation.obstacle(target) for target in route.targets]
+    if all(reasons):
+        return wrong_dialect(call, route, reasons[0] if route.translate is not None else None)
+    call.translation = translation
+    return None

@@ -280,6 +280,8 @@ class Deployment:
     """Seconds since the epoch."""
     refuses_prefill: bool = False
     """True if it has refused to continue from the beginning of an answer."""
+    most_tokens: int | None = None
+    """The largest output limit that its model accepts, as learned from a refusal of a translated request."""
     hold: MaintenanceHold | None = None
     held: int = 0
     """Calls that were not sent because of the hold."""

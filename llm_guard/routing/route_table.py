@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import chain
 from types import MappingProxyType
 
@@ -18,6 +19,7 @@ from llm_guard.config import (
     is_name,
     is_pattern,
     matching_key,
+    mixed_routes,
     near_names,
 )
 from llm_guard.dialects import DialectName
@@ -33,6 +35,7 @@ from llm_guard.resilience.retry.deadline import TimeoutSettings
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
 from llm_guard.resilience.routing.load_balancing import Balance
 from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
+from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.api_keys import KeyFilePools
 from llm_guard.routing.deployment import Deployment, FailingDeployments, Upstream, upstream_of
 from llm_guard.routing.deployment_registry import DeploymentRegistry, NewBreaker
@@ -81,6 +84,8 @@ class Target:
     prefill: Prefill = "none"
     max_buffered_answer: int = 16 << 20
     """Unary JSON responses up to this size, in bytes, are read whole before commit."""
+    max_tokens: int | None = None
+    """Limit for translated requests that have none; None: the route's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +113,18 @@ class Route:
     lasting: RouteRules = field(default_factory=RouteRules)
     down: FailingDeployments = field(default_factory=FailingDeployments)
     """Deployments of all routes that fail their probes."""
+    translate: TranslateSettings | None = None
+    """None: calls of another dialect are not translated."""
+    dialect: DialectName | None = field(init=False)
+    """The dialect of all targets; None if they differ."""
     has_peers: bool = field(init=False)
     """True if two targets are in the same group."""
 
     def __post_init__(self) -> None:
         groups = [target.group for target in self.targets]
         object.__setattr__(self, "has_peers", len(set(groups)) < len(groups))
+        dialects = {target.deployment.upstream.dialect for target in self.targets}
+        object.__setattr__(self, "dialect", dialects.pop() if len(dialects) == 1 else None)
 
 
 def compile_routes(
@@ -137,6 +148,8 @@ def compile_routes(
     for name in previous.names() if previous else ():
         table.find(name)
     pool.forget_previous()
+    if any(True for _ in mixed_routes(config)):
+        import_module("llm_guard.dialects.translation.endpoints")  # not during the first call that needs it
     return table
 
 
@@ -276,7 +289,8 @@ class RouteTable:
         takes_prefill = any(target.prefill != "none" for target in targets)
         recover = effective_recover(rules.stream.recover, takes_prefill=takes_prefill)
         stream = replace(rules.stream, recover=recover)
-        return Route(alias, rules.timeout, targets, budget, rules.balance, hedging, stream, lasting, self.pool.down)
+        down, translate = self.pool.down, rules.translate
+        return Route(alias, rules.timeout, targets, budget, rules.balance, hedging, stream, lasting, down, translate)
 
     def _target(self, key: str, name: str, config: DeploymentConfig, group: int) -> Target:
         model = self._models[key]
@@ -291,6 +305,7 @@ class RouteTable:
             group,
             config.prefill or self.upstreams[config.upstream].prefill,
             model.max_buffered_answer,
+            config.max_tokens,
         )
 
     def _deployment(self, key: str, name: str, config: DeploymentConfig) -> Deployment:
@@ -317,7 +332,7 @@ class RouteTable:
             prefill=self.upstreams[name].prefill,
             max_buffered_answer=rules.max_buffered_answer,
         )
-        return replace(self._route_to(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS)
+        return replace(self._route_to(f"{NO_ALIAS}/{name}", rules, (target,)), alias=NO_ALIAS, translate=None)
 
 
 def _keys_by_name(config: Config) -> dict[str, str]:

@@ -170,6 +170,7 @@ def test_annotated_config_shows_every_key() -> None:
         *(key for key in shown_once if key.startswith("server.client_keys.")), "defaults.hedge.after",
         "defaults.hedge.max_extra", "defaults.timeout.learned.factor", "defaults.timeout.learned.min",
         "defaults.stream.prebuffer.tokens", "defaults.stream.prebuffer.time", "models.*.deployments.prefill",
+        "models.*.deployments.max_tokens",
         *(f"server.tls.{key}" for key in ServerTls.model_fields),
         *(f"fleet.{key}" for key in FleetConfig.model_fields),
         *(f"upstreams.*.tls.{key}" for key in UpstreamTls.model_fields),

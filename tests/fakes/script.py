@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
-from llm_guard.proxy.call import Attempt, Call, Exchange, Inbox, Opened, Wire
+from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
+from llm_guard.proxy.http_client.interfaces import Inbox, Wire
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.backoff import RetrySettings

@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llm_guard.cli.main import main
+from llm_guard.config import parse_config
 from tests.chaos.forms import CHAT, MESSAGES
-from tests.chaos.stand import Stand, facing
+from tests.chaos.stand import Stand, facing, standing
 from tests.chaos.wire import Connection, Reply, ask
-from tests.fakes.provider import END, Hold, Pause, Respond, Step, chunk, stream_head, whole
+from tests.fakes.provider import END, Hold, Pause, Respond, ScriptedProvider, Step, chunk, stream_head, whole
 from tests.fakes.waiting import eventually
 from tests.tokens import BEARER, SHARED
 
@@ -353,3 +354,28 @@ async def test_command_brings_the_token_and_takes_it_nowhere_else() -> None:
 )  # fmt: skip
 def test_command_with_wrong_arguments_ends_with_2(arguments: tuple[str, ...]) -> None:
     assert CliRunner().invoke(main, ["explain", *arguments]).exit_code == 2
+
+
+async def test_explanation_names_the_dialect_into_which_a_call_would_be_translated() -> None:
+    async with ScriptedProvider() as provider:
+        config = f"""
+server: {{port: 0}}
+ops: {{token: {SHARED}}}
+upstreams:
+  openai: {{dialect: openai, base_url: "{provider.url}/v1"}}
+  anthropic: {{dialect: anthropic, base_url: "{provider.url}", api_key: k}}
+models:
+  m: {{deployments: [{{upstream: openai}}], fallbacks: [claude]}}
+  claude: {{deployments: [{{upstream: anthropic}}]}}
+"""
+        async with standing(parse_config(config, "f.yaml", {})) as stand:
+            said = (await explain(stand, model="m")).json["deployments"]
+            assert [(one["deployment"], one["translated_to"]) for one in said] == [
+                ("openai/m", None), ("anthropic/claude", "anthropic"),
+            ]  # fmt: skip
+            said = (await explain(stand, model="m", path="/v1/embeddings")).json["deployments"]
+            assert [one["decision"] for one in said] == ["selected", "skipped"]
+            assert "/v1/embeddings is not translated" in said[1]["reason"]
+            said = (await explain(stand, model="m", dialect="anthropic")).json
+            assert [one["decision"] for one in said["deployments"]] == ["skipped", "selected"]
+            assert said["deployments"][0]["retry_after_s"] is None

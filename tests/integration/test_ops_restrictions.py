@@ -29,7 +29,7 @@ from tests.integration.test_callers import call as call_of
 from tests.integration.test_callers import poisoned
 from tests.tokens import BEARER, VIEWER, bearer
 
-CALLERS_MISTAKES: set[RefusedBy] = {"auth", "scope", "request", "route"}
+CALLERS_MISTAKES: set[RefusedBy] = {"auth", "scope", "request", "route", "translation"}
 """Refusals that only the caller can fix, and that are therefore not listed."""
 
 LIMITED = b'{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}'

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 from typing import Annotated, Literal, get_args
 
@@ -22,7 +23,8 @@ from llm_guard.proxy.attempts.admission import AtCapacity, Unavailable
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.dry_run import PredictedCandidate, PredictedUse, forecast_of, predict
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model, wrong_dialect
+from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model
+from llm_guard.proxy.route_resolution import translate_or_refuse
 from llm_guard.proxy.telemetry.waterfall import took
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.retry.deadline import first_token_s
@@ -87,7 +89,9 @@ class DeploymentOutlook(Struct, frozen=True):
     reason: str | None
     """Why it would not be tried now."""
     retry_after_s: float | None
-    """Estimated seconds until it is available again."""
+    """Estimated seconds until it is available again; null: it is, or will not be."""
+    translated_to: str | None
+    """Dialect into which the call would be translated; null: it has the call's."""
     has_own_key: bool
     """The upstream has a key of its own. Otherwise callers bring keys, and their cooldowns and limits are not known
     here."""
@@ -165,7 +169,8 @@ class ExplainApi(EndpointGroup):
         call.is_repeatable = gateway.repeatable.allows("POST", path, is_stateful=False)
         call.deadline_at = now + call.route.timeouts.total
         route = _route_outlook(call, call.route, now)
-        if (refusal := wrong_dialect(call, call.route)) is not None:
+        refusal = None if call.route.dialect == call.dialect else translate_or_refuse(call, call.route)
+        if refusal is not None:
             return _refused(refusal, route)
         foreseen = predict(call, call.route, gateway.cooldowns, self._clock, self._draw)
         outlooks = [_outlook(candidate, call, call.route, now) for candidate in foreseen]
@@ -208,7 +213,8 @@ def _outlook(foreseen: PredictedCandidate, call: Call, route: Route, now: float)
         model=target.model,
         decision=foreseen.decision,
         reason=_reason(foreseen),
-        retry_after_s=None if obstacle is None else obstacle.wait_s,
+        retry_after_s=None if obstacle is None or obstacle.wait_s == inf else obstacle.wait_s,
+        translated_to=deployment.upstream.dialect if deployment.upstream.dialect != call.dialect else None,
         has_own_key=deployment.upstream.has_own_key,
         breaker=deployment.breaker.state,
         breaker_retry_s=deployment.breaker.retry_after_s(now),
@@ -249,6 +255,7 @@ def _summary(model: str, route: Route, outlooks: list[DeploymentOutlook]) -> str
         return f"{start}: {first.deployment} would be tried at once{then}{skipped}."
     for first in by_decision["queued"]:
         return f"{start}: the call would wait about {took(first.queue_wait_s)} for {first.deployment}{then}{skipped}."
-    soonest = min(outlooks, key=lambda outlook: outlook.retry_after_s or 0.0)
+    waits = [outlook for outlook in outlooks if outlook.retry_after_s is not None]
+    soonest = min(waits or outlooks, key=lambda outlook: outlook.retry_after_s or 0.0)
     wait = took(soonest.retry_after_s or 0.0)
     return f"{start}: no deployment is available; {soonest.deployment} will be in {wait}{skipped}."

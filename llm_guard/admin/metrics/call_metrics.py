@@ -44,6 +44,14 @@ def _of(counters: CallCounters, owners: _Owners, name: str) -> Iterator[tuple[st
     return ((label, getattr(owner, name)) for label, owner in getattr(counters, owners).items())
 
 
+def _translations(counters: CallCounters) -> list[Row]:
+    return [*counters.translations.items()]
+
+
+def _translation_losses(counters: CallCounters) -> list[Row]:
+    return [((name,), count) for name, count in counters.translation_losses.items()]
+
+
 def _in_flight(counters: CallCounters) -> list[Row]:
     counts = counters.models.items()
     return [((label,), model.in_flight_calls) for label, model in counts if model.in_flight_calls is not None]
@@ -92,6 +100,18 @@ CALL_METRICS: tuple[DeclaredFamily[CallCounters], ...] = (
         "model",
         "mode",
         "outcome",
+    ),
+    declaration.counter(
+        "translations",
+        "Attempts whose request and response were translated, by the client's dialect, the upstream's, and outcome.",
+        ("from", "to", "outcome"),
+        _translations,
+    ),
+    declaration.counter(
+        "translation_losses",
+        "Translated attempts that lost a field of the request, by its name.",
+        ("field",),
+        _translation_losses,
     ),
     _counter("models", "tokens", "Tokens as counted by the provider.", "model", "direction"),
     _counter("models", "wasted_tokens", "Output tokens that no client received, one per event.", "model"),

@@ -149,6 +149,8 @@ class AttemptLoop:
             attempt.is_fallback = not attempt.is_retry
         if call.recovery is not None:
             attempt.resume_mode = call.recovery.resume_mode(target)
+        if call.translation is not None:
+            attempt.translation = call.translation.begin(target, self._clock.wall())
         return attempt
 
     def _hedge_delay_s(self, hedging: Hedging, call: Call, attempt: Attempt) -> float | None:
@@ -299,11 +301,16 @@ def _has_timed_out_again(call: Call, failure: Failure) -> bool:
 
 
 def _other_mode(call: Call, failure: Failure) -> Retry | None:
-    """Returns an immediate retry if only this way of resuming the stream was refused, and another is left."""
+    """Returns an immediate retry if only this way of resuming the stream was refused, and another is left, or if the
+    refusal of a translated request has shown how to write it."""
     attempt = _attempt_of(call, failure)
-    if attempt is None or call.recovery is None or not call.recovery.is_refused(attempt, failure):
+    if attempt is None:
         return None
-    return Retry(0.0)
+    if call.recovery is not None and call.recovery.is_refused(attempt, failure):
+        return Retry(0.0)
+    if call.translation is None or attempt.translation is None:
+        return None
+    return Retry(0.0) if call.translation.learns_from(attempt.target, failure) else None
 
 
 def _attempt_of(call: Call, failure: Failure) -> Attempt | None:

@@ -13,6 +13,7 @@ from llm_guard.clock import Clock
 from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, QueueGrant, Unavailable
 from llm_guard.proxy.call import Attempt, Call, Skipped
 from llm_guard.proxy.caller_identity import suspect_of
+from llm_guard.proxy.translation.interfaces import CallTranslator
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.budget import RetryBudget, try_spend_all
 from llm_guard.resilience.retry.candidates import Candidate, Candidates, WaitedFor
@@ -85,6 +86,8 @@ class CandidateSelector:
             for candidate in stops:
                 if waits and self._waits_for_own_model(waits, candidate):
                     break
+                if self.call.translation is not None and not await self._prepare(self.call.translation, candidate):
+                    continue
                 found = self._try(candidate)
                 if isinstance(found, Lease):
                     if waits:
@@ -100,6 +103,14 @@ class CandidateSelector:
                 if lease is not None:
                     return wait.candidate, lease
         return None
+
+    async def _prepare(self, translation: CallTranslator, candidate: Candidate) -> bool:
+        """Translates the request, if this deployment needs that. Drops the deployment if that is not possible: before
+        it costs a permit, a slot or a token of any budget."""
+        why = await translation.prepare(self.target(candidate))
+        if why is not None:
+            self._drop(candidate, why)
+        return why is None
 
     def preferred(self, candidate: Candidate) -> tuple[Candidate, ...]:
         """Returns the deployments to try before waiting for this one: those of the same model, or all others if the
@@ -135,7 +146,10 @@ class CandidateSelector:
     def _free(self, stops: tuple[Candidate, ...]) -> Iterator[Candidate]:
         now = self._clock.now()
         for candidate in stops:
-            if candidate.not_before <= now and self._admission.is_free(self.call, self.target(candidate)):
+            target = self.target(candidate)
+            if candidate.not_before > now or not self._admission.is_free(self.call, target):
+                continue
+            if self.call.translation is None or self.call.translation.is_ready(target):
                 yield candidate
 
     def _waits_for_own_model(self, waits: list[_Wait], candidate: Candidate) -> bool:

@@ -39,6 +39,8 @@ def with_reason(why: str, call: Call) -> str:
 
 def without_attempts(selector: CandidateSelector) -> Exhausted:
     """Returns the result of a call without attempts. It reports the deployment that is back soonest."""
+    if not selector.rejected and selector.call.translation is not None:
+        return Exhausted(None, selector.call.translation.refusal(), "cannot be translated")
     soonest = min(selector.rejected, key=lambda rejection: rejection.wait_s)
     if isinstance(soonest, Unavailable) and soonest.rest is not None:
         return Exhausted(soonest.rest, None, "in cooldown", is_cooldown=True)

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from llm_guard.clock import Clock
-from llm_guard.dialects import DIALECTS
+from llm_guard.dialects import DIALECTS, DialectName
 from llm_guard.outcome import Disposition, FailureKind, Refusal
-from llm_guard.proxy.call import Attempt, Call, Dialing, Exchange, Headers, Inbox, Wire
+from llm_guard.proxy.call import Attempt, Call, Exchange, Headers, endpoint_of
 from llm_guard.proxy.http_client.connection_pool import UpstreamError, UpstreamOrigin
+from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.routing.route_table import Target
 
@@ -108,7 +109,8 @@ class FaultInjector:
         for fault in self.faults:
             if now < fault.until and fault.concerns(target) and self._draw() < fault.share:
                 self._note(fault, call, target.deployment.label)
-                return _StruckOrigin(fault, call, origin, self._clock)
+                dialect, _ = endpoint_of(call, attempt)
+                return _StruckOrigin(fault, dialect, call.id, origin, self._clock)
         return origin
 
     def _note(self, fault: InjectedFault, call: Call, label: str) -> None:
@@ -121,9 +123,13 @@ class FaultInjector:
 class _StruckOrigin:
     """Implements `UpstreamOrigin` for one attempt that a fault strikes."""
 
-    def __init__(self, fault: InjectedFault, call: Call, origin: UpstreamOrigin, clock: Clock) -> None:
+    def __init__(
+        self, fault: InjectedFault, dialect: DialectName, call_id: str, origin: UpstreamOrigin, clock: Clock
+    ) -> None:
+        """`dialect` is the upstream's."""
         self._fault = fault
-        self._call = call
+        self._dialect = dialect
+        self._call_id = call_id
         self._origin = origin
         self._clock = clock
 
@@ -143,7 +149,7 @@ class _StruckOrigin:
             if dialing is not None:
                 dialing.on_connected()
             if effect.kind == "status":
-                return _InjectedResponse(self._call, fault, self._clock.now())
+                return _InjectedResponse(self._dialect, self._call_id, fault, self._clock.now())
             await fault.wait(self._clock, None)
             raise UpstreamError(FailureKind.NETWORK, f"closed at the end of an injected fault ({fault.id})")
         exchange = await self._origin.send(method, target, headers, body, dialing, is_repeatable=is_repeatable)
@@ -160,7 +166,7 @@ class _StruckOrigin:
 class _InjectedResponse:
     """An error response that no upstream has sent; implements `proxy.call.Exchange`."""
 
-    def __init__(self, call: Call, fault: InjectedFault, now: float) -> None:
+    def __init__(self, dialect: DialectName, call_id: str, fault: InjectedFault, now: float) -> None:
         effect = fault.effect
         message = f"injected by an operator of the gateway, not sent by the provider ({fault.id})"
         refusal = Refusal(effect.status, INJECTED_CODE, message, by=None)
@@ -170,7 +176,7 @@ class _InjectedResponse:
         if effect.retry_after_s is not None:
             headers.append(("Retry-After", str(int(max(1.0, min(effect.retry_after_s, fault.until - now))))))
         self.headers: Headers = tuple(headers)
-        body = DIALECTS[call.dialect].refusal_body(refusal, call.id)
+        body = DIALECTS[dialect].refusal_body(refusal, call_id)
         body["error"]["code"] = INJECTED_CODE  # Anthropic's errors have a type only, which is the provider's
         self._body = json.dumps(body).encode()
 

@@ -14,12 +14,12 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.response_schemas import ResponseSchema
 from llm_guard.dialects.sse import StreamObserver
 from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
-from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
+from llm_guard.proxy.call import Attempt, Call, Exchange, Opened, StreamDecoder, endpoint_of
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.response.content_decoding import unreadable
 from llm_guard.proxy.response.schema_validation import ResponseValidator
 from llm_guard.proxy.response.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
-from llm_guard.proxy.streams.decoder import PlainStreamDecoder, view_of
+from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.classification.classify import classify_answer, classify_event
@@ -59,7 +59,7 @@ def read_to_commit(
     """Reads as much of the response as decides whether it is good; `judged` takes the result. `headers` have lower-case
     names. Raises UpstreamError, at once or when awaited."""
     if exchange.status >= 400:
-        return _error_answer(call, attempt.target.deployment.upstream, exchange, headers, limits)
+        return _error_answer(call, attempt, exchange, headers, limits)
     if exchange.status == 101:
         return _upgraded(call, exchange)
     reader = reader_of(call, attempt)
@@ -134,23 +134,29 @@ async def _read_peeked(
 
 
 async def _error_answer(
-    call: Call, upstream: Upstream, exchange: Exchange, headers: dict[str, str], limits: ResponseTimeLimits
+    call: Call, attempt: Attempt, exchange: Exchange, headers: dict[str, str], limits: ResponseTimeLimits
 ) -> Failure:
+    upstream = attempt.target.deployment.upstream
     body, is_whole = await _error_body(exchange)
     verdict = classify_answer(
         exchange.status, headers, _legible(body, headers), limits.clock.wall(), upstream.family, upstream.errors
     )
-    answer = UpstreamErrorResponse(exchange.status, exchange.reason, exchange.headers, body) if is_whole else None
+    answer = None
+    if is_whole:
+        answer = UpstreamErrorResponse(exchange.status, exchange.reason, exchange.headers, body, upstream.dialect)
     detail = f"answered {exchange.status} ({verdict.why})"
     kind = verdict.kind
-    if exchange.status == 404 and kind in _NOT_HERE and _is_unknown_path(call, kind, body):
+    if exchange.status == 404 and kind in _NOT_HERE and _is_unknown_path(call, attempt, kind, body):
         kind, detail = FailureKind.MISROUTED, f"{detail}: check base_url"
+    if attempt.translation is not None and kind is FailureKind.INVALID_REQUEST:
+        kind, detail = FailureKind.UNTRANSLATED, f"{detail}, to the translated request"
     return Failure(kind, detail, verdict.retry_after_s, answer=answer)
 
 
-def _is_unknown_path(call: Call, kind: FailureKind, body: bytes) -> bool:
+def _is_unknown_path(call: Call, attempt: Attempt, kind: FailureKind, body: bytes) -> bool:
     """Returns True if a 404 means that the server lacks a path that every server of the dialect has."""
-    is_known = call.method == "POST" and call.path in DIALECTS[call.dialect].NEEDS_MODEL
+    dialect, path = endpoint_of(call, attempt)
+    is_known = call.method == "POST" and path in DIALECTS[dialect].NEEDS_MODEL
     return is_known and (kind is FailureKind.WRONG_PATH or not body.strip())
 
 
@@ -182,8 +188,12 @@ async def _first_event(
     hold = call.route.stream.prebuffer if call.route is not None and attempt.resume_mode is None else None
     upstream = attempt.target.deployment.upstream
     is_lenient = upstream.stream_end == "lenient" and attempt.resume_mode is None
-    reader = DIALECTS[call.dialect].stream_reader(call.path, call.choices, is_lenient=is_lenient)
-    view = view_of(reader, encoding, hold.tokens if hold else 1, is_plain_wanted=call.is_plain_wanted)
+    dialect, path = endpoint_of(call, attempt)
+    translation = attempt.translation
+    reader = DIALECTS[dialect].stream_reader(path, call.choices, is_lenient=is_lenient)
+    is_plain_wanted = call.is_plain_wanted or translation is not None
+    plain = view_of(reader, encoding, hold.tokens if hold else 1, is_plain_wanted=is_plain_wanted)
+    view = plain if translation is None else translation.decoder(plain)
     attempt.watch = view.watch
     call.stream_head = call.stream_head or ("plain" if view.takes_events else "compressed")
     beginning = _Beginning(view, exchange, upstream.name, shape)
@@ -206,9 +216,7 @@ async def _first_event(
 class _Beginning:
     """The beginning of a stream, held until commit."""
 
-    def __init__(
-        self, view: PlainStreamDecoder, exchange: Exchange, upstream: str, shape: ResponseSchema | None
-    ) -> None:
+    def __init__(self, view: StreamDecoder, exchange: Exchange, upstream: str, shape: ResponseSchema | None) -> None:
         self._upstream = upstream
         self._shape = shape
         self._view = view
@@ -270,6 +278,8 @@ class _Beginning:
             raise UpstreamError(FailureKind.TRUNCATED, why_cut(self._upstream, lacks_finish=watch.lacks_finish))
         self._is_over = True
         self._hold(self._view.trailing_bytes())
+        if self._view.failure is not None:  # a translated stream turns out to be invalid at its end
+            raise UpstreamError(self._view.failure.kind, self._view.failure.detail)
         return None
 
     def _hold(self, block: bytes) -> None:
@@ -284,7 +294,8 @@ def _in_band_failure(upstream: Upstream, exchange: Exchange, error: bytes, wall:
     if verdict.kind is FailureKind.OVERLOADED:
         status = DIALECTS[upstream.dialect].OVERLOADED_STATUS or status
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))
-    answer = UpstreamErrorResponse(status, "", (*kept, ("Content-Type", "application/json")), error)
+    headers = (*kept, ("Content-Type", "application/json"))
+    answer = UpstreamErrorResponse(status, "", headers, error, upstream.dialect)
     detail = f"sent an error under {exchange.status} ({verdict.why})"
     return Failure(verdict.kind, detail, verdict.retry_after_s, answer=answer, is_after_head=True)
 
@@ -294,7 +305,7 @@ def _opened(
     held: bytes,
     rest: Exchange | None,
     *,
-    view: PlainStreamDecoder | None = None,
+    view: StreamDecoder | None = None,
 ) -> Opened:
     return Opened(exchange.status, exchange.reason, exchange.headers, held, rest, view)
 

@@ -55,6 +55,8 @@ class Upstreams:
                 headers = header_rules.lower_names(exchange.headers)
                 read = await read_to_commit(call, attempt, exchange, headers, limits, self.memory)
                 outcome = judged(call, attempt, exchange, headers, read, self._clock.wall())
+                if attempt.translation is not None and isinstance(outcome, Opened):
+                    outcome = attempt.translation.opened(outcome)
                 if limits.sending is not None and isinstance(outcome, Opened) and outcome.exchange is not None:
                     await limits.sending.ended  # the relay's limits cover the response alone
             if isinstance(outcome, Opened) and outcome.exchange is not None:
@@ -77,12 +79,18 @@ class Upstreams:
                 exchange.abort()
 
     async def _send(self, call: Call, attempt: Attempt, limits: _Limits) -> Exchange:
-        upstream = attempt.target.deployment.upstream
+        upstream, translation = attempt.target.deployment.upstream, attempt.translation
         target = _target(call, attempt)
-        body: bytes | FileBody = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
-        if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
-            body = limits.forwarded(body)
-        headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=attempt.resume_mode is not None)
+        body: bytes | FileBody
+        if translation is not None:
+            body = await translation.body(_resumed(call, attempt))
+            headers = header_rules.translated(call, upstream, attempt.key)
+        else:
+            body = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
+            if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
+                body = limits.forwarded(body)
+            is_ours = attempt.resume_mode is not None
+            headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=is_ours)
         if call.trace is not None:
             pass_on(headers, call.trace, attempt)
         origin = self._connections.origin(upstream.link)
@@ -129,11 +137,11 @@ class _Limits:
         return self.sending
 
     def on_dialing(self) -> None:
-        """Implements `proxy.call.Dialing`."""
+        """Implements `proxy.http_client.interfaces.Dialing`."""
         self._set(self._attempt.started_at + self._timeouts.connect, "connect")
 
     def on_connected(self) -> None:
-        """Implements `proxy.call.Dialing`."""
+        """Implements `proxy.http_client.interfaces.Dialing`."""
         self._connected_at = self.clock.now()
         self.is_connected = True
         if self._call.is_stream or self._call.is_upgrade:
@@ -223,6 +231,8 @@ class _Limits:
 def _target(call: Call, attempt: Attempt) -> str:
     """Returns the request's path and query."""
     target, upstream = attempt.target, attempt.target.deployment.upstream
+    if attempt.translation is not None:  # the client's query belongs to its own dialect
+        return f"{upstream.base_path}{attempt.translation.path.removeprefix(upstream.path_in_base_url)}"
     path, query = f"{upstream.base_path}{call.path.removeprefix(upstream.path_in_base_url)}" or "/", call.query
     if call.is_model_in_query and _is_renamed(call, attempt):
         query = model_field.rename_in_query(query, target.model or "")
@@ -232,8 +242,8 @@ def _target(call: Call, attempt: Attempt) -> str:
 def _body(call: Call, attempt: Attempt) -> bytes:
     """Returns the request body to send, if the call's body is in memory."""
     assert isinstance(call.body, bytes)  # noqa: S101  # else `_stored` is called
-    if attempt.resume_mode is not None and call.recovery is not None:
-        return call.recovery.body(attempt.target, attempt.resume_mode)
+    if (resumed := _resumed(call, attempt)) is not None:
+        return resumed
     if call.is_model_in_query or not _is_renamed(call, attempt):
         return call.body
     return model_field.rename(call.body, call.content_type, call.content_encoding, attempt.target.model or "")
@@ -242,11 +252,18 @@ def _body(call: Call, attempt: Attempt) -> bytes:
 async def _stored(call: Call, attempt: Attempt) -> bytes | FileBody:
     """Returns the request body to send, if the call's body is in a file."""
     assert not isinstance(call.body, bytes)  # noqa: S101  # else `_body` is called
-    if attempt.resume_mode is not None and call.recovery is not None:
-        return call.recovery.body(attempt.target, attempt.resume_mode)
+    if (resumed := _resumed(call, attempt)) is not None:
+        return resumed
     if call.is_model_in_query or not _is_renamed(call, attempt):
         return call.body
     return await call.body.renamed(attempt.target.model or "")
+
+
+def _resumed(call: Call, attempt: Attempt) -> bytes | None:
+    """Returns the client's request for the rest of a stream that died; None if the attempt continues none."""
+    if attempt.resume_mode is None or call.recovery is None:
+        return None
+    return call.recovery.body(attempt.target, attempt.resume_mode)
 
 
 def _is_renamed(call: Call, attempt: Attempt) -> bool:

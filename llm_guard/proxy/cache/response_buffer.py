@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from llm_guard.proxy.call import Headers, Inbox
+from llm_guard.proxy.call import Headers
+from llm_guard.proxy.http_client.interfaces import Inbox
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_fields import RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseWriter

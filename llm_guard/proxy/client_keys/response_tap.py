@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from llm_guard.proxy.call import Exchange, Inbox, Wire
+from llm_guard.proxy.call import Exchange
+from llm_guard.proxy.http_client.interfaces import Inbox, Wire
 
 _MOST_BYTES = 1 << 20
 """Longer events are skipped: `response.completed` only repeats what earlier events contained."""

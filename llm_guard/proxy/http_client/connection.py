@@ -13,9 +13,9 @@ from typing import Protocol
 
 import httptools
 
-from llm_guard.proxy.call import Inbox
 from llm_guard.proxy.http_client.errors import UpstreamError, disconnected, malformed, retired, truncated, unsendable
 from llm_guard.proxy.http_client.exchange import UpstreamExchange
+from llm_guard.proxy.http_client.interfaces import Inbox
 from llm_guard.proxy.http_client.response_parser import ResponseParser
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
 

@@ -12,10 +12,11 @@ import urllib.request
 from collections.abc import Awaitable
 from typing import Protocol
 
-from llm_guard.proxy.call import Dialing, Exchange
+from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.errors import UpstreamError, unsendable
 from llm_guard.proxy.http_client.forward_proxy import ProxiedOrigin, proxy_for
+from llm_guard.proxy.http_client.interfaces import Dialing
 from llm_guard.proxy.http_client.origin_pool import Origin
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.tls import system_context

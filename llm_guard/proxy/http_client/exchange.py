@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llm_guard.outcome import FailureKind
-from llm_guard.proxy.call import Headers, Inbox, Wire
+from llm_guard.proxy.call import Headers
 from llm_guard.proxy.http_client.errors import UpstreamError, truncated
+from llm_guard.proxy.http_client.interfaces import Inbox, Wire
 
 if TYPE_CHECKING:
     from llm_guard.proxy.http_client.connection import UpstreamConnection

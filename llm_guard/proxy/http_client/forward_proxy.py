@@ -22,7 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from llm_guard.outcome import FailureKind
-from llm_guard.proxy.call import Dialing, Exchange, Headers, Inbox, Wire
+from llm_guard.proxy.call import Exchange, Headers
 from llm_guard.proxy.http_client.errors import (
     UpstreamError,
     connecting_failed,
@@ -32,6 +32,7 @@ from llm_guard.proxy.http_client.errors import (
     truncated,
     unsendable,
 )
+from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
 from llm_guard.proxy.http_client.request_writer import request_head
 from llm_guard.proxy.request_body.interfaces import FileBody
 
@@ -179,7 +180,7 @@ class _Exchange:
 
 
 class _Wire:
-    """Writes to an upgraded connection; implements `proxy.call.Wire`."""
+    """Writes to an upgraded connection; implements `proxy.http_client.interfaces.Wire`."""
 
     __slots__ = ("_protocol", "transport")
 

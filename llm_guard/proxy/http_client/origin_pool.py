@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from llm_guard.proxy.call import Dialing, Exchange
+from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.errors import connecting_failed
+from llm_guard.proxy.http_client.interfaces import Dialing
 from llm_guard.proxy.http_client.request_writer import request_head
 from llm_guard.proxy.request_body.interfaces import FileBody
 

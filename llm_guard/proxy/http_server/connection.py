@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from llm_guard.proxy.call import Inbox
+from llm_guard.proxy.http_client.interfaces import Inbox
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.request_parser import RequestParser
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, bare_answer

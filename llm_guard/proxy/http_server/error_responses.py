@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from llm_guard.dialects import DIALECTS
-from llm_guard.outcome import Failure, Refusal, UpstreamErrorResponse
+from llm_guard.outcome import Failure, FailureKind, Refusal, UpstreamErrorResponse
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.http_server.request import METHODS
@@ -52,6 +52,8 @@ async def pass_on(
     """Passes on the upstream's own error, unmodified but for the retry headers, since the gateway has retried already.
     `wait_s`: the Retry-After, if one is known. A 4xx keeps a retry-after that the gateway could not interpret. If a
     cooldown refused this call, the error is the one that began the cooldown."""
+    if answer.dialect not in ("", call.dialect):
+        answer = _translated(call, failure, answer)
     if reply.is_early:
         await reply.break_off(closing_error(call, answer.body))
         return
@@ -66,6 +68,17 @@ async def pass_on(
     if wait_s is not None:
         kept += header_rules.retry_after(wait_s)
     await reply.send(answer.status, answer.reason, kept, answer.body)
+
+
+def _translated(call: Call, failure: Failure, answer: UpstreamErrorResponse) -> UpstreamErrorResponse:
+    """Returns an error of another dialect in the client's. One about a request that the gateway wrote does not blame
+    the client's."""
+    from llm_guard.dialects.translation import error_bodies  # noqa: PLC0415  # few configs mix dialects
+
+    translated = error_bodies.translated_error(answer.status, answer.body, call.dialect, call.id)
+    status = 502 if failure.kind is FailureKind.UNTRANSLATED else translated.status
+    headers = (*error_bodies.translated_headers(answer.headers, call.dialect), ("Content-Type", "application/json"))
+    return UpstreamErrorResponse(status, "", headers, translated.body, call.dialect)
 
 
 async def send_accepted(call: Call, kept_id: str, reply: ResponseWriter) -> None:
@@ -112,19 +125,16 @@ def unknown_model(table: RouteTable, model: str) -> Refusal:
     return Refusal(404, "model_not_found", f"no route for the model {model!r}{hint}", by="route", param="model")
 
 
-def wrong_dialect(call: Call, route: Route) -> Refusal | None:
+def wrong_dialect(call: Call, route: Route, why: str | None) -> Refusal:
+    """Returns the refusal of a call that no deployment of its route can serve in its dialect. `why`: why the calls of
+    this endpoint are not translated; None: translation is off."""
     upstream = route.targets[0].deployment.upstream
     served = upstream.dialect
-    if served == call.dialect:
-        return None
     path = DIALECTS[served].DEFAULT_PATH
-    return Refusal(
-        400,
-        "wrong_dialect",
-        f"{call.model or upstream.name!r} speaks the {served} dialect: call {path} with an {served} SDK",
-        by="route",
-        param="model",
-    )
+    message = f"{call.model or upstream.name!r} speaks the {served} dialect: call {path} with an {served} SDK"
+    if why is not None:
+        message += f" (the upstream {upstream.name!r} {why})"
+    return Refusal(400, "wrong_dialect", message, by="route", param="model")
 
 
 def closing_error(call: Call, body: bytes) -> bytes:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Protocol
 
-from llm_guard.proxy.call import Call, Inbox
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_client.interfaces import Inbox
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.request_body.fields import BadRequest
 

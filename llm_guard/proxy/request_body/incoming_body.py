@@ -69,10 +69,10 @@ def _is_route_known(call: Call, body: ArrivingBody, asked: BodyFields) -> bool:
 
 
 def needs_whole_body(call: Call, reply: ResponseWriter) -> bool:
-    """Returns whether the call needs its complete body first: the gateway answers it itself, or its route or its client
-    wants hedging, degraded mode, a deferred call or a dead letter."""
+    """Returns whether the call needs its complete body first: the gateway answers it itself, it may be translated, or
+    its route or its client wants hedging, degraded mode, a deferred call or a dead letter."""
     route = call.route
-    if route is None or (route.hedging is not None and call.is_repeatable):
+    if route is None or call.translation is not None or (route.hedging is not None and call.is_repeatable):
         return True
     return route.lasting.degraded is not None or may_be_kept(call, reply)
 

@@ -106,7 +106,9 @@ def may_be_kept(call: Call, reply: ResponseWriter) -> bool:
 def _is_worth_it(call: Call) -> bool:
     """Returns whether a fallback response is due: the failure is not the client's doing. A refusal by the gateway
     counts as well, even where an operator holds the last deployment: the client could not have avoided it."""
-    return call.failure is None or not is_caused_by_client(call)
+    if call.failure is None:
+        return call.refusal is None or call.refusal.by != "translation"
+    return not is_caused_by_client(call)
 
 
 def _note_hurry(call: Call, result: Exhausted) -> None:

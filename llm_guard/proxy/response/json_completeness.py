@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from llm_guard.clock import Clock
 from llm_guard.outcome import FailureKind
-from llm_guard.proxy.call import Exchange, Inbox, Wire
+from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.http_client.interfaces import Inbox, Wire
 from llm_guard.proxy.response.content_decoding import PieceInflater, is_packed
 
 _MOST_INFLATED_BYTES = 16 << 20

@@ -56,6 +56,8 @@ def _headers(call: Call, served: Delivered) -> list[tuple[str, str]]:
     call.sent_status = call.sent_status or opened.status
     is_inflated = opened.view is not None and opened.view.takes_events and is_encoded(opened.headers)
     headers = header_rules.to_client(opened.headers, is_upgraded=opened.status == 101, is_inflated=is_inflated)
+    if (translation := served.attempt.translation) is not None and translation.dropped:
+        headers.append(("x-llm-guard-dropped", header_rules.names_of(translation.dropped)))
     return headers + header_rules.ours(call, served.attempt.target.deployment.label)
 
 
@@ -152,8 +154,9 @@ async def _copy(call: Call, served: Delivered, reply: ResponseWriter, clock: Clo
     except UpstreamError as error:
         broken = Failure(error.kind, error.detail, is_shape_only=error.is_shape_only)
     if view is not None:
+        rest = view.trailing_bytes()  # before the verdict: with it a translated stream may turn out to be invalid
         broken = _judge(view, broken, served.attempt)
-        if broken is None and (rest := view.trailing_bytes()):
+        if broken is None and rest:
             await reply.write(rest)
     return broken
 

@@ -15,9 +15,10 @@ from llm_guard.dialects.resume.base import mapping
 from llm_guard.dialects.sse import Usage
 from llm_guard.dialects.synthetic_stream import stream_of
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.proxy.call import Attempt, Call, Exchange, Headers, Inbox, Opened, Wire
+from llm_guard.proxy.call import Attempt, Call, Exchange, Headers, Opened, endpoint_of
 from llm_guard.proxy.headers import value_of as value_of_header
 from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.http_client.interfaces import Inbox, Wire
 from llm_guard.proxy.response.content_decoding import decoded, head_of, unreadable
 from llm_guard.proxy.response.fallback_response import wants
 from llm_guard.proxy.response.json_completeness import CheckedExchange, JsonCompleteness
@@ -53,7 +54,8 @@ def reader_of(call: Call, attempt: Attempt) -> ResponseValidator | None:
     """Returns the reader that validates the response; None if its shape is not checked."""
     if not attempt.target.deployment.upstream.judges_answers:
         return None
-    return _READERS.get((call.dialect, call.method, call.path))
+    dialect, path = endpoint_of(call, attempt)
+    return _READERS.get((dialect, call.method, path))
 
 
 def may_be_stream(call: Call, shape: ResponseSchema | None) -> bool:
@@ -225,7 +227,8 @@ def _judge_fields(
         return plain
     if shape is not None and not reader.is_json:
         return _wrong(exchange, body, plain, shape, "shape")
-    usage = DIALECTS[call.dialect].usage_in({"usage": fields.usage}) if fields.usage is not None else None
+    dialect = DIALECTS[endpoint_of(call, attempt)[0]]
+    usage = dialect.usage_in({"usage": fields.usage}) if fields.usage is not None else None
     if call.is_stream and _is_stream_required(call, shape):
         return _as_stream(call, attempt, exchange, plain, usage) or _wrong(exchange, body, plain, shape, "unary")
     return Opened(exchange.status, exchange.reason, exchange.headers, body, None, None, usage)
@@ -244,13 +247,15 @@ def _as_stream(call: Call, attempt: Attempt, exchange: Exchange, plain: bytes, u
         answer = json.loads(plain)
     except (ValueError, RecursionError):
         return None
+    (dialect, path), translation = endpoint_of(call, attempt), attempt.translation
     is_usage_wanted = mapping(wants(call).get("stream_options")).get("include_usage") is True
-    events = stream_of(call.path, answer, is_usage_wanted=is_usage_wanted)
+    events = stream_of(path, answer, is_usage_wanted=is_usage_wanted or translation is not None)
     if events is None:
         return None
-    view = view_of(DIALECTS[call.dialect].stream_reader(call.path, call.choices), "")
-    passed, watch = view.feed(events), view.watch
-    if watch.error is not None or not (watch.has_token and watch.may_end):
+    plain_view = view_of(DIALECTS[dialect].stream_reader(path, call.choices), "")
+    view = plain_view if translation is None else translation.decoder(plain_view)
+    passed, watch = view.feed(events) + view.trailing_bytes(), view.watch
+    if watch.error is not None or view.failure is not None or not (watch.has_token and watch.may_end):
         return None
     attempt.watch, watch.usage = watch, usage or watch.usage
     kept = tuple(pair for pair in exchange.headers if not pair[0].lower().startswith("content-"))

@@ -49,6 +49,16 @@ class PlainStreamDecoder:
         """True after the final event or an error event: later errors do not matter."""
         return self.watch.has_ended or self.watch.error is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the client's terminal event has been passed on."""
+        return self.watch.has_ended
+
+    @property
+    def missing_end(self) -> bytes:
+        """Events that the dialect still requires of a stream that has shown its end."""
+        return self.watch.missing_end
+
     def feed(self, chunk: bytes) -> bytes:
         """Takes a chunk; returns the bytes that may be passed on now."""
         return self.watch.feed(chunk)

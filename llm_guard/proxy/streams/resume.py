@@ -21,7 +21,7 @@ from llm_guard.routing.route_table import Target
 
 _DIVERGED = Failure(FailureKind.DIVERGED, "restarted, but the response is not the one that was cut off")
 _NOT_JOINED = Failure(FailureKind.DIVERGED, "does not repeat the end of the text that was cut off: cannot be joined")
-_REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED})
+_REFUSALS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.MISROUTED, FailureKind.UNTRANSLATED})
 _MAX_BODY_BYTES = 64 << 20
 
 
@@ -131,7 +131,7 @@ class _Recoverable:
     @property
     def failure(self) -> Failure | None:
         """The view's failure; also set if a second run ends without all that the client has, such as a choice."""
-        is_over = self._splice is not None and self.watch.has_ended
+        is_over = self._splice is not None and self._view.has_ended
         if self._failure is None and is_over and not self._transcript.has_ended:
             return self._diverged
         return self._failure
@@ -142,13 +142,28 @@ class _Recoverable:
     def trailing_bytes(self) -> bytes:
         if self._splice is None:
             return self._view.trailing_bytes()
-        return self.watch.missing_end
+        return self._splice.feed(self._view.missing_end)
+
+    @property
+    def is_compressed(self) -> bool:
+        return self._view.is_compressed
+
+    @property
+    def has_ended(self) -> bool:
+        return self._view.has_ended
+
+    @property
+    def missing_end(self) -> bytes:
+        return self._view.missing_end
 
     def take(self, block: bytes) -> bytes:
         """Takes complete events; returns the bytes to pass on to the client."""
         watch = self._view.watch
         if watch.error is not None and not self.is_closed:
-            block, self.suppressed = split_before(block, watch.error)
+            if self._view.suppressed:  # by the view of a translated stream, which is in another dialect than the error
+                self.suppressed = self._view.suppressed
+            else:
+                block, self.suppressed = split_before(block, watch.error)
             self.is_closed = True
         if self._view.is_closed:
             self._failure, self.is_closed = self._view.failure, True

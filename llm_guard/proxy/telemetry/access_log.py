@@ -31,6 +31,10 @@ class AttemptLine(Struct):
     key: str | UnsetType = UNSET
     """Name of the upstream's key, where it has several or reads it from a file."""
     resume_mode: str | UnsetType = UNSET
+    translated_to: str | UnsetType = UNSET
+    """The upstream's dialect, where it is not the client's."""
+    dropped: list[str] | UnsetType = UNSET
+    """Names of what the translated request has lost."""
     reason: str | UnsetType = UNSET
     next_step: str | UnsetType = UNSET
     budget_left: float | UnsetType | None = UNSET
@@ -193,6 +197,9 @@ def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLi
         line.key = attempt.key.name
     if attempt.resume_mode is not None:
         line.resume_mode = attempt.resume_mode
+    if attempt.translation is not None:
+        line.translated_to = attempt.translation.dialect
+        line.dropped = [*attempt.translation.dropped] or UNSET
     if attempt.failure is not None:
         line.reason = attempt.failure.detail
     if attempt.next_step:

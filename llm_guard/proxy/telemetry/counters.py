@@ -179,6 +179,10 @@ class CallCounters:
         self.deployments: dict[str, DeploymentCounts] = defaultdict(DeploymentCounts)
         self.recent = recent_outcomes()
         """Outcomes of the last hundred judged calls of all models."""
+        self.translations: dict[tuple[str, str, str], int] = defaultdict(int)
+        """Translated attempts, by the client's dialect, the upstream's, and their outcome."""
+        self.translation_losses: dict[str, int] = defaultdict(int)
+        """Translated attempts that lost a field, by its name."""
 
     def adopt(self, clients: Iterable[str], models: Iterable[str], deployments: Iterable[str]) -> None:
         """Counts these client keys from now on, and deletes the counts of all other keys. The models and deployments

@@ -20,7 +20,7 @@ upstreams:
 SECRET = "sk-" + "5ecret" * 20
 RULES = (
     "timeout, retry, breaker, capacity, balance, hedge, stream, max_buffered_answer, cache, dead_letter, "
-    "deferred, degraded"
+    "deferred, degraded, ..."
 )
 MODELS = "models: {gpt-4: {deployments: [{upstream: openai}]}}\n"
 
@@ -255,8 +255,11 @@ def model(rest: str) -> str:
     return f"models:\n  m: {{deployments: [{{upstream: openai}}], {rest}}}\n"
 
 
-DIALECT = "dialect; calls are not translated between them"
-DIALECTS = DIALECT.replace("dialect", "dialects")
+NO_KEY = (
+    "has another dialect and no API key: a caller's key must not be sent to anthropic; set "
+    "upstreams.anthropic.api_key, or auth: none if it needs no key"
+)
+OFF = "has another dialect; calls are not translated: `translate` is off"
 ONE_MODEL = "must be the name of one model; leave it out to send the requested name"
 OTHERS = (
     "  n: {deployments: [{upstream: openai}], fallbacks: [m]}\n"
@@ -272,8 +275,9 @@ OTHERS = (
         (model("fallbacks: [m]"), "5: models.m.fallbacks[0]: falls back to itself"),
         (model("fallbacks: ['*']"), "5: models.m.fallbacks[0]: must be one model's name, not a pattern"),
         (model("fallbacks: [n]") + OTHERS, "5: models.m.fallbacks: form a loop: m -> n -> m"),
-        (model("fallbacks: [claude]") + OTHERS, f"5: models.m.fallbacks[0]: has another {DIALECT}"),
-        (model("fallbacks: [claude-9]") + OTHERS, f"5: models.m.fallbacks[0]: has another {DIALECT}"),
+        (model("fallbacks: [claude]") + OTHERS, f"5: models.m.fallbacks[0]: {NO_KEY}"),
+        (model("fallbacks: [claude-9]") + OTHERS, f"5: models.m.fallbacks[0]: {NO_KEY}"),
+        (model("fallbacks: [claude], translate: off") + OTHERS, f"5: models.m.fallbacks[0]: {OFF}"),
         (
             model("fallbacks: [o, o]") + "  o: {deployments: [{upstream: openai}]}",
             "5: models.m.fallbacks[1]: the same fallback is listed twice",
@@ -288,7 +292,7 @@ OTHERS = (
         ),
         (
             "models: {m: {deployments: [{upstream: openai}, {upstream: anthropic}]}}",
-            f"4: models.m.deployments: have different {DIALECTS}",
+            f"4: models.m.deployments[1].upstream: {NO_KEY}",
         ),
         ("models: {m: {deployments: []}}", "4: models.m.deployments: must not be empty"),
         ("models: {m: {}}", "4: models.m.deployments: is missing"),

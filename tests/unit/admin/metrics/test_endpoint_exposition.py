@@ -217,6 +217,8 @@ def test_gateway_without_calls_names_every_metric_and_shows_no_value() -> None:
         "fallbacks_total",
         "hedges_total",
         "stream_resumes_total",
+        "translations_total",
+        "translation_losses_total",
         "tokens_total",
         "wasted_tokens_total",
         "client_calls_total",

@@ -9,15 +9,20 @@ from collections.abc import Iterable
 import pytest
 
 from llm_guard.dialects import DialectName
+from llm_guard.dialects.translation.canonical import RequestTarget
+from llm_guard.dialects.translation.endpoints import CHAT
 from llm_guard.outcome import Category, FailureKind
 from llm_guard.proxy.attempts.fault_injection import FaultEffect, FaultInjector, InjectedFault
-from llm_guard.proxy.call import Attempt, Call, Dialing, Exchange
+from llm_guard.proxy.call import Attempt, Call, Exchange
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
+from llm_guard.proxy.http_client.interfaces import Dialing
 from llm_guard.proxy.request_body.interfaces import FileBody
+from llm_guard.proxy.translation.attempt import TranslatedAttempt
 from llm_guard.resilience.classification.classify import classify_answer
 from llm_guard.routing.route_table import Target
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.script import OpenExchange, new_call, new_target
+from tests.unit.dialects.translation.conversions import from_chat
 
 DEPLOYMENT = "openai/gpt-4"
 
@@ -76,9 +81,10 @@ class World:
         self.injector.add(fault)
         return fault
 
-    async def send(self, call: Call | None = None) -> Exchange:
+    async def send(self, call: Call | None = None, attempt: Attempt | None = None) -> Exchange:
         call = call or new_call(self.target)
-        origin = self.injector.origin_for(call, Attempt(self.target, self.clock.now()), self.provider)
+        attempt = attempt or Attempt(self.target, self.clock.now())
+        origin = self.injector.origin_for(call, attempt, self.provider)
         return await origin.send("POST", "/v1/chat/completions", [], b"{}", self, is_repeatable=True)
 
     def strikes(self, target: Target) -> bool:
@@ -128,6 +134,17 @@ async def test_injected_status_counts_as_the_providers_own_would(
     kind = classify_answer(status, {}, await body_of(exchange), 0.0).kind
     assert kind.category in categories
     assert kind.is_retriable
+
+
+async def test_injected_status_of_a_translated_attempt_is_the_upstreams() -> None:
+    world = World()
+    world.fault(FaultEffect("status", 503))
+    call, translated = new_call(world.target), from_chat()
+    target = RequestTarget("claude-sonnet-4-5")
+    translation = TranslatedAttempt(call, CHAT, translated, target, (), 0.0, shows_reasoning=False)
+    attempt = Attempt(world.target, world.clock.now(), translation=translation)
+    exchange = await world.send(call, attempt)
+    assert json.loads(await body_of(exchange))["type"] == "error"
 
 
 async def test_retry_after_does_not_outlast_the_fault() -> None:

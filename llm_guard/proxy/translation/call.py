@@ -1,0 +1,183 @@
+"""The translation of one call: which deployments can serve it, and its request for each of them.
+
+Nothing is read or written before a deployment of another dialect is about to be tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from llm_guard.dialects.event_json import dict_of
+from llm_guard.dialects.translation.canonical import CanonicalRequest, RequestTarget, UnreadableRequestError
+from llm_guard.dialects.translation.endpoints import (
+    TranslatedEndpoint,
+    TranslatedRequest,
+    endpoint_of,
+    read_request,
+    write_request,
+)
+from llm_guard.dialects.translation.losses import Loss, divided
+from llm_guard.dialects.translation.output_limits import limit_in
+from llm_guard.dialects.translation.wire_json import object_of
+from llm_guard.outcome import Failure, FailureKind, Refusal
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.request_body.content_encoding import inflate
+from llm_guard.proxy.translation.attempt import LARGE_BYTES, TranslatedAttempt, in_thread_if_large
+from llm_guard.resilience.translation.settings import TranslateSettings
+from llm_guard.routing.route_table import Target
+
+_MOST_BYTES = 64 << 20
+_OFF = TranslateSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The request for one target."""
+
+    target: RequestTarget
+    request: TranslatedRequest | None
+    """None: the target cannot serve the call."""
+    dropped: tuple[str, ...] = ()
+    obstacle: str | None = None
+
+
+class TranslatedCall:
+    """Implements `proxy.translation.interfaces.CallTranslator`."""
+
+    def __init__(self, call: Call, settings: TranslateSettings | None) -> None:
+        """`settings`: None if the call may not be translated; only deployments of its dialect can serve it then."""
+        self._call = call
+        self._settings = settings or _OFF
+        self._client = endpoint_of(call.dialect, call.method, call.path) if settings is not None else None
+        self._request: CanonicalRequest | None = None
+        self._unreadable: UnreadableRequestError | None = None
+        self._prepared: dict[int, _Prepared] = {}
+        """By the identity of a target, which lives as long as the route."""
+        self._obstacles: dict[str, str] = {}
+        """Why deployments cannot serve the call, by label."""
+        self._refused: list[Loss] = []
+
+    def obstacle(self, target: Target) -> str | None:
+        """Returns why no call of this endpoint can be sent to the target; None: its request decides."""
+        upstream = target.deployment.upstream
+        if upstream.dialect == self._call.dialect:
+            return None
+        if self._client is None:
+            return f"has another dialect, and {self._call.path} is not translated"
+        if not upstream.has_own_key and upstream.auth != "none":
+            return "has another dialect, and no API key of its own: a caller's key is never sent to it"
+        return None
+
+    def is_ready(self, target: Target) -> bool:
+        """Returns whether an attempt on the target can begin at once. Translates a small request for it."""
+        if target.deployment.upstream.dialect == self._call.dialect:
+            return True
+        body = self._call.body
+        if self._known(target) is None and isinstance(body, bytes) and len(body) <= LARGE_BYTES:
+            if self.obstacle(target) is not None:
+                return False
+            self._read(inflate(body, self._call.content_encoding, _MOST_BYTES))
+            self._prepare(target)
+        known = self._known(target)
+        return known is not None and known.request is not None
+
+    async def prepare(self, target: Target) -> str | None:
+        """Translates the request for a target, if necessary; returns why it cannot be sent there. Raises BadRequest."""
+        if target.deployment.upstream.dialect == self._call.dialect:
+            return None
+        why = self.obstacle(target)
+        if why is None:
+            if (known := self._known(target)) is None:
+                await self._load()
+                size = self._call.body.size if not isinstance(self._call.body, bytes) else len(self._call.body)
+                known = await in_thread_if_large(partial(self._prepare, target), size or LARGE_BYTES + 1)
+            why = known.obstacle
+        if why is not None:
+            self._obstacles[target.deployment.label] = why
+        return why
+
+    def begin(self, target: Target, at: float) -> TranslatedAttempt | None:
+        """Returns the translation of one attempt; None if the target has the client's dialect."""
+        known = self._known(target)
+        if known is None or known.request is None or self._client is None:
+            return None
+        shows = self._settings.reasoning == "show"
+        return TranslatedAttempt(
+            self._call, self._client, known.request, known.target, known.dropped, at, shows_reasoning=shows
+        )
+
+    def refusal(self) -> Refusal:
+        """Returns the refusal of a call that no deployment can serve."""
+        if self._unreadable is not None:
+            bad = self._unreadable
+            return Refusal(400, "invalid_request", bad.message, by="translation", param=bad.param or None)
+        reasons = "; ".join(f"{label}: {why}" for label, why in self._obstacles.items())
+        first = self._refused[0] if self._refused else None
+        param = (first.place or first.name) if first is not None else None
+        message = f"no deployment can serve this request: {reasons}"
+        return Refusal(400, "not_expressible", message, by="translation", param=param)
+
+    def learns_from(self, target: Target, failure: Failure) -> bool:
+        """Returns whether a refusal names the model's output limit, so that a request within it may be accepted."""
+        if failure.kind is not FailureKind.UNTRANSLATED or failure.answer is None:
+            return False
+        error = dict_of(dict_of(object_of(failure.answer.body)).get("error"))
+        limit = limit_in(str(error.get("message") or ""))
+        known = target.deployment.most_tokens
+        if limit is None or (known is not None and known <= limit):
+            return False
+        target.deployment.most_tokens = limit
+        return True
+
+    def _known(self, target: Target) -> _Prepared | None:
+        """Returns the request for a target, unless the deployment's limit has been learned since."""
+        known = self._prepared.get(id(target))
+        if known is not None and known.target.most_tokens == target.deployment.most_tokens:
+            return known
+        return None
+
+    async def _load(self) -> None:
+        """Reads the client's request, once."""
+        if self._request is not None or self._unreadable is not None:
+            return
+        body = self._call.body
+        if not isinstance(body, bytes):
+            pieces = []
+            for block in body.blocks():
+                if isinstance(block, bytes):
+                    pieces.append(block)
+                else:
+                    await block
+            body = b"".join(pieces)
+        plain = inflate(body, self._call.content_encoding, _MOST_BYTES)
+        await in_thread_if_large(partial(self._read, plain), len(plain))
+
+    def _read(self, plain: bytes) -> None:
+        assert self._client is not None  # noqa: S101  # `obstacle` has been checked
+        try:
+            self._request = read_request(self._client, plain)
+            self._request.is_stream = self._call.is_stream
+        except UnreadableRequestError as error:
+            self._unreadable = error
+
+    def _prepare(self, target: Target) -> _Prepared:
+        prepared = self._prepared[id(target)] = self._prepared_for(target, self._client)
+        return prepared
+
+    def _prepared_for(self, target: Target, client: TranslatedEndpoint | None) -> _Prepared:
+        deployment, settings = target.deployment, self._settings
+        default = target.max_tokens or settings.max_tokens
+        written_for = RequestTarget(
+            target.model or "", deployment.upstream.family, default, deployment.most_tokens, target.prefill
+        )
+        if self._request is None or client is None:
+            bad = self._unreadable
+            why = bad.message if bad is not None else "no body"
+            return _Prepared(written_for, None, (), f"has another dialect, and the request is invalid: {why}")
+        request = write_request(self._request, client, written_for)
+        refused, dropped = divided(request.losses, settings.drop)
+        if not refused:
+            return _Prepared(written_for, request, dropped)
+        self._refused = refused
+        return _Prepared(written_for, None, (), f"cannot express {', '.join(map(str, refused))}")

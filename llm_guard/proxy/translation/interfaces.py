@@ -1,0 +1,56 @@
+"""Interfaces of a call's translation. The modules behind them are imported when a call needs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from llm_guard.dialects import DialectName
+from llm_guard.outcome import Failure, Refusal
+from llm_guard.routing.route_table import Target
+
+if TYPE_CHECKING:  # `proxy.call` has attributes of these types
+    from llm_guard.proxy.call import Opened, StreamDecoder
+    from llm_guard.proxy.streams.decoder import PlainStreamDecoder
+
+
+class CallTranslator(Protocol):
+    """Translates a call for the deployments of its route that have another dialect: see `proxy.translation.call`."""
+
+    def obstacle(self, target: Target) -> str | None:
+        """Returns why no call of this endpoint can be sent to the target; None: its request decides."""
+
+    def is_ready(self, target: Target) -> bool:
+        """Returns whether an attempt on the target can begin at once."""
+
+    async def prepare(self, target: Target) -> str | None:
+        """Translates the request for a target, if necessary; returns why it cannot be sent there. Raises BadRequest."""
+
+    def begin(self, target: Target, at: float) -> AttemptTranslator | None:
+        """Returns the translation of one attempt; None if the target has the client's dialect. `at`: now, in seconds
+        since the epoch."""
+
+    def refusal(self) -> Refusal:
+        """Returns the refusal of a call that no deployment can serve."""
+
+    def learns_from(self, target: Target, failure: Failure) -> bool:
+        """Returns whether a refusal has shown what to write differently, so that the same deployment may accept it."""
+
+
+class AttemptTranslator(Protocol):
+    """Translates one attempt: see `proxy.translation.attempt`."""
+
+    dialect: DialectName
+    """The upstream's."""
+    path: str
+    """Path of the upstream's endpoint, in the form of `Call.path`."""
+    dropped: tuple[str, ...]
+    """Names of what the request has lost."""
+
+    async def body(self, resumed: bytes | None) -> bytes:
+        """Returns the request body. `resumed`: the client's request for the rest of a stream that died."""
+
+    def decoder(self, view: PlainStreamDecoder) -> StreamDecoder:
+        """Returns the view of a stream whose events are translated."""
+
+    def opened(self, opened: Opened) -> Opened | Failure:
+        """Returns the response for the client, with its body translated if that is whole."""

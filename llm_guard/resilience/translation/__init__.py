@@ -1,0 +1,1 @@
+"""Settings for calls that deployments of another dialect serve."""

@@ -1,0 +1,194 @@
+"""Decides which deployments can serve a call, and prepares its request for each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from llm_guard.config import parse_config
+from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.translation.attempt import LARGE_BYTES
+from llm_guard.proxy.translation.call import TranslatedCall
+from llm_guard.resilience.translation.settings import TranslateSettings
+from llm_guard.routing.route_table import Target, compile_routes
+
+CONFIG = """
+upstreams:
+  openai: {{dialect: openai, base_url: "http://openai.test/v1"}}
+  anthropic: {{dialect: anthropic, base_url: "http://anthropic.test", api_key: k}}
+  local: {{dialect: anthropic, base_url: "http://local.test", auth: none}}
+models:
+  m:
+    deployments:
+      - {{upstream: openai}}
+      - {{upstream: anthropic, model: claude-sonnet-4-5, max_tokens: 777}}
+      - {{upstream: local, model: claude-x}}
+    translate: {translate}
+"""
+SAID = [{"role": "user", "content": "hi"}]
+AT = 1_700_000_000.0
+
+
+def targets(translate: str = "{}") -> tuple[Target, ...]:
+    route = compile_routes(parse_config(CONFIG.format(translate=translate), "f.yaml", {}), 0.0).find("m")
+    assert route is not None
+    return route.targets
+
+
+def call_with(body: bytes | dict[str, Any] | None = None, **facts: Any) -> Call:
+    raw = body if isinstance(body, bytes) else json.dumps({"model": "m", "messages": SAID, **(body or {})}).encode()
+    known: dict[str, Any] = {"id": "lg-1", "dialect": "openai", "method": "POST", "path": "/v1/chat/completions",
+                             "query": "", "headers": (), "started_at": 0.0, "body": raw, **facts}  # fmt: skip
+    return Call(**known)
+
+
+async def sent(call: Call, target: Target, settings: TranslateSettings | None = None) -> dict[str, Any]:
+    """Returns the body that a target gets."""
+    translation = TranslatedCall(call, settings or TranslateSettings())
+    assert await translation.prepare(target) is None
+    attempt = translation.begin(target, AT)
+    assert attempt is not None
+    found: dict[str, Any] = json.loads(await attempt.body(None))
+    return found
+
+
+async def test_target_of_the_calls_dialect_needs_nothing() -> None:
+    openai, *_ = targets()
+    call = call_with(b"this is never read")
+    translation = TranslatedCall(call, TranslateSettings())
+    assert await translation.prepare(openai) is None
+    assert translation.is_ready(openai)
+    assert translation.begin(openai, AT) is None
+
+
+async def test_request_is_written_for_each_target() -> None:
+    _, anthropic, local = targets()
+    call = call_with()
+    assert (await sent(call, anthropic))["max_tokens"] == 777
+    body = await sent(call, local, TranslateSettings(max_tokens=5))
+    assert (body["model"], body["max_tokens"]) == ("claude-x", 5)
+
+
+async def test_stream_is_requested_as_the_gateway_has_understood_it() -> None:
+    _, anthropic, _ = targets()
+    assert "stream" not in await sent(call_with({"stream": 1}), anthropic)
+    assert (await sent(call_with(is_stream=True), anthropic))["stream"] is True
+
+
+async def test_compressed_and_large_bodies_are_read() -> None:
+    _, anthropic, _ = targets()
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * LARGE_BYTES}]}).encode()
+    found = await sent(call_with(gzip.compress(body), content_encoding="gzip"), anthropic)
+    assert len(found["messages"][0]["content"]) == LARGE_BYTES
+    translation = TranslatedCall(call_with(body), TranslateSettings())
+    assert not translation.is_ready(anthropic)  # a hedge does not wait for it
+    assert await translation.prepare(anthropic) is None
+    assert translation.is_ready(anthropic)
+
+
+async def test_small_request_is_ready_for_a_hedge_at_once() -> None:
+    _, anthropic, _ = targets()
+    assert TranslatedCall(call_with(), TranslateSettings()).is_ready(anthropic)
+    assert not TranslatedCall(call_with({"n": 2}), TranslateSettings()).is_ready(anthropic)
+
+
+async def test_upstream_of_another_dialect_without_a_key_is_no_target() -> None:
+    openai, anthropic, local = targets()
+    call = call_with({"max_tokens": 9}, dialect="anthropic", path="/v1/messages")
+    translation = TranslatedCall(call, TranslateSettings())
+    assert "no API key of its own" in str(await translation.prepare(openai))
+    assert await translation.prepare(anthropic) is None
+    assert not translation.is_ready(openai)
+    assert TranslatedCall(call_with(), TranslateSettings()).obstacle(local) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"), [(None, "/v1/chat/completions"), (TranslateSettings(), "/v1/embeddings")]
+)
+async def test_other_endpoints_are_not_translated_and_none_is_where_that_is_off(
+    settings: TranslateSettings | None, path: str
+) -> None:
+    openai, anthropic, _ = targets()
+    translation = TranslatedCall(call_with(path=path), settings)
+    assert translation.obstacle(openai) is None
+    assert "is not translated" in str(await translation.prepare(anthropic))
+    assert translation.refusal().code == "not_expressible"
+
+
+@pytest.mark.parametrize(("drop", "lost", "why"), [
+    ("hints", ("seed",), None), ("nothing", (), "cannot express seed"), (("n",), ("seed", "n"), None),
+])  # fmt: skip
+async def test_rule_decides_what_may_be_lost(drop: Any, lost: tuple[str, ...], why: str | None) -> None:
+    _, anthropic, _ = targets()
+    body: dict[str, Any] = {"seed": 1} if drop != ("n",) else {"seed": 1, "n": 2}
+    translation = TranslatedCall(call_with(body), TranslateSettings(drop=drop))
+    assert await translation.prepare(anthropic) == why
+    attempt = translation.begin(anthropic, AT)
+    assert (attempt.dropped if attempt is not None else ()) == lost
+
+
+async def test_refusal_names_the_place_of_the_first_field() -> None:
+    _, anthropic, _ = targets()
+    audio = {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}
+    translation = TranslatedCall(call_with({"messages": [{"role": "user", "content": [audio]}]}), TranslateSettings())
+    assert await translation.prepare(anthropic) is not None
+    refusal = translation.refusal()
+    assert (refusal.status, refusal.by, refusal.param) == (400, "translation", "messages[0].content[0]")
+    assert "anthropic/claude-sonnet-4-5: cannot express input_audio" in refusal.message
+
+
+@pytest.mark.parametrize(("body", "param"), [
+    ({"messages": 5}, "messages"), ({"messages": [{"role": "x"}]}, "messages[0].role"), (b"[]", None), (b"{", None),
+    ({"temperature": "hot"}, "temperature"), ({"tools": [{"type": "function"}]}, "tools[0].function"),
+])  # fmt: skip
+async def test_invalid_request_is_the_clients_mistake(body: Any, param: str | None) -> None:
+    _, anthropic, _ = targets()
+    translation = TranslatedCall(call_with(body), TranslateSettings())
+    assert "invalid" in str(await translation.prepare(anthropic))
+    refusal = translation.refusal()
+    assert (refusal.status, refusal.code, refusal.param) == (400, "invalid_request", param)
+
+
+def refused(message: str, kind: FailureKind = FailureKind.UNTRANSLATED) -> Failure:
+    body = json.dumps({"error": {"message": message}}).encode()
+    return Failure(kind, "answered 400", answer=UpstreamErrorResponse(400, "", (), body))
+
+
+LIMIT = "max_tokens: 32000 > 8192, which is the maximum allowed number of output tokens for claude-x"
+
+
+async def test_limit_is_learned_once_and_written_from_then_on() -> None:
+    _, _, local = targets()
+    translation = TranslatedCall(call_with(), TranslateSettings())
+    assert await translation.prepare(local) is None
+    assert translation.learns_from(local, refused(LIMIT))
+    assert not translation.learns_from(local, refused(LIMIT))
+    assert await translation.prepare(local) is None
+    attempt = translation.begin(local, AT)
+    assert attempt is not None
+    assert json.loads(await attempt.body(None))["max_tokens"] == 8192
+    assert local.deployment.most_tokens == 8192
+
+
+@pytest.mark.parametrize("failure", [
+    refused("something else"), refused(LIMIT, FailureKind.INVALID_REQUEST),
+    Failure(FailureKind.UNTRANSLATED, "no answer"),
+])  # fmt: skip
+async def test_other_failures_teach_nothing(failure: Failure) -> None:
+    _, _, local = targets()
+    assert not TranslatedCall(call_with(), TranslateSettings()).learns_from(local, failure)
+
+
+async def test_request_for_the_rest_of_a_stream_is_translated_too() -> None:
+    _, anthropic, _ = targets()
+    translation = TranslatedCall(call_with(), TranslateSettings())
+    await translation.prepare(anthropic)
+    attempt = translation.begin(anthropic, AT)
+    assert attempt is not None
+    resumed = {"model": "m", "messages": [*SAID, {"role": "assistant", "content": "Once upon "}]}
+    found = json.loads(await attempt.body(json.dumps(resumed).encode()))
+    assert found["messages"][-1] == {"role": "assistant", "content": "Once upon"}

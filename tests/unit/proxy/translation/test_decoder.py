@@ -68,6 +68,7 @@ def test_error_event_is_held_in_the_clients_format_and_closes_the_view() -> None
     passed = view.feed(raw[:at] + ERROR + raw[at:])
     assert b"Salt" in passed
     assert b"Overloaded" not in passed
+    assert b'finish_reason":"' not in passed
     assert json.loads(view.suppressed.partition(b"data: ")[2])["error"]["message"] == "Overloaded"
     assert view.is_closed
     assert (view.feed(raw), view.trailing_bytes()) == (b"", b"")

@@ -64,15 +64,15 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
             if call.route is None:
                 return None
     call.deadline_at = deadline_at(now, call.route.timeouts.total, None)
-    return None if call.route.dialect == call.dialect else translate_or_refuse(call, call.route)
+    return None if call.route.dialect == call.dialect else translate_or_refuse(call, call.route, table)
 
 
-def translate_or_refuse(call: Call, route: Route) -> Refusal | None:
+def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal | None:
     """Prepares a call to a route with deployments of another dialect for its translation. Returns a refusal if no
     deployment can serve it whatever it requests."""
     from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415  # few configs mix dialects
 
-    translation = TranslatedCall(call, route.translate)
+    translation = TranslatedCall(call, route.translate, table.pool.translation_memory)
     reasons = [translation.obstacle(target) for target in route.targets]
     if all(reasons):
         return wrong_dialect(call, route, reasons[0] if route.translate is not None else None)

@@ -12,6 +12,7 @@ from functools import partial
 
 from llm_guard.config import Rules
 from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.causes.provider_errors import ErrorLog
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
@@ -69,6 +70,8 @@ class DeploymentRegistry:
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
         self.down: FailingDeployments = previous.down if previous else FailingDeployments()
         """Deployments that fail their probes and are tried last."""
+        self.translation_memory: ResponseMemory = previous.translation_memory if previous else ResponseMemory()
+        """Memory of all large requests that are translated."""
         self.observers: DeploymentObservers = previous.observers if previous else DeploymentObservers()
         self._hosts: dict[tuple[str, str], Breaker] = {}
         self._errors: dict[tuple[str, str], ErrorLog] = {}

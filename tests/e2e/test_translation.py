@@ -14,6 +14,7 @@ from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 
 from llm_guard.mock.content import say
+from llm_guard.storage.cache.response_store import MemoryCache
 from tests.e2e.stand import SAID, TOKENS
 from tests.e2e.translating import KEYS, mixed, received, route, scripted, stream
 from tests.fakes.provider import whole
@@ -311,6 +312,22 @@ async def test_cached_answer_of_a_stand_in_is_served_again_in_the_clients_dialec
             text, headers = await said(client, stream=False, temperature=0)
             assert (text, headers["x-llm-guard-cache"]) == (TEXT, expected)
         assert stand.upstream_requests == 3
+
+
+async def test_answer_of_a_stand_in_is_cached_for_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = route("openai/gpt-4o+status:503", "anthropic/claude-sonnet-4-5", rules="cache: {ttl: 1h, requests: all}")
+    kept: list[float] = []
+    put = MemoryCache.put
+
+    async def noting(cache: MemoryCache, key: bytes, answer: Any, lasts_s: float) -> None:
+        kept.append(lasts_s)
+        await put(cache, key, answer, lasts_s)
+
+    monkeypatch.setattr(MemoryCache, "put", noting)
+    for models in (long, long.replace("+status:503", "")):
+        async with mixed(models) as stand, chat_sdk(stand.url) as client:
+            await said(client, stream=False, temperature=0)
+    assert kept == [60.0, 3600.0]
 
 
 async def test_hedge_may_go_to_a_deployment_of_the_other_dialect() -> None:

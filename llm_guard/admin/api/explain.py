@@ -169,7 +169,8 @@ class ExplainApi(EndpointGroup):
         call.is_repeatable = gateway.repeatable.allows("POST", path, is_stateful=False)
         call.deadline_at = now + call.route.timeouts.total
         route = _route_outlook(call, call.route, now)
-        refusal = None if call.route.dialect == call.dialect else translate_or_refuse(call, call.route)
+        is_own = call.route.dialect == call.dialect
+        refusal = None if is_own else translate_or_refuse(call, call.route, gateway.table)
         if refusal is not None:
             return _refused(refusal, route)
         foreseen = predict(call, call.route, gateway.cooldowns, self._clock, self._draw)

@@ -35,6 +35,8 @@ from llm_guard.resilience.caching.key import CacheKeyFields, canonical, key_of, 
 from llm_guard.routing.route_table import Route
 from llm_guard.storage.cache.response_store import CachedResponse, CacheHit, CacheSnapshot, ResponseStore
 
+_STAND_IN_S = 60.0
+
 
 class _Asks(msgspec.Struct):
     """The fields that are read from a request."""
@@ -116,7 +118,7 @@ class ResponseCache:
         """Stores the response of a flight, if it may be stored and the cache has not been purged since the lookup."""
         answer = _answer_of(flight, lookup.rules)
         if answer is not None and lookup.purges == self._purges:
-            await self.store.put(lookup.key, answer, lasts_s(lookup.rules))
+            await self.store.put(lookup.key, answer, _lasts_s(flight.call, lookup.rules))
 
     async def purge(self, route: str | None) -> int | None:
         """Deletes the responses of a route, or all. Returns how many; None: the store does not say. Responses to
@@ -220,6 +222,14 @@ def _answer_of(flight: SingleFlight, rules: CacheSettings) -> CachedResponse | N
         is_stream=is_stream,
         deployment=names.get("x-llm-guard-deployment", ""),
     )
+
+
+def _lasts_s(call: Call, rules: CacheSettings) -> float:
+    """Returns how long a response may be used at all. That of a stand-in of another dialect must not outlive the
+    outage."""
+    served = next((attempt for attempt in reversed(call.attempts) if attempt.failure is None), None)
+    is_stand_in = served is not None and served.translation is not None and served.is_fallback
+    return min(lasts_s(rules), _STAND_IN_S) if is_stand_in else lasts_s(rules)
 
 
 def _is_answer(body: bytes, expected: str) -> bool:

@@ -70,6 +70,8 @@ class Recorder:
         for attempt in call.attempts:
             if attempt.buffer is not None:
                 attempt.buffer.release()
+        if call.translation is not None:
+            call.translation.close()
         spent_s = overhead_s(call, now)
         outcome, tokens = call.outcome, _NO_TOKENS
         if call.client_key is not None:

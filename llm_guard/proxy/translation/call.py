@@ -23,12 +23,19 @@ from llm_guard.dialects.translation.wire_json import object_of
 from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.request_body.content_encoding import inflate
+from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.translation.attempt import LARGE_BYTES, TranslatedAttempt, in_thread_if_large
+from llm_guard.resilience.capacity.response_memory import MemoryLease, ResponseMemory
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.route_table import Target
 
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 32 << 20
+"""Anthropic's own limit for a request."""
+_COPIES = 3
+"""A request in memory takes about as much as three of its body: read, in pieces, and written."""
 _OFF = TranslateSettings()
+_BUSY = "too many large requests are being translated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,11 @@ class _Prepared:
 class TranslatedCall:
     """Implements `proxy.translation.interfaces.CallTranslator`."""
 
-    def __init__(self, call: Call, settings: TranslateSettings | None) -> None:
-        """`settings`: None if the call may not be translated; only deployments of its dialect can serve it then."""
+    def __init__(self, call: Call, settings: TranslateSettings | None, memory: ResponseMemory) -> None:
+        """`settings`: None if the call may not be translated; only deployments of its dialect can serve it then.
+        `memory`: for all large requests that are translated together."""
         self._call = call
+        self._memory = MemoryLease(memory)
         self._settings = settings or _OFF
         self._client = endpoint_of(call.dialect, call.method, call.path) if settings is not None else None
         self._request: CanonicalRequest | None = None
@@ -73,26 +82,26 @@ class TranslatedCall:
         """Returns whether an attempt on the target can begin at once. Translates a small request for it."""
         if target.deployment.upstream.dialect == self._call.dialect:
             return True
-        body = self._call.body
-        if self._known(target) is None and isinstance(body, bytes) and len(body) <= LARGE_BYTES:
-            if self.obstacle(target) is not None:
-                return False
-            self._read(inflate(body, self._call.content_encoding, _MOST_BYTES))
-            self._prepare(target)
-        known = self._known(target)
+        known, body = self._known(target), self._call.body
+        if known is None and isinstance(body, bytes) and len(body) <= LARGE_BYTES and self.obstacle(target) is None:
+            if self._request is None and self._unreadable is None:
+                self._read(body)
+            known = self._prepare(target)
         return known is not None and known.request is not None
 
     async def prepare(self, target: Target) -> str | None:
-        """Translates the request for a target, if necessary; returns why it cannot be sent there. Raises BadRequest."""
+        """Translates the request for a target, if necessary; returns why it cannot be sent there."""
         if target.deployment.upstream.dialect == self._call.dialect:
             return None
         why = self.obstacle(target)
         if why is None:
-            if (known := self._known(target)) is None:
-                await self._load()
+            known = self._known(target)
+            if known is None and not await self._load():
+                why = _BUSY
+            elif known is None:
                 size = self._call.body.size if not isinstance(self._call.body, bytes) else len(self._call.body)
                 known = await in_thread_if_large(partial(self._prepare, target), size or LARGE_BYTES + 1)
-            why = known.obstacle
+            why = known.obstacle if known is not None else why
         if why is not None:
             self._obstacles[target.deployment.label] = why
         return why
@@ -109,6 +118,8 @@ class TranslatedCall:
 
     def refusal(self) -> Refusal:
         """Returns the refusal of a call that no deployment can serve."""
+        if _BUSY in self._obstacles.values():
+            return Refusal(503, "translation_busy", _BUSY, by="limit", retry_after_s=1.0, should_retry=True)
         if self._unreadable is not None:
             bad = self._unreadable
             return Refusal(400, "invalid_request", bad.message, by="translation", param=bad.param or None)
@@ -137,29 +148,36 @@ class TranslatedCall:
             return known
         return None
 
-    async def _load(self) -> None:
-        """Reads the client's request, once."""
+    def close(self) -> None:
+        """Releases the memory of the request, at the end of the call."""
+        self._memory.release()
+
+    async def _load(self) -> bool:
+        """Reads the client's request, once. Returns False if there is no memory for it now."""
         if self._request is not None or self._unreadable is not None:
-            return
+            return True
         body = self._call.body
         if not isinstance(body, bytes):
-            pieces = []
-            for block in body.blocks():
-                if isinstance(block, bytes):
-                    pieces.append(block)
-                else:
-                    await block
-            body = b"".join(pieces)
-        plain = inflate(body, self._call.content_encoding, _MOST_BYTES)
-        await in_thread_if_large(partial(self._read, plain), len(plain))
+            size = body.size or 0
+            if size > _MOST_BYTES:
+                self._unreadable = UnreadableRequestError("", f"it is larger than {_MOST_BYTES >> 20} MiB")
+                return True
+            if not self._memory.try_take(_COPIES * size):
+                return False
+            body = await joined_blocks(body)
+        await in_thread_if_large(partial(self._read, body), len(body))
+        return True
 
-    def _read(self, plain: bytes) -> None:
+    def _read(self, body: bytes) -> None:
         assert self._client is not None  # noqa: S101  # `obstacle` has been checked
         try:
+            plain = inflate(body, self._call.content_encoding, _MOST_BYTES)
             self._request = read_request(self._client, plain)
             self._request.is_stream = self._call.is_stream
         except UnreadableRequestError as error:
             self._unreadable = error
+        except BadRequest as bad:
+            self._unreadable = UnreadableRequestError("", bad.message)
 
     def _prepare(self, target: Target) -> _Prepared:
         prepared = self._prepared[id(target)] = self._prepared_for(target, self._client)
@@ -173,11 +191,22 @@ class TranslatedCall:
         )
         if self._request is None or client is None:
             bad = self._unreadable
-            why = bad.message if bad is not None else "no body"
-            return _Prepared(written_for, None, (), f"has another dialect, and the request is invalid: {why}")
+            why = bad.message if bad is not None else "there is none"
+            return _Prepared(written_for, None, (), f"has another dialect, and the request cannot be translated: {why}")
         request = write_request(self._request, client, written_for)
         refused, dropped = divided(request.losses, settings.drop)
         if not refused:
             return _Prepared(written_for, request, dropped)
         self._refused = refused
         return _Prepared(written_for, None, (), f"cannot express {', '.join(map(str, refused))}")
+
+
+async def joined_blocks(body: FileBody) -> bytes:
+    """Returns a body that is in a file, in one piece."""
+    pieces = []
+    for block in body.blocks():
+        if isinstance(block, bytes):
+            pieces.append(block)
+        else:
+            await block
+    return b"".join(pieces)

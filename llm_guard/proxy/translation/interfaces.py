@@ -23,7 +23,7 @@ class CallTranslator(Protocol):
         """Returns whether an attempt on the target can begin at once."""
 
     async def prepare(self, target: Target) -> str | None:
-        """Translates the request for a target, if necessary; returns why it cannot be sent there. Raises BadRequest."""
+        """Translates the request for a target, if necessary; returns why it cannot be sent there."""
 
     def begin(self, target: Target, at: float) -> AttemptTranslator | None:
         """Returns the translation of one attempt; None if the target has the client's dialect. `at`: now, in seconds
@@ -31,6 +31,9 @@ class CallTranslator(Protocol):
 
     def refusal(self) -> Refusal:
         """Returns the refusal of a call that no deployment can serve."""
+
+    def close(self) -> None:
+        """Releases the memory of the request, at the end of the call."""
 
     def learns_from(self, target: Target, failure: Failure) -> bool:
         """Returns whether a refusal has shown what to write differently, so that the same deployment may accept it."""

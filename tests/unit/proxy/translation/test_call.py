@@ -13,6 +13,7 @@ from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.translation.attempt import LARGE_BYTES
 from llm_guard.proxy.translation.call import TranslatedCall
+from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.route_table import Target, compile_routes
 
@@ -39,8 +40,9 @@ def targets(translate: str = "{}") -> tuple[Target, ...]:
     return route.targets
 
 
-def call_with(body: bytes | dict[str, Any] | None = None, **facts: Any) -> Call:
-    raw = body if isinstance(body, bytes) else json.dumps({"model": "m", "messages": SAID, **(body or {})}).encode()
+def call_with(body: Any = None, **facts: Any) -> Call:
+    is_raw = body is not None and not isinstance(body, dict)
+    raw = body if is_raw else json.dumps({"model": "m", "messages": SAID, **(body or {})}).encode()
     known: dict[str, Any] = {"id": "lg-1", "dialect": "openai", "method": "POST", "path": "/v1/chat/completions",
                              "query": "", "headers": (), "started_at": 0.0, "body": raw, **facts}  # fmt: skip
     return Call(**known)
@@ -48,7 +50,7 @@ def call_with(body: bytes | dict[str, Any] | None = None, **facts: Any) -> Call:
 
 async def sent(call: Call, target: Target, settings: TranslateSettings | None = None) -> dict[str, Any]:
     """Returns the body that a target gets."""
-    translation = TranslatedCall(call, settings or TranslateSettings())
+    translation = TranslatedCall(call, settings or TranslateSettings(), ResponseMemory())
     assert await translation.prepare(target) is None
     attempt = translation.begin(target, AT)
     assert attempt is not None
@@ -59,7 +61,7 @@ async def sent(call: Call, target: Target, settings: TranslateSettings | None = 
 async def test_target_of_the_calls_dialect_needs_nothing() -> None:
     openai, *_ = targets()
     call = call_with(b"this is never read")
-    translation = TranslatedCall(call, TranslateSettings())
+    translation = TranslatedCall(call, TranslateSettings(), ResponseMemory())
     assert await translation.prepare(openai) is None
     assert translation.is_ready(openai)
     assert translation.begin(openai, AT) is None
@@ -84,7 +86,7 @@ async def test_compressed_and_large_bodies_are_read() -> None:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * LARGE_BYTES}]}).encode()
     found = await sent(call_with(gzip.compress(body), content_encoding="gzip"), anthropic)
     assert len(found["messages"][0]["content"]) == LARGE_BYTES
-    translation = TranslatedCall(call_with(body), TranslateSettings())
+    translation = TranslatedCall(call_with(body), TranslateSettings(), ResponseMemory())
     assert not translation.is_ready(anthropic)  # a hedge does not wait for it
     assert await translation.prepare(anthropic) is None
     assert translation.is_ready(anthropic)
@@ -92,18 +94,18 @@ async def test_compressed_and_large_bodies_are_read() -> None:
 
 async def test_small_request_is_ready_for_a_hedge_at_once() -> None:
     _, anthropic, _ = targets()
-    assert TranslatedCall(call_with(), TranslateSettings()).is_ready(anthropic)
-    assert not TranslatedCall(call_with({"n": 2}), TranslateSettings()).is_ready(anthropic)
+    assert TranslatedCall(call_with(), TranslateSettings(), ResponseMemory()).is_ready(anthropic)
+    assert not TranslatedCall(call_with({"n": 2}), TranslateSettings(), ResponseMemory()).is_ready(anthropic)
 
 
 async def test_upstream_of_another_dialect_without_a_key_is_no_target() -> None:
     openai, anthropic, local = targets()
     call = call_with({"max_tokens": 9}, dialect="anthropic", path="/v1/messages")
-    translation = TranslatedCall(call, TranslateSettings())
+    translation = TranslatedCall(call, TranslateSettings(), ResponseMemory())
     assert "no API key of its own" in str(await translation.prepare(openai))
     assert await translation.prepare(anthropic) is None
     assert not translation.is_ready(openai)
-    assert TranslatedCall(call_with(), TranslateSettings()).obstacle(local) is None
+    assert TranslatedCall(call_with(), TranslateSettings(), ResponseMemory()).obstacle(local) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ async def test_other_endpoints_are_not_translated_and_none_is_where_that_is_off(
     settings: TranslateSettings | None, path: str
 ) -> None:
     openai, anthropic, _ = targets()
-    translation = TranslatedCall(call_with(path=path), settings)
+    translation = TranslatedCall(call_with(path=path), settings, ResponseMemory())
     assert translation.obstacle(openai) is None
     assert "is not translated" in str(await translation.prepare(anthropic))
     assert translation.refusal().code == "not_expressible"
@@ -125,7 +127,7 @@ async def test_other_endpoints_are_not_translated_and_none_is_where_that_is_off(
 async def test_rule_decides_what_may_be_lost(drop: Any, lost: tuple[str, ...], why: str | None) -> None:
     _, anthropic, _ = targets()
     body: dict[str, Any] = {"seed": 1} if drop != ("n",) else {"seed": 1, "n": 2}
-    translation = TranslatedCall(call_with(body), TranslateSettings(drop=drop))
+    translation = TranslatedCall(call_with(body), TranslateSettings(drop=drop), ResponseMemory())
     assert await translation.prepare(anthropic) == why
     attempt = translation.begin(anthropic, AT)
     assert (attempt.dropped if attempt is not None else ()) == lost
@@ -134,7 +136,9 @@ async def test_rule_decides_what_may_be_lost(drop: Any, lost: tuple[str, ...], w
 async def test_refusal_names_the_place_of_the_first_field() -> None:
     _, anthropic, _ = targets()
     audio = {"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}
-    translation = TranslatedCall(call_with({"messages": [{"role": "user", "content": [audio]}]}), TranslateSettings())
+    translation = TranslatedCall(
+        call_with({"messages": [{"role": "user", "content": [audio]}]}), TranslateSettings(), ResponseMemory()
+    )
     assert await translation.prepare(anthropic) is not None
     refusal = translation.refusal()
     assert (refusal.status, refusal.by, refusal.param) == (400, "translation", "messages[0].content[0]")
@@ -147,8 +151,8 @@ async def test_refusal_names_the_place_of_the_first_field() -> None:
 ])  # fmt: skip
 async def test_invalid_request_is_the_clients_mistake(body: Any, param: str | None) -> None:
     _, anthropic, _ = targets()
-    translation = TranslatedCall(call_with(body), TranslateSettings())
-    assert "invalid" in str(await translation.prepare(anthropic))
+    translation = TranslatedCall(call_with(body), TranslateSettings(), ResponseMemory())
+    assert "cannot be translated" in str(await translation.prepare(anthropic))
     refusal = translation.refusal()
     assert (refusal.status, refusal.code, refusal.param) == (400, "invalid_request", param)
 
@@ -163,7 +167,7 @@ LIMIT = "max_tokens: 32000 > 8192, which is the maximum allowed number of output
 
 async def test_limit_is_learned_once_and_written_from_then_on() -> None:
     _, _, local = targets()
-    translation = TranslatedCall(call_with(), TranslateSettings())
+    translation = TranslatedCall(call_with(), TranslateSettings(), ResponseMemory())
     assert await translation.prepare(local) is None
     assert translation.learns_from(local, refused(LIMIT))
     assert not translation.learns_from(local, refused(LIMIT))
@@ -180,15 +184,56 @@ async def test_limit_is_learned_once_and_written_from_then_on() -> None:
 ])  # fmt: skip
 async def test_other_failures_teach_nothing(failure: Failure) -> None:
     _, _, local = targets()
-    assert not TranslatedCall(call_with(), TranslateSettings()).learns_from(local, failure)
+    assert not TranslatedCall(call_with(), TranslateSettings(), ResponseMemory()).learns_from(local, failure)
 
 
 async def test_request_for_the_rest_of_a_stream_is_translated_too() -> None:
     _, anthropic, _ = targets()
-    translation = TranslatedCall(call_with(), TranslateSettings())
+    translation = TranslatedCall(call_with(), TranslateSettings(), ResponseMemory())
     await translation.prepare(anthropic)
     attempt = translation.begin(anthropic, AT)
     assert attempt is not None
     resumed = {"model": "m", "messages": [*SAID, {"role": "assistant", "content": "Once upon "}]}
     found = json.loads(await attempt.body(json.dumps(resumed).encode()))
     assert found["messages"][-1] == {"role": "assistant", "content": "Once upon"}
+
+
+class BodyInFile:
+    """A body of this size that is not in memory."""
+
+    def __init__(self, body: bytes, size: int | None = None) -> None:
+        self._body = body
+        self.size = size or len(body)
+
+    def blocks(self) -> Any:
+        yield from (self._body[at : at + 1000] for at in range(0, len(self._body), 1000))
+
+
+async def test_large_requests_share_a_bound_of_memory_until_the_end_of_each_call() -> None:
+    _, anthropic, _ = targets()
+    body = BodyInFile(json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 5000}]}).encode())
+    memory = ResponseMemory(4 * len(body._body))
+    one, two = (TranslatedCall(call_with(body=body), TranslateSettings(), memory) for _ in range(2))
+    assert await one.prepare(anthropic) is None
+    assert "too many large requests" in str(await two.prepare(anthropic))
+    refusal = two.refusal()
+    assert (refusal.status, refusal.code, refusal.should_retry) == (503, "translation_busy", True)
+    one.close()
+    assert memory.taken_bytes == 0
+    assert await two.prepare(anthropic) is None
+
+
+@pytest.mark.parametrize(("body", "facts", "why"), [
+    (BodyInFile(b"{}", 33 << 20), {}, "larger than 32 MiB"),
+    (b"no gzip", {"content_encoding": "gzip"}, "not valid gzip"),
+    (b"{}", {"content_encoding": "br"}, "content-encoding"),
+])  # fmt: skip
+async def test_request_that_cannot_be_read_is_left_to_deployments_of_its_dialect(
+    body: Any, facts: Any, why: str
+) -> None:
+    openai, anthropic, _ = targets()
+    translation = TranslatedCall(call_with(body=body, **facts), TranslateSettings(), ResponseMemory())
+    assert why in str(await translation.prepare(anthropic))
+    assert await translation.prepare(openai) is None
+    assert not translation.is_ready(anthropic)
+    assert translation.refusal().status == 400

@@ -1,0 +1,105 @@
+"""Conversations go there and back: each turn is served by another provider, and none refuses the history."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.effort import repeated
+from tests.fakes.strict_providers import refusals_of_anthropic, refusals_of_openai, signature_of
+from tests.unit.dialects.translation.conversions import (
+    CHAT_TOOL,
+    MESSAGES_TOOL,
+    body_of,
+    from_chat,
+    from_messages,
+    whole,
+)
+
+TURNS = 6
+WORDS = ["rain", "Grüße", " two\nlines ", "x" * 50]
+
+
+def anthropic_answer(random: Random, number: int, *, thinks: bool) -> dict[str, Any]:
+    """Returns a message of the strict Anthropic, with signed thinking."""
+    content: list[dict[str, Any]] = []
+    if thinks:
+        thought = random.choice(WORDS)
+        content.append({"type": "thinking", "thinking": thought, "signature": signature_of(thought)})
+    if random.random() < 0.6:
+        content.append({"type": "text", "text": random.choice(WORDS)})
+    calls = random.randrange(3)
+    content += [
+        {"type": "tool_use", "id": f"toolu_{number}_{index}", "name": "weather", "input": {"city": "Oslo"}}
+        for index in range(calls)
+    ]
+    if not calls and (not content or content[-1]["type"] != "text"):
+        content.append({"type": "text", "text": random.choice(WORDS)})
+    head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "claude", "stop_sequence": None}
+    stop = "tool_use" if calls else "end_turn"
+    return {**head, "content": content, "stop_reason": stop, "usage": {"input_tokens": 1, "output_tokens": 1}}
+
+
+def openai_answer(random: Random, number: int) -> dict[str, Any]:
+    """Returns a completion of a compatible server that begins with the same ids in each response."""
+    calls = [
+        {
+            "id": random.choice([f"call_{index}", f"functions.weather:{index}", "z" * 60 + str(index)]),
+            "type": "function",
+            "function": {"name": "weather", "arguments": random.choice(["", '{"city": "Oslo"}'])},
+        }
+        for index in range(random.randrange(3))
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": None if calls else random.choice(WORDS)}
+    message |= {"tool_calls": calls} if calls else {}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    head = {"id": f"chatcmpl_{number}", "object": "chat.completion", "created": 1, "model": "gpt"}
+    return {**head, "choices": [choice], "usage": usage}
+
+
+@pytest.mark.parametrize("seed", range(repeated(50, least=25)))
+def test_chat_goes_on_whoever_answers(seed: int) -> None:
+    random = Random(seed)
+    history: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    for number in range(TURNS):
+        settings = {"messages": history, "tools": [CHAT_TOOL], "reasoning_effort": "medium"}
+        if number % 2 == seed % 2:
+            assert refusals_of_openai({"model": "gpt-4o", **settings}) == []
+            answer = openai_answer(random, number)
+            for index, call in enumerate(answer["choices"][0]["message"].get("tool_calls", [])):
+                call["id"] = f"call_{number}_{index}"  # the client's own provider is OpenAI itself
+        else:
+            request = from_chat(settings, model="claude-sonnet-4-5")
+            assert refusals_of_anthropic(body_of(request)) == []
+            answer = whole(request, anthropic_answer(random, number, thinks="thinking" in body_of(request)))
+        message = {key: value for key, value in answer["choices"][0]["message"].items() if key != "refusal"}
+        history.append(message)
+        calls = message.get("tool_calls", [])
+        assert all(isinstance(json.loads(call["function"]["arguments"] or "{}"), dict) for call in calls)
+        history += [{"role": "tool", "tool_call_id": call["id"], "content": "sun"} for call in calls]
+        if not calls:
+            history.append({"role": "user", "content": "and?"})
+
+
+@pytest.mark.parametrize("seed", range(repeated(50, least=25)))
+def test_messages_go_on_whoever_answers(seed: int) -> None:
+    random = Random(seed)
+    history: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    thinking = {"type": "enabled", "budget_tokens": 2000}
+    for number in range(TURNS):
+        settings = {"messages": history, "tools": [MESSAGES_TOOL], "thinking": thinking, "max_tokens": 9000}
+        if number % 2 == seed % 2:
+            assert refusals_of_anthropic({"model": "claude-sonnet-4-5", **settings}) == []
+            answer = anthropic_answer(random, number, thinks=True)
+        else:
+            request = from_messages(settings, model="gpt-5.5")
+            assert refusals_of_openai(body_of(request)) == []
+            answer = whole(request, openai_answer(random, number))
+        history.append({"role": "assistant", "content": answer["content"]})
+        uses = [block for block in answer["content"] if block["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": use["id"], "content": "sun"} for use in uses]
+        history.append({"role": "user", "content": results or "and?"})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import anthropic
@@ -11,8 +13,11 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
+from llm_guard.dialects import DIALECTS
+from llm_guard.dialects.sse import StreamObserver
 from tests.e2e.stand import SAID
 from tests.e2e.translating import received, route, scripted, stream
+from tests.effort import repeated
 from tests.fakes.provider import END, Close, Hold, Reset, Respond, chunk, stream_head, whole
 from tests.unit.dialects.translation.conversions import (
     CHAT_TOOL,
@@ -201,3 +206,38 @@ async def test_whole_response_to_a_stream_becomes_the_clients_stream() -> None:
     async with scripted(MODELS, [whole(200, json.dumps(message).encode())]) as (app, _):
         found = await chat(app.addresses[0])
     assert (found.choices[0].message.content, found.usage.completion_tokens) == ("Salt", 30)
+
+
+STREAMS = Path(__file__).parents[1] / "data" / "streams"
+RECORDED = (
+    "anthropic_text", "anthropic_thinking", "anthropic_tool_use", "anthropic_unnamed", "anthropic_refusal",
+    "openai_chat", "openai_chat_usage", "openai_chat_logprobs", "openai_chat_refusal", "azure_chat", "gemini_chat",
+    "gemini_chat_tools", "groq_chat", "mistral_chat", "ollama_chat", "ollama_chat_usage", "openrouter_chat",
+    "sglang_chat", "vllm_chat_reasoning", "xai_chat",
+)  # fmt: skip
+
+
+def has_ended(name: str, raw: bytes) -> bool:
+    """Returns whether a stream has shown its end."""
+    is_anthropic = name.startswith("anthropic")
+    dialect = DIALECTS["anthropic" if is_anthropic else "openai"]
+    observer = StreamObserver(dialect.stream_reader(dialect.DEFAULT_PATH, 1))
+    observer.feed(raw)
+    return observer.has_ended
+
+
+@pytest.mark.parametrize("name", RECORDED)
+async def test_recorded_stream_that_is_cut_raises_in_the_sdk(name: str) -> None:
+    raw, random = (STREAMS / f"{name}.sse").read_bytes(), Random(name)
+    assert has_ended(name, raw)
+    places = [random.randrange(len(raw)) for _ in range(repeated(60))]
+    cuts = [raw[:at] for at in places if not has_ended(name, raw[:at])]
+    assert len(cuts) >= repeated(20)
+    upstream = "anthropic" if name.startswith("anthropic") else "openai"
+    only = f"  front: {{deployments: [{{upstream: {upstream}}}], retry: {{max_attempts: 1}}}}"
+    settings = "  stream: {recover: off}\n  breaker: {consecutive_failures: 1000, min_calls: 10000}"
+    async with scripted(only, *(stream(cut, Close()) for cut in cuts), defaults=settings) as (app, provider):
+        for _ in cuts:
+            with pytest.raises((openai.APIError, anthropic.APIError)):
+                await (chat if upstream == "anthropic" else messages)(app.addresses[0])
+        assert len(provider.requests) == len(cuts)

@@ -74,8 +74,12 @@ class ChatResponseReader:
         if not self._has_begun:
             self._begin(chunk)
         choice = self._choice(chunk)
-        if choice is not None:
-            self._delta(choice.get("delta") or {})
+        if choice is not None and (delta := choice.get("delta")):
+            if len(delta) == 1 and isinstance(content := delta.get("content"), str):  # nearly every chunk
+                if content:
+                    self._sink.text(content)
+            else:
+                self._delta(delta)
         self._note_end(choice, chunk)
         if self._stop is not None and chunk.get("usage"):
             self.finish()

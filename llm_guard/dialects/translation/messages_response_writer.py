@@ -132,6 +132,9 @@ class MessagesStreamWriter:
 
     def _say(self, kind: _Kind, text: str) -> None:
         block = self._waiting[-1] if self._waiting else self._open
+        if block is not None and block is self._open and block.kind == kind:
+            self._out += _DELTA[kind] % (self._index, encode(text))
+            return
         if block is None or block.kind != kind:
             block = _OpenBlock(kind, _THOUGHT if kind == "thinking" else _TEXT)
             self._add(block)

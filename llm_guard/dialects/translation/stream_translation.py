@@ -42,16 +42,20 @@ class StreamTranslator:
 
     def feed(self, block: bytes) -> bytes:
         """Takes the next bytes of the stream. Raises ValueError for events that cannot be read or expressed."""
-        if self._pending:
-            block, self._pending = self._pending + block, b""
-        boundary = last_boundary(block)
-        if boundary < len(block):
-            block, self._pending = block[:boundary], block[boundary:]
-            if len(self._pending) > _MOST_PENDING:
-                raise ValueError("an event is too long")
-        if not self._reader.has_ended:
+        if self._pending or not block.endswith(b"\n\n"):
+            block = self._complete(block)
+        if block and not self._reader.has_ended:
             self._read(block)
         return self._writer.take()
+
+    def _complete(self, block: bytes) -> bytes:
+        """Returns the complete events, and keeps the beginning of the next one."""
+        block = self._pending + block
+        boundary = last_boundary(block)
+        self._pending = block[boundary:]
+        if len(self._pending) > _MOST_PENDING:
+            raise ValueError("an event is too long")
+        return block[:boundary]
 
     def written(self) -> bytes:
         """Returns the events before the one that could not be translated."""
@@ -67,13 +71,18 @@ class StreamTranslator:
 
     def _read(self, block: bytes) -> None:
         try:
+            if block.find(b"\n\n") == len(block) - 2 and block[:1] not in b":\n\r":  # one event, as nearly always
+                self._read_event(block[:-2])
+                return
             for start, end in spans(block):
-                raw = block[start:end]
-                name, data = _usual_event(raw) or _unusual_event(raw)
-                if data:
-                    self._reader.event(name, data)
+                self._read_event(block[start:end])
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(type(error).__name__) from None
+
+    def _read_event(self, raw: bytes) -> None:
+        name, data = _usual_event(raw) or _unusual_event(raw)
+        if data:
+            self._reader.event(name, data)
 
 
 def _usual_event(raw: bytes) -> tuple[str, bytes] | None:

@@ -33,13 +33,15 @@ class TranslatingStreamDecoder:
         self._client = client
         self._request_id = request_id
         self._failure: Failure | None = None
+        self._is_over = False
+        """True after a failure or an error event."""
         self.watch = view.watch
         self.suppressed = b""
 
     @property
     def is_closed(self) -> bool:
         """True if no more of the stream may be passed on."""
-        return self._failure is not None or bool(self.suppressed) or self._view.is_closed
+        return self._is_over or self._view.is_closed
 
     @property
     def has_ended(self) -> bool:
@@ -53,14 +55,15 @@ class TranslatingStreamDecoder:
 
     def feed(self, chunk: bytes) -> bytes:
         """Takes a chunk; returns the client's events."""
-        if self.is_closed:
+        if self._is_over:
             return b""
         block, error = self._view.feed(chunk), self.watch.error
-        if error is not None:
-            block, _ = split_before(block, error)
-        passed = self._translated(block)
-        if error is not None and self._failure is None:
+        if error is None:
+            return self._translated(block)
+        passed = self._translated(split_before(block, error)[0])
+        if not self._is_over:
             self.suppressed = translated_error_event(error, _STATUS_OF_ERROR, self._client, self._request_id)
+            self._is_over = True
         return passed
 
     @property
@@ -86,3 +89,4 @@ class TranslatingStreamDecoder:
 
     def _fail(self, error: ValueError) -> None:
         self._failure = Failure(FailureKind.MALFORMED, f"sent a stream that cannot be translated ({error})")
+        self._is_over = True

@@ -66,6 +66,7 @@ class TranslatedCall:
         self._obstacles: dict[str, str] = {}
         """Why deployments cannot serve the call, by label."""
         self._refused: list[Loss] = []
+        self._has_learned = False
 
     def obstacle(self, target: Target) -> str | None:
         """Returns why no call of this endpoint can be sent to the target; None: its request decides."""
@@ -130,15 +131,17 @@ class TranslatedCall:
         return Refusal(400, "not_expressible", message, by="translation", param=param)
 
     def learns_from(self, target: Target, failure: Failure) -> bool:
-        """Returns whether a refusal names the model's output limit, so that a request within it may be accepted."""
-        if failure.kind is not FailureKind.UNTRANSLATED or failure.answer is None:
+        """Returns whether a refusal names the model's output limit, so that a request within it may be accepted.
+
+        Once in a call: an upstream could go on naming smaller ones."""
+        if failure.kind is not FailureKind.UNTRANSLATED or failure.answer is None or self._has_learned:
             return False
         error = dict_of(dict_of(object_of(failure.answer.body)).get("error"))
         limit = limit_in(str(error.get("message") or ""))
         known = target.deployment.most_tokens
         if limit is None or (known is not None and known <= limit):
             return False
-        target.deployment.most_tokens = limit
+        target.deployment.most_tokens, self._has_learned = limit, True
         return True
 
     def _known(self, target: Target) -> _Prepared | None:

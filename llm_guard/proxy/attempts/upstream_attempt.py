@@ -83,7 +83,8 @@ class Upstreams:
         target = _target(call, attempt)
         body: bytes | FileBody
         if translation is not None:
-            body = await translation.body(_resumed(call, attempt))
+            is_resumed = attempt.resume_mode is not None and call.recovery is not None
+            body = await translation.body(_body(call, attempt) if is_resumed and isinstance(call.body, bytes) else None)
             headers = header_rules.translated(call, upstream, attempt.key)
         else:
             body = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
@@ -242,8 +243,8 @@ def _target(call: Call, attempt: Attempt) -> str:
 def _body(call: Call, attempt: Attempt) -> bytes:
     """Returns the request body to send, if the call's body is in memory."""
     assert isinstance(call.body, bytes)  # noqa: S101  # else `_stored` is called
-    if (resumed := _resumed(call, attempt)) is not None:
-        return resumed
+    if attempt.resume_mode is not None and call.recovery is not None:
+        return call.recovery.body(attempt.target, attempt.resume_mode)
     if call.is_model_in_query or not _is_renamed(call, attempt):
         return call.body
     return model_field.rename(call.body, call.content_type, call.content_encoding, attempt.target.model or "")
@@ -252,18 +253,11 @@ def _body(call: Call, attempt: Attempt) -> bytes:
 async def _stored(call: Call, attempt: Attempt) -> bytes | FileBody:
     """Returns the request body to send, if the call's body is in a file."""
     assert not isinstance(call.body, bytes)  # noqa: S101  # else `_body` is called
-    if (resumed := _resumed(call, attempt)) is not None:
-        return resumed
+    if attempt.resume_mode is not None and call.recovery is not None:
+        return call.recovery.body(attempt.target, attempt.resume_mode)
     if call.is_model_in_query or not _is_renamed(call, attempt):
         return call.body
     return await call.body.renamed(attempt.target.model or "")
-
-
-def _resumed(call: Call, attempt: Attempt) -> bytes | None:
-    """Returns the client's request for the rest of a stream that died; None if the attempt continues none."""
-    if attempt.resume_mode is None or call.recovery is None:
-        return None
-    return call.recovery.body(attempt.target, attempt.resume_mode)
 
 
 def _is_renamed(call: Call, attempt: Attempt) -> bool:

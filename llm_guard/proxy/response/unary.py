@@ -54,8 +54,8 @@ def reader_of(call: Call, attempt: Attempt) -> ResponseValidator | None:
     """Returns the reader that validates the response; None if its shape is not checked."""
     if not attempt.target.deployment.upstream.judges_answers:
         return None
-    dialect, path = endpoint_of(call, attempt)
-    return _READERS.get((dialect, call.method, path))
+    at = call if attempt.translation is None else attempt.translation
+    return _READERS.get((at.dialect, call.method, at.path))
 
 
 def may_be_stream(call: Call, shape: ResponseSchema | None) -> bool:
@@ -227,8 +227,8 @@ def _judge_fields(
         return plain
     if shape is not None and not reader.is_json:
         return _wrong(exchange, body, plain, shape, "shape")
-    dialect = DIALECTS[endpoint_of(call, attempt)[0]]
-    usage = dialect.usage_in({"usage": fields.usage}) if fields.usage is not None else None
+    dialect = call.dialect if attempt.translation is None else attempt.translation.dialect
+    usage = DIALECTS[dialect].usage_in({"usage": fields.usage}) if fields.usage is not None else None
     if call.is_stream and _is_stream_required(call, shape):
         return _as_stream(call, attempt, exchange, plain, usage) or _wrong(exchange, body, plain, shape, "unary")
     return Opened(exchange.status, exchange.reason, exchange.headers, body, None, None, usage)

@@ -19,7 +19,6 @@ from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_o
 from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts, OutcomeClass
 from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
 from llm_guard.proxy.telemetry.trace_propagation import Tracing
-from llm_guard.proxy.translation.interfaces import AttemptTranslator
 
 _log = structlog.get_logger(ACCESS_LOGGER)
 _INFO = 20
@@ -71,6 +70,7 @@ class Recorder:
             if attempt.buffer is not None:
                 attempt.buffer.release()
         if call.translation is not None:
+            self._count_translations(call)
             call.translation.close()
         spent_s = overhead_s(call, now)
         outcome, tokens = call.outcome, _NO_TOKENS
@@ -117,13 +117,8 @@ class Recorder:
             model.answered_s += now - call.started_at
         if call.attempts:
             model.overhead.note(spent_s)
-        self._count_attempts(call, model, now)
-
-    def _count_attempts(self, call: Call, model: ModelCounts, now: float) -> None:
         for attempt in call.attempts:
             self._count_attempt(attempt, call, model, now)
-            if attempt.translation is not None:
-                self._count_translation(call, attempt, attempt.translation)
 
     def _count_background_call(self, call: Call, model: ModelCounts, now: float) -> None:
         """Counts the tokens and attempts of a call that is not a client's call."""
@@ -131,7 +126,8 @@ class Recorder:
             model.tokens["input"] += prompt
         if call.usage.output:
             model.tokens["output"] += call.usage.output
-        self._count_attempts(call, model, now)
+        for attempt in call.attempts:
+            self._count_attempt(attempt, call, model, now)
 
     def _count_refusal(self, call: Call, refused_by: RefusedBy, model: ModelCounts) -> None:
         """Counts a call that the gateway refused, also on every deployment that could have served it."""
@@ -173,10 +169,12 @@ class Recorder:
         if attempt.watch is not None and attempt.watch.garbled:
             deployment.malformed_events[()] += attempt.watch.garbled
 
-    def _count_translation(self, call: Call, attempt: Attempt, translation: AttemptTranslator) -> None:
-        self._counters.translations[call.dialect, translation.dialect, attempt.outcome] += 1
-        for name in translation.dropped:
-            self._counters.translation_losses[name] += 1
+    def _count_translations(self, call: Call) -> None:
+        for attempt in call.attempts:
+            if (translation := attempt.translation) is not None:
+                self._counters.translations[call.dialect, translation.dialect, attempt.outcome] += 1
+                for name in translation.dropped:
+                    self._counters.translation_losses[name] += 1
 
     def _write(self, call: Call, outcome: str, tokens: dict[str, int], now: float, wall: float, spent_s: float) -> None:
         line = call_line(call, outcome, tokens, now, spent_s)

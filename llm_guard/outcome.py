@@ -188,7 +188,7 @@ class FailureKind(Enum):
     # Above the limit of this tier or of a proxy before it; another deployment may accept it.
     DEPLOYMENT_PAYLOAD = KindTraits("deployment_payload", "payload_too_large", can_fall_back=True)
     INVALID_REQUEST = KindTraits("invalid_request", "invalid_request")
-    # A request that the gateway had translated into another dialect: the client's own may be valid.
+    # The gateway's translation was refused, or its response too large for one: the client's own request may be valid.
     UNTRANSLATED = KindTraits("untranslated", "server_error", can_fall_back=True, source=Source.GATEWAY)
     CLIENT_CANCELLED = KindTraits("client_cancelled", "client_cancelled", source=Source.CLIENT)
     # Another attempt of the same call was quicker.

@@ -29,6 +29,10 @@ class UnreadableRequestError(ValueError):
         self.message = message
 
 
+class InvalidCallError(ValueError):
+    """A response that ended well, with a tool call whose arguments are not JSON: the model's mistake."""
+
+
 @dataclass(slots=True)
 class TextBlock:
     text: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_guard.dialects.translation.canonical import JsonObject, StopCause, TokenCounts
+from llm_guard.dialects.translation.canonical import InvalidCallError, JsonObject, StopCause, TokenCounts
 from llm_guard.dialects.translation.wire_json import encode, object_of
 
 STOP_REASONS: dict[StopCause, str] = {
@@ -31,13 +31,13 @@ def messages_usage(counts: TokenCounts) -> JsonObject:
 
 
 def is_whole_call(arguments: str, stop: StopCause) -> bool:
-    """Returns whether a tool call is complete; False for one that an early end has cut. Raises ValueError for arguments
-    that are not JSON although the response ended well."""
+    """Returns whether a tool call is complete; False for one that an early end has cut. Raises InvalidCallError for
+    arguments that are not JSON although the response ended well."""
     if not arguments.strip() or object_of(arguments) is not None:
         return True
     if stop in _UNFINISHED:
         return False
-    raise ValueError("the arguments of a tool call are not a JSON object")
+    raise InvalidCallError("the arguments of a tool call are not a JSON object")
 
 
 _Kind = Literal["text", "refusal", "thinking", "tool_use"]

@@ -21,7 +21,7 @@ from llm_guard.proxy.call import Call, Opened
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder
-from llm_guard.proxy.translation.decoder import TranslatingStreamDecoder
+from llm_guard.proxy.translation.decoder import TranslatingStreamDecoder, untranslatable
 
 _T = TypeVar("_T")
 LARGE_BYTES = 1 << 18
@@ -79,13 +79,13 @@ class TranslatedAttempt:
             kept = ("Content-Type", "text/event-stream; charset=utf-8")
             return replace(opened, headers=(*headers, kept))
         if opened.exchange is not None:
-            return Failure(FailureKind.MALFORMED, "sent a response that is too large to be translated")
+            return Failure(FailureKind.UNTRANSLATED, "sent a response that is too large to be translated")
         try:
             encoding = header_rules.value_of(opened.headers, "content-encoding")
             plain = inflate(opened.buffered, encoding, _MOST_BYTES)
             body = self._request.whole(plain, self._at, shows_reasoning=self._shows_reasoning)
         except (ValueError, BadRequest) as error:
-            return Failure(FailureKind.MALFORMED, f"sent a response that cannot be translated ({error})")
+            return untranslatable(error, "response")
         return replace(opened, headers=(*headers, ("Content-Type", "application/json")), buffered=body)
 
 

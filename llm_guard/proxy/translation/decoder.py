@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.sse import split_before
+from llm_guard.dialects.translation.canonical import InvalidCallError
 from llm_guard.dialects.translation.error_bodies import translated_error_event
 from llm_guard.dialects.translation.stream_translation import StreamTranslator
 from llm_guard.outcome import Failure, FailureKind
@@ -15,6 +16,12 @@ from llm_guard.proxy.streams.decoder import PlainStreamDecoder
 
 _STATUS_OF_ERROR = 502
 """An error inside a stream has no status of its own."""
+
+
+def untranslatable(error: Exception, what: str) -> Failure:
+    """Returns the failure of a response that cannot be read or expressed; `what` it is, in one word."""
+    kind = FailureKind.BAD_SAMPLE if isinstance(error, InvalidCallError) else FailureKind.MALFORMED
+    return Failure(kind, f"sent a {what} that cannot be translated ({error})")
 
 
 class TranslatingStreamDecoder:
@@ -88,5 +95,5 @@ class TranslatingStreamDecoder:
             return self._translator.written()
 
     def _fail(self, error: ValueError) -> None:
-        self._failure = Failure(FailureKind.MALFORMED, f"sent a stream that cannot be translated ({error})")
+        self._failure = untranslatable(error, "stream")
         self._is_over = True

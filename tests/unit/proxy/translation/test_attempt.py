@@ -65,3 +65,4 @@ def test_response_that_was_not_read_whole_is_a_failure() -> None:
     found = attempt().opened(opened(b"{", exchange=object()))
     assert isinstance(found, Failure)
     assert "too large" in found.detail
+    assert found.kind is FailureKind.UNTRANSLATED  # another request would end alike

@@ -88,9 +88,13 @@ def test_events_before_a_broken_one_are_passed_on() -> None:
 def test_invalid_call_is_found_at_the_end() -> None:
     view = view_for(from_messages())
     view.feed(chat_events(call_delta(0, "{", "call_1", "f"), delta("tool_calls"), done=False))
-    assert view.failure is None
+    assert failures(view) == []
     assert view.trailing_bytes() == b""
-    assert view.failure is not None
+    assert failures(view) == [FailureKind.BAD_SAMPLE]  # the next sample may be good, and the server is not at fault
+
+
+def failures(view: TranslatingStreamDecoder) -> list[FailureKind]:
+    return [view.failure.kind] if view.failure is not None else []
 
 
 def test_done_before_its_time_closes_the_view() -> None:

@@ -17,6 +17,7 @@ from llm_guard.mock.content import say
 from llm_guard.storage.cache.response_store import MemoryCache
 from tests.e2e.stand import SAID, TOKENS
 from tests.e2e.translating import KEYS, mixed, received, route, scripted, stream
+from tests.e2e.wire import exchange
 from tests.fakes.provider import whole
 from tests.unit.dialects.translation.conversions import CHAT_TOOL, MESSAGES_TOOL, WEATHER, message_events, text_block
 
@@ -194,7 +195,22 @@ async def test_error_is_raised_as_the_clients_sdk_raises_its_own(primary: str, s
         with pytest.raises(getattr(sdk, wanted)) as caught:
             await said(client, stream=True)
     assert caught.value.status_code == status
-    assert caught.value.body is not None
+    body: Any = caught.value.body
+    if sdk is openai_sdk:
+        assert set(body) == {"message", "type", "param", "code"}
+    else:
+        assert (body["type"], set(body["error"])) == ("error", {"type", "message"})
+
+
+async def test_bytes_of_a_whole_response_are_the_clients() -> None:
+    only = "  front: {deployments: [{upstream: anthropic, model: claude-sonnet-4-5}]}"
+    async with mixed(only) as stand:
+        body = json.dumps({"model": "front", "messages": SAID}).encode()
+        reply = await exchange(stand.url, "/v1/chat/completions", body, {"content-type": "application/json"})
+    assert reply.values("content-type") == ["application/json"]
+    assert reply.values("request-id") == []
+    assert len(reply.values("x-request-id")) == 1
+    assert json.loads(reply.body).get("object") == "chat.completion"
 
 
 async def test_request_that_cannot_be_expressed_skips_the_deployment_or_is_refused_by_name() -> None:

@@ -187,6 +187,14 @@ async def test_call_whose_arguments_are_no_json_is_no_valid_message() -> None:
             await messages(app.addresses[0])
 
 
+async def test_such_a_call_in_a_stream_that_is_held_back_is_tried_again() -> None:
+    raw = chat_events(call_delta(0, '{"city": Oslo}', "call_1", "weather"), delta("tool_calls"))
+    held = "  stream: {prebuffer: {tokens: 50, time: 2s}}"
+    async with scripted(BACK, stream(raw), stream(RICH_CHAT), defaults=held) as (app, provider):
+        assert (await messages(app.addresses[0])).stop_reason == "tool_use"
+        assert len(provider.requests) == 2
+
+
 async def test_stream_without_usage_and_done_ends_for_the_client() -> None:
     raw = chat_events(delta(content="Salt"), delta("stop"), done=False)
     async with scripted(BACK, stream(raw)) as (app, _):

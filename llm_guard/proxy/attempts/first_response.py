@@ -278,8 +278,6 @@ class _Beginning:
             raise UpstreamError(FailureKind.TRUNCATED, why_cut(self._upstream, lacks_finish=watch.lacks_finish))
         self._is_over = True
         self._hold(self._view.trailing_bytes())
-        if self._view.failure is not None:  # a translated stream turns out to be invalid at its end
-            raise UpstreamError(self._view.failure.kind, self._view.failure.detail)
         return None
 
     def _hold(self, block: bytes) -> None:

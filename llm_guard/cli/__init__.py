@@ -11,6 +11,7 @@ config_option       the option for the config file, and its loading
 admin_access        finds the address and the token of a config's gateway, for these commands
 schema_command      `llm-guard schema`: prints the JSON Schema of the config
 completion_command  `llm-guard completion`: prints or installs the completion for a shell
+translation_notes   what translated calls lose, for `llm-guard check`
 restart_summary     how an engine is restarted, for `llm-guard check`
 demo                gateway and mock together, as a demonstration
 """

@@ -8,6 +8,7 @@ synthetic_stream    converts a unary response into the requested stream
 static_answer       a static response; event_writer encodes both
 prefill             which providers accept the beginning of a response
 resume/             continues a stream that died, at another deployment
+translation/        translates requests, responses and errors between the dialects
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ cache/               the response cache
 attempts/            attempts, classifies and decides until one deployment responds well
 http_client/         connections to upstreams
 streams/             decodes a stream, and resumes one that has died
+translation/         request and response of an upstream that has another dialect than the client
 response/            relays the response to the client; fallback responses, keep-alives, WebSocket tunnels
 telemetry/           the end of every call: counters, log line, trace
 headers              which headers are forwarded, and which are not

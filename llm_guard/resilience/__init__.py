@@ -11,6 +11,7 @@ classification/   the meaning of errors
 caching/          which responses are cached, and for how long
 client_keys/      what client keys may do
 streams/          settings of streams
+translation/      settings of translated calls
 health/           probes, health of deployments, restarts of engines
 alerts/           when an alert fires and resolves
 causes/           the last errors of providers, and the cause that restrictions and alerts have in common

@@ -183,3 +183,8 @@ def stop_with_calls(stop: StopCause, *, has_calls: bool) -> StopCause:
     if has_calls:
         return "tool_calls" if stop in ("end", "stop_sequence", "pause") else stop
     return "end" if stop == "tool_calls" else stop
+
+
+def texts_of(blocks: list[ConversationBlock]) -> list[str]:
+    """Returns the texts among blocks."""
+    return [block.text for block in blocks if isinstance(block, TextBlock)]

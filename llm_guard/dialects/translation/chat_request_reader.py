@@ -22,6 +22,7 @@ from llm_guard.dialects.translation.message_content import (
     document_of_file,
     media_of_url,
     note_unknown,
+    number_or_none,
     objects_in,
     text_of,
 )
@@ -219,12 +220,3 @@ def _read_limits(body: JsonObject, request: CanonicalRequest) -> None:
     if isinstance(options, dict):
         request.wants_usage = options.get("include_usage") is True
         note_unknown(options, _STREAM_OPTIONS, request.losses, {}, "include_obfuscation")
-
-
-def number_or_none(value: object, param: str) -> float | None:
-    """Returns a number; None for null. Raises UnreadableRequestError for anything else."""
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    raise UnreadableRequestError(param, f"`{param}` must be a number")

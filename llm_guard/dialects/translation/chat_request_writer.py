@@ -16,11 +16,11 @@ from llm_guard.dialects.translation.canonical import (
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
+    texts_of,
 )
 from llm_guard.dialects.translation.identifiers import NameMap
 from llm_guard.dialects.translation.losses import Losses
 from llm_guard.dialects.translation.message_content import MessageContent, chat_part, joined
-from llm_guard.dialects.translation.messages_request_writer import texts_of
 from llm_guard.dialects.translation.reasoning import chat_effort, is_reasoning_model
 from llm_guard.dialects.translation.tool_schemas import is_strict, tool_schema
 from llm_guard.dialects.translation.wire_json import encode

@@ -45,11 +45,16 @@ def translated_error(status: int, body: bytes, client: DialectName, request_id: 
         status = 503 if status == _OVERLOADED else status
         kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
         code = error.get("code") if isinstance(error.get("code"), str) else error.get("type")
-        told: JsonObject = {"message": message, "type": kind, "param": error.get("param"), "code": _text(code) or None}
-        return TranslatedError(status, encode({"error": told, "request_id": request_id}))
+        described: JsonObject = {
+            "message": message,
+            "type": kind,
+            "param": error.get("param"),
+            "code": _text(code) or None,
+        }
+        return TranslatedError(status, encode({"error": described, "request_id": request_id}))
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    described = {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
-    return TranslatedError(status, encode(described))
+    whole = {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    return TranslatedError(status, encode(whole))
 
 
 def translated_error_event(data: bytes, status: int, client: DialectName, request_id: str) -> bytes:

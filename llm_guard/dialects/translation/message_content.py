@@ -32,6 +32,15 @@ def text_of(value: object, param: str) -> str:
     raise UnreadableRequestError(param, f"`{param}` must be a string")
 
 
+def number_or_none(value: object, param: str) -> float | None:
+    """Returns a number; None for null. Raises UnreadableRequestError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise UnreadableRequestError(param, f"`{param}` must be a number")
+
+
 def note_unknown(fields: JsonObject, known: frozenset[str], losses: Losses, names: dict[str, str], other: str) -> None:
     """Records members that the reader of an object does not know: under the name in `names`, else as `other`."""
     for name in fields.keys() - known:

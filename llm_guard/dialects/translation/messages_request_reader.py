@@ -15,13 +15,13 @@ from llm_guard.dialects.translation.canonical import (
     ToolResultBlock,
     UnreadableRequestError,
 )
-from llm_guard.dialects.translation.chat_request_reader import number_or_none
 from llm_guard.dialects.translation.loss_table import MESSAGES_FIELDS, promise_of_tool
 from llm_guard.dialects.translation.losses import Losses
 from llm_guard.dialects.translation.message_content import (
     MessageContent,
     media_of_source,
     note_unknown,
+    number_or_none,
     objects_in,
     text_of,
 )

@@ -8,7 +8,6 @@ from llm_guard.dialects.translation.canonical import (
     ConversationTurn,
     JsonObject,
     RequestTarget,
-    TextBlock,
     ToolCallBlock,
     ToolResultBlock,
 )
@@ -206,8 +205,3 @@ def _arguments(arguments: str | JsonObject) -> JsonObject:
         return {}
     found = object_of(arguments)
     return {_INVALID_JSON: arguments} if found is None else found
-
-
-def texts_of(blocks: list[ConversationBlock]) -> list[str]:
-    """Returns the texts among blocks."""
-    return [block.text for block in blocks if isinstance(block, TextBlock)]

@@ -5,4 +5,5 @@ connection       one connection: writes with request_writer, reads with response
 exchange         one request and its response
 forward_proxy    through an HTTP proxy, by aiohttp
 errors           errors of the connection to an upstream
+interfaces       what a caller provides: callbacks of a request, and the receiver of an upgraded connection's bytes
 """

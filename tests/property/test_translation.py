@@ -14,7 +14,8 @@ import pytest
 from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.sse import events_in
 from llm_guard.dialects.synthetic_stream import stream_of
-from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES, TranslatedRequest
+from llm_guard.dialects.translation.canonical import RequestTarget, UnreadableRequestError
+from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES, TranslatedRequest, read_request, write_request
 from llm_guard.dialects.translation.identifiers import CHAT_NAME_LENGTH, ID_LENGTH, MESSAGES_NAME_LENGTH, NameMap
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.proxy.translation.decoder import TranslatingStreamDecoder
@@ -243,6 +244,45 @@ def test_translated_request_has_the_form_of_the_api_description(
         found.pop("partial", None)
         assert problems_of(found) == []
         assert all(loss.kind in ("hint", "promise") for loss in request.losses)
+
+
+ODD: list[Any] = [None, True, 0, -1, 1.5, "", "x", [], {}, [None], [[]], {"type": 5}, {"type": "text"}, "\ud800", [{}]]
+
+
+def mutated(value: Any, random: Random) -> Any:
+    """Returns a request with an odd value somewhere in it."""
+    if random.random() < 0.15 or not value or not isinstance(value, dict | list):
+        return random.choice(ODD)
+    at = random.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    changed = value.copy()
+    changed[at] = mutated(value[at], random)
+    return changed
+
+
+@pytest.mark.parametrize("seed", range(repeated(2000)))
+@pytest.mark.parametrize(("endpoint", "draw"), [(CHAT, random_chat), (MESSAGES, random_messages)])
+def test_request_with_odd_values_is_translated_or_refused(endpoint: Any, draw: Any, seed: int) -> None:
+    random = Random(seed)
+    body = mutated({"model": "m", "max_tokens": 9, **draw(random)}, random)
+    target = RequestTarget("claude-opus-4-6" if endpoint is CHAT else "gpt-5.5")
+    try:
+        written = write_request(read_request(endpoint, json.dumps(body).encode()), endpoint, target).body
+    except UnreadableRequestError as refusal:
+        written = json.dumps(refusal.message).encode()
+    assert json.loads(written)
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, MESSAGES])
+def test_request_that_is_nested_too_deeply_is_refused(endpoint: Any) -> None:
+    raw = _nested({"messages": [{"role": "user", "content": ["@"]}], "max_tokens": 9}, 3000)
+    with pytest.raises(UnreadableRequestError):
+        read_request(endpoint, raw)
+
+
+def _nested(body: dict[str, Any], depth: int) -> bytes:
+    """Returns a request with documents within documents at the place of `"@"`."""
+    opening = b'{"type":"document","source":{"type":"content","content":[' * depth
+    return json.dumps(body).encode().replace(b'"@"', opening + b'{"type":"text","text":"x"}' + b"]}}" * depth)
 
 
 def test_generators_of_requests_write_valid_ones() -> None:

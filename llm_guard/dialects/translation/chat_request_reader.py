@@ -134,7 +134,7 @@ def _content(part: JsonObject, losses: Losses, place: str) -> MessageContent | N
     if kind == "input_audio":
         losses.promise("input_audio", place)
     else:
-        losses.promise("unknown_content", f"{place} ({kind})")
+        losses.promise("unknown_content", f"{place} ({str(kind)[:40]})")
     return None
 
 

@@ -59,6 +59,14 @@ MESSAGES = TranslatedEndpoint(
 _ENDPOINTS = (CHAT, MESSAGES)
 
 
+_UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError)
+
+
+def _unreadable(error: Exception) -> UnreadableRequestError:
+    deep = isinstance(error, RecursionError)
+    return UnreadableRequestError("", "it is nested too deeply" if deep else "a field has an unexpected form")
+
+
 def endpoint_of(dialect: DialectName, method: str, path: str) -> TranslatedEndpoint | None:
     """Returns the endpoint of a client's call; None if it has no counterpart in other dialects."""
     if method != "POST":
@@ -79,7 +87,10 @@ def read_request(endpoint: TranslatedEndpoint, body: bytes) -> CanonicalRequest:
         raise UnreadableRequestError("", "the body is not valid JSON") from None
     if not isinstance(fields, dict):
         raise UnreadableRequestError("", "the body must be a JSON object")
-    return endpoint.read_request(fields)
+    try:
+        return endpoint.read_request(fields)
+    except _UNEXPECTED as error:
+        raise _unreadable(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +132,12 @@ class TranslatedRequest:
 
 
 def write_request(request: CanonicalRequest, client: TranslatedEndpoint, target: RequestTarget) -> TranslatedRequest:
-    """Writes a request of a client at the endpoint `client` for a deployment of the other dialect."""
+    """Writes a request of a client at the endpoint `client` for a deployment of the other dialect. Raises
+    UnreadableRequestError for a part that was read as it is, such as a schema, and has an unexpected form."""
     endpoint, losses = counterpart(client), request.losses.copy()
     names, ids = NameMap(endpoint.name_length), NameMap(ID_LENGTH)
-    body = encode(endpoint.write_request(request, target, names, ids, losses))
+    try:
+        body = encode(endpoint.write_request(request, target, names, ids, losses))
+    except (*_UNEXPECTED, ValueError) as error:
+        raise _unreadable(error) from None
     return TranslatedRequest(endpoint, body, losses, names, ids, request.wants_usage)

@@ -132,7 +132,7 @@ def _content(part: JsonObject, losses: Losses, place: str) -> list[MessageConten
     elif kind == "container_upload":
         losses.promise("container_upload", place)
     else:
-        losses.promise("unknown_content", f"{place} ({kind})")
+        losses.promise("unknown_content", f"{place} ({str(kind)[:40]})")
     return []
 
 

@@ -107,9 +107,12 @@ def _write_reasoning(request: CanonicalRequest, target: RequestTarget, body: Jso
 
 
 def _is_in_tool_turn(turns: list[ConversationTurn]) -> bool:
-    last = next((turn for turn in reversed(turns) if turn.role == "assistant"), None)
-    after = turns[turns.index(last) + 1 :] if last is not None else []
-    return any(isinstance(block, ToolResultBlock) for turn in after for block in turn.blocks)
+    for turn in reversed(turns):
+        if turn.role == "assistant":
+            return False
+        if any(isinstance(block, ToolResultBlock) for block in turn.blocks):
+            return True
+    return False
 
 
 def _tool(name: str, description: str | None, schema: JsonObject, names: NameMap) -> JsonObject:
@@ -137,10 +140,10 @@ def _messages(turns: list[ConversationTurn], names: NameMap, ids: NameMap) -> li
     """Returns the messages: neighbours of one role are merged, and all results of a turn come first in the message
     after it."""
     merged: list[tuple[str, list[JsonObject]]] = []
-    present: dict[str, str] = {}
+    calls = _CallIds(ids)
     for turn in turns:
         role = "assistant" if turn.role == "assistant" else "user"
-        blocks = [_block(block, names, ids, present) for block in turn.blocks]
+        blocks = [_block(block, names, calls) for block in turn.blocks]
         if turn.role == "system":
             blocks = [{**block, "text": f"<system-reminder>\n{block['text']}\n</system-reminder>"} for block in blocks]
         if not blocks:
@@ -177,17 +180,31 @@ def _without_trailing_space(messages: list[JsonObject]) -> list[JsonObject]:
     return messages
 
 
-def _block(block: ConversationBlock, names: NameMap, ids: NameMap, present: dict[str, str]) -> JsonObject:
-    """`present` maps the ids of calls to those on the wire: some servers begin with the same ids in each response, and
-    Anthropic refuses an id that a conversation has twice."""
+class _CallIds:
+    """Ids of calls on the wire. Some servers begin with the same ids in each response, and Anthropic refuses an id
+    that a conversation has twice: a result belongs to the last call before it."""
+
+    def __init__(self, ids: NameMap) -> None:
+        self._ids = ids
+        self._uses: dict[str, int] = {}
+
+    def begin(self, call_id: str) -> str:
+        """Returns the id of a call."""
+        self._uses[call_id] = self._uses.get(call_id, -1) + 1
+        return self.of(call_id)
+
+    def of(self, call_id: str) -> str:
+        """Returns the id for a result."""
+        uses = self._uses.get(call_id, 0)
+        return self._ids.wire(f"{call_id}\0{uses}" if uses else call_id)
+
+
+def _block(block: ConversationBlock, names: NameMap, calls: _CallIds) -> JsonObject:
     if isinstance(block, ToolCallBlock):
-        wire = ids.wire(block.id if block.id not in present else f"{block.id}#{len(present)}")
-        while wire in present.values():
-            wire = ids.wire(f"{wire}#")
-        present[block.id] = wire
+        wire = calls.begin(block.id)
         return {"type": "tool_use", "id": wire, "name": names.wire(block.name), "input": _arguments(block.arguments)}
     if isinstance(block, ToolResultBlock):
-        result: JsonObject = {"type": "tool_result", "tool_use_id": present.get(block.id) or ids.wire(block.id)}
+        result: JsonObject = {"type": "tool_result", "tool_use_id": calls.of(block.id)}
         if block.content:
             result["content"] = [messages_block(part) for part in block.content]
         if block.is_error:

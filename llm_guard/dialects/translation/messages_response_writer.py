@@ -18,6 +18,10 @@ STOP_REASONS: dict[StopCause, str] = {
 }  # fmt: skip
 _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_MOST_KEPT = 16 << 20
+"""Characters of arguments, and of blocks that wait for an open one, that are kept of a response."""
+_WORTH_CHECKING = 1 << 16
+"""Interleaved calls with more characters than this wait for the end: the arguments would be parsed again and again."""
 _UNFINISHED: frozenset[StopCause] = frozenset({"length", "context", "refusal"})
 """The last tool call of such a response may be cut."""
 
@@ -43,7 +47,7 @@ def is_whole_call(arguments: str, stop: StopCause) -> bool:
 _Kind = Literal["text", "refusal", "thinking", "tool_use"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _OpenBlock:
     kind: _Kind
     start: bytes
@@ -69,6 +73,7 @@ class MessagesStreamWriter:
         self._open: _OpenBlock | None = None
         self._waiting: list[_OpenBlock] = []
         self._calls: dict[object, _OpenBlock] = {}
+        self._kept = 0
 
     def take(self) -> bytes:
         """Returns the bytes written since the last call."""
@@ -100,10 +105,10 @@ class MessagesStreamWriter:
         block = self._calls[key]
         if not block.pieces and not text.strip():
             return  # blanks alone stand for no arguments, which SDKs expect as no text at all
-        block.pieces.append(text)
+        self._keep(block, text)
         if block is self._open:
             self._write_pieces(block)
-            if self._waiting and block.is_complete:
+            if self._waiting and self._kept <= _WORTH_CHECKING and text.rstrip().endswith("}") and block.is_complete:
                 self._release()
         elif block not in self._waiting and text.strip():
             raise ValueError("a tool call continues after its arguments were complete")
@@ -138,9 +143,15 @@ class MessagesStreamWriter:
         if block is None or block.kind != kind:
             block = _OpenBlock(kind, _THOUGHT if kind == "thinking" else _TEXT)
             self._add(block)
-        block.pieces.append(text)
+        self._keep(block, text)
         if block is self._open:
             self._write_pieces(block)
+
+    def _keep(self, block: _OpenBlock, text: str) -> None:
+        block.pieces.append(text)
+        self._kept += len(text)
+        if self._kept > _MOST_KEPT:
+            raise ValueError("the arguments of its tool calls are too long")
 
     def _add(self, block: _OpenBlock) -> None:
         """Opens a block, unless the open one may still go on."""

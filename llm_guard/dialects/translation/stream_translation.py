@@ -7,7 +7,7 @@ from typing import Protocol
 from llm_guard.dialects.sse import events_in
 from llm_guard.dialects.sse_framing import last_boundary, spans
 
-_MOST_PENDING = 64 << 20
+_MOST_PENDING = 16 << 20
 """An event longer than this, in bytes, cannot be translated."""
 
 

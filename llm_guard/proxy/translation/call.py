@@ -34,6 +34,8 @@ _MOST_BYTES = 32 << 20
 """Anthropic's own limit for a request."""
 _COPIES = 3
 """A request in memory takes about as much as three of its body: read, in pieces, and written."""
+_MOST_NAMES, _MOST_OF_A_NAME = 5, 100
+"""Clients choose the names of unknown fields: a log line and a message have few of them, and not all of a long one."""
 _OFF = TranslateSettings()
 _BUSY = "too many large requests are being translated"
 
@@ -126,7 +128,7 @@ class TranslatedCall:
             return Refusal(400, "invalid_request", bad.message, by="translation", param=bad.param or None)
         reasons = "; ".join(f"{label}: {why}" for label, why in self._obstacles.items())
         first = self._refused[0] if self._refused else None
-        param = (first.place or first.name) if first is not None else None
+        param = (first.place or first.name)[:_MOST_OF_A_NAME] if first is not None else None
         message = f"no deployment can serve this request: {reasons}"
         return Refusal(400, "not_expressible", message, by="translation", param=param)
 
@@ -196,12 +198,18 @@ class TranslatedCall:
             bad = self._unreadable
             why = bad.message if bad is not None else "there is none"
             return _Prepared(written_for, None, (), f"has another dialect, and the request cannot be translated: {why}")
-        request = write_request(self._request, client, written_for)
+        try:
+            request = write_request(self._request, client, written_for)
+        except UnreadableRequestError as error:
+            self._unreadable = error
+            return self._prepared_for(target, client=None)
         refused, dropped = divided(request.losses, settings.drop)
         if not refused:
             return _Prepared(written_for, request, dropped)
         self._refused = refused
-        return _Prepared(written_for, None, (), f"cannot express {', '.join(map(str, refused))}")
+        names = ", ".join(str(loss)[:_MOST_OF_A_NAME] for loss in refused[:_MOST_NAMES])
+        more = f" and {len(refused) - _MOST_NAMES} more" if len(refused) > _MOST_NAMES else ""
+        return _Prepared(written_for, None, (), f"cannot express {names}{more}")
 
 
 async def joined_blocks(body: FileBody) -> bytes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from llm_guard.dialects.translation.error_bodies import translated_headers
+from llm_guard.dialects.translation.stream_translation import StreamTranslator
 from tests.unit.dialects.translation.conversions import (
     CHAT_TOOL,
     MESSAGES_TOOL,
@@ -144,3 +146,38 @@ def test_explanation_of_a_refusal_is_the_chats_refusal() -> None:
 def test_headers_belong_to_the_clients_dialect() -> None:
     headers = (("x-request-id", "r"), ("openai-version", "1"), ("Content-Length", "5"), ("retry-after", "2"))
     assert translated_headers(headers, "anthropic") == (("request-id", "r"), ("retry-after", "2"))
+
+
+def test_equal_calls_are_blocks_of_their_own() -> None:
+    calls = [call_delta(index, '{"x": 1', f"c{index}", "f") for index in range(3)]
+    ends = [call_delta(index, "}") for index in (2, 1, 0)]
+    found = messages_fold(streamed(from_messages(), chat_events(*calls, *ends, delta("tool_calls")))).content
+    assert [block.input for block in found] == [{"x": 1}] * 3  # type: ignore[union-attr]
+
+
+def test_arguments_without_end_take_no_memory_without_end() -> None:
+    translator = from_messages().stream(1, shows_reasoning=False)
+    translator.feed(chat_events(call_delta(0, '{"x": "', "a", "f"), done=False))
+    piece = chat_events(call_delta(0, "y" * (1 << 20)), done=False)
+    with pytest.raises(ValueError, match="too long"):
+        _feed_often(translator, piece)
+
+
+def test_event_without_end_takes_no_memory_without_end() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        _feed_often(from_messages().stream(1, shows_reasoning=False), b"x" * (1 << 20))
+
+
+def _feed_often(translator: StreamTranslator, piece: bytes) -> None:
+    for _ in range(17):
+        translator.feed(piece)
+
+
+def test_long_interleaved_calls_are_parsed_only_at_the_end() -> None:
+    start = [call_delta(0, '{"x": "', "a", "f"), call_delta(1, "{}", "b", "g")]
+    pieces = [call_delta(0, "}") for _ in range(70_000)]
+    raw = chat_events(*start, *pieces, call_delta(0, '"}'), delta("tool_calls"))
+    began = time.process_time()
+    found = messages_fold(streamed(from_messages(), raw))
+    assert [block.name for block in found.content] == ["f", "g"]  # type: ignore[union-attr]
+    assert time.process_time() - began < 60

@@ -237,3 +237,20 @@ async def test_request_that_cannot_be_read_is_left_to_deployments_of_its_dialect
     assert await translation.prepare(openai) is None
     assert not translation.is_ready(anthropic)
     assert translation.refusal().status == 400
+
+
+async def test_refusal_does_not_repeat_all_that_a_client_has_written() -> None:
+    _, anthropic, _ = targets()
+    fields = {f"{'x' * 500}{index}": 1 for index in range(100)}
+    translation = TranslatedCall(call_with(fields), TranslateSettings(), ResponseMemory())
+    why = str(await translation.prepare(anthropic))
+    assert why.endswith(" and 95 more")
+    assert len(translation.refusal().message) < 700
+
+
+async def test_part_with_an_unexpected_form_is_the_clients_mistake() -> None:
+    _, anthropic, _ = targets()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"anyOf": [{"properties": [5]}]}}}
+    translation = TranslatedCall(call_with({"tools": [tool]}), TranslateSettings(), ResponseMemory())
+    assert "unexpected form" in str(await translation.prepare(anthropic))
+    assert translation.refusal().code == "invalid_request"

@@ -23,6 +23,7 @@ async def nothing_is_wrong(outage: Outage) -> None:
     for model in ("streamed", "buffered"):
         outage.keep_calling(model, stream=True)
     outage.keep_calling("hedged", each_s=0.2)
+    outage.keep_calling("translated", seed=1)
     outage.keep_calling("deferred", each_s=0.3, headers=ASYNC)
 
 

@@ -52,10 +52,18 @@ class Outage:
             await asyncio.sleep(each_s)
 
     async def call(
-        self, model: str, *, stream: bool = False, key: str = CLIENT, text: str = "hi", headers: Sequence[str] = ()
+        self,
+        model: str,
+        *,
+        stream: bool = False,
+        key: str = CLIENT,
+        text: str = "hi",
+        headers: Sequence[str] = (),
+        **fields: Any,
     ) -> int:
         """Sends one call and returns its status; 0 if the gateway is gone."""
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream, "max_tokens": 20}
+        said = [{"role": "user", "content": text}]
+        body = {"model": model, "messages": said, "stream": stream, "max_tokens": 20, **fields}
         sent = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         sent |= dict(header.split(": ") for header in headers)
         try:
@@ -108,6 +116,7 @@ def _config(one: str, two: str, redis: str, folder: Path) -> dict[str, Any]:
             "one": {**keyed, "base_url": f"{one}/v1", "probe": probe, "prefill": "plain"},
             "unused": {**keyed, "base_url": f"{one}/v1", "probe": probe},  # a call that succeeds outweighs a probe
             "two": {**keyed, "base_url": f"{two}/v1", "prefill": "plain"},
+            "other": {**keyed, "dialect": "anthropic", "base_url": two},
             "paid": {**keyed, "base_url": f"{one}/v1", "api_keys": ["sk-first", "sk-second"], "api_key": None},
             "local": {**keyed, "base_url": f"http://127.0.0.1:{port}/v1", "probe": probe},
         },
@@ -154,5 +163,6 @@ def _models() -> dict[str, Any]:
                  "breaker": {"state": "disabled"}},
         "deferred": {"deployments": [two], "deferred": {"webhook": "team"}},
         "paid": {"deployments": [{"upstream": "paid"}]},
+        "translated": {"deployments": [{"upstream": "other"}]},
         "local": {"deployments": [{"upstream": "local"}]},
     }  # fmt: skip

@@ -14,19 +14,9 @@ Limit = Literal["connect", "first_token", "idle", "stall", "attempt", "total"]
 """The six timeouts; each names itself in `llm_guard_timeouts_total` and in error messages."""
 
 RefusedBy = Literal[
-    "breaker",
-    "limit",
-    "client_limit",
-    "cooldown",
-    "deadline",
-    "auth",
-    "scope",
-    "drain",
-    "hold",
-    "request",
-    "route",
+    "breaker", "limit", "client_limit", "cooldown", "deadline", "auth", "scope", "drain", "hold", "request", "route",
     "translation",
-]
+]  # fmt: skip
 """Value of the `x-llm-guard-refused-by` header. `scope`: the client's key may not make this call; `client_limit`: it
 has used up what it may; `cooldown`: the provider named a wait or refused the credential, and the answer is its stored
 error; `drain`: the gateway is shutting down; `hold`: all deployments that are left are under a maintenance hold;

@@ -48,7 +48,7 @@ class MediaBlock:
     """Base64."""
     url: str = ""
     text: str = ""
-    """MessageContent of a document in plain text."""
+    """Content of a document in plain text."""
     title: str = ""
 
 

@@ -1,4 +1,4 @@
-"""MessageContent of messages in both dialects: texts, images and documents. URLs are never fetched."""
+"""Content of messages in both dialects: texts, images and documents. URLs are never fetched."""
 
 from __future__ import annotations
 

@@ -62,6 +62,7 @@ class FleetSlots:
         """Gates with a fixed limit, as of the last look."""
         self._wanted: Collection[str] = ()
         """Limits of which another gateway needs more slots than it has."""
+        self._is_alone = False
         self._gateways = 1
         """Gateways that were seen lately, this one included."""
         self._fewer_from = -inf
@@ -78,12 +79,12 @@ class FleetSlots:
             one.limit, one.in_use, one.waiting = limit, in_use, waiting
         due = {subject: one for subject, one in self._limits.items() if self._is_due(subject, one, now)}
         requests = {
-            subject: one.share.request(one.limit, one.in_use, one.waiting, self._gateways, now)
+            subject: one.share.request(one.limit, one.in_use, one.waiting, self._gateways, now, is_alone=self._is_alone)
             for subject, one in due.items()
         }
         for subject, request in requests.items():
             due[subject].need = request.need
-        self._apply(now, is_connected=True)
+        self._apply(now)
         return requests
 
     def wanted(self) -> list[str]:
@@ -102,12 +103,14 @@ class FleetSlots:
         for subject, grant in grants.items():
             if subject in self._limits:
                 self._limits[subject].share.grant(grant)
-        self._apply(now, is_connected=True)
+        self._is_alone = False
+        self._apply(now)
         self._wake_waiting()
 
     def work_alone(self, now: float) -> None:
         """Goes on without the store."""
-        self._apply(now, is_connected=False)
+        self._is_alone = True
+        self._apply(now)
         self._wake_waiting()
 
     def left(self) -> dict[str, SlotRequest]:
@@ -131,9 +134,9 @@ class FleetSlots:
         spread_s = hash(subject) % 16 / 16  # so that the limits without calls do not all come at once
         return subject in self._wanted or one.share.is_due(one.in_use, one.waiting, now, _IDLE_EACH_S - spread_s)
 
-    def _apply(self, now: float, *, is_connected: bool) -> None:
+    def _apply(self, now: float) -> None:
         usable = {
-            subject: one.share.usable(one.limit, self._gateways, now, is_connected=is_connected)
+            subject: one.share.usable(one.limit, self._gateways, now, is_connected=not self._is_alone)
             for subject, one in self._limits.items()
         }
         for gates, shared in self._gates.items():

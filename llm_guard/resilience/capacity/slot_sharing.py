@@ -95,11 +95,16 @@ class SlotShare:
         is_settled = self.is_shared and self.held == self.fair
         return bool(in_use or waiting) or not is_settled or now >= self._asked_at + each_s
 
-    def request(self, limit: int, in_use: int, waiting: int, gateways: int, now: float) -> SlotRequest:
+    def request(
+        self, limit: int, in_use: int, waiting: int, gateways: int, now: float, *, is_alone: bool = False
+    ) -> SlotRequest:
         """Gives up what others should have, and returns the request for the store. `usable` must be applied before it
-        is sent."""
-        is_held = now < self._granted_at + SLOTS_HELD_S
-        self.held = max(in_use, min(limit, self.held, self.fair) if is_held else 0)
+        is sent. `is_alone`: the last exchange failed; then it keeps what it uses without the store."""
+        if is_alone:
+            kept = self.usable(limit, gateways, now, is_connected=False) or 0
+        else:
+            kept = min(limit, self.held, self.fair) if now < self._granted_at + SLOTS_HELD_S else 0
+        self.held = max(in_use, kept)
         self._asked_at = now
         number = in_use + waiting
         # With few slots a need of the past would keep them from others.

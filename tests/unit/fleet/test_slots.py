@@ -104,6 +104,17 @@ def test_without_the_store_each_gateway_has_a_part(gateway: Gateway) -> None:
     assert [gateway.limit(each) for each in gateway.deployments("one/a")] == [5, 2]
 
 
+def test_exchange_that_is_tried_without_the_store_stops_no_calls(gateway: Gateway) -> None:
+    """It takes a quarter of a second to fail."""
+    gateway.grant(7, 2)
+    for seconds in (3, 6):
+        gateway.clock.advance(seconds)
+        gateway.slots.work_alone(gateway.clock.now())
+    requests = gateway.slots.requests(gateway.clock.now()).values()
+    assert [gateway.limit(each) for each in gateway.deployments("one/a")] == [5, 2]
+    assert sorted(request.holds for request in requests) == [1, 1, 1, 2, 3, 5]
+
+
 def test_new_name_under_a_pattern_gets_a_part_at_once(gateway: Gateway) -> None:
     gateway.grant(1, 2)
     assert gateway.table.find("p-1") is not None

@@ -134,3 +134,12 @@ def test_lowered_limit_holds_at_once() -> None:
     share.request(20, 0, 0, 2, 0.0)
     share.grant(SlotGrant(20, 20))
     assert share.request(5, 1, 0, 2, 1.0).holds == 5
+
+
+def test_gateway_without_the_store_tells_what_it_uses() -> None:
+    share = SlotShare()
+    share.request(20, 0, 0, 2, 0.0)
+    share.grant(SlotGrant(4, 4))
+    assert share.request(20, 1, 0, 4, 3.0, is_alone=True).holds == 4
+    assert share.request(20, 1, 0, 4, 9.0, is_alone=True).holds == 5
+    assert share.request(20, 9, 0, 4, 9.1, is_alone=True).holds == 9

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
 from benchmarks.rig import gateway
+from tests.fakes.counted_provider import CountedProvider
 from tests.fakes.redis_server import RedisServer, redis_server
 
 GATEWAYS = 10
@@ -99,43 +99,13 @@ class LimitsRun:
         return {**asdict(self), "promised_concurrency": CONCURRENCY, "promised_rate": PROMISED_RATE}
 
 
-class Provider:
-    """Takes a tenth of a second for each call, and counts them."""
-
-    def __init__(self) -> None:
-        self.in_flight = self.most = self.answered = 0
-
-    async def answer(self, _: web.Request) -> web.Response:
-        self.in_flight += 1
-        self.most = max(self.most, self.in_flight)
-        try:
-            await asyncio.sleep(_TAKES_S)
-        finally:
-            self.in_flight -= 1
-        self.answered += 1
-        return web.Response(body=_ANSWER, content_type="application/json")
-
-    async def start(self) -> tuple[web.AppRunner, str]:
-        """Returns the server, which the caller cleans up, and its address."""
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self.answer)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    def begin(self) -> None:
-        """Counts anew."""
-        self.most, self.answered = self.in_flight, 0
-
-
 def run(say: Callable[[str], None], gateways: int = GATEWAYS, seconds: float = SECONDS) -> LimitsRun:
     """Measures all parts: a minute and a half. Raises OSError, NotStartedError."""
     return asyncio.run(_run(say, gateways, seconds))
 
 
 async def _run(say: Callable[[str], None], gateways: int, seconds: float) -> LimitsRun:
-    provider = Provider()
+    provider = CountedProvider(_ANSWER, _TAKES_S)
     server, address = await provider.start()
     say(f"fleet-limits: {gateways} gateways start")
     with ExitStack() as stack:
@@ -166,7 +136,7 @@ async def _run(say: Callable[[str], None], gateways: int, seconds: float) -> Lim
     return LimitsRun(gateways, seconds, most, used, most_after_loss, most_alone, rate, rate_alone, failed)
 
 
-async def _rate(provider: Provider, urls: Sequence[str], seconds: float) -> float:
+async def _rate(provider: CountedProvider, urls: Sequence[str], seconds: float) -> float:
     """Returns the answered calls of the limited key, relative to its rate. At first a second's worth may come at
     once."""
     await _load(urls, "k-rate", 2.0, Counter(), model="free")

@@ -11,7 +11,7 @@ def translation_notes(config: Config) -> Iterator[str]:
     """Yields a line for each deployment for which calls are translated."""
     for model, deployment, dialect, other in mixed_routes(config):
         from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES  # noqa: PLC0415  # few configs mix dialects
-        from llm_guard.dialects.translation.loss_table import lists  # noqa: PLC0415
+        from llm_guard.dialects.translation.loss_table import lists  # noqa: PLC0415  # few configs mix dialects
 
         settings = config.models[model].translate
         if settings is None:
@@ -30,7 +30,7 @@ def translation_notes(config: Config) -> Iterator[str]:
 
 def translation_table() -> Iterator[str]:
     """Yields a line for each field of both request formats: its class, and the name of its loss."""
-    from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES  # noqa: PLC0415
+    from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES  # noqa: PLC0415  # few configs mix dialects
 
     for endpoint in (CHAT, MESSAGES):
         yield f"{endpoint.path} of {endpoint.dialect}:"

@@ -30,11 +30,10 @@ class _Limit:
     """One limit, as of the last look."""
 
     share: SlotShare = field(default_factory=SlotShare)
+    limit: int = 0
     need: int = 0
     in_use: int = 0
     waiting: int = 0
-
-    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

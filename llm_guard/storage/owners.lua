@@ -14,7 +14,8 @@ local function check(after)
   end
 end
 
--- number read last, most objects of an owner, most answers of an owner, then for each entry its object, its owner and its kind (0, 1)
+-- Arguments: number read last, most objects and most answers of an owner, then for each entry its object, its owner and
+-- its kind (0, 1).
 function operations.add(after, most_objects, most_answers, ...)
   check(after)
   local most = { ['0'] = tonumber(most_objects), ['1'] = tonumber(most_answers) }

@@ -15,7 +15,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from llm_guard.app import App, create_app
 from llm_guard.clock import SystemClock
@@ -28,6 +27,7 @@ from tests.chaos.forms import CHAT
 from tests.chaos.stand import config_text
 from tests.chaos.wire import ask
 from tests.effort import repeated
+from tests.fakes.counted_provider import CountedProvider
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import eventually
 
@@ -41,35 +41,13 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-class Provider:
-    """Answers after a while, and knows how many requests it had at once."""
-
-    def __init__(self) -> None:
-        self.in_flight = self.most = self.answered = 0
-
-    async def answer(self, _: web.Request) -> web.Response:
-        self.in_flight += 1
-        self.most = max(self.most, self.in_flight)
-        try:
-            await asyncio.sleep(TAKES_S)
-        finally:
-            self.in_flight -= 1
-        self.answered += 1
-        return web.Response(body=CHAT.answer, content_type="application/json")
-
-
 @asynccontextmanager
 async def gateways(
     store: str, capacity: dict[str, Any] | None = None, count: int = GATEWAYS, **limits: float
-) -> AsyncIterator[tuple[Provider, list[App]]]:
+) -> AsyncIterator[tuple[CountedProvider, list[App]]]:
     """Runs gateways that see one another, before a provider. `limits` are those of the client key."""
-    provider = Provider()
-    application = web.Application()
-    application.router.add_post("/v1/chat/completions", provider.answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    provider = CountedProvider(CHAT.answer, TAKES_S)
+    runner, url = await provider.start()
     keys = [{"name": "app", "key": "k-app", "limits": limits}]
     own = {"dialect": "openai", "base_url": f"{url}/v1", "api_key": "sk-own"}
     text = config_text(

@@ -105,6 +105,23 @@ def test_server_that_fails_is_a_failure_of_the_store(server: RedisServer) -> Non
     store.close()
 
 
+def test_server_that_has_lost_its_latest_entries_is_noticed(server: RedisServer) -> None:
+    """It was restarted from an older file, or another server has taken its place."""
+    first, second = (RedisOwners(server.url, "f", SystemClock()) for _ in range(2))
+    added = [entry(str(number)) for number in range(5)]
+    read_up_to = [first.exchange(added, 0)[1], second.exchange([], 0)[1]]
+    with server.client() as client:
+        client.set("llmg:1:{f}:owners:number", 2)
+        client.zremrangebyscore("llmg:1:{f}:owners:order", 3, 9)
+        client.hdel("llmg:1:{f}:owners:entries", *(f"openai\0{number}" for number in (2, 3, 4)))
+    assert first.exchange([entry("new")], read_up_to[0]) == ([], 0)
+    first.exchange(added, 0)
+    assert second.exchange([], read_up_to[1]) == ([], 0), "the numbers are as high as before, and mean other entries"
+    assert {one.key.id for one in second.exchange([], 0)[0]} == {"0", "1", "2", "3", "4", "new"}
+    for store in (first, second):
+        store.close()
+
+
 async def test_server_that_was_emptied_gets_the_index_again(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

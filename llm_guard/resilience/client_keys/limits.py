@@ -22,6 +22,8 @@ _LOWEST_RATE = 0.001
 _SLOT_WAIT_S = 1.0
 _PER_MINUTE_S = 60.0
 _ROUNDING_S = 1e-9
+_MOST_DEBT_S = 60.0
+"""Calls at other gateways make those here wait for no longer: what is published may be nonsense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class ClientLimits:
         """Notes what other gateways have used since this was last called."""
         unexpected = self._others.note(self._calls, max(0, calls), now)
         if self._rate is not None:
-            self._bucket.correct(unexpected / self._rate, now)
+            self._bucket.correct(min(unexpected / self._rate, _MOST_DEBT_S), now)
         if self._per_minute is not None:
             self._minute_tokens = max(0.0, self._minute_tokens + tokens)
 

@@ -448,6 +448,14 @@ def test_count_that_falls_is_no_count() -> None:
     assert isinstance(key.limits.try_enter(0, key.now, key.wall), Reservation)
 
 
+def test_count_that_jumps_stops_calls_for_a_minute_only() -> None:
+    key = Key(rate=10)
+    key.limits.share(2, knows_others=True)
+    key.limits.note_elsewhere(10**11, 0, key.now)
+    assert isinstance(key.limits.try_enter(0, key.now + 58, key.wall), Exceeded)
+    assert isinstance(key.limits.try_enter(0, key.now + 60, key.wall), Reservation)
+
+
 def test_gateway_that_is_alone_anticipates_no_calls() -> None:
     key = Key(rate=10)
     key.limits.share(2, knows_others=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ from tests.fakes.clock import SteppedClock
 from tests.fakes.waiting import eventually
 
 ACTIVE = (
-    "LoadState=loaded\nActiveState=active\nResult=success\nExecMainStatus=0\n"
+    "LoadState=loaded\nActiveState=active\nResult=success\nExecMainPID=4711\nExecMainStatus=0\n"
     "InvocationID=7d2c1e6f0b9a4c3d8e5f6a7b8c9d0e1f\n"
 )  # fmt: skip
-FAILED = "LoadState=loaded\nActiveState=failed\nResult=oom-kill\nExecMainStatus=9\nInvocationID=\n"
+FAILED = "LoadState=loaded\nActiveState=failed\nResult=oom-kill\nExecMainPID=4711\nExecMainStatus=9\nInvocationID=\n"
 
 
 class Systemctl:
@@ -130,20 +131,48 @@ async def test_unit_that_does_not_stop_in_time_is_killed(systemctl: Systemctl, t
     ]
 
 
-@pytest.mark.parametrize(("user", "which"), [(False, "--unit=vllm.service"), (True, "--user-unit=vllm.service")])
+OF_A_SYSTEM_UNIT = "_SYSTEMD_UNIT=vllm.service + UNIT=vllm.service _PID=1 + COREDUMP_UNIT=vllm.service "
+OF_A_USERS_UNIT = (
+    "_SYSTEMD_USER_UNIT=vllm.service _UID={uid} + USER_UNIT=vllm.service _UID={uid} + COREDUMP_USER_UNIT=vllm.service "
+)
+
+
+@pytest.mark.parametrize(("user", "which"), [(False, OF_A_SYSTEM_UNIT), (True, OF_A_USERS_UNIT)])
 async def test_output_of_a_unit_is_read_from_the_journal(systemctl: Systemctl, user: bool, which: str) -> None:
     systemctl.reset(say="Started vllm.service.\nout of memory\n")
     made = engine(user)
     await made.read_output()
     assert made.output == ("Started vllm.service.", "out of memory")
-    assert systemctl.asked == [f"--quiet --no-pager --output=cat --lines=20 {which}"]
+    (asked,) = systemctl.asked
+    begin = "--quiet --no-pager --boot --output=cat --lines=20 "
+    assert asked.startswith(begin + which.format(uid=os.getuid()))
+
+
+async def test_last_words_that_the_journal_has_stored_without_a_unit_are_read_too(systemctl: Systemctl) -> None:
+    made = engine()
+    await made.read_output()
+    assert "TRANSPORT" not in systemctl.asked[-1]
+    systemctl.reset(say=FAILED)
+    await made.look()
+    systemctl.reset(say=FAILED.replace("4711", "0"))  # the unit was unloaded in between
+    await made.look()
+    await made.read_output()
+    assert systemctl.asked[-1].endswith(" + _PID=4711 _TRANSPORT=stdout")
+
+
+async def test_journal_is_read_by_the_full_name_of_a_unit(systemctl: Systemctl) -> None:
+    made = SystemdDriver(UnitConfig(unit="vllm"), SystemClock())
+    systemctl.reset(say=f"Id=vllm@3.service\n{ACTIVE}")
+    await made.look()
+    await made.read_output()
+    assert " _SYSTEMD_UNIT=vllm@3.service + UNIT=vllm@3.service _PID=1 + " in systemctl.asked[-1]
 
 
 async def test_output_that_cannot_be_read_says_why(systemctl: Systemctl) -> None:
     systemctl.reset(complain="Failed to open the journal: Permission denied\n", code=1)
     made = engine()
     await made.read_output()
-    assert made.output == ("llm-guard: journalctl --unit=vllm.service: Failed to open the journal: Permission denied",)
+    assert made.output == ("llm-guard: journalctl of vllm.service: Failed to open the journal: Permission denied",)
 
 
 async def test_journal_that_hangs_holds_up_the_output_for_two_seconds(systemctl: Systemctl) -> None:
@@ -155,7 +184,7 @@ async def test_journal_that_hangs_holds_up_the_output_for_two_seconds(systemctl:
     await clock.pass_s(2.0)
     async with asyncio.timeout(5):
         await reading
-    assert made.output == ("llm-guard: journalctl --unit=vllm.service has not finished within 2 s",)
+    assert made.output == ("llm-guard: journalctl of vllm.service has not finished within 2 s",)
 
 
 async def test_systemctl_that_hangs_is_not_waited_for_and_leaves_no_process(systemctl: Systemctl) -> None:

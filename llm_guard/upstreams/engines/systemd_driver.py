@@ -3,8 +3,8 @@
 Defines the commands, their timeouts, and what their output means. The unit must exist already, and keeps running when
 the gateway ends.
 
-Source: systemctl(1), journalctl(1), and org.freedesktop.systemd1(5) for the meaning of ActiveState, Result and
-InvocationID.
+Source: systemctl(1), journalctl(1), systemd.journal-fields(7), and org.freedesktop.systemd1(5) for the meaning of
+ActiveState, Result, InvocationID and ExecMainPID.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from llm_guard.upstreams.engines.process_driver import environment
 _ANSWER_S = 10.0
 _START_S = 30.0
 _KILLED_S = 15.0
-_PROPERTIES = "LoadState,ActiveState,Result,ExecMainStatus,InvocationID"
+_PROPERTIES = "Id,LoadState,ActiveState,Result,ExecMainPID,ExecMainStatus,InvocationID"
 _ENDED = ("inactive", "failed")
 """Excludes `activating`: where the unit restarts itself, the prober finds out whether that works."""
 _BUS = ("DBUS_SESSION_BUS_ADDRESS",)
+_CORE_DUMP = "MESSAGE_ID=fc2e22bc6ee647b6b90729ab34a250b1"
 
 
 class SystemdDriver:
@@ -36,7 +37,11 @@ class SystemdDriver:
     def __init__(self, config: UnitConfig, clock: Clock) -> None:
         self._unit = config.unit
         self._options = ("--user",) if config.user else ("--system",)
-        self._journal = f"--user-unit={config.unit}" if config.user else f"--unit={config.unit}"
+        self._is_users = config.user
+        self._id = config.unit
+        """Its full name, which is what the journal knows; `unit` may be an alias, or lack `.service`."""
+        self._main_pid = ""
+        """PID of the unit's last main process; empty: unknown."""
         self._output: tuple[str, ...] = ()
         self._clock = clock
 
@@ -46,7 +51,7 @@ class SystemdDriver:
 
     @property
     def output(self) -> tuple[str, ...]:
-        """The journal's last messages of the unit, those of systemd included."""
+        """The journal's last messages of the unit since the machine started, those of systemd included."""
         return self._output
 
     async def look(self) -> DriverStatus:
@@ -54,6 +59,9 @@ class SystemdDriver:
         facts = dict(line.partition("=")[::2] for line in said.splitlines())
         if (loaded := facts.get("LoadState", "")) not in ("loaded", ""):
             raise EngineError(f"{self._unit} is {loaded}: create or enable it, or correct the name")
+        self._id = facts.get("Id", "") or self._unit
+        if (pid := facts.get("ExecMainPID", "0")) != "0":
+            self._main_pid = pid
         if facts.get("ActiveState", "inactive") not in _ENDED:
             return DriverStatus(True, facts.get("InvocationID", ""))
         return DriverStatus(False, why=_ending(facts))
@@ -71,13 +79,36 @@ class SystemdDriver:
 
     async def read_output(self) -> None:
         # No `--user`: the messages of a user's units may be in the system's journal.
-        command = ("--quiet", "--no-pager", "--output=cat", f"--lines={SHOWN_LINES}", self._journal)
+        command = ("--quiet", "--no-pager", "--boot", "--output=cat", f"--lines={SHOWN_LINES}", *self._matches())
         try:
-            self._output = lines_of(
-                await _run(OUTPUT_S, "journalctl", *command, shown=f"journalctl {self._journal}", clock=self._clock)
-            )
+            said = await _run(OUTPUT_S, "journalctl", *command, shown=f"journalctl of {self._unit}", clock=self._clock)
+            self._output = lines_of(said)
         except EngineError as error:
             self._output = (f"llm-guard: {error}",)
+
+    def _matches(self) -> list[str]:
+        """What `--unit` or `--user-unit` matches, and what the main process has written.
+
+        The journal finds a message's unit by the process that wrote it. Of a process that ended at once, it stores the
+        last words without a unit.
+        """
+        terms: list[tuple[str, ...]]
+        if self._is_users:
+            own = f"_UID={os.getuid()}"
+            terms = [
+                (f"_SYSTEMD_USER_UNIT={self._id}", own),
+                (f"USER_UNIT={self._id}", own),
+                (f"COREDUMP_USER_UNIT={self._id}", _CORE_DUMP, own),
+            ]
+        else:
+            terms = [
+                (f"_SYSTEMD_UNIT={self._id}",),
+                (f"UNIT={self._id}", "_PID=1"),
+                (f"COREDUMP_UNIT={self._id}", _CORE_DUMP, "_UID=0"),
+            ]
+        if self._main_pid:
+            terms.append((f"_PID={self._main_pid}", "_TRANSPORT=stdout"))
+        return [part for term in terms for part in ("+", *term)][1:]
 
     async def wait_gone(self) -> str:
         return await poll_gone(self, self._clock)

@@ -57,12 +57,12 @@ engine-tests: $(VENV)/ready-dev $(VENV)/llama-cpp
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/outage tests/engines
 
 # The image of the Dockerfile, built on a Debian of its own and run: root on Debian, which installs buildah and Docker.
-# IMAGE_COMPILED=true builds it as it is released, which takes ten minutes of processor time.
-IMAGE_COMPILED ?= false
+# IMAGE_OPTIMIZED=true compiles it as it is released, which takes ten minutes of processor time.
+IMAGE_OPTIMIZED ?= false
 
 image-tests: $(VENV)/ready-dev
 	$(BIN)/python -m tests.tools image
-	LLM_GUARD_IMAGE_COMPILED=$(IMAGE_COMPILED) $(BIN)/pytest tests/image
+	LLM_GUARD_IMAGE_OPTIMIZED=$(IMAGE_OPTIMIZED) $(BIN)/pytest tests/image
 
 # The wheel works only with this Python version and on this kind of machine.
 compiled: $(VENV)/ready-dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ import pytest
 
 from tests.chaos.process import Served, serving
 from tests.chaos.stand import config_text
-from tests.engines.commands import until
+from tests.engines.commands import output_of, until
 from tests.engines.llama_model import write_model
 from tests.engines.program import Program, free_port
 from tests.integration.operating import change, get
@@ -152,6 +153,17 @@ async def test_server_that_is_stopped_in_the_middle_of_calls_loses_none(model: P
         for call in calls:
             assert (await call).choices[0].message.content == expected
         await stand.until_running()
+
+
+async def test_doctor_tries_the_servers(model: Path, tmp_path: Path) -> None:
+    async with standing(model, tmp_path):
+        command = (sys.executable, "-m", "llm_guard", "doctor", "-c", str(tmp_path / "llm_guard.yaml"), "--json")
+        said = await output_of(*command, "--calls", "--key", "none")
+    found = json.loads(said[said.index("[\n") : said.rindex("]") + 1])
+    for name in ("first", "second"):
+        verdicts = {row["check"]: row["verdict"] for row in found if row["place"] == f"upstreams.{name}"}
+        # Random weights do not continue a count.
+        assert verdicts == {"connection": "ok", "key": "ok", "call": "ok", "stream": "ok", "prefill": "warning"}
 
 
 def text_of(chunk: Any) -> str:

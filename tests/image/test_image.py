@@ -19,7 +19,7 @@ import pytest
 
 from tests.engines.commands import output_of, until
 from tests.engines.containers import docker
-from tests.image.image import IS_COMPILED, NAME, Builder
+from tests.image.image import NAME, Builder
 from tests.tools import need_root
 
 pytestmark = pytest.mark.timeout(3600)
@@ -88,7 +88,7 @@ async def test_image_is_healthy_without_rights_and_ends_after_its_calls(archive:
             return await container.health() == "healthy"
 
         await until(is_healthy, within_s=60)
-        assert ("+compiled" in await container.run("llm-guard", "--version")) == IS_COMPILED
+        assert "+compiled" in await container.run("llm-guard", "--version")
         await check_rights(container)
         await check_health_check(container)
         await check_drain(container)

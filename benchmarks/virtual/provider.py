@@ -18,6 +18,7 @@ from llm_guard.proxy.call import Headers
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 
 CALL_HEADER = "x-benchmark-call"
@@ -93,7 +94,7 @@ class ScriptedConnections(ConnectionPool):
     async def send(
         self,
         origin: str,
-        headers: list[tuple[str, str]],
+        headers: RequestHeaders,
         body: bytes | FileBody,
         dialing: Dialing | None,
     ) -> ScriptedExchange:
@@ -101,7 +102,7 @@ class ScriptedConnections(ConnectionPool):
             dialing.on_connected()
         assert isinstance(body, bytes)
         sent = _read(body)
-        number = next((int(value) for name, value in headers if name == CALL_HEADER), -1)
+        number = next((int(value) for name, value in headers.pairs if name == CALL_HEADER), -1)
         request = Request(self._since(), origin, sent.model, number, sent.stream, sent.user)
         self._log.requests.append(request)
         answer = self._provider.answer(request)
@@ -126,7 +127,7 @@ class ScriptedOrigin:
         self,
         _method: str,
         _target: str,
-        headers: list[tuple[str, str]],
+        headers: RequestHeaders,
         body: bytes | FileBody,
         dialing: Dialing | None,
         *,

@@ -11,6 +11,7 @@ from llm_guard.dialects.resume.transcript import ResumeMode
 from llm_guard.dialects.sse import StreamObserver, Usage
 from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal, RefusedBy
 from llm_guard.proxy.http_client.interfaces import Inbox, Wire
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import BufferedBody
 from llm_guard.proxy.translation.interfaces import AttemptTranslator, CallTranslator
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
@@ -21,11 +22,14 @@ from llm_guard.resilience.client_keys.scope import KeyScope
 from llm_guard.resilience.retry.budget import RetryBudget
 from llm_guard.resilience.retry.candidates import WaitedFor
 from llm_guard.routing.api_keys import ApiKey
+from llm_guard.routing.deployment import Upstream
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Route, Target
 from llm_guard.trace_context import TraceContext
 
 Headers = tuple[tuple[str, str], ...]
+SentHeaders = tuple[Upstream, ApiKey | None, int, RequestHeaders]
+"""What decides about headers for an upstream beside the client's (`proxy.headers.to_upstream`), and the result."""
 
 _NO_USAGE = Usage()
 
@@ -213,8 +217,7 @@ class Call:
     """True if it may be sent again even if it may already have been executed."""
     is_sticky: bool = False
     """True if it continues state that one upstream stores: no other can serve it."""
-    client_retries: int = 0
-    """How often the client has sent it before."""
+    client_retries: int = 0  # how often the client has sent it before
     priority: int = 1
     """Priority in wait queues: 0 goes first, 2 last."""
     weight: float = 1.0
@@ -257,6 +260,8 @@ class Call:
     wasted_tokens: int = 0
     """Tokens that were generated for it and not passed on."""
     disposition: Disposition | None = None
+    sent_headers: dict[str, SentHeaders] | None = None
+    """Headers for upstreams by name, shared by requests of a connection that differ only in their bodies; or None."""
     translation: CallTranslator | None = None  # None: all deployments of its route have its dialect
 
     @property

@@ -96,11 +96,8 @@ class Handler:
         self.repeatable = by.repeatable
         self._clients = by.clients
         self.quotas.adopt(by.config.server.client_keys)
-        self.recorder.adopt(
-            [key.name for key in by.config.server.client_keys],
-            by.config.models,
-            [deployment.label for deployment in by.table.deployments()],
-        )
+        labels = [deployment.label for deployment in by.table.deployments()]
+        self.recorder.adopt([key.name for key in by.config.server.client_keys], by.config.models, labels)
         self._body_limits = by.body_limits
         self.spool.adopt(by.config.server.max_spool)
         by.table.take_over()
@@ -296,6 +293,7 @@ class Handler:
             upstream_name=upstream_name,
             is_upgrade=request.is_for_websocket,
             client_retries=retry_count(names),
+            sent_headers=request.fields.sent_headers,
         )
         if (tracer := self._tracing.tracer) is not None or "traceparent" in names:
             begin_trace(call, tracer)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call, Headers
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.resilience.memo import Memo
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.deployment import Upstream, key_header
@@ -62,32 +63,43 @@ _CONNECTION_OPTIONS = frozenset({"", "close", "keep-alive", "upgrade", "te"})
 
 def to_upstream(
     call: Call, upstream: Upstream, key: ApiKey | None = None, *, is_body_ours: bool = False
-) -> list[tuple[str, str]]:
+) -> RequestHeaders:
     """Returns the headers that a provider gets for a client's. `key` is the one of the upstream's pool, if it has one.
-    `is_body_ours`: the gateway has replaced the body.
+    `is_body_ours`: the gateway has replaced the body. Requests of one connection that differ only in their bodies share
+    the result.
 
     The credential is replaced where the upstream has a key. A client key of the gateway is never forwarded. Headers of
     the gateway are added last, so that no client can have them removed by naming them in `Connection` (CVE-2022-31813).
     """
     secret = upstream.api_key if key is None else key.secret
     swaps = secret is not None or call.client_key is not None
-    is_plain_wanted = call.is_plain_wanted
     dropped = _STAYS
     if swaps:
         dropped |= _CALLERS
     if is_body_ours:
         dropped |= _CONTENT_ENCODING
-    if is_plain_wanted:
+    if call.is_plain_wanted:
         dropped |= _ACCEPT_ENCODING
+    if call.is_upgrade or call.sent_headers is None:
+        return RequestHeaders(_for_upstream(call, upstream, key, dropped))
+    known = call.sent_headers.get(upstream.name)
+    if known is not None and known[0] is upstream and known[1] is key and known[2] == dropped:
+        return known[3]
+    headers = RequestHeaders(_for_upstream(call, upstream, key, dropped))
+    call.sent_headers[upstream.name] = (upstream, key, dropped, headers)
+    return headers
+
+
+def _for_upstream(call: Call, upstream: Upstream, key: ApiKey | None, dropped: int) -> list[tuple[str, str]]:
     kept, facts = _travelling(call.headers, _up, dropped)
-    if swaps and call.is_upgrade:
+    if dropped & _KEY and call.is_upgrade:
         kept = [_without_key(pair) for pair in kept]
     header = upstream.key_header if key is None else key_header(upstream.auth, key.secret)
     if header is not None:
         kept.append(header)
     if call.is_upgrade:
         kept += [("Connection", "Upgrade"), ("Upgrade", "websocket")]
-    if is_plain_wanted:
+    if dropped & _ACCEPT_ENCODING:
         kept.append(("Accept-Encoding", "identity"))
     elif facts & _ACCEPT_ENCODING:
         for at, (name, value) in enumerate(kept):
@@ -96,12 +108,12 @@ def to_upstream(
     return kept
 
 
-def translated(call: Call, upstream: Upstream, key: ApiKey | None = None) -> list[tuple[str, str]]:
+def translated(call: Call, upstream: Upstream, key: ApiKey | None = None) -> RequestHeaders:
     """Returns the headers of a call that was translated into the provider's dialect: of the caller's only its user
     agent, and never its credential."""
     header = upstream.key_header if key is None else key_header(upstream.auth, key.secret)
     agent = value_of(call.headers, "user-agent")
-    return [
+    pairs = [
         ("Content-Type", "application/json"),
         ("Accept", "text/event-stream" if call.is_stream else "application/json"),
         ("Accept-Encoding", "identity"),
@@ -109,6 +121,14 @@ def translated(call: Call, upstream: Upstream, key: ApiKey | None = None) -> lis
         *DIALECTS[upstream.dialect].REQUIRED_HEADERS,
         *([header] if header is not None else []),
     ]
+    return RequestHeaders(pairs)
+
+
+def ask_for_plain(call: Call) -> None:
+    """Makes the upstream send the response uncompressed: the client may accept encodings that the gateway cannot
+    read."""
+    kept = tuple(pair for pair in call.headers if pair[0].lower() != "accept-encoding")
+    call.headers, call.sent_headers = (*kept, ("Accept-Encoding", "identity")), None
 
 
 def names_of(dropped: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.authentication import may_use
 from llm_guard.proxy.http_server.error_responses import refuse, unknown_model
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
-from llm_guard.proxy.response.json_rewrite import ask_for_plain, object_in
+from llm_guard.proxy.response.json_rewrite import object_in
 from llm_guard.resilience.client_keys.scope import model_in_path
 from llm_guard.resilience.retry.deadline import deadline_at
 from llm_guard.routing.route_table import Route, RouteTable
@@ -95,7 +95,7 @@ class ModelCatalog:
         assert route is not None  # noqa: S101  # every upstream has one
         call.route, call.method, call.path, call.query = route, "GET", dialect.MODELS_PATH, dialect.WHOLE_LIST
         call.deadline_at = deadline_at(self._clock.now(), min(route.timeouts.total, _MOST_S), None)
-        ask_for_plain(call)
+        header_rules.ask_for_plain(call)
         served = await self._run(call, route)
         if isinstance(served, Exhausted):
             return None

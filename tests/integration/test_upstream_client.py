@@ -17,6 +17,7 @@ from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client import connection as upstream_connection
 from llm_guard.proxy.http_client import origin_pool as origin_module
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from tests.chaos.sinks import never_reading, pouring
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head
 from tests.fakes.provider import whole as answer
@@ -71,7 +72,7 @@ async def send(
     is_repeatable: bool = True,
 ) -> Exchange:
     sending = connections.origin(url).send(
-        method, target, list(headers), body, None, is_repeatable=is_repeatable  # type: ignore[arg-type]
+        method, target, RequestHeaders(list(headers)), body, None, is_repeatable=is_repeatable  # type: ignore[arg-type]
     )  # fmt: skip
     return await sending
 
@@ -562,7 +563,9 @@ async def test_calls_cancelled_while_they_connect_leak_nothing() -> None:
     async with facing([OK]) as (connections, provider):
         for turns in range(14):
             for _ in range(20):
-                sending = connections.origin(provider.url).send("GET", "/v1/x", [], b"", None, is_repeatable=False)
+                sending = connections.origin(provider.url).send(
+                    "GET", "/v1/x", RequestHeaders([]), b"", None, is_repeatable=False
+                )
                 task = asyncio.ensure_future(sending)
                 for _ in range(turns):
                     await asyncio.sleep(0)

@@ -93,7 +93,7 @@ class Upstreams:
             is_ours = attempt.resume_mode is not None
             headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=is_ours)
         if call.trace is not None:
-            pass_on(headers, call.trace, attempt)
+            headers = pass_on(headers, call.trace, attempt)
         origin = self._connections.origin(upstream.link)
         if self._injector.faults:
             origin = self._injector.origin_for(call, attempt, origin)

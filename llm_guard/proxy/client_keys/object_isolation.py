@@ -19,11 +19,12 @@ from llm_guard.outcome import Exhausted, Refusal
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
 from llm_guard.proxy.client_keys.response_tap import EventReader, ResponseTap
+from llm_guard.proxy.headers import ask_for_plain
 from llm_guard.proxy.request_body.content_encoding import inflate, is_coded
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.request_body.model_field import BodyKind, kind_of, may_be_json
 from llm_guard.proxy.request_body.size_limit import is_upload
-from llm_guard.proxy.response.json_rewrite import ask_for_plain, object_in, unreadable, with_object
+from llm_guard.proxy.response.json_rewrite import object_in, unreadable, with_object
 from llm_guard.resilience.client_keys.object_owners import ObjectKey
 from llm_guard.resilience.client_keys.provider_objects import (
     OVERLAP_BYTES,

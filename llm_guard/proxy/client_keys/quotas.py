@@ -12,7 +12,7 @@ from llm_guard.config import ClientKey
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal, Source
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.response.json_rewrite import ask_for_plain
+from llm_guard.proxy.headers import ask_for_plain
 from llm_guard.resilience.client_keys.limit_states import Exceeded, LimitLeft, LimitName
 from llm_guard.resilience.client_keys.limits import NO_LIMITS, ClientLimits, Reservation
 

@@ -11,7 +11,7 @@ from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.model_list import filter_models, is_filtered
 from llm_guard.proxy.client_keys.object_isolation import ObjectIsolation, RunAttempts
 from llm_guard.proxy.client_keys.object_ownership import OwnedObjects
-from llm_guard.proxy.response.json_rewrite import ask_for_plain
+from llm_guard.proxy.headers import ask_for_plain
 from llm_guard.routing.route_table import RouteTable
 
 

@@ -15,6 +15,7 @@ import structlog
 from llm_guard.outcome import Disposition, Exhausted, Failure, FailureKind, Source
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.coalescing.broadcast_buffer import BroadcastBuffer, BroadcastReader
+from llm_guard.proxy.headers import ask_for_plain
 from llm_guard.proxy.http_server.error_responses import DRAINED
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
@@ -160,15 +161,9 @@ class SingleFlight:
 def call_for_all(call: Call) -> Call:
     """Returns a copy of a call for a request that serves several clients, without what concerns its own client alone.
     It requests an uncompressed response: not every client that gets it may read a compressed one."""
-    kept = tuple(pair for pair in call.headers if pair[0].lower() != "accept-encoding")
-    return replace(
-        call,
-        headers=(*kept, ("Accept-Encoding", "identity")),
-        attempts=[],
-        skipped=[],
-        disposition=None,
-        is_in_flight=False,
-    )
+    shared = replace(call, attempts=[], skipped=[], disposition=None, is_in_flight=False)
+    ask_for_plain(shared)
+    return shared
 
 
 def refresh_call(call: Call, route: Route, now: float) -> Call:

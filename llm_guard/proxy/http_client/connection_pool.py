@@ -18,6 +18,7 @@ from llm_guard.proxy.http_client.errors import UpstreamError, unsendable
 from llm_guard.proxy.http_client.forward_proxy import ProxiedOrigin, proxy_for
 from llm_guard.proxy.http_client.interfaces import Dialing
 from llm_guard.proxy.http_client.origin_pool import Origin
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.tls import system_context
 
@@ -34,7 +35,7 @@ class UpstreamOrigin(Protocol):
         self,
         method: str,
         target: str,
-        headers: list[tuple[str, str]],
+        headers: RequestHeaders,
         body: bytes | FileBody,
         dialing: Dialing | None,
         *,

@@ -33,7 +33,7 @@ from llm_guard.proxy.http_client.errors import (
     unsendable,
 )
 from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
-from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
 from llm_guard.proxy.request_body.interfaces import FileBody
 
 _STALE_WITHIN_S = 1.0
@@ -64,7 +64,7 @@ class ProxiedOrigin:
         self,
         method: str,
         target: str,
-        headers: list[tuple[str, str]],
+        headers: RequestHeaders,
         body: bytes | FileBody,
         dialing: Dialing | None,
         *,
@@ -81,7 +81,7 @@ class ProxiedOrigin:
             response = await session.request(
                 method,
                 URL(self._url + target, encoded=True),
-                headers=[*headers, ("Content-Length", str(size))] if size else headers,
+                headers=[*headers.pairs, ("Content-Length", str(size))] if size else headers.pairs,
                 data=None if size == 0 else _blocks(body),  # chunked if the size is unknown
                 allow_redirects=False,
                 proxy=self._proxy,

@@ -17,7 +17,7 @@ from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.errors import connecting_failed
 from llm_guard.proxy.http_client.interfaces import Dialing
-from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
 from llm_guard.proxy.request_body.interfaces import FileBody
 
 _IDLE_S = 15.0
@@ -63,7 +63,7 @@ class Origin:
         self,
         method: str,
         target: str,
-        headers: list[tuple[str, str]],
+        headers: RequestHeaders,
         body: bytes | FileBody,
         dialing: Dialing | None,
         *,
@@ -71,7 +71,7 @@ class Origin:
     ) -> Awaitable[Exchange]:
         """See `connection_pool.UpstreamOrigin`."""
         size = len(body) if isinstance(body, bytes) else body.size
-        head, is_upgrade = request_head(method, target, self._host, headers, size)
+        head, is_upgrade = request_head(method, target, self._host, headers, size), headers.is_upgrade
         # If a kept-alive connection breaks, it is unknown whether the upstream had closed it before the request: what
         # must not be sent twice gets a new connection.
         connection = self._try_take() if is_repeatable else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llm_guard.proxy.call import Headers
+from llm_guard.proxy.call import Headers, SentHeaders
 from llm_guard.proxy.caller_digests import CallerDigests, digests_of
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.resilience.memo import Memo
@@ -24,7 +24,7 @@ RawFields = list[tuple[bytes, bytes]]
 class RequestFields:
     """The fields of one head, and what follows from them alone. They are never changed, so requests may share them."""
 
-    __slots__ = ("_caller", "_length_at", "_raw", "headers", "names")
+    __slots__ = ("_caller", "_length_at", "_raw", "headers", "names", "sent_headers")
 
     def __init__(self, headers: Headers, names: Mapping[str, str], raw: RawFields | None = None) -> None:
         self.headers = headers
@@ -36,6 +36,8 @@ class RequestFields:
         self._length_at = -1
         """Index of Content-Length; -1 if there is none, or several."""
         self._caller: CallerDigests | None = None
+        self.sent_headers: dict[str, SentHeaders] | None = {} if raw is not None else None
+        """See `Call.sent_headers`."""
 
     @classmethod
     def read(cls, raw: RawFields, *, is_head_long: bool) -> RequestFields:
@@ -80,7 +82,7 @@ class RequestFields:
         value = length[1].decode("latin-1").rstrip(" \t")
         headers = (*self.headers[:at], (self.headers[at][0], value), *self.headers[at + 1 :])
         fields = RequestFields(headers, {**self.names, _LENGTH: value}, raw)
-        fields._length_at, fields._caller = at, self._caller
+        fields._length_at, fields._caller, fields.sent_headers = at, self._caller, self.sent_headers
         return fields
 
     @property

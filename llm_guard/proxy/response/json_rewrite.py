@@ -14,7 +14,7 @@ from llm_guard.clock import Clock
 from llm_guard.outcome import Exhausted, Refusal, Signal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.release import settle
-from llm_guard.proxy.call import Call, Delivered, Opened
+from llm_guard.proxy.call import Delivered, Opened
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
 
@@ -23,13 +23,6 @@ _DESCRIBES_BODY = ("content-encoding", "content-digest", "content-md5", "digest"
 _UNREADABLE = Refusal(
     502, "unreadable_list", "the upstream's list cannot be filtered: it is too large or not a JSON list", by=None
 )
-
-
-def ask_for_plain(call: Call) -> None:
-    """Makes the upstream send the response uncompressed: the client may accept encodings that the gateway cannot
-    read."""
-    kept = tuple(pair for pair in call.headers if pair[0].lower() != "accept-encoding")
-    call.headers = (*kept, ("Accept-Encoding", "identity"))
 
 
 def object_in(opened: Opened) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.headers import value_of
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.trace_context import Parent, TraceContext, is_kept, parse_traceparent, traceparent
 
 _PARENT = "traceparent"
@@ -56,10 +57,10 @@ def begin_trace(call: Call, tracer: Tracer | None) -> None:
         call.trace, call.trace_id = trace, trace.trace_id
 
 
-def pass_on(headers: list[tuple[str, str]], trace: TraceContext, attempt: Attempt) -> None:
-    """Sets the trace headers of a request to an upstream: its parent span is this attempt."""
+def pass_on(headers: RequestHeaders, trace: TraceContext, attempt: Attempt) -> RequestHeaders:
+    """Returns the headers of a request to an upstream with those of its trace: its parent span is this attempt."""
     attempt.span_id = trace.next_span_id()
     # A tracestate without a traceparent belongs to another trace.
     dropped = (_PARENT,) if trace.parent_id is not None else (_PARENT, _STATE)
-    headers[:] = [pair for pair in headers if pair[0].lower() not in dropped]
-    headers.append((_PARENT, traceparent(trace.trace_id, attempt.span_id)))
+    kept = [pair for pair in headers.pairs if pair[0].lower() not in dropped]
+    return RequestHeaders([*kept, (_PARENT, traceparent(trace.trace_id, attempt.span_id))])

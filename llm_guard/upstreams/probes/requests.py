@@ -13,6 +13,7 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.headers import lower_names
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.routing.deployment import Upstream, key_header
 
 MOST_BYTES = 1 << 16
@@ -73,9 +74,10 @@ class UpstreamRequests:
         """Repeats the request on a new connection if the kept-alive one had been closed: that says nothing about the
         upstream. A POST, which costs tokens, uses a new connection from the start."""
         is_repeatable = method != "POST"
-        headers = _headers(self.upstream, self._key)
+        pairs = _headers(self.upstream, self._key)
         if body:
-            headers.append(("Content-Type", "application/json"))
+            pairs.append(("Content-Type", "application/json"))
+        headers = RequestHeaders(pairs)
         send = self._connections.origin(self.upstream.link).send
         try:
             return await send(method, target, headers, body, None, is_repeatable=is_repeatable)

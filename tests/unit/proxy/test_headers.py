@@ -3,12 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llm_guard.config import Auth
 from llm_guard.proxy import headers
-from llm_guard.proxy.call import Call, Headers
+from llm_guard.proxy.call import Call, Headers, SentHeaders
 from llm_guard.proxy.headers import (
     account,
+    ask_for_plain,
     caller_keys,
     has_rival_keys,
     lower_names,
@@ -18,11 +21,18 @@ from llm_guard.proxy.headers import (
     to_upstream,
     value_of,
 )
+from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.deployment import Upstream
 from tests.fakes.script import new_call
 
 UPSTREAM = Upstream("openai", "openai", "https://api.openai.com/v1", None, "bearer")
 CREDENTIALS = (("Authorization", "Bearer caller"), ("X-Api-Key", "caller"), ("api-key", "caller"))
+
+
+def sent_to(
+    call: Call, upstream: Upstream, key: ApiKey | None = None, *, is_body_ours: bool = False
+) -> list[tuple[str, str]]:
+    return to_upstream(call, upstream, key, is_body_ours=is_body_ours).pairs
 
 
 def call(*said: tuple[str, str], client_key: str | None = None, is_upgrade: bool = False) -> Call:
@@ -40,7 +50,7 @@ END_TO_END = (("X-Custom", "1"), ("x-custom", "2"), ("OpenAI-Organization", "org
 
 def test_headers_of_one_connection_do_not_travel_to_an_upstream() -> None:
     own = (("Host", "gateway"), ("Content-Length", "7"), ("Expect", "100-continue"))
-    assert to_upstream(call(*HOP_BY_HOP, *END_TO_END, *own), UPSTREAM) == list(END_TO_END)
+    assert sent_to(call(*HOP_BY_HOP, *END_TO_END, *own), UPSTREAM) == list(END_TO_END)
 
 
 def test_headers_of_one_connection_do_not_travel_to_a_client() -> None:
@@ -56,12 +66,12 @@ def test_headers_of_one_connection_do_not_travel_to_a_client() -> None:
     ],
 )  # fmt: skip
 def test_proxy_header_of_a_client_reaches_no_upstream(name: str) -> None:
-    assert to_upstream(call((name, "10.0.0.1"), *END_TO_END), UPSTREAM) == list(END_TO_END)
+    assert sent_to(call((name, "10.0.0.1"), *END_TO_END), UPSTREAM) == list(END_TO_END)
 
 
 @pytest.mark.parametrize("name", ["X_Api_Key", "Content_Length", "transfer_encoding", "_", "X-A_B"])
 def test_underscored_name_reaches_no_upstream(name: str) -> None:
-    assert to_upstream(call((name, "admin"), *END_TO_END), UPSTREAM) == list(END_TO_END)
+    assert sent_to(call((name, "admin"), *END_TO_END), UPSTREAM) == list(END_TO_END)
 
 
 def test_envoy_and_via_of_a_provider_reach_the_client() -> None:
@@ -71,14 +81,14 @@ def test_envoy_and_via_of_a_provider_reach_the_client() -> None:
 
 def test_headers_that_several_connection_headers_name_all_stay() -> None:
     named = (("Connection", "X-A , x-b"), ("X-A", "1"), ("connection", "close, X-C"), ("X-B", "2"), ("x-c", "3"))
-    assert to_upstream(call(*named, ("X-D", "4")), UPSTREAM) == [("X-D", "4")]
+    assert sent_to(call(*named, ("X-D", "4")), UPSTREAM) == [("X-D", "4")]
     assert to_client((*named, ("X-D", "4"))) == [("X-D", "4")]
 
 
 def test_connection_takes_away_nothing_that_the_gateway_adds() -> None:
     this = call(("Connection", "authorization, upgrade, accept-encoding"), *CREDENTIALS, is_upgrade=True)
     this.sent_status = 200  # so that the answer must be uncompressed
-    assert to_upstream(this, replace(UPSTREAM, api_key="ours")) == [
+    assert sent_to(this, replace(UPSTREAM, api_key="ours")) == [
         ("Authorization", "Bearer ours"), ("Connection", "Upgrade"), ("Upgrade", "websocket"),
         ("Accept-Encoding", "identity"),
     ]  # fmt: skip
@@ -93,19 +103,19 @@ def test_connection_takes_away_nothing_that_the_gateway_adds() -> None:
 )  # fmt: skip
 def test_only_encodings_that_can_be_decoded_are_requested(accepted: str, requested: str) -> None:
     said = (("Accept", "*/*"), ("Accept-Encoding", accepted), ("User-Agent", "x"))
-    assert to_upstream(call(*said), UPSTREAM) == [said[0], ("Accept-Encoding", requested), said[2]]
+    assert sent_to(call(*said), UPSTREAM) == [said[0], ("Accept-Encoding", requested), said[2]]
 
 
 def test_user_agent_of_a_client_passes_unchanged() -> None:
     said = (("User-Agent", "OpenAI/Python 2.8.1"), ("Accept-Encoding", "gzip;q=1.0, identity"), ("Accept", "*/*"))
-    assert to_upstream(call(*said), UPSTREAM) == list(said)
-    assert to_upstream(call(), UPSTREAM) == []
+    assert sent_to(call(*said), UPSTREAM) == list(said)
+    assert sent_to(call(), UPSTREAM) == []
 
 
 def test_encoding_of_a_body_travels_only_with_that_body() -> None:
     encoded = (("Content-Encoding", "gzip"), ("Content-Type", "application/json"))
-    assert to_upstream(call(*encoded), UPSTREAM) == list(encoded)
-    assert to_upstream(call(*encoded), UPSTREAM, is_body_ours=True) == [encoded[1]]
+    assert sent_to(call(*encoded), UPSTREAM) == list(encoded)
+    assert sent_to(call(*encoded), UPSTREAM, is_body_ours=True) == [encoded[1]]
     assert to_client(encoded) == list(encoded)
     assert to_client(encoded, is_inflated=True) == [encoded[1]]
 
@@ -113,12 +123,12 @@ def test_encoding_of_a_body_travels_only_with_that_body() -> None:
 def test_upgrade_is_written_separately_in_both_directions() -> None:
     asks: Headers = (("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Key", "k"))
     said = [("Sec-WebSocket-Key", "k"), ("Connection", "Upgrade"), ("Upgrade", "websocket")]
-    assert to_upstream(call(*asks, is_upgrade=True), UPSTREAM) == said
+    assert sent_to(call(*asks, is_upgrade=True), UPSTREAM) == said
     assert to_client(asks, is_upgraded=True) == said
 
 
 def test_caller_own_key_is_passed_on_where_the_gateway_has_none() -> None:
-    assert to_upstream(call(*CREDENTIALS), UPSTREAM) == list(CREDENTIALS)
+    assert sent_to(call(*CREDENTIALS), UPSTREAM) == list(CREDENTIALS)
 
 
 @pytest.mark.parametrize(
@@ -132,30 +142,69 @@ def test_caller_own_key_is_passed_on_where_the_gateway_has_none() -> None:
 )
 def test_every_credential_of_a_caller_is_swapped_for_the_upstream_key(auth: Auth, sent: list[tuple[str, str]]) -> None:
     upstream = replace(UPSTREAM, api_key="ours", auth=auth)
-    assert to_upstream(call(*CREDENTIALS, ("X-Custom", "1")), upstream) == [("X-Custom", "1"), *sent]
+    assert sent_to(call(*CREDENTIALS, ("X-Custom", "1")), upstream) == [("X-Custom", "1"), *sent]
 
 
 def test_client_key_is_not_forwarded() -> None:
-    assert to_upstream(call(*CREDENTIALS, client_key="app-1"), UPSTREAM) == []
+    assert sent_to(call(*CREDENTIALS, client_key="app-1"), UPSTREAM) == []
 
 
 def test_cookie_goes_no_further_than_the_key_next_to_it() -> None:
     """Where clients authenticate to the gateway, a cookie belongs to a proxy in front of it, not to the provider."""
     cookie = ("Cookie", "session=1")
-    assert to_upstream(call(cookie), UPSTREAM) == [cookie]
-    assert to_upstream(call(cookie, client_key="app-1"), UPSTREAM) == []
-    assert to_upstream(call(cookie), replace(UPSTREAM, api_key="ours", auth="none")) == []
+    assert sent_to(call(cookie), UPSTREAM) == [cookie]
+    assert sent_to(call(cookie, client_key="app-1"), UPSTREAM) == []
+    assert sent_to(call(cookie), replace(UPSTREAM, api_key="ours", auth="none")) == []
 
 
 def test_key_among_the_protocols_of_a_websocket_is_not_forwarded() -> None:
     offered = ("Sec-WebSocket-Protocol", "realtime, openai-insecure-api-key.k1, v1")
     assert keys_of((offered,)) == ["k1"]
-    sent = to_upstream(call(offered, client_key="app-1", is_upgrade=True), UPSTREAM)
+    sent = sent_to(call(offered, client_key="app-1", is_upgrade=True), UPSTREAM)
     assert sent[0] == ("Sec-WebSocket-Protocol", "realtime, v1")
 
 
 def test_key_of_an_upstream_is_in_no_repr() -> None:
     assert "ours" not in repr(replace(UPSTREAM, api_key="ours"))
+
+
+KEYS = (None, ApiKey("a", "sk-a"), ApiKey("b", "sk-b"))
+UPSTREAMS = (
+    UPSTREAM,
+    *(replace(UPSTREAM, api_key=key) for key in ("ours", "renewed")),
+    replace(UPSTREAM, name="other", auth="api-key"),
+)
+SAID = (*CREDENTIALS, ("Cookie", "a=1"), ("Accept-Encoding", "gzip, br"), ("Content-Encoding", "gzip"), ("X-A", "1"))
+
+
+@given(
+    st.lists(
+        st.tuples(*map(st.sampled_from, (UPSTREAMS, KEYS, (None, "app-1"), (None, 200), (False, True)))), max_size=12
+    )
+)
+def test_shared_headers_are_those_of_the_request(
+    requests: list[tuple[Upstream, ApiKey | None, str | None, int | None, bool]],
+) -> None:
+    shared: dict[str, SentHeaders] = {}
+    for upstream, key, client_key, status, is_body_ours in requests:
+        alone = replace(call(*SAID, client_key=client_key), sent_status=status)
+        one_of_many = replace(alone, sent_headers=shared)
+        sent = sent_to(one_of_many, upstream, key, is_body_ours=is_body_ours)
+        assert sent == sent_to(alone, upstream, key, is_body_ours=is_body_ours)
+
+
+def test_requests_that_differ_only_in_their_bodies_share_their_headers() -> None:
+    first = replace(call(*SAID), sent_headers={})
+    second = replace(first, body=b"{}")
+    assert to_upstream(first, UPSTREAM) is to_upstream(second, UPSTREAM)
+    ask_for_plain(second)
+    assert ("Accept-Encoding", "identity") in sent_to(second, UPSTREAM)
+    assert ("Accept-Encoding", "gzip") in sent_to(first, UPSTREAM)
+
+
+def test_request_for_an_upgrade_shares_no_headers() -> None:
+    first = replace(call(*SAID, is_upgrade=True), sent_headers={})
+    assert to_upstream(first, UPSTREAM) is not to_upstream(first, UPSTREAM)
 
 
 def test_gateway_headers_describe_its_work() -> None:
@@ -221,10 +270,10 @@ def test_credential_header_with_two_values_is_noticed() -> None:
 def test_cached_header_names_are_bounded_and_stay_right() -> None:
     """Clients choose these names."""
     for number in range(3000):
-        assert to_upstream(call((f"X-{number}", "1"), ("TE", "1")), UPSTREAM) == [(f"X-{number}", "1")]
+        assert sent_to(call((f"X-{number}", "1"), ("TE", "1")), UPSTREAM) == [(f"X-{number}", "1")]
         assert to_client((("Connection", f"X-{number}"), (f"x-{number}", "1"), ("Via", "1"))) == [("Via", "1")]
     long = "X-" + "a" * 10_000
-    assert to_upstream(call((long, "1")), UPSTREAM) == [(long, "1")]
+    assert sent_to(call((long, "1")), UPSTREAM) == [(long, "1")]
     for seen in (headers._lower, headers._up, headers._down, headers._named_in):
         assert 0 < len(seen) <= 1024
         assert max(map(len, seen)) <= 64

@@ -16,6 +16,7 @@ from llm_guard.proxy.attempts.fault_injection import FaultEffect, FaultInjector,
 from llm_guard.proxy.call import Attempt, Call, Exchange
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.http_client.interfaces import Dialing
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.translation.attempt import TranslatedAttempt
 from llm_guard.resilience.classification.classify import classify_answer
@@ -49,7 +50,7 @@ class Provider:
         self,
         method: str,
         target: str,
-        headers: list[tuple[str, str]],
+        headers: RequestHeaders,
         body: bytes | FileBody,
         dialing: Dialing | None,
         *,
@@ -85,7 +86,7 @@ class World:
         call = call or new_call(self.target)
         attempt = attempt or Attempt(self.target, self.clock.now())
         origin = self.injector.origin_for(call, attempt, self.provider)
-        return await origin.send("POST", "/v1/chat/completions", [], b"{}", self, is_repeatable=True)
+        return await origin.send("POST", "/v1/chat/completions", RequestHeaders([]), b"{}", self, is_repeatable=True)
 
     def strikes(self, target: Target) -> bool:
         call = new_call(target)

@@ -8,14 +8,15 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.http_client import request_writer as module
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.forward_proxy import _readable, proxy_for
-from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
 from llm_guard.routing.deployment import Upstream
 
 
 def head(
     method: str = "POST", target: str = "/v1", headers: list[tuple[str, str]] | None = None, body_size: int = 0
 ) -> tuple[bytes, bool]:
-    return request_head(method, target, "h", headers or [], body_size)
+    sent = RequestHeaders(headers or [])
+    return request_head(method, target, "h", sent, body_size), sent.is_upgrade
 
 
 def test_head_is_the_given_one_and_the_length() -> None:
@@ -65,6 +66,19 @@ def test_request_line_that_would_be_more_than_one_is_never_sent(method: str, tar
     with pytest.raises(UpstreamError) as raised:
         head(method, target)
     assert raised.value.kind is FailureKind.INTERNAL
+
+
+def test_headers_that_requests_share_are_written_for_each_target() -> None:
+    shared = RequestHeaders([("X-Key", "1")])
+    for start in ("POST /a h", "POST /b h", "GET /b h", "GET /b other", "POST /a h"):
+        method, target, host = start.split()
+        for size in (5, 70, None):
+            alone = RequestHeaders([("X-Key", "1")])
+            assert request_head(method, target, host, shared, size) == request_head(method, target, host, alone, size)
+    for _ in range(2):
+        with pytest.raises(UpstreamError):
+            request_head("POST", "/a\n", "h", shared, 5)
+    assert request_head("POST", "/a", "h", shared, 5).startswith(b"POST /a HTTP/1.1\r\nHost: h\r\nX-Key: 1\r\n")
 
 
 def test_latin_1_bytes_are_sent_unchanged() -> None:

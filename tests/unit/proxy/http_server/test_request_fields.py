@@ -56,6 +56,7 @@ def test_only_the_length_may_differ() -> None:
     assert second.names == {"host": "a", "authorization": "Bearer k-1", "content-length": "20", "x-a": "1"}
     assert second.next(list(CHAT)) is not None
     assert first.names["content-length"] == "1"
+    assert second.sent_headers is first.sent_headers is not None
 
 
 @pytest.mark.parametrize("at", [0, 1, 3])
@@ -85,3 +86,4 @@ def test_long_head_is_not_stored_for_comparison() -> None:
     """A connection that is idle must not hold 64 KiB."""
     first = RequestFields.read(list(CHAT), is_head_long=True)
     assert first.next(list(CHAT)) is None
+    assert first.sent_headers is None

@@ -79,7 +79,17 @@ class RequestFields:
         length = raw[at]
         if length[0] != mine[at][0] or raw[:at] != mine[:at] or raw[at + 1 :] != mine[at + 1 :]:
             return None
-        value = length[1].decode("latin-1").rstrip(" \t")
+        return self._with_length(length[1], raw)
+
+    def with_length(self, value: bytes) -> RequestFields:
+        """Returns these fields with another value of Content-Length; they must be comparable and have one."""
+        mine, at = self._raw or [], self._length_at
+        if mine[at][1] == value:
+            return self
+        return self._with_length(value, [*mine[:at], (mine[at][0], value), *mine[at + 1 :]])
+
+    def _with_length(self, raw_value: bytes, raw: RawFields) -> RequestFields:
+        at, value = self._length_at, raw_value.decode("latin-1").rstrip(" \t")
         headers = (*self.headers[:at], (self.headers[at][0], value), *self.headers[at + 1 :])
         fields = RequestFields(headers, {**self.names, _LENGTH: value}, raw)
         fields._length_at, fields._caller, fields.sent_headers = at, self._caller, self.sent_headers

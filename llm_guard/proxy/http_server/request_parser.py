@@ -9,6 +9,7 @@ from typing import Protocol
 
 import httptools
 
+from llm_guard.proxy.http_server.repeated_head import RepeatedHead
 from llm_guard.proxy.http_server.request import Request, check_head
 from llm_guard.proxy.http_server.request_fields import MAX_FIELDS, MAX_LINE_BYTES, RawFields, RequestFields
 from llm_guard.proxy.request_body.fields import BadRequest
@@ -40,8 +41,8 @@ class RequestParser:
     """Parses the requests of one connection. httptools calls the `on_...` methods."""
 
     __slots__ = (
-        "_bad", "_fields", "_framing_bytes", "_head_bytes", "_last", "_parser", "_taker", "_target", "_unupgraded",
-        "is_in_head", "reading",
+        "_bad", "_fields", "_framing_bytes", "_head", "_head_bytes", "_last", "_parser", "_repeated", "_taker",
+        "_target", "_unupgraded", "is_in_head", "reading",
     )  # fmt: skip
 
     def __init__(self, taker: ParserCallbacks) -> None:
@@ -55,6 +56,10 @@ class RequestParser:
         self._fields: RawFields = []
         self._last: RequestFields | None = None
         """The fields of the latest request."""
+        self._repeated: Request | None = None
+        """The request that is being parsed, if its fields repeat those of the one before."""
+        self._head: RepeatedHead | None = None
+        """The latest head, once it has been repeated."""
         self._bad: BadRequest | None = None
         self._unupgraded: Request | None = None
         """A request for an upgrade that is not granted; its body is still to be parsed."""
@@ -62,6 +67,10 @@ class RequestParser:
     def feed(self, data: bytes) -> bytes:
         """Parses some of `data`; returns the unparsed rest. Raises BadRequest if it is not a valid request: nothing
         that follows on the connection can be trusted then."""
+        is_new = self.reading is None and not self.is_in_head
+        if is_new and self._head is not None and (parts := self._head.split(data)) is not None:
+            self._take_repeated(self._head, *parts)
+            return b""
         at = min(self._slice(data), len(data))
         reading = self.reading
         received_bytes = reading.received_bytes if reading is not None else 0
@@ -81,7 +90,22 @@ class RequestParser:
             self._weigh(reading, at - (reading.received_bytes - received_bytes))
         if self._bad is not None:
             self._fail(self._bad)
+        if self._repeated is not None:
+            self._head = RepeatedHead.of(data, self._repeated) if is_new else None
+            self._repeated = None
         return rest
+
+    def _take_repeated(self, head: RepeatedHead, length: bytes, body: bytes) -> None:
+        """Takes a request that has arrived as a whole. llhttp is not involved: it waits for the next one already."""
+        assert self._last is not None  # noqa: S101  # it is that of the head
+        self._last = self._last.with_length(length)
+        request = Request(head.method, head.target, head.version, self._last)
+        self._taker.on_begun()
+        self._taker.on_request(request)
+        if body and request.feed(body):
+            self._taker.on_full(request)
+        request.complete()
+        self._taker.on_whole(request)
 
     def _weigh(self, reading: Request, framing_bytes: int) -> None:
         """Limits framing overhead: llhttp skips chunk extensions of any length (CVE-2024-22019), and trailers are
@@ -163,6 +187,7 @@ class RequestParser:
         version = parser.get_http_version()
         known = self._last.next(fields) if self._last is not None else None
         self._last = known or RequestFields.read(fields, is_head_long=is_head_long)
+        self._head = None
         request = Request(parser.get_method().decode(), target.decode("latin-1"), version, self._last)
         check_head(request)
         request.is_keep_alive = request.version == "1.1" and parser.should_keep_alive()
@@ -172,6 +197,7 @@ class RequestParser:
             else:
                 self._unupgraded = request
         self.reading = request
+        self._repeated = request if known is not None else None
         self._framing_bytes = 0
         self._taker.on_request(request)
 

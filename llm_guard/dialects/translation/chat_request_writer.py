@@ -43,7 +43,7 @@ def write_chat_request(
     _continue_beginning(request, target, body, losses)
     if request.max_tokens is not None:
         limit = min(request.max_tokens, target.most_tokens or request.max_tokens)
-        body[token_limit_field(target.family)] = limit
+        body[_limit_field(target)] = limit
         if limit < request.max_tokens:
             losses.hint("max_tokens")
     if request.tools:
@@ -57,6 +57,13 @@ def write_chat_request(
     if request.is_stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return body
+
+
+def _limit_field(target: RequestTarget) -> str:
+    """Returns the field for the output limit. The address of a reasoning model of OpenAI may say nothing."""
+    if is_reasoning_model(target.model, target.family):
+        return "max_completion_tokens"
+    return token_limit_field(target.family)
 
 
 def _continue_beginning(request: CanonicalRequest, target: RequestTarget, body: JsonObject, losses: Losses) -> None:

@@ -18,6 +18,7 @@ from llm_guard.dialects.translation.reasoning import budget_for, claude_effort, 
 from llm_guard.dialects.translation.tool_schemas import output_schema, tool_schema
 from llm_guard.dialects.translation.wire_json import object_of
 
+_OPENING = "<system-reminder>\nThe assistant begins this conversation.\n</system-reminder>"
 _INVALID_JSON = "INVALID_JSON"
 """Member for arguments that are not JSON (platform.claude.com, "Fine-grained tool streaming")."""
 
@@ -27,9 +28,10 @@ def write_messages_request(
 ) -> JsonObject:
     """Returns the request. `names` and `ids` learn the names and ids on the wire, `losses` what the request loses."""
     body: JsonObject = {"model": target.model, "max_tokens": _max_tokens(request, target, losses)}
-    if request.system:
-        body["system"] = "\n\n".join(request.system)
-    body["messages"] = _messages(request.turns, names, ids)
+    system, messages = "\n\n".join(request.system), _messages(request.turns, names, ids)
+    if system and messages:
+        body["system"] = system
+    body["messages"] = _begun_by_user(messages, system)
     if request.tools:
         body["tools"] = [
             _tool(tool.name, tool.description, tool_schema(tool.schema, losses), names) for tool in request.tools
@@ -177,6 +179,16 @@ def _without_trailing_space(messages: list[JsonObject]) -> list[JsonObject]:
         text = content[-1]["text"].rstrip()
         content = [*content[:-1], {"type": "text", "text": text}] if text else content[:-1]
         return [*messages[:-1], {**last, "content": content}]
+    return messages
+
+
+def _begun_by_user(messages: list[JsonObject], system: str) -> list[JsonObject]:
+    """Returns messages of which the first is the user's, as Anthropic requires. A chat may have instructions alone, or
+    begin with a greeting of the assistant."""
+    if system and not messages:
+        return [{"role": "user", "content": system}]
+    if messages and messages[0]["role"] == "assistant":
+        return [{"role": "user", "content": _OPENING}, *messages]
     return messages
 
 

@@ -64,8 +64,10 @@ def budget_for(effort: str | None, max_tokens: int) -> int | None:
 
 
 def is_reasoning_model(model: str, family: str) -> bool:
-    """Returns whether a model behind a chat endpoint takes reasoning_effort."""
-    return family in ("openai", "azure", "") and _REASONING_MODEL.search(model) is not None
+    """Returns whether a model behind a chat endpoint takes reasoning_effort, and refuses max_tokens.
+
+    Behind an address that no provider has, such as a company's own proxy, the name alone decides."""
+    return family in ("openai", "azure", "local", "") and _REASONING_MODEL.search(model) is not None
 
 
 def chat_effort(effort: str | None, budget: int | None) -> str | None:

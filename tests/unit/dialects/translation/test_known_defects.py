@@ -333,6 +333,14 @@ def test_18_name_of_the_limit_is_that_of_the_family(family: str, field: str) -> 
     assert body_of(from_messages({}, family=family))[field] == 50
 
 
+@pytest.mark.parametrize("family", ["openai", "azure", "local", ""])
+def test_18_reasoning_model_is_known_by_its_name_where_the_address_says_nothing(family: str) -> None:
+    body = body_of(from_messages({"thinking": {"type": "enabled", "budget_tokens": 5000}}, model="o3", family=family))
+    assert (body["max_completion_tokens"], body["reasoning_effort"]) == (50, "medium")
+    assert "max_tokens" not in body
+    assert "max_tokens" in body_of(from_messages(model="o3", family="vllm"))
+
+
 def test_18_reasoning_models_get_no_sampling_parameters() -> None:
     request = from_messages({"temperature": 0.2, "top_p": 0.9}, model="gpt-5.5")
     assert body_of(request).keys().isdisjoint({"temperature", "top_p"})
@@ -366,6 +374,16 @@ def test_21_system_messages_in_the_conversation_stay_in_their_place() -> None:
     back = {"messages": [*SAID, {"role": "system", "content": "now rhyme"}, *SAID], "system": "be kind"}
     messages = body_of(from_messages(back))["messages"]
     assert [turn["role"] for turn in messages] == ["system", "user", "system", "user"]
+
+
+def test_21_messages_begin_with_the_user() -> None:
+    alone = body_of(from_chat({"messages": [{"role": "system", "content": "Write a poem."}]}))
+    assert alone["messages"] == [{"role": "user", "content": "Write a poem."}]
+    assert "system" not in alone
+    begun = body_of(from_chat({"messages": [{"role": "assistant", "content": "May I help?"}, *SAID]}))["messages"]
+    assert [turn["role"] for turn in begun] == ["user", "assistant", "user"]
+    assert begun[0]["content"].startswith("<system-reminder>")
+    assert begun[1]["content"] == "May I help?"
 
 
 @pytest.mark.parametrize(("tool", "name"), [("web_search_20250305", "web_search"), ("bash_20250124", "provider_tools"),

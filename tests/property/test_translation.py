@@ -266,7 +266,8 @@ def test_request_with_odd_values_is_translated_or_refused(endpoint: Any, draw: A
     body = mutated({"model": "m", "max_tokens": 9, **draw(random)}, random)
     target = RequestTarget("claude-opus-4-6" if endpoint is CHAT else "gpt-5.5")
     try:
-        written = write_request(read_request(endpoint, json.dumps(body).encode()), endpoint, target).body
+        request = read_request(endpoint, json.dumps(body).encode())
+        written = write_request(request, endpoint, MESSAGES if endpoint is CHAT else CHAT, target).body
     except UnreadableRequestError as refusal:
         written = json.dumps(refusal.message).encode()
     assert json.loads(written)

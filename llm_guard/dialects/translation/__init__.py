@@ -3,7 +3,7 @@
 Imported only when a call needs it.
 
 canonical               the canonical form: what is requested, and the interface through which a response is read
-losses, loss_table      what one dialect cannot express of the other: its class, and the table of all fields
+losses, loss_table, responses_loss_table  what one dialect cannot express of the other: its class, and all fields
 identifiers             ids and names within the other dialect's limits
 tool_schemas            JSON schemas as the other dialect accepts them
 output_limits           the largest output that a model accepts, from its errors
@@ -13,6 +13,8 @@ chat_request_reader, chat_request_writer            chat requests
 messages_request_reader, messages_request_writer    Messages requests
 chat_response_reader, chat_response_writer          chat responses, whole and streamed
 messages_response_reader, messages_response_writer  Messages responses, whole and streamed
+responses_request_reader, responses_tools, responses_items  Responses requests: nothing is translated into them
+responses_response_writer, responses_output  responses of the Responses API, whole and streamed
 whole_response          collects a response that is not streamed
 stream_translation      one stream, event by event
 error_bodies            errors

@@ -86,6 +86,20 @@ class ToolDefinition:
     is_strict: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ToolOrigin:
+    """How a Responses request defines a tool that is more than a function."""
+
+    name: str
+    namespace: str | None = None
+    is_custom: bool = False
+    """True if it is called with a text. The other dialects call it with an object that has only `CUSTOM_INPUT`."""
+
+
+CUSTOM_INPUT = "input"
+"""Member with the text for a custom tool."""
+
+
 @dataclass(slots=True)
 class ToolChoice:
     """`named`: the tool `name`. `none` and `any` as in Messages."""
@@ -130,6 +144,12 @@ class CanonicalRequest:
     is_stream: bool = False
     wants_usage: bool = False
     """True if the client of a streamed chat wants its usage."""
+    continues_last_turn: bool = False
+    """True if a last turn of the assistant is the beginning of the response, as in Messages."""
+    echoed: JsonObject = field(default_factory=dict)
+    """Fields of a Responses request that its response repeats."""
+    tool_origins: dict[str, ToolOrigin] = field(default_factory=dict)
+    """Tools that are more than a function, by the name that they have in `tools`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ def write_chat_request(
     for turn in _merged(request.turns):
         messages += _messages(turn, names, ids)
     body: JsonObject = {"model": target.model, "messages": messages}
-    _continue_beginning(request, target, body, losses)
+    if request.continues_last_turn:
+        _continue_beginning(request, target, body, losses)
     if request.max_tokens is not None:
         limit = min(request.max_tokens, target.most_tokens or request.max_tokens)
         body[_limit_field(target)] = limit

@@ -1,9 +1,10 @@
-"""The endpoints that have a counterpart in the other dialect, and the functions that the gateway calls."""
+"""The endpoints whose calls are translated, and the functions that the gateway calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.translation.canonical import (
@@ -24,6 +25,10 @@ from llm_guard.dialects.translation.messages_request_reader import read_messages
 from llm_guard.dialects.translation.messages_request_writer import write_messages_request
 from llm_guard.dialects.translation.messages_response_reader import MessagesResponseReader
 from llm_guard.dialects.translation.messages_response_writer import MessagesStreamWriter
+from llm_guard.dialects.translation.responses_loss_table import RESPONSES_ROWS
+from llm_guard.dialects.translation.responses_output import ResponseFrame
+from llm_guard.dialects.translation.responses_request_reader import read_responses_request
+from llm_guard.dialects.translation.responses_response_writer import ResponsesStreamWriter
 from llm_guard.dialects.translation.stream_translation import StreamTranslator
 from llm_guard.dialects.translation.whole_response import WholeResponse
 from llm_guard.dialects.translation.wire_json import decode, encode
@@ -34,14 +39,20 @@ _ResponseReader = type[ChatResponseReader] | type[MessagesResponseReader]
 
 
 @dataclass(frozen=True, slots=True)
-class TranslatedEndpoint:
-    """An endpoint of one dialect that has a counterpart in the other."""
+class ClientEndpoint:
+    """An endpoint whose requests can be written for another one."""
 
     dialect: DialectName
     path: str
     rows: tuple[LossRow, ...]
     """The table of losses of its requests."""
     read_request: _RequestReader
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedEndpoint(ClientEndpoint):
+    """An endpoint for which requests of others can be written."""
+
     write_request: _RequestWriter
     read_response: _ResponseReader
     name_length: int
@@ -56,7 +67,9 @@ MESSAGES = TranslatedEndpoint(
     "anthropic", "/v1/messages", MESSAGES_ROWS, read_messages_request, write_messages_request, MessagesResponseReader,
     MESSAGES_NAME_LENGTH,
 )  # fmt: skip
-_ENDPOINTS = (CHAT, MESSAGES)
+RESPONSES = ClientEndpoint("openai", "/v1/responses", RESPONSES_ROWS, read_responses_request)
+CLIENT_ENDPOINTS: tuple[ClientEndpoint, ...] = (CHAT, RESPONSES, MESSAGES)
+_SEED_BYTES = 16
 
 
 _UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError)
@@ -67,19 +80,19 @@ def _unreadable(error: Exception) -> UnreadableRequestError:
     return UnreadableRequestError("", "it is nested too deeply" if deep else "a field has an unexpected form")
 
 
-def endpoint_of(dialect: DialectName, method: str, path: str) -> TranslatedEndpoint | None:
-    """Returns the endpoint of a client's call; None if it has no counterpart in other dialects."""
+def endpoint_of(dialect: DialectName, method: str, path: str) -> ClientEndpoint | None:
+    """Returns the endpoint of a client's call; None if its calls are not translated."""
     if method != "POST":
         return None
-    return next((one for one in _ENDPOINTS if one.dialect == dialect and one.path == path), None)
+    return next((one for one in CLIENT_ENDPOINTS if one.dialect == dialect and one.path == path), None)
 
 
-def counterpart(endpoint: TranslatedEndpoint) -> TranslatedEndpoint:
-    """Returns the endpoint of the other dialect."""
-    return MESSAGES if endpoint is CHAT else CHAT
+def upstream_endpoint(dialect: DialectName) -> TranslatedEndpoint:
+    """Returns the endpoint to which translated calls are sent at upstreams of a dialect."""
+    return MESSAGES if dialect == "anthropic" else CHAT
 
 
-def read_request(endpoint: TranslatedEndpoint, body: bytes) -> CanonicalRequest:
+def read_request(endpoint: ClientEndpoint, body: bytes) -> CanonicalRequest:
     """Reads a client's request. Raises UnreadableRequestError."""
     try:
         fields = decode(body)
@@ -97,19 +110,22 @@ def read_request(endpoint: TranslatedEndpoint, body: bytes) -> CanonicalRequest:
 class TranslatedRequest:
     """A request for one deployment, and what its response needs to be read."""
 
+    client: ClientEndpoint
     endpoint: TranslatedEndpoint
     """The upstream's."""
+    request: CanonicalRequest
     body: bytes
     losses: Losses
     names: NameMap
     ids: NameMap
-    wants_usage: bool
 
     def stream(self, created: int, *, shows_reasoning: bool) -> StreamTranslator:
         """Returns the translator of a stream that responds to it. `created`: now, in seconds since the epoch."""
-        writer: ChatStreamWriter | MessagesStreamWriter
-        if self.endpoint is MESSAGES:
-            writer = ChatStreamWriter(wants_usage=self.wants_usage, shows_reasoning=shows_reasoning)
+        writer: ChatStreamWriter | MessagesStreamWriter | ResponsesStreamWriter
+        if self.client is RESPONSES:
+            writer = self._responses_writer(shows_reasoning=shows_reasoning)
+        elif self.client is CHAT:
+            writer = ChatStreamWriter(wants_usage=self.request.wants_usage, shows_reasoning=shows_reasoning)
         else:
             writer = MessagesStreamWriter(shows_reasoning=shows_reasoning)
         return StreamTranslator(self._reader(writer, created), writer)
@@ -117,27 +133,41 @@ class TranslatedRequest:
     def whole(self, body: bytes, created: int, *, shows_reasoning: bool) -> bytes:
         """Returns the client's body for a response that is not streamed. Raises ValueError if it cannot be read or
         expressed."""
-        collected = WholeResponse(shows_reasoning=shows_reasoning)
         fields = decode(body)
         if not isinstance(fields, dict):
             raise ValueError("the response is no object")
+        if self.client is RESPONSES:
+            writer = self._responses_writer(shows_reasoning=shows_reasoning)
+            self._read_whole(fields, writer, created)
+            return encode(writer.response)
+        collected = WholeResponse(shows_reasoning=shows_reasoning)
+        self._read_whole(fields, collected, created)
+        return encode(collected.chat_body() if self.client is CHAT else collected.messages_body())
+
+    def _read_whole(self, fields: JsonObject, sink: ResponseSink, created: int) -> None:
         try:
-            self._reader(collected, created).whole(fields)
+            self._reader(sink, created).whole(fields)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(type(error).__name__) from None
-        return encode(collected.chat_body() if self.endpoint is MESSAGES else collected.messages_body())
+
+    def _responses_writer(self, *, shows_reasoning: bool) -> ResponsesStreamWriter:
+        seed = blake2b(self.body, digest_size=_SEED_BYTES).hexdigest()
+        frame = ResponseFrame(self.request.echoed, self.request.tool_origins, seed)
+        return ResponsesStreamWriter(frame, shows_reasoning=shows_reasoning)
 
     def _reader(self, sink: ResponseSink, created: int) -> ChatResponseReader | MessagesResponseReader:
         return self.endpoint.read_response(sink, self.names, self.ids.copy(), created)
 
 
-def write_request(request: CanonicalRequest, client: TranslatedEndpoint, target: RequestTarget) -> TranslatedRequest:
-    """Writes a request of a client at the endpoint `client` for a deployment of the other dialect. Raises
+def write_request(
+    request: CanonicalRequest, client: ClientEndpoint, endpoint: TranslatedEndpoint, target: RequestTarget
+) -> TranslatedRequest:
+    """Writes a request of a client at the endpoint `client` for a deployment that serves `endpoint`. Raises
     UnreadableRequestError for a part that was read as it is, such as a schema, and has an unexpected form."""
-    endpoint, losses = counterpart(client), request.losses.copy()
+    losses = request.losses.copy()
     names, ids = NameMap(endpoint.name_length), NameMap(ID_LENGTH)
     try:
         body = encode(endpoint.write_request(request, target, names, ids, losses))
     except (*_UNEXPECTED, ValueError) as error:
         raise _unreadable(error) from None
-    return TranslatedRequest(endpoint, body, losses, names, ids, request.wants_usage)
+    return TranslatedRequest(client, endpoint, request, body, losses, names, ids)

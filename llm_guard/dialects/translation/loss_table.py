@@ -1,4 +1,4 @@
-"""The table of losses: one row for each field of both request schemas, with its class.
+"""The table of losses of chats and Messages: one row for each field of both request schemas, with its class.
 
 A path names members with dots, and the type of an object with brackets: `messages.content[image_url].image_url.detail`.
 `*` stands for any text without a dot, and at the beginning for any objects around a field. A row covers all below it if
@@ -33,25 +33,27 @@ class LossRow:
     """True if everything below is the same."""
 
 
-def _same(*paths: str, covers_all: bool = False) -> tuple[LossRow, ...]:
+def same_rows(*paths: str, covers_all: bool = False) -> tuple[LossRow, ...]:
     return tuple(LossRow(path, covers_all=covers_all) for path in paths)
 
 
-def _hints(*paths: str, name: str = "") -> tuple[LossRow, ...]:
+def hint_rows(*paths: str, name: str = "") -> tuple[LossRow, ...]:
     return tuple(LossRow(path, "hint", name or path) for path in paths)
 
 
-def _promises(*paths: str, name: str = "") -> tuple[LossRow, ...]:
+def promise_rows(*paths: str, name: str = "") -> tuple[LossRow, ...]:
     return tuple(LossRow(path, "promise", name or path) for path in paths)
 
 
 CHAT_ROWS: tuple[LossRow, ...] = (
-    *_same("model", "messages", "messages.role", "messages.content", "messages.tool_call_id", "stream"),
-    *_same("messages.content[text].*", "messages.content[refusal].*", "messages.refusal"),
-    *_same("messages.content[image_url].type", "messages.content[image_url].image_url"),
-    *_same("messages.content[image_url].image_url.url", "messages.content[file].type", "messages.content[file].file"),
-    *_same("messages.content[file].file.file_data", "messages.content[file].file.filename"),
-    *_same(
+    *same_rows("model", "messages", "messages.role", "messages.content", "messages.tool_call_id", "stream"),
+    *same_rows("messages.content[text].*", "messages.content[refusal].*", "messages.refusal"),
+    *same_rows("messages.content[image_url].type", "messages.content[image_url].image_url"),
+    *same_rows(
+        "messages.content[image_url].image_url.url", "messages.content[file].type", "messages.content[file].file"
+    ),
+    *same_rows("messages.content[file].file.file_data", "messages.content[file].file.filename"),
+    *same_rows(
         "messages.tool_calls",
         "messages.tool_calls[function].*",
         "messages.tool_calls[function].function.*",
@@ -59,9 +61,9 @@ CHAT_ROWS: tuple[LossRow, ...] = (
         "max_completion_tokens",
         "top_p",
     ),
-    *_same("parallel_tool_calls", "stop", "stream_options", "stream_options.include_usage", "tool_choice", "tools"),
-    *_same("temperature", "reasoning_effort"),
-    *_same(
+    *same_rows("parallel_tool_calls", "stop", "stream_options", "stream_options.include_usage", "tool_choice", "tools"),
+    *same_rows("temperature", "reasoning_effort"),
+    *same_rows(
         "tool_choice[function].*",
         "tool_choice[function].function.name",
         "tool_choice[allowed_tools].*",
@@ -69,13 +71,13 @@ CHAT_ROWS: tuple[LossRow, ...] = (
         "tools[function].type",
         "tools[function].function",
     ),
-    *_same("tools[function].function.name", "tools[function].function.description"),
-    *_same("tools[function].function.parameters", covers_all=True),
-    *_same("response_format", "response_format[text].*", "response_format[json_schema].type"),
-    *_same("response_format[json_schema].json_schema"),
-    *_same("response_format[json_schema].json_schema.name", "response_format[json_schema].json_schema.description"),
-    *_same("response_format[json_schema].json_schema.strict"),
-    *_same("response_format[json_schema].json_schema.schema", covers_all=True),
+    *same_rows("tools[function].function.name", "tools[function].function.description"),
+    *same_rows("tools[function].function.parameters", covers_all=True),
+    *same_rows("response_format", "response_format[text].*", "response_format[json_schema].type"),
+    *same_rows("response_format[json_schema].json_schema"),
+    *same_rows("response_format[json_schema].json_schema.name", "response_format[json_schema].json_schema.description"),
+    *same_rows("response_format[json_schema].json_schema.strict"),
+    *same_rows("response_format[json_schema].json_schema.schema", covers_all=True),
     LossRow("stop", "hint", when="whitespace alone"),
     LossRow("tools[function].function.parameters", "hint", "schema_composition", when="anyOf and the like at its root"),
     LossRow("response_format[json_schema].json_schema.schema", "hint", "schema_limits", when="bounds and patterns"),
@@ -85,16 +87,18 @@ CHAT_ROWS: tuple[LossRow, ...] = (
     LossRow("reasoning_effort", "hint", when="for models without it"),
     LossRow("tools[function].function.strict", "hint", "strict"),
     LossRow("messages.content[image_url].image_url.detail", "hint", "detail", neutral=("auto",)),
-    *_hints("messages.name", name="name"),
+    *hint_rows("messages.name", name="name"),
     LossRow("frequency_penalty", "hint", neutral=(0,)),
     LossRow("presence_penalty", "hint", neutral=(0,)),
     LossRow("logit_bias", "hint", neutral=({},)),
     LossRow("metadata", "hint", neutral=({},)),
     LossRow("service_tier", "hint", neutral=("auto", "default")),
     LossRow("verbosity", "hint", neutral=("medium",)),
-    *_hints("seed", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
-    *_hints("*.prompt_cache_breakpoint", name="prompt_cache_breakpoint"),
-    *_hints("stream_options.include_obfuscation", name="include_obfuscation"),
+    *hint_rows(
+        "seed", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"
+    ),
+    *hint_rows("*.prompt_cache_breakpoint", name="prompt_cache_breakpoint"),
+    *hint_rows("stream_options.include_obfuscation", name="include_obfuscation"),
     LossRow("n", "promise", when="above 1", neutral=(1,)),
     LossRow("logprobs", "promise", neutral=(False,)),
     LossRow("top_logprobs", "promise", neutral=(0,)),
@@ -102,16 +106,16 @@ CHAT_ROWS: tuple[LossRow, ...] = (
     LossRow("modalities", "promise", neutral=(["text"],)),
     LossRow("functions", "promise", neutral=([],)),
     LossRow("function_call", "promise", neutral=("auto", "none")),
-    *_promises("audio", "prediction", "web_search_options", "moderation"),
-    *_promises("messages.audio", name="audio"),
-    *_promises("messages.function_call", name="functions"),
-    *_promises("messages.content[input_audio]", name="input_audio"),
-    *_promises("messages.content[file].file.file_id", name="file_id"),
-    *_promises("messages.tool_calls[custom]", "tool_choice[custom]", "tools[custom]", name="custom_tools"),
-    *_promises("response_format[json_object]", name="json_object"),
-    *_promises("response_format[*]", name="output_format"),
-    *_promises("messages.content[*]", name="unknown_content"),
-    *_promises("tools[*]", name="provider_tools"),
+    *promise_rows("audio", "prediction", "web_search_options", "moderation"),
+    *promise_rows("messages.audio", name="audio"),
+    *promise_rows("messages.function_call", name="functions"),
+    *promise_rows("messages.content[input_audio]", name="input_audio"),
+    *promise_rows("messages.content[file].file.file_id", name="file_id"),
+    *promise_rows("messages.tool_calls[custom]", "tool_choice[custom]", "tools[custom]", name="custom_tools"),
+    *promise_rows("response_format[json_object]", name="json_object"),
+    *promise_rows("response_format[*]", name="output_format"),
+    *promise_rows("messages.content[*]", name="unknown_content"),
+    *promise_rows("tools[*]", name="provider_tools"),
     LossRow("max_tokens", "hint", "max_tokens", when="above the model's limit"),
     LossRow("messages.content[image_url].image_url.url", "promise", "image_format", when="no JPEG, PNG, GIF or WebP"),
     LossRow("messages.content[file].file.file_data", "promise", "file_format", when="neither PDF nor text"),
@@ -119,9 +123,13 @@ CHAT_ROWS: tuple[LossRow, ...] = (
 """A chat request for a Messages endpoint."""
 
 MESSAGES_ROWS: tuple[LossRow, ...] = (
-    *_same("model", "messages", "messages.role", "messages.content", "system", "max_tokens", "stream", "temperature"),
-    *_same("top_p", "thinking", "thinking[disabled].*", "thinking[enabled].type", "thinking[enabled].budget_tokens"),
-    *_same(
+    *same_rows(
+        "model", "messages", "messages.role", "messages.content", "system", "max_tokens", "stream", "temperature"
+    ),
+    *same_rows(
+        "top_p", "thinking", "thinking[disabled].*", "thinking[enabled].type", "thinking[enabled].budget_tokens"
+    ),
+    *same_rows(
         "thinking[enabled]",
         "thinking[adaptive]",
         "thinking[disabled]",
@@ -130,8 +138,8 @@ MESSAGES_ROWS: tuple[LossRow, ...] = (
         "output_config.effort",
         "output_config.format",
     ),
-    *_same("output_config.format[json_schema].type", "tool_choice", "tool_choice[auto].*", "tool_choice[any].*"),
-    *_same(
+    *same_rows("output_config.format[json_schema].type", "tool_choice", "tool_choice[auto].*", "tool_choice[any].*"),
+    *same_rows(
         "tool_choice[tool].*",
         "tool_choice[none].*",
         "tools",
@@ -139,55 +147,57 @@ MESSAGES_ROWS: tuple[LossRow, ...] = (
         "tools[custom].description",
         "tools[custom].type",
     ),
-    *_same("output_config.format[json_schema].schema", "tools[custom].input_schema", covers_all=True),
-    *_same("system[text].*", "*.content[text].text", "*.content[text].type", "stop_sequences", "*.content[image].type"),
-    *_same("*.content[image].source", "*.content[image].source[base64].*", "*.content[image].source[url].*"),
-    *_same("*.content[document].type", "*.content[document].title", "*.content[document].source"),
-    *_same("*.content[document].source[base64].*", "*.content[document].source[text].*"),
-    *_same("*.content[document].source[content].type", "*.content[document].source[content].content"),
-    *_same("*.content[search_result].type", "*.content[search_result].title", "*.content[search_result].source"),
-    *_same("*.content[search_result].content", "messages.content[tool_use].id", "messages.content[tool_use].name"),
-    *_same("messages.content[tool_use].type", "messages.content[tool_result].type"),
-    *_same("messages.content[tool_use].input", covers_all=True),
-    *_same("messages.content[tool_result].tool_use_id", "messages.content[tool_result].content"),
-    *_same("messages.content[tool_result].is_error"),
+    *same_rows("output_config.format[json_schema].schema", "tools[custom].input_schema", covers_all=True),
+    *same_rows(
+        "system[text].*", "*.content[text].text", "*.content[text].type", "stop_sequences", "*.content[image].type"
+    ),
+    *same_rows("*.content[image].source", "*.content[image].source[base64].*", "*.content[image].source[url].*"),
+    *same_rows("*.content[document].type", "*.content[document].title", "*.content[document].source"),
+    *same_rows("*.content[document].source[base64].*", "*.content[document].source[text].*"),
+    *same_rows("*.content[document].source[content].type", "*.content[document].source[content].content"),
+    *same_rows("*.content[search_result].type", "*.content[search_result].title", "*.content[search_result].source"),
+    *same_rows("*.content[search_result].content", "messages.content[tool_use].id", "messages.content[tool_use].name"),
+    *same_rows("messages.content[tool_use].type", "messages.content[tool_result].type"),
+    *same_rows("messages.content[tool_use].input", covers_all=True),
+    *same_rows("messages.content[tool_result].tool_use_id", "messages.content[tool_result].content"),
+    *same_rows("messages.content[tool_result].is_error"),
     LossRow("temperature", "hint", when="for reasoning models of OpenAI"),
     LossRow("top_p", "hint", when="for reasoning models of OpenAI"),
     LossRow("thinking", "hint", when="for models without reasoning_effort"),
-    *_hints("thinking[*]", name="thinking"),
+    *hint_rows("thinking[*]", name="thinking"),
     LossRow("effort", "hint", when="for models without reasoning_effort"),
-    *_hints("cache_control", "metadata", "top_k", "context_management", "container", "speed", "fallbacks"),
-    *_hints("diagnostics", "billing_policy", "fallback_credit_token", "compaction", "user_profile_id"),
-    *_hints("*.cache_control", name="cache_control"),
-    *_hints("thinking[enabled].display", "thinking[adaptive].display", name="thinking_display"),
-    *_hints("messages.content[thinking]", "messages.content[redacted_thinking]", name="thinking_blocks"),
-    *_hints("system[text].citations", "*.content[text].citations", name="citations"),
-    *_hints("*.content[document].context", name="document_context"),
-    *_hints("*.content[image].transformations", name="image_transformations"),
-    *_hints("messages.content[tool_use].toolset_name", "messages.content[tool_use].caller", name="caller"),
-    *_hints("messages.content[tool_result].toolset_name", name="caller"),
-    *_hints("tools[custom].strict", name="strict"),
-    *_hints("tools[custom].eager_input_streaming", name="eager_input_streaming"),
-    *_hints("tools[custom].input_examples", name="input_examples"),
+    *hint_rows("cache_control", "metadata", "top_k", "context_management", "container", "speed", "fallbacks"),
+    *hint_rows("diagnostics", "billing_policy", "fallback_credit_token", "compaction", "user_profile_id"),
+    *hint_rows("*.cache_control", name="cache_control"),
+    *hint_rows("thinking[enabled].display", "thinking[adaptive].display", name="thinking_display"),
+    *hint_rows("messages.content[thinking]", "messages.content[redacted_thinking]", name="thinking_blocks"),
+    *hint_rows("system[text].citations", "*.content[text].citations", name="citations"),
+    *hint_rows("*.content[document].context", name="document_context"),
+    *hint_rows("*.content[image].transformations", name="image_transformations"),
+    *hint_rows("messages.content[tool_use].toolset_name", "messages.content[tool_use].caller", name="caller"),
+    *hint_rows("messages.content[tool_result].toolset_name", name="caller"),
+    *hint_rows("tools[custom].strict", name="strict"),
+    *hint_rows("tools[custom].eager_input_streaming", name="eager_input_streaming"),
+    *hint_rows("tools[custom].input_examples", name="input_examples"),
     LossRow("service_tier", "hint", neutral=("auto", "standard_only")),
     LossRow("tools[custom].defer_loading", "promise", "defer_loading", neutral=(False,)),
     LossRow("tools[custom].allowed_callers", "promise", "allowed_callers", neutral=(["direct"],)),
     LossRow("mcp_servers", "promise", neutral=([],)),
     LossRow("stop_sequences", "promise", when="more than 4"),
     LossRow("messages", "promise", "prefill", when="ending in a turn of the assistant, for models that cannot go on"),
-    *_promises("inference_geo", "thread", "workspace_id"),
-    *_promises("*.content[image].source[file]", "*.content[document].source[file]", name="file_id"),
-    *_promises("*.content[document].source[url]", name="document_url"),
-    *_promises("*.content[document].citations", "*.content[search_result].citations", name="citations_enabled"),
-    *_promises("messages.content[container_upload]", name="container_upload"),
-    *_promises("messages.content[server_tool_use]", "messages.content[*_tool_result]", name="server_tools"),
-    *_promises("*.content[*]", name="unknown_content"),
-    *_promises("tools[web_search*]", name="web_search"),
-    *_promises("tools[web_fetch*]", name="web_fetch"),
-    *_promises("tools[code_execution*]", name="code_execution"),
-    *_promises("tools[tool_search*]", name="tool_search"),
-    *_promises("tools[bash*]", "tools[text_editor*]", "tools[memory*]", "tools[computer*]", name="provider_tools"),
-    *_promises("tools[*]", name="provider_tools"),
+    *promise_rows("inference_geo", "thread", "workspace_id"),
+    *promise_rows("*.content[image].source[file]", "*.content[document].source[file]", name="file_id"),
+    *promise_rows("*.content[document].source[url]", name="document_url"),
+    *promise_rows("*.content[document].citations", "*.content[search_result].citations", name="citations_enabled"),
+    *promise_rows("messages.content[container_upload]", name="container_upload"),
+    *promise_rows("messages.content[server_tool_use]", "messages.content[*_tool_result]", name="server_tools"),
+    *promise_rows("*.content[*]", name="unknown_content"),
+    *promise_rows("tools[web_search*]", name="web_search"),
+    *promise_rows("tools[web_fetch*]", name="web_fetch"),
+    *promise_rows("tools[code_execution*]", name="code_execution"),
+    *promise_rows("tools[tool_search*]", name="tool_search"),
+    *promise_rows("tools[bash*]", "tools[text_editor*]", "tools[memory*]", "tools[computer*]", name="provider_tools"),
+    *promise_rows("tools[*]", name="provider_tools"),
 )
 """A Messages request for a chat endpoint."""
 
@@ -203,8 +213,6 @@ def top_fields(rows: Iterable[LossRow]) -> Mapping[str, LossRow]:
 
 CHAT_FIELDS = top_fields(CHAT_ROWS)
 MESSAGES_FIELDS = top_fields(MESSAGES_ROWS)
-LOSS_NAMES = frozenset(row.name or row.path for row in (*CHAT_ROWS, *MESSAGES_ROWS) if row.kind != "same")
-"""All names of losses."""
 
 
 def row_of(rows: Iterable[LossRow], path: str) -> LossRow | None:

@@ -42,7 +42,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 def read_messages_request(body: JsonObject) -> CanonicalRequest:
     """Returns the request. Raises UnreadableRequestError if it does not have the form of a Messages request."""
-    request = CanonicalRequest()
+    request = CanonicalRequest(continues_last_turn=True)
     losses = request.losses
     for name, value in body.items():
         row = MESSAGES_FIELDS.get(name)

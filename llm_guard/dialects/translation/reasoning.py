@@ -71,9 +71,9 @@ def is_reasoning_model(model: str, family: str) -> bool:
 
 
 def chat_effort(effort: str | None, budget: int | None) -> str | None:
-    """Returns OpenAI's effort for that of Messages, or for a thinking budget; None: neither was set."""
+    """Returns OpenAI's effort for that of any dialect, or for a thinking budget; None: neither was set."""
     if effort is not None:
-        return effort if effort in _OLD_EFFORTS else "high"
+        return effort if effort in _OLD_EFFORTS or is_off(effort) else "high"
     if not budget:
         return None
     return "low" if budget < 4096 else "medium" if budget < 16_384 else "high"

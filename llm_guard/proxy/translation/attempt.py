@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from llm_guard.dialects.translation.canonical import RequestTarget, UnreadableRequestError
 from llm_guard.dialects.translation.endpoints import (
-    TranslatedEndpoint,
+    ClientEndpoint,
     TranslatedRequest,
     read_request,
     write_request,
@@ -37,7 +37,7 @@ class TranslatedAttempt:
     def __init__(
         self,
         call: Call,
-        client: TranslatedEndpoint,
+        client: ClientEndpoint,
         request: TranslatedRequest,
         target: RequestTarget,
         dropped: tuple[str, ...],
@@ -64,7 +64,8 @@ class TranslatedAttempt:
 
     def _resumed(self, body: bytes) -> TranslatedRequest:
         try:
-            return write_request(read_request(self._client, body), self._client, self._target)
+            request = read_request(self._client, body)
+            return write_request(request, self._client, self._request.endpoint, self._target)
         except UnreadableRequestError as error:
             raise BadRequest(400, "invalid_request", error.message, param=error.param) from None
 

@@ -11,10 +11,11 @@ from functools import partial
 from llm_guard.dialects.event_json import dict_of
 from llm_guard.dialects.translation.canonical import CanonicalRequest, RequestTarget, UnreadableRequestError
 from llm_guard.dialects.translation.endpoints import (
-    TranslatedEndpoint,
+    ClientEndpoint,
     TranslatedRequest,
     endpoint_of,
     read_request,
+    upstream_endpoint,
     write_request,
 )
 from llm_guard.dialects.translation.losses import Loss, divided
@@ -188,7 +189,7 @@ class TranslatedCall:
         prepared = self._prepared[id(target)] = self._prepared_for(target, self._client)
         return prepared
 
-    def _prepared_for(self, target: Target, client: TranslatedEndpoint | None) -> _Prepared:
+    def _prepared_for(self, target: Target, client: ClientEndpoint | None) -> _Prepared:
         deployment, settings = target.deployment, self._settings
         default = target.max_tokens or settings.max_tokens
         written_for = RequestTarget(
@@ -199,7 +200,8 @@ class TranslatedCall:
             why = bad.message if bad is not None else "there is none"
             return _Prepared(written_for, None, (), f"has another dialect, and the request cannot be translated: {why}")
         try:
-            request = write_request(self._request, client, written_for)
+            endpoint = upstream_endpoint(deployment.upstream.dialect)
+            request = write_request(self._request, client, endpoint, written_for)
         except UnreadableRequestError as error:
             self._unreadable = error
             return self._prepared_for(target, client=None)

@@ -98,7 +98,9 @@ def check(tmp_path: Path, models: str, *options: str) -> list[str]:
 
 def test_check_names_the_losses_of_each_mixed_route(tmp_path: Path) -> None:
     models = "  gpt: {deployments: [{upstream: openai}], fallbacks: [claude], translate: {drop: [n]}}\n"
-    (line,) = [line for line in check(tmp_path, models) if line.startswith("models.gpt: ")]
+    line, other = [line for line in check(tmp_path, models) if line.startswith("models.gpt: ")]
+    assert "/v1/responses is translated from openai to anthropic for anthropic/claude" in other
+    assert "previous_response_id" in other.partition("dropped: ")[0]
     assert "/v1/chat/completions is translated from openai to anthropic for anthropic/claude" in line
     refused, _, dropped = line.partition("dropped: ")
     assert "input_audio" in refused
@@ -113,3 +115,4 @@ def test_check_prints_the_class_of_each_field(tmp_path: Path) -> None:
     assert "  promise  n, above 1" in lines
     assert "  promise  tools[web_search*] (drop: web_search)" in lines
     assert "/v1/messages of anthropic:" in lines
+    assert "/v1/responses of openai:" in lines

@@ -9,8 +9,11 @@ from typing import Any
 from anthropic import NOT_GIVEN
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
+from openai import omit
 from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from llm_guard.dialects.sse import events_in
@@ -18,6 +21,8 @@ from llm_guard.dialects.translation.canonical import RequestTarget
 from llm_guard.dialects.translation.endpoints import (
     CHAT,
     MESSAGES,
+    RESPONSES,
+    TranslatedEndpoint,
     TranslatedRequest,
     read_request,
     write_request,
@@ -31,22 +36,35 @@ WEATHER: dict[str, Any] = {
     "additionalProperties": False,
 }
 CHAT_TOOL = {"type": "function", "function": {"name": "weather", "description": "Forecast", "parameters": WEATHER}}
+RESPONSES_TOOL = {
+    "type": "function", "name": "weather", "description": "Forecast", "parameters": WEATHER, "strict": True,
+}  # fmt: skip
 MESSAGES_TOOL = {"name": "weather", "description": "Forecast", "input_schema": WEATHER}
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+_RESPONSE_EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def from_chat(body: dict[str, Any] | None = None, **target: Any) -> TranslatedRequest:
     """Translates a chat request into a Messages request; `body` is merged into a small one."""
     target = {"model": "claude-sonnet-4-5", **target}
     raw = json.dumps({"model": "gpt-4o", "messages": SAID, **(body or {})}).encode()
-    return write_request(read_request(CHAT, raw), CHAT, RequestTarget(**target))
+    return write_request(read_request(CHAT, raw), CHAT, MESSAGES, RequestTarget(**target))
 
 
 def from_messages(body: dict[str, Any] | None = None, **target: Any) -> TranslatedRequest:
     """Translates a Messages request into a chat request; `body` is merged into a small one."""
     target = {"model": "gpt-4o", "family": "openai", **target}
     raw = json.dumps({"model": "claude-sonnet-4-5", "max_tokens": 50, "messages": SAID, **(body or {})}).encode()
-    return write_request(read_request(MESSAGES, raw), MESSAGES, RequestTarget(**target))
+    return write_request(read_request(MESSAGES, raw), MESSAGES, CHAT, RequestTarget(**target))
+
+
+def from_responses(
+    body: dict[str, Any] | None = None, to: TranslatedEndpoint = MESSAGES, **target: Any
+) -> TranslatedRequest:
+    """Translates a Responses request; `body` is merged into a small one."""
+    target = {"model": "claude-sonnet-4-5", **target} if to is MESSAGES else {"model": "gpt-4o", **target}
+    raw = json.dumps({"model": "gpt-5.5", "input": "hi", **(body or {})}).encode()
+    return write_request(read_request(RESPONSES, raw), RESPONSES, to, RequestTarget(**target))
 
 
 def body_of(request: TranslatedRequest) -> dict[str, Any]:
@@ -80,6 +98,42 @@ def chat_fold(raw: bytes) -> ChatCompletion:
     for event in events[:-1]:
         state.handle_chunk(ChatCompletionChunk.model_validate_json(event.data))
     return state.current_completion_snapshot
+
+
+def responses_fold(raw: bytes) -> Response:
+    """Returns what openai's SDK makes of a stream, whose sequence numbers must be dense. Its deltas must add up to its
+    last event."""
+    state: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
+    events = [event for event in events_in(raw) if event.data]
+    for number, event in enumerate(events):
+        fields = json.loads(event.data)
+        assert (fields["type"], fields["sequence_number"]) == (event.name, number)
+        state.handle_event(_RESPONSE_EVENTS.validate_json(event.data))
+    last = _RESPONSE_EVENTS.validate_json(events[-1].data)
+    assert last.type in ("response.completed", "response.incomplete")
+    assert delta_texts(raw) == item_texts(last.response.model_dump())
+    found: Response = last.response
+    return found
+
+
+def delta_texts(raw: bytes) -> list[str]:
+    """Returns the text of each item that has any, from the deltas."""
+    texts: dict[int, str] = {}
+    for event in events_in(raw):
+        fields = json.loads(event.data) if event.name.endswith(".delta") else {}
+        if fields:
+            texts[fields["output_index"]] = texts.get(fields["output_index"], "") + fields["delta"]
+    return [text for _, text in sorted(texts.items()) if text]
+
+
+def item_texts(response: dict[str, Any]) -> list[str]:
+    """Returns the text of each item of a response that has any."""
+    found = []
+    for item in response["output"]:
+        parts = item.get("content") or item.get("summary") or []
+        texts = [part.get("text", part.get("refusal")) for part in parts]
+        found.append("".join(texts) or item.get("arguments") or item.get("input") or "")
+    return [text for text in found if text]
 
 
 def messages_fold(raw: bytes) -> Message:

@@ -447,8 +447,9 @@ def test_26_beginning_of_a_response_is_marked_as_the_deployment_wants(prefill: s
     assert body_of(from_chat(turns))["messages"][-1]["content"] == "Once"  # no whitespace at its end
 
 
-@pytest.mark.parametrize(("dialect", "path"), [("anthropic", "/v1/messages/count_tokens"), ("openai", "/v1/responses"),
-                                               ("openai", "/v1/embeddings")])  # fmt: skip
+@pytest.mark.parametrize(("dialect", "path"), [
+    ("anthropic", "/v1/messages/count_tokens"), ("openai", "/v1/embeddings"), ("openai", "/v1/responses/compact"),
+])  # fmt: skip
 def test_27_and_28_other_endpoints_are_not_translated(dialect: Any, path: str) -> None:
     assert endpoint_of(dialect, "POST", path) is None
 

@@ -1,4 +1,4 @@
-"""Each field of both request formats has a class: the formats are read from the types of the official SDKs."""
+"""Each field of the request formats has a class: the formats are read from the types of the official SDKs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from openai.types.chat.completion_create_params import (
     CompletionCreateParamsNonStreaming,
     CompletionCreateParamsStreaming,
 )
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsNonStreaming,
+    ResponseCreateParamsStreaming,
+)
 
 from llm_guard.dialects.translation import endpoints, loss_table
-from llm_guard.dialects.translation.loss_table import CHAT_ROWS, LOSS_NAMES, MESSAGES_ROWS, LossRow, row_of
+from llm_guard.dialects.translation.loss_table import CHAT_ROWS, MESSAGES_ROWS, LossRow, row_of
+from llm_guard.dialects.translation.responses_loss_table import RESPONSES_ROWS, loss_of_type
 from tests.fakes.typed_requests import alternatives, members
 
 PACKAGE = Path(endpoints.__file__).parent
 REQUESTS = {
     "chat": (CHAT_ROWS, (CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming)),
     "messages": (MESSAGES_ROWS, (MessageCreateParamsNonStreaming, MessageCreateParamsStreaming)),
+    "responses": (RESPONSES_ROWS, (ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming)),
 }
+LOSS_NAMES = {row.name or row.path for rows, _ in REQUESTS.values() for row in rows if row.kind != "same"}
 ROLES = ("messages",)
 """Fields whose objects are told apart by `role`: their members are the same for all roles here."""
 
@@ -89,6 +96,28 @@ def test_row_of_a_message_covers_all_provider_tools() -> None:
     assert loss_table.promise_of_tool("future_1") == "provider_tools"
 
 
+@pytest.mark.parametrize(("path", "kind", "name"), [
+    ("input[web_search_call].action[search].query", "promise", "web_search"),
+    ("input[reasoning].id", "hint", "reasoning_items"),
+    ("input[function_call].caller[direct].type", "hint", "caller"),
+    ("tools[local_shell].type", "promise", "local_shell"),
+    ("input[message].content[input_text].prompt_cache_breakpoint.ttl", "hint", "prompt_cache_breakpoint"),
+    ("tools[custom].format[grammar].syntax", "hint", "tool_grammar"),
+    ("input[program].code", "promise", "unknown_items"),
+    ("tools[function].parameters.properties", "same", ""), ("store", "promise", ""), ("zzz", None, ""),
+])  # fmt: skip
+def test_row_of_a_field_of_a_responses_request(path: str, kind: str | None, name: str) -> None:
+    row = row_of(RESPONSES_ROWS, path)
+    assert (row.kind if row else None) == kind
+    assert row is None or row.name in (name, path)
+
+
+def test_tools_and_items_that_openai_defines_have_one_name() -> None:
+    kinds = ("web_search_preview_2025_03_11", "mcp_list_tools", "local_shell_call_output", "shell", "shellfish")
+    found = [loss_of_type(kind, "other") for kind in kinds]
+    assert found == ["web_search", "mcp", "local_shell", "shell", "other"]
+
+
 def test_each_name_that_the_code_records_is_in_the_table() -> None:
     recorded = {name for path in PACKAGE.glob("*.py") for name in _recorded(path)}
     assert len(recorded) > 25
@@ -107,7 +136,7 @@ def _recorded(path: Path) -> Iterator[str]:
             if parts and isinstance(parts[0], ast.IfExp):
                 parts = [parts[0].body, parts[0].orelse]
             yield from (part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("_NAMES", "_UNKNOWN"):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(("_NAMES", "_UNKNOWN")):
             values = node.value.values if isinstance(node.value, ast.Dict) else [node.value]
             yield from (value.value for value in values if isinstance(value, ast.Constant))  # type: ignore[misc]
 

@@ -1,0 +1,137 @@
+"""Calls of the Responses API that deployments without it serve, as openai's SDK sees them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.e2e.test_translation_streams import BREAKS, ERROR, RICH, USAGE, sdk
+from tests.e2e.translating import received, route, scripted, stream
+from tests.fakes.provider import END, Reset, Respond, chunk, stream_head, whole
+from tests.unit.dialects.translation.conversions import RESPONSES_TOOL, message_events, text_block
+
+MODELS = route("anthropic/claude-sonnet-4-5", "anthropic/claude-haiku-4-5")
+TOOLS: Any = [RESPONSES_TOOL]
+CALLS = [("weather", "toolu_1", {"city": "Oslo"}), ("weather", "toolu_2", {"city": "Rome"})]
+
+ANSWER: dict[str, Any] = {
+    "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "stop_reason": "tool_use",
+    "stop_sequence": None, "usage": USAGE, "content": [
+        {"type": "thinking", "thinking": "Let me see.", "signature": ""}, {"type": "text", "text": "It is "},
+        {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}},
+        {"type": "tool_use", "id": "toolu_2", "name": "weather", "input": {"city": "Rome"}},
+    ],
+}  # fmt: skip
+
+
+async def respond(url: str, **fields: Any) -> Any:
+    """Streams a response through openai's SDK; returns the final one."""
+    async with sdk(url) as client:
+        fields = {"input": "hi", "tools": TOOLS, **fields}
+        async with client.responses.stream(model="front", **fields) as events:
+            async for _ in events:
+                pass
+            return await events.get_final_response()
+
+
+def calls_of(response: Any) -> list[tuple[str, str, Any]]:
+    calls = [item for item in response.output if item.type == "function_call"]
+    return [(call.name, call.call_id, json.loads(call.arguments)) for call in calls]
+
+
+async def test_streamed_response_is_served_by_messages_with_thinking_text_and_two_tools() -> None:
+    async with scripted(MODELS, stream(RICH)) as (app, provider):
+        found = await respond(app.addresses[0], instructions="Be brief.", store=False)
+    assert (found.status, found.output_text, calls_of(found)) == ("completed", "It is ", CALLS)
+    assert [item.type for item in found.output] == ["message", "function_call", "function_call"]
+    usage = found.usage
+    assert (usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens) == (105, 100, 30)
+    headers, body = received(provider)
+    assert headers[":target"] == "/v1/messages"
+    assert headers["x-api-key"] == "sk-of-anthropic"
+    assert b"sk-caller" not in b"".join(provider.requests)
+    assert (body["model"], body["stream"], body["system"]) == ("claude-sonnet-4-5", True, "Be brief.")
+    assert body["tools"][0]["name"] == "weather"
+
+
+async def test_whole_response_is_served_by_messages() -> None:
+    async with (
+        scripted(MODELS, [whole(body=json.dumps(ANSWER).encode())]) as (app, provider),
+        sdk(app.addresses[0]) as client,
+    ):
+        found = await client.responses.create(model="front", input="hi", tools=TOOLS)
+    assert (found.status, found.output_text, calls_of(found)) == ("completed", "It is ", CALLS)
+    assert found.usage is not None
+    assert (found.usage.input_tokens, found.usage.input_tokens_details.cached_tokens) == (105, 100)
+    _, body = received(provider)
+    assert "stream" not in body
+
+
+async def test_parsed_response_is_served_by_messages() -> None:
+    class Weather(BaseModel):
+        city: str
+
+    answer = {**ANSWER, "content": [{"type": "text", "text": '{"city": "Oslo"}'}], "stop_reason": "end_turn"}
+    async with (
+        scripted(MODELS, [whole(body=json.dumps(answer).encode())]) as (app, provider),
+        sdk(app.addresses[0]) as client,
+    ):
+        found = await client.responses.parse(model="front", input="hi", text_format=Weather)
+    assert found.output_parsed == Weather(city="Oslo")
+    _, body = received(provider)
+    assert body["output_config"]["format"]["type"] == "json_schema"
+
+
+@pytest.mark.parametrize("kind", BREAKS)
+@pytest.mark.parametrize("at", [0.35, 0.6, 0.9])
+async def test_broken_stream_never_ends_cleanly(kind: str, at: float) -> None:
+    models = MODELS.replace("fallbacks: [back], ", "timeout: {idle: 100ms}, ")
+    cut = RICH[: int(len(RICH) * at)]
+    async with scripted(models, stream(cut, *BREAKS[kind]), defaults="  stream: {recover: off}") as (app, _):
+        with pytest.raises(openai.APIError):
+            await respond(app.addresses[0])
+
+
+async def test_error_event_in_the_stream_raises_in_the_clients_sdk_with_the_providers_words() -> None:
+    cut = RICH.index(b"event: content_block_start", RICH.index(b"is "))
+    script = [stream_head(), chunk(RICH[:cut]), Respond(b""), chunk(ERROR), END]
+    async with scripted(MODELS, script, defaults="  stream: {recover: off}") as (app, _):
+        with pytest.raises(openai.APIError, match="Overloaded"):
+            await respond(app.addresses[0])
+
+
+async def test_stream_that_dies_continues_at_another_deployment_as_one_response() -> None:
+    first = message_events(text_block("It is ", "sunny in "))
+    cut = first.index(b"event: content_block_stop")
+    rest = message_events(text_block("It is sunny in Oslo today."))
+    defaults = "  stream: {recover: continue}"
+    async with scripted(MODELS, [stream_head(), chunk(first[:cut]), Reset()], stream(rest), defaults=defaults) as (
+        app,
+        _,
+    ):
+        found = await respond(app.addresses[0], tools=[])
+    assert found.output_text == "It is sunny in Oslo today."
+    assert found.status == "completed"
+
+
+async def test_errors_have_openais_format_and_overload_is_unavailable() -> None:
+    error = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+    script = [whole(529, error)]
+    alone = MODELS.replace("fallbacks: [back], ", "")
+    async with scripted(alone, script, script) as (app, _), sdk(app.addresses[0]) as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.responses.create(model="front", input="hi")
+    assert caught.value.status_code == 503
+    assert caught.value.body["message"] == "Overloaded"  # type: ignore[index]
+
+
+async def test_what_cannot_be_expressed_is_refused_by_name() -> None:
+    async with scripted(MODELS) as (app, provider), sdk(app.addresses[0]) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.responses.create(model="front", input="hi", previous_response_id="resp_1")
+    assert (caught.value.code, caught.value.param) == ("not_expressible", "previous_response_id")
+    assert provider.requests == []

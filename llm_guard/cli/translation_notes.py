@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from llm_guard.config import Config, mixed_routes
+from llm_guard.config import Config, chat_routes, mixed_routes
 from llm_guard.resilience.translation.settings import TranslateSettings
 
 if TYPE_CHECKING:  # few configs mix dialects
@@ -24,6 +24,13 @@ def translation_notes(config: Config) -> Iterator[str]:
             if endpoint.dialect == dialect:
                 what = f"{endpoint.path} is translated from {dialect} to {other} for {deployment}"
                 yield f"models.{model}: {what}; {_losses(endpoint.rows, settings)}"
+    for model, deployment in chat_routes(config):
+        from llm_guard.dialects.translation.endpoints import RESPONSES  # noqa: PLC0415  # few configs need it
+
+        settings = config.models[model].translate
+        if settings is not None:
+            what = f"{RESPONSES.path} is translated into a chat for {deployment}"
+            yield f"models.{model}: {what}; {_losses(RESPONSES.rows, settings)}"
 
 
 def _losses(rows: Iterable[LossRow], settings: TranslateSettings) -> str:

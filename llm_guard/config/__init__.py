@@ -31,7 +31,7 @@ from __future__ import annotations
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat, WebhookTarget
 from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.clients import ClientKey
-from llm_guard.config.dialects import mixed_routes
+from llm_guard.config.dialects import chat_routes, mixed_routes
 from llm_guard.config.dry_check import DryCheckResult, try_text
 from llm_guard.config.effective import EffectiveKey, EffectiveSections, KeyOrigin, effective_keys
 from llm_guard.config.engines import CommandConfig, ContainerConfig, EngineConfig, UnitConfig
@@ -101,6 +101,7 @@ __all__ = [
     "WebhookConfig",
     "WebhookFormat",
     "WebhookTarget",
+    "chat_routes",
     "config_schema",
     "digest",
     "dotted",

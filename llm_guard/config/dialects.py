@@ -49,10 +49,23 @@ def mixed_routes(config: Config) -> Iterator[tuple[str, str, DialectName, Dialec
             dialect = config.upstreams[upstream_name].dialect
             if dialect == own:
                 continue
-            _, _, section, index, *_ = path
-            at = int(index)
-            label = model.fallbacks[at] if section == "fallbacks" else model.deployments[at].model or name
-            yield name, f"{upstream_name}/{label}", own, dialect
+            yield name, _label(name, model, path, upstream_name), own, dialect
+
+
+def chat_routes(config: Config) -> Iterator[tuple[str, str]]:
+    """Yields each deployment for which calls of the Responses API become chats: the model, and its label."""
+    for name, model in config.models.items():
+        for path, upstream_name in _places(name, model, config.models):
+            if config.upstreams[upstream_name].responses == "chat":
+                yield name, _label(name, model, path, upstream_name)
+
+
+def _label(name: str, model: ModelConfig, path: KeyPath, upstream: str) -> str:
+    """Returns the label of the deployment, or of the fallback, at a path of the file."""
+    _, _, section, index, *_ = path
+    at = int(index)
+    label = model.fallbacks[at] if section == "fallbacks" else model.deployments[at].model or name
+    return f"{upstream}/{label}"
 
 
 def _places(name: str, way: ModelRouting, ways: Mapping[str, ModelRouting | None]) -> Iterator[_Place]:

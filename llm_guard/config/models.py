@@ -137,6 +137,8 @@ class UpstreamConfig(Strict):
     stream_end: StreamEnd = "strict"
     """lenient: a chat or completion that ends with `[DONE]` and no finish_reason is complete, unless it continues
     another stream that died."""
+    responses: Literal["native", "chat"] = "native"
+    """chat: it has no Responses API: calls of /v1/responses become chats. For dialect openai."""
     probe: ProbeSettings | None = None
     """None: not probed. An upstream that an engine serves is probed unless the file says otherwise."""
 
@@ -168,6 +170,14 @@ class UpstreamConfig(Strict):
             name, end = info.data["dialect"], dialect.END_EVENT
             raise wrong(f"must be strict with dialect {name}: its streams always end with {end}")
         return stream_end
+
+    @field_validator("responses")
+    @classmethod
+    def _check_responses(cls, responses: str, info: ValidationInfo) -> str:
+        dialect = DIALECTS.get(info.data.get("dialect", ""))
+        if responses == "chat" and dialect is not None and dialect.RESPONSES_PATH is None:
+            raise wrong(f"must be native: the dialect {info.data['dialect']} has no Responses API")
+        return responses
 
     @field_validator("base_url")
     @classmethod

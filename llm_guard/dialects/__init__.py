@@ -59,6 +59,10 @@ class Dialect(Protocol):
     """Values of `type` in objects that the provider offers to all accounts, so that no caller owns their ids."""
 
     @property
+    def RESPONSES_PATH(self) -> str | None:  # noqa: N802  # a constant of the module
+        """Path of the Responses API, which many compatible servers lack; None if the dialect has none."""
+
+    @property
     def NEEDS_MODEL(self) -> frozenset[str]: ...  # noqa: N802  # a constant of the module
     @property
     def ANSWERS(self) -> Mapping[tuple[str, str], ResponseSchema]: ...  # noqa: N802  # a constant of the module

@@ -21,6 +21,7 @@ from llm_guard.outcome import Refusal
 
 OWN_PATHS: tuple[str, ...] = ("/v1/messages", "/v1/complete")
 DEFAULT_PATH = "/v1/messages"
+RESPONSES_PATH = None
 MODELS_PATH = "/v1/models"
 PATH_IN_BASE_URL = ""
 DEFAULT_AUTH: Literal["bearer", "x-api-key"] = "x-api-key"

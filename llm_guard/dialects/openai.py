@@ -39,7 +39,7 @@ OWN_PATHS: tuple[str, ...] = (
     "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/images", "/v1/audio", "/v1/moderations",
     "/v1/batches", "/v1/realtime", "/v1/uploads", "/v1/videos", "/v1/fine_tuning", "/v1/vector_stores",
 )  # fmt: skip
-DEFAULT_PATH = "/v1/chat/completions"
+DEFAULT_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/responses"
 MODELS_PATH = "/v1/models"
 PATH_IN_BASE_URL = "/v1"
 DEFAULT_AUTH: Literal["bearer", "x-api-key"] = "bearer"
@@ -152,7 +152,7 @@ def transcript(path: str) -> Transcript | None:
     """Creates the transcript for a stream that answers `path`; None if streams of this path cannot be resumed."""
     if path in ("/v1/chat/completions", "/v1/completions"):
         return ChatTranscript()
-    return ResponsesTranscript() if path == "/v1/responses" else None
+    return ResponsesTranscript() if path == RESPONSES_PATH else None
 
 
 def stream_reader(path: str, choices: int, *, is_lenient: bool = False) -> StreamReader:

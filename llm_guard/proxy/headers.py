@@ -109,9 +109,11 @@ def _for_upstream(call: Call, upstream: Upstream, key: ApiKey | None, dropped: i
 
 
 def translated(call: Call, upstream: Upstream, key: ApiKey | None = None) -> RequestHeaders:
-    """Returns the headers of a call that was translated into the provider's dialect: of the caller's only its user
-    agent, and never its credential."""
+    """Returns the headers of a call that was translated: of the caller's only its user agent, and its credential where
+    calls of its own dialect are sent with it."""
     header = upstream.key_header if key is None else key_header(upstream.auth, key.secret)
+    is_callers = upstream.dialect == call.dialect and not upstream.has_own_key and call.client_key is None
+    credential = [pair for pair in call.headers if is_callers and pair[0].lower() in _KEY_NAMES]
     agent = value_of(call.headers, "user-agent")
     pairs = [
         ("Content-Type", "application/json"),
@@ -119,7 +121,7 @@ def translated(call: Call, upstream: Upstream, key: ApiKey | None = None) -> Req
         ("Accept-Encoding", "identity"),
         *([("User-Agent", agent)] if agent else []),
         *DIALECTS[upstream.dialect].REQUIRED_HEADERS,
-        *([header] if header is not None else []),
+        *([header] if header is not None else credential),
     ]
     return RequestHeaders(pairs)
 

@@ -68,8 +68,10 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
 
 
 def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal | None:
-    """Prepares a call to a route with deployments of another dialect for its translation. Returns a refusal if no
-    deployment can serve it whatever it requests."""
+    """Prepares a call for its translation, if its route has deployments that do not serve its dialect or its endpoint.
+    Returns a refusal if no deployment can serve it whatever it requests."""
+    if all(target.deployment.upstream.serves(call.dialect, call.path) for target in route.targets):
+        return None
     from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415  # few configs mix dialects
 
     translation = TranslatedCall(call, route.translate, table.pool.translation_memory)

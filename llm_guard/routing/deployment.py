@@ -66,6 +66,8 @@ class Upstream:
     """Pool of API keys; None if there is one key, `api_key`, or none."""
     has_own_tls: bool = False
     """True if it has its own certificates, and shares no connection with other upstreams of its origin."""
+    lacks_responses: bool = False
+    """True if calls of the Responses API must be translated into chats for it."""
     key_header: tuple[str, str] | None = field(init=False, repr=False)
     """The header with `api_key`; None without one, or if the upstream takes none."""
     key_digest: str = field(init=False, repr=False)
@@ -90,6 +92,10 @@ class Upstream:
         object.__setattr__(self, "path_in_base_url", DIALECTS[self.dialect].PATH_IN_BASE_URL)
         object.__setattr__(self, "key_header", key_header(self.auth, self.api_key))
         object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
+
+    def serves(self, dialect: DialectName, path: str) -> bool:
+        """Returns whether calls of a dialect at a path are sent to it as they are, and not translated."""
+        return self.dialect == dialect and not (self.lacks_responses and path == DIALECTS[dialect].RESPONSES_PATH)
 
     @property
     def secret(self) -> str | None:
@@ -143,6 +149,7 @@ def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO
         judges_answers,
         pool_of(config, key_files),
         config.tls is not None,
+        config.responses == "chat",
     )
 
 

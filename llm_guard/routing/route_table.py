@@ -16,6 +16,7 @@ from llm_guard.config import (
     Config,
     DeploymentConfig,
     Rules,
+    chat_routes,
     is_name,
     is_pattern,
     matching_key,
@@ -116,7 +117,7 @@ class Route:
     translate: TranslateSettings | None = None
     """None: calls of another dialect are not translated."""
     dialect: DialectName | None = field(init=False)
-    """The dialect of all targets; None if they differ."""
+    """The dialect of all targets; None if they differ, or if one lacks an endpoint of it."""
     has_peers: bool = field(init=False)
     """True if two targets are in the same group."""
 
@@ -124,7 +125,8 @@ class Route:
         groups = [target.group for target in self.targets]
         object.__setattr__(self, "has_peers", len(set(groups)) < len(groups))
         dialects = {target.deployment.upstream.dialect for target in self.targets}
-        object.__setattr__(self, "dialect", dialects.pop() if len(dialects) == 1 else None)
+        is_whole = not any(target.deployment.upstream.lacks_responses for target in self.targets)
+        object.__setattr__(self, "dialect", dialects.pop() if len(dialects) == 1 and is_whole else None)
 
 
 def compile_routes(
@@ -148,7 +150,7 @@ def compile_routes(
     for name in previous.names() if previous else ():
         table.find(name)
     pool.forget_previous()
-    if any(True for _ in mixed_routes(config)):
+    if any(True for _ in mixed_routes(config)) or any(True for _ in chat_routes(config)):
         import_module("llm_guard.dialects.translation.endpoints")  # not during the first call that needs it
     return table
 

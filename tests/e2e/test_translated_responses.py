@@ -9,13 +9,16 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.e2e.test_translation_streams import BREAKS, ERROR, RICH, USAGE, sdk
+from tests.e2e.stand import SAID
+from tests.e2e.test_translation_streams import BREAKS, CHAT_ERROR, ERROR, RICH, RICH_CHAT, USAGE, sdk
 from tests.e2e.translating import received, route, scripted, stream
 from tests.fakes.provider import END, Reset, Respond, chunk, stream_head, whole
 from tests.unit.dialects.translation.conversions import RESPONSES_TOOL, message_events, text_block
 
+LOCAL = route("local/qwen", "local/qwen-small")
 MODELS = route("anthropic/claude-sonnet-4-5", "anthropic/claude-haiku-4-5")
 TOOLS: Any = [RESPONSES_TOOL]
+CHAT_CALLS = [("weather", "call_1", {"city": "Oslo"}), ("weather", "call_2", {"city": "Rome"})]
 CALLS = [("weather", "toolu_1", {"city": "Oslo"}), ("weather", "toolu_2", {"city": "Rome"})]
 
 ANSWER: dict[str, Any] = {
@@ -25,6 +28,16 @@ ANSWER: dict[str, Any] = {
         {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}},
         {"type": "tool_use", "id": "toolu_2", "name": "weather", "input": {"city": "Rome"}},
     ],
+}  # fmt: skip
+
+COMPLETION: dict[str, Any] = {
+    "id": "c", "object": "chat.completion", "created": 1, "model": "qwen", "choices": [{
+        "index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "content": "It is ", "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
+            {"id": "call_2", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}},
+        ]},
+    }],
+    "usage": {"prompt_tokens": 105, "completion_tokens": 30, "total_tokens": 135},
 }  # fmt: skip
 
 
@@ -135,3 +148,77 @@ async def test_what_cannot_be_expressed_is_refused_by_name() -> None:
             await client.responses.create(model="front", input="hi", previous_response_id="resp_1")
     assert (caught.value.code, caught.value.param) == ("not_expressible", "previous_response_id")
     assert provider.requests == []
+
+
+# an OpenAI-compatible server that has only chats
+
+
+async def test_streamed_response_is_served_by_a_chat() -> None:
+    async with scripted(LOCAL, stream(RICH_CHAT)) as (app, provider):
+        found = await respond(app.addresses[0], instructions="Be brief.")
+    assert (found.status, found.output_text, calls_of(found)) == ("completed", "It is ", CHAT_CALLS)
+    assert (found.usage.input_tokens, found.usage.input_tokens_details.cached_tokens) == (105, 100)
+    headers, body = received(provider)
+    assert (headers[":target"], headers["authorization"]) == ("/v1/chat/completions", "Bearer sk-of-local")
+    assert (body["model"], body["stream_options"]) == ("qwen", {"include_usage": True})
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+async def test_whole_response_is_served_by_a_chat() -> None:
+    answer = whole(body=json.dumps(COMPLETION).encode())
+    async with scripted(LOCAL, [answer]) as (app, _), sdk(app.addresses[0]) as client:
+        found = await client.responses.create(model="front", input="hi", tools=TOOLS)
+    assert (found.status, found.output_text, calls_of(found)) == ("completed", "It is ", CHAT_CALLS)
+
+
+@pytest.mark.parametrize("kind", BREAKS)
+@pytest.mark.parametrize("at", [0.3, 0.5, 0.75])
+async def test_broken_chat_never_ends_cleanly(kind: str, at: float) -> None:
+    models = LOCAL.replace("fallbacks: [back], ", "timeout: {idle: 100ms}, ")
+    cut = RICH_CHAT[: int(len(RICH_CHAT) * at)]
+    async with scripted(models, stream(cut, *BREAKS[kind]), defaults="  stream: {recover: off}") as (app, _):
+        with pytest.raises(openai.APIError):
+            await respond(app.addresses[0])
+
+
+async def test_error_event_in_a_chat_raises() -> None:
+    cut = RICH_CHAT.index(b"data: ", RICH_CHAT.index(b"is "))
+    script = [stream_head(), chunk(RICH_CHAT[:cut]), chunk(CHAT_ERROR + b"data: [DONE]\n\n"), END]
+    async with scripted(LOCAL, script, defaults="  stream: {recover: off}") as (app, _):
+        with pytest.raises(openai.APIError, match="had an error"):
+            await respond(app.addresses[0])
+
+
+async def test_refusal_of_the_translated_request_is_not_the_clients_mistake() -> None:
+    error = b'{"error":{"message":"messages: wrong","type":"invalid_request_error","param":"messages","code":null}}'
+    alone = LOCAL.replace("fallbacks: [back], ", "")
+    async with scripted(alone, [whole(400, error)]) as (app, _), sdk(app.addresses[0]) as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.responses.create(model="front", input="hi")
+    assert caught.value.status_code == 502
+
+
+async def test_callers_key_reaches_a_server_of_its_own_dialect() -> None:
+    alone = LOCAL.replace("fallbacks: [back], ", "").replace("upstream: local", "upstream: bare")
+    text = whole(body=json.dumps(COMPLETION).encode())
+    async with scripted(alone, [text]) as (app, provider), sdk(app.addresses[0]) as client:
+        await client.responses.create(model="front", input="hi")
+    assert received(provider)[0]["authorization"] == "Bearer sk-caller"
+
+
+async def test_chats_of_such_a_server_are_not_changed() -> None:
+    answer = whole(body=json.dumps(COMPLETION).encode())
+    async with scripted(LOCAL, [answer]) as (app, provider), sdk(app.addresses[0]) as client:
+        found = await client.chat.completions.create(model="front", messages=SAID, seed=1)
+    assert found.id == "c"
+    assert received(provider)[1]["seed"] == 1
+
+
+async def test_server_is_the_fallback_of_one_with_the_responses_api() -> None:
+    models = route("openai/gpt-5.5", "local/qwen")
+    down = [whole(500, b'{"error": {"message": "down"}}')]
+    async with scripted(models, down, down, stream(RICH_CHAT)) as (app, provider):
+        found = await respond(app.addresses[0])
+    assert found.output_text == "It is "
+    targets = [received(provider, index)[0][":target"] for index in range(3)]
+    assert targets == ["/v1/responses", "/v1/responses", "/v1/chat/completions"]

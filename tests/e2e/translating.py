@@ -12,7 +12,7 @@ from llm_guard.mock.provider import MockProvider
 from tests.e2e.stand import Stand, gateway
 from tests.fakes.provider import END, ScriptedProvider, Step, chunk, stream_head
 
-KEYS = {"openai": "sk-of-openai", "anthropic": "sk-of-anthropic"}
+KEYS = {"openai": "sk-of-openai", "anthropic": "sk-of-anthropic", "local": "sk-of-local"}
 """The gateway's own keys."""
 
 _CONFIG = """
@@ -20,6 +20,8 @@ server: {{port: 0, drain: 1s}}
 upstreams:
   openai: {{dialect: openai, base_url: "{url}/v1"{openai}}}
   anthropic: {{dialect: anthropic, base_url: "{url}"{anthropic}}}
+  local: {{dialect: openai, base_url: "{url}/v1", responses: chat{local}}}
+  bare: {{dialect: openai, base_url: "{url}/v1", responses: chat}}
 defaults:
   timeout: {{connect: 5s, first_token: 10s, idle: 10s, attempt: 10s, total: 20s}}
   retry: {{max_attempts: 2, base_delay: 2ms, max_delay: 10ms, budget: {{ratio: 1, min_per_second: 1000}}}}

@@ -52,7 +52,7 @@ async def pass_on(
     """Passes on the upstream's own error, unmodified but for the retry headers, since the gateway has retried already.
     `wait_s`: the Retry-After, if one is known. A 4xx keeps a retry-after that the gateway could not interpret. If a
     cooldown refused this call, the error is the one that began the cooldown."""
-    if answer.dialect not in ("", call.dialect):
+    if answer.dialect not in ("", call.dialect) or failure.kind is FailureKind.UNTRANSLATED:
         answer = _translated(call, failure, answer)
     if reply.is_early:
         await reply.break_off(closing_error(call, answer.body))

@@ -65,7 +65,7 @@ class TranslatedCall:
         self._request: CanonicalRequest | None = None
         self._unreadable: UnreadableRequestError | None = None
         self._prepared: dict[int, _Prepared] = {}
-        """By the identity of a target, which lives as long as the route."""
+        """The key is the identity of a target, which lives as long as the route."""
         self._obstacles: dict[str, str] = {}
         """Why deployments cannot serve the call, by label."""
         self._refused: list[Loss] = []
@@ -74,8 +74,10 @@ class TranslatedCall:
     def obstacle(self, target: Target) -> str | None:
         """Returns why no call of this endpoint can be sent to the target; None: its request decides."""
         upstream = target.deployment.upstream
-        if upstream.dialect == self._call.dialect:
+        if upstream.serves(self._call.dialect, self._call.path):
             return None
+        if upstream.dialect == self._call.dialect:
+            return "has no Responses API, and calls are not translated" if self._client is None else None
         if self._client is None:
             return f"has another dialect, and {self._call.path} is not translated"
         if not upstream.has_own_key and upstream.auth != "none":
@@ -84,7 +86,7 @@ class TranslatedCall:
 
     def is_ready(self, target: Target) -> bool:
         """Returns whether an attempt on the target can begin at once. Translates a small request for it."""
-        if target.deployment.upstream.dialect == self._call.dialect:
+        if target.deployment.upstream.serves(self._call.dialect, self._call.path):
             return True
         known, body = self._known(target), self._call.body
         if known is None and isinstance(body, bytes) and len(body) <= LARGE_BYTES and self.obstacle(target) is None:
@@ -95,7 +97,7 @@ class TranslatedCall:
 
     async def prepare(self, target: Target) -> str | None:
         """Translates the request for a target, if necessary; returns why it cannot be sent there."""
-        if target.deployment.upstream.dialect == self._call.dialect:
+        if target.deployment.upstream.serves(self._call.dialect, self._call.path):
             return None
         why = self.obstacle(target)
         if why is None:
@@ -111,7 +113,7 @@ class TranslatedCall:
         return why
 
     def begin(self, target: Target, at: float) -> TranslatedAttempt | None:
-        """Returns the translation of one attempt; None if the target has the client's dialect."""
+        """Returns the translation of one attempt; None if the target serves the call as it is."""
         known = self._known(target)
         if known is None or known.request is None or self._client is None:
             return None
@@ -198,7 +200,8 @@ class TranslatedCall:
         if self._request is None or client is None:
             bad = self._unreadable
             why = bad.message if bad is not None else "there is none"
-            return _Prepared(written_for, None, (), f"has another dialect, and the request cannot be translated: {why}")
+            why = f"does not serve the endpoint, and the request cannot be translated: {why}"
+            return _Prepared(written_for, None, (), why)
         try:
             endpoint = upstream_endpoint(deployment.upstream.dialect)
             request = write_request(self._request, client, endpoint, written_for)

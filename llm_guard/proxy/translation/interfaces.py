@@ -26,7 +26,7 @@ class CallTranslator(Protocol):
         """Translates the request for a target, if necessary; returns why it cannot be sent there."""
 
     def begin(self, target: Target, at: float) -> AttemptTranslator | None:
-        """Returns the translation of one attempt; None if the target has the client's dialect. `at`: now, in seconds
+        """Returns the translation of one attempt; None if the target serves the call as it is. `at`: now, in seconds
         since the epoch."""
 
     def refusal(self) -> Refusal:

@@ -18,6 +18,7 @@ upstreams:
   anthropic: {dialect: anthropic, base_url: "http://anthropic.test", api_key: k}
   bare: {dialect: anthropic, base_url: "http://bare.test"}
   local: {dialect: anthropic, base_url: "http://local.test", auth: none}
+  vllm: {dialect: openai, base_url: "http://vllm.test/v1", responses: chat}
 models:
 """
 CLAUDES = """\
@@ -53,7 +54,7 @@ def test_mixed_deployments_and_fallbacks_are_found() -> None:
 ])  # fmt: skip
 def test_upstream_of_another_dialect_needs_a_key(models: str, place: str) -> None:
     (problem,) = problems(models)
-    assert problem.startswith(f"f.yaml:7: {place}: has another dialect and no API key")
+    assert problem.startswith(f"f.yaml:8: {place}: has another dialect and no API key")
     assert "upstreams.bare.api_key" in problem
 
 
@@ -84,7 +85,7 @@ def test_settings_are_read(written: str, expected: Any) -> None:
 ])  # fmt: skip
 def test_wrong_settings_are_named(written: str, reason: str) -> None:
     (problem,) = problems(f"  gpt: {{deployments: [{{upstream: openai}}], translate: {written}}}\n")
-    assert problem.startswith("f.yaml:7: models.gpt.translate.")
+    assert problem.startswith("f.yaml:8: models.gpt.translate.")
     assert reason in problem
 
 
@@ -107,6 +108,22 @@ def test_check_names_the_losses_of_each_mixed_route(tmp_path: Path) -> None:
     assert {"seed", "n"} <= set(dropped.partition(";")[0].split(", "))
     plain = "  gpt: {deployments: [{upstream: openai}]}\n"
     assert not [line for line in check(tmp_path, plain) if "translated" in line]
+
+
+def test_check_names_the_deployments_for_which_responses_become_chats(tmp_path: Path) -> None:
+    models = "  qwen: {deployments: [{upstream: vllm, model: q}]}\n"
+    models += "  gpt: {deployments: [{upstream: openai}], fallbacks: [qwen], translate: {drop: [web_search]}}\n"
+    found = [line for line in check(tmp_path, models) if "translated into a chat" in line]
+    places = [line.partition(" is ")[0] + line.partition(" for ")[2].partition(";")[0] for line in found]
+    assert places == ["models.qwen: /v1/responsesvllm/q", "models.gpt: /v1/responsesvllm/qwen"]
+    assert "web_search" in found[1].partition("dropped: ")[2]
+
+
+def test_only_openais_dialect_has_a_responses_api() -> None:
+    wrong = BASE.replace('base_url: "http://local.test"', 'base_url: "http://local.test", responses: chat')
+    with pytest.raises(ConfigError) as caught:
+        parse_config(wrong + CLAUDES, "f.yaml", {})
+    assert "upstreams.local.responses: must be native" in str(caught.value.problems[0])
 
 
 def test_check_prints_the_class_of_each_field(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from llm_guard.proxy.headers import (
     retry_after,
     to_client,
     to_upstream,
+    translated,
     value_of,
 )
 from llm_guard.routing.api_keys import ApiKey
@@ -277,3 +278,16 @@ def test_cached_header_names_are_bounded_and_stay_right() -> None:
     for seen in (headers._lower, headers._up, headers._down, headers._named_in):
         assert 0 < len(seen) <= 1024
         assert max(map(len, seen)) <= 64
+
+
+def test_translated_call_has_the_callers_key_only_in_its_own_dialect() -> None:
+    one = call(*CREDENTIALS, ("User-Agent", "SDK/1"), ("Cookie", "c"))
+    found = translated(one, UPSTREAM)
+    assert set(CREDENTIALS) <= set(found)
+    assert ("User-Agent", "SDK/1") in found
+    assert ("Cookie", "c") not in found
+    other = replace(UPSTREAM, dialect="anthropic", auth="none")
+    assert not set(CREDENTIALS) & set(translated(one, other))
+    own = replace(UPSTREAM, api_key="k")
+    assert [pair for pair in translated(one, own) if pair[0] == "Authorization"] == [("Authorization", "Bearer k")]
+    assert not set(CREDENTIALS) & set(translated(replace(one, client_key="lg-key"), UPSTREAM))

@@ -11,11 +11,12 @@ import pytest
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.proxy.call import Call
+from llm_guard.proxy.route_resolution import translate_or_refuse
 from llm_guard.proxy.translation.attempt import LARGE_BYTES
 from llm_guard.proxy.translation.call import TranslatedCall
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.translation.settings import TranslateSettings
-from llm_guard.routing.route_table import Target, compile_routes
+from llm_guard.routing.route_table import Route, Target, compile_routes
 
 CONFIG = """
 upstreams:
@@ -65,6 +66,56 @@ async def test_target_of_the_calls_dialect_needs_nothing() -> None:
     assert await translation.prepare(openai) is None
     assert translation.is_ready(openai)
     assert translation.begin(openai, AT) is None
+
+
+CHAT_ONLY = """
+upstreams:
+  local: {dialect: openai, base_url: "http://local.test/v1", responses: chat}
+  openai: {dialect: openai, base_url: "http://openai.test/v1"}
+models:
+  mixed: {deployments: [{upstream: local, model: qwen}, {upstream: openai}]}
+  plain: {deployments: [{upstream: openai}]}
+"""
+
+
+def route_of(model: str) -> Route:
+    found = compile_routes(parse_config(CHAT_ONLY, "f.yaml", {}), 0.0).find(model)
+    assert found is not None
+    return found
+
+
+async def test_server_without_the_responses_api_gets_a_chat() -> None:
+    local, openai = route_of("mixed").targets
+    call = call_with(b'{"model": "mixed", "input": "hi"}', path="/v1/responses")
+    body = await sent(call, local)
+    assert (body["model"], body["messages"]) == ("qwen", [{"role": "user", "content": "hi"}])
+    translation = TranslatedCall(call, TranslateSettings(), ResponseMemory())
+    assert await translation.prepare(openai) is None
+    assert translation.begin(openai, AT) is None
+    chat = TranslatedCall(call_with(), TranslateSettings(), ResponseMemory())
+    assert await chat.prepare(local) is None
+    assert chat.begin(local, AT) is None
+
+
+def test_route_with_such_a_server_has_no_dialect_of_its_own() -> None:
+    assert (route_of("mixed").dialect, route_of("plain").dialect) == (None, "openai")
+
+
+def test_calls_are_prepared_for_translation_only_if_a_target_needs_it() -> None:
+    table = compile_routes(parse_config(CHAT_ONLY, "f.yaml", {}), 0.0)
+    call = call_with()
+    assert translate_or_refuse(call, route_of("mixed"), table) is None
+    assert call.translation is None
+    call = call_with(path="/v1/responses")
+    assert translate_or_refuse(call, route_of("mixed"), table) is None
+    assert call.translation is not None
+
+
+def test_responses_are_refused_if_calls_are_not_translated() -> None:
+    local, _ = route_of("mixed").targets
+    call = call_with(path="/v1/responses")
+    assert "has no Responses API" in str(TranslatedCall(call, None, ResponseMemory()).obstacle(local))
+    assert TranslatedCall(call_with(), None, ResponseMemory()).obstacle(local) is None
 
 
 async def test_request_is_written_for_each_target() -> None:

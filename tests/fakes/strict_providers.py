@@ -79,3 +79,35 @@ def refusals_of_openai(body: dict[str, Any]) -> list[str]:
         if message["role"] == "assistant" and not message.get("content") and not message.get("tool_calls"):
             found.append(f"messages.{index}: content is required")
     return found
+
+
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+
+
+def refusals_of_responses(body: dict[str, Any]) -> list[str]:
+    """Returns why OpenAI refuses a Responses request; empty: it accepts it."""
+    found = problems_of(body)
+    ids: set[str] = set()
+    owed: set[str] = set()
+    for index, item in enumerate(body.get("input", [])):
+        kind, place = item.get("type", "message"), f"input[{index}]"
+        if (one := item.get("id")) is not None:
+            if one in ids:
+                found.append(f"{place}: Duplicate item found with id {one}")
+            if not one.startswith(_PREFIXES.get(kind, "")):
+                found.append(f"{place}.id: Expected an ID that begins with '{_PREFIXES[kind]}'")
+            if len(one) > 64 or not _ID.fullmatch(one):
+                found.append(f"{place}.id: Expected an ID that contains letters, numbers, underscores, or dashes")
+            ids.add(one)
+        if len(item.get("call_id", "")) > 64:
+            found.append(f"{place}.call_id: string too long. Expected a string with maximum length 64")
+        if kind == "reasoning" and item.get("encrypted_content") != signature_of(item["id"]):
+            found.append(f"{place}: The encrypted content could not be verified")
+        if kind in ("function_call", "custom_tool_call"):
+            owed.add(item["call_id"])
+        elif kind.endswith("_call_output"):
+            if item["call_id"] not in owed:
+                found.append(f"{place}: No tool call found for function call output")
+            owed.discard(item["call_id"])
+    found += [f"No tool output found for function call {one}" for one in sorted(owed)]
+    return found

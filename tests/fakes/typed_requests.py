@@ -15,6 +15,10 @@ from openai.types.chat.completion_create_params import (
     CompletionCreateParamsNonStreaming,
     CompletionCreateParamsStreaming,
 )
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsNonStreaming,
+    ResponseCreateParamsStreaming,
+)
 
 _DEPRECATED = frozenset({"temperature", "top_p", "top_k"})
 """Fields of Messages that the API description still has, and the SDK's types do not."""
@@ -23,11 +27,14 @@ _WRAPPERS = (typing_extensions.Required, typing_extensions.NotRequired, typing.R
 
 
 def problems_of(body: Mapping[str, Any]) -> list[str]:
-    """Returns the problems of a request: for Messages if its model is a Claude, else for a chat."""
+    """Returns the problems of a request: of the Responses API if it has an input, for Messages if its model is a
+    Claude, else for a chat."""
     is_stream = body.get("stream") is True
-    if str(body.get("model", "")).startswith("claude"):
+    if "input" in body:
+        kind: Any = ResponseCreateParamsStreaming if is_stream else ResponseCreateParamsNonStreaming
+    elif str(body.get("model", "")).startswith("claude"):
         body = {name: value for name, value in body.items() if name not in _DEPRECATED}
-        kind: Any = MessageCreateParamsStreaming if is_stream else MessageCreateParamsNonStreaming
+        kind = MessageCreateParamsStreaming if is_stream else MessageCreateParamsNonStreaming
     else:
         kind = CompletionCreateParamsStreaming if is_stream else CompletionCreateParamsNonStreaming
     return list(_problems(body, kind, ""))

@@ -8,14 +8,22 @@ from typing import Any
 
 import pytest
 
+from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES
 from tests.effort import repeated
-from tests.fakes.strict_providers import refusals_of_anthropic, refusals_of_openai, signature_of
+from tests.fakes.strict_providers import (
+    refusals_of_anthropic,
+    refusals_of_openai,
+    refusals_of_responses,
+    signature_of,
+)
 from tests.unit.dialects.translation.conversions import (
     CHAT_TOOL,
     MESSAGES_TOOL,
+    RESPONSES_TOOL,
     body_of,
     from_chat,
     from_messages,
+    from_responses,
     whole,
 )
 
@@ -59,6 +67,66 @@ def openai_answer(random: Random, number: int) -> dict[str, Any]:
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     head = {"id": f"chatcmpl_{number}", "object": "chat.completion", "created": 1, "model": "gpt"}
     return {**head, "choices": [choice], "usage": usage}
+
+
+PATCH = {"type": "custom", "name": "apply_patch"}
+
+
+def responses_answer(random: Random, number: int) -> list[dict[str, Any]]:
+    """Returns the output of the strict OpenAI, with encrypted reasoning."""
+    own, output = f"rs_native_{number}", list[dict[str, Any]]()
+    if random.random() < 0.6:
+        output.append({"type": "reasoning", "id": own, "summary": [], "encrypted_content": signature_of(own)})
+    calls = random.randrange(3)
+    if not calls or random.random() < 0.5:
+        text = {"type": "output_text", "text": random.choice(WORDS), "annotations": []}
+        message = {"type": "message", "id": f"msg_native_{number}", "role": "assistant", "status": "completed"}
+        output.append({**message, "content": [text]})
+    for index in range(calls):
+        call = {"call_id": f"call_{number}_{index}", "status": "completed"}
+        if random.random() < 0.3:
+            call |= {"type": "custom_tool_call", "id": f"ctc_{number}_{index}", "name": "apply_patch", "input": "*** x"}
+            call.pop("status")
+        else:
+            call |= {"type": "function_call", "id": f"fc_{number}_{index}", "name": "weather", "arguments": "{}"}
+        output.append(call)
+    return output
+
+
+@pytest.mark.parametrize("stand_in", ["messages", "chat"])
+@pytest.mark.parametrize("seed", range(repeated(50, least=25)))
+def test_responses_go_on_whoever_answers(seed: int, stand_in: str) -> None:
+    random = Random(seed)
+    history: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": "hi"}]
+    for number in range(TURNS):
+        settings: dict[str, Any] = {"input": history, "tools": [RESPONSES_TOOL, PATCH], "store": False}
+        settings["reasoning"] = {"effort": "medium"}
+        assert refusals_of_responses({"model": "gpt-5.5", **settings}) == []
+        if number % 2 == seed % 2:
+            output = responses_answer(random, number)
+        elif stand_in == "messages":
+            request = from_responses(settings, MESSAGES, model="claude-sonnet-4-5")
+            assert refusals_of_anthropic(body_of(request)) == []
+            thinks = "thinking" in body_of(request)
+            output = whole(request, _patching(random, anthropic_answer(random, number, thinks=thinks)))["output"]
+        else:
+            request = from_responses(settings, CHAT, model="gpt-4o")
+            assert refusals_of_openai(body_of(request)) == []
+            output = whole(request, {**openai_answer(random, number), "id": "always-the-same"})["output"]
+        history += output
+        calls = [item for item in output if item["type"].endswith("_call")]
+        assert all(json.loads(call.get("arguments", "{}")) is not None for call in calls)
+        history += [{"type": f"{call['type']}_output", "call_id": call["call_id"], "output": "sun"} for call in calls]
+        if not calls:
+            history.append({"type": "message", "role": "user", "content": "and?"})
+
+
+def _patching(random: Random, answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answer, with some calls of the custom tool instead."""
+    for block in answer["content"]:
+        if block["type"] == "tool_use" and random.random() < 0.3:
+            block |= {"name": "apply_patch", "input": {"input": "*** x"}}
+    return answer
 
 
 @pytest.mark.parametrize("seed", range(repeated(50, least=25)))

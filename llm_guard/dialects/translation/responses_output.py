@@ -160,8 +160,12 @@ class OutputItem:
             return {**head, "status": status, "role": "assistant", "content": parts}
         if self.kind == "reasoning":
             return {**head, "summary": parts, "encrypted_content": None}
-        member = "input" if self.kind == "custom_tool_call" else "arguments"
-        call = {**head, "status": status, "call_id": self.call_id, "name": self.name, member: text}
+        if self.kind == "function_call":
+            call = {**head, "status": status, "call_id": self.call_id, "name": self.name, "arguments": text}
+        else:
+            call = {**head, "call_id": self.call_id, "name": self.name, "input": text}
+            if status == "incomplete":  # requests must not have it, and the history of a client repeats the item
+                call["status"] = status
         namespace = self.origin.namespace if self.origin is not None else None
         return {**call, "namespace": namespace} if namespace else call
 

@@ -1,4 +1,5 @@
-"""Random requests of both dialects, valid by the API descriptions, with conversations, tools, media and settings."""
+"""Random requests of chats, of the Responses API and of Messages, valid by the API descriptions, with conversations,
+tools, media and settings."""
 
 from __future__ import annotations
 
@@ -111,5 +112,55 @@ def _blocks(random: Random) -> list[dict[str, Any]]:
         {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}},
         {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}, "title": "t"},
         {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "found"}]},
+    ]
+    return random.sample(parts, random.randrange(1, 4))
+
+
+def random_responses(random: Random) -> dict[str, Any]:
+    """Returns a Responses request without its model."""
+    items: list[dict[str, Any]] = []
+    for turn in range(random.randrange(1, 5)):
+        items.append({"type": "message", "role": "user", "content": _responses_content(random)})
+        if random.random() < 0.5:
+            items.append({"type": "reasoning", "id": f"rs_{turn}", "summary": [], "encrypted_content": "gAAA"})
+        if random.random() < 0.5:
+            ids = [f"call_{turn}_{index}" for index in range(random.randrange(1, 3))]
+            arguments = random.choice(['{"city": "Oslo"}', "", "{"])
+            call = {"type": "function_call", "name": "weather", "arguments": arguments}
+            items += [{**call, "call_id": one} for one in ids]
+            for one in ids:
+                output = random.choice([random.choice(_WORDS), _responses_content(random)])
+                items.append({"type": "function_call_output", "call_id": one, "output": output})
+        else:
+            text = {"type": "output_text", "text": random.choice(_WORDS), "annotations": []}
+            message = {"type": "message", "id": f"msg_{turn}", "role": "assistant", "status": "completed"}
+            items.append({**message, "content": [text]})
+    items.append({"type": "message", "role": "user", "content": "and now?"})
+    name = random.choice(["weather", "x" * 70])
+    tools = [
+        {"type": "function", "name": name, "parameters": _SCHEMA, "strict": random.random() < 0.5},
+        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+        {"type": "web_search"},
+    ]  # fmt: skip
+    schema = {"type": "json_schema", "name": "w", "schema": _SCHEMA, "strict": True}
+    fields = _some(random, {
+        "temperature": [0, 1, 1.7], "top_p": [0.3, 1], "max_output_tokens": [5, 9000], "instructions": ["Be brief."],
+        "store": [True, False], "stream": [True], "metadata": [{"a": "b"}],
+        "include": [["reasoning.encrypted_content"]],
+        "reasoning": [{"effort": effort, "summary": "auto"} for effort in ("none", "minimal", "low", "high", "xhigh")],
+        "parallel_tool_calls": [True, False], "text": [{"verbosity": "low"}, {"format": schema}],
+        "truncation": ["auto", "disabled"], "previous_response_id": ["resp_1"],
+    })  # fmt: skip
+    if random.random() < 0.6:
+        fields["tools"] = random.sample(tools, random.randrange(1, 4))
+        fields |= _some(random, {"tool_choice": ["auto", "none", "required"]})
+    return {"input": random.choice([items, items, items, "hi"]), **fields}
+
+
+def _responses_content(random: Random) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = [
+        {"type": "input_text", "text": random.choice(_WORDS)},
+        {"type": "input_image", "image_url": random.choice([_URL, "https://a.test/b.png"]), "detail": "auto"},
+        {"type": "input_file", "filename": "a.pdf", "file_data": _PDF},
     ]
     return random.sample(parts, random.randrange(1, 4))

@@ -14,6 +14,8 @@ _REASONING_NAMES = {
     "summary": "reasoning_summary", "generate_summary": "reasoning_summary", "mode": "reasoning_mode",
     "context": "reasoning_mode",
 }  # fmt: skip
+_MOST_DEPTH = 200
+"""Levels of what a response repeats."""
 _LOGPROBS = "message.output_text.logprobs"
 _DEFAULT_VERBOSITY = "medium"
 
@@ -32,6 +34,8 @@ def read_responses_request(body: JsonObject) -> CanonicalRequest:
     _read_text(body.get("text"), request)
     _read_limits(body, request)
     request.echoed = {name: value for name, value in body.items() if name not in _NOT_ECHOED}
+    if _is_deep(request.echoed, _MOST_DEPTH):
+        raise UnreadableRequestError("", "it is nested too deeply")
     if body.get("tools"):
         request.echoed["tools"] = [_echoed_tool(tool) for tool in body["tools"]]
     return request
@@ -40,6 +44,15 @@ def read_responses_request(body: JsonObject) -> CanonicalRequest:
 def _echoed_tool(tool: JsonObject) -> JsonObject:
     """Returns a tool with the members that a request may omit, and a response may not."""
     return {"parameters": None, "strict": False, **tool} if tool.get("type") == "function" else tool
+
+
+def _is_deep(value: object, levels: int) -> bool:
+    """Returns whether a value has more levels. A response that cannot be written must not count as the upstream's
+    failure."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deep(item, levels - 1) for item in inner)
 
 
 def _note_fields(body: JsonObject, request: CanonicalRequest) -> None:

@@ -195,6 +195,14 @@ def test_unreadable_request_names_the_place(fields: dict[str, Any], param: str) 
     assert caught.value.param == param
 
 
+def test_request_whose_response_would_be_nested_too_deeply_is_refused() -> None:
+    value: Any = {}
+    for _ in range(400):
+        value = [value]
+    with pytest.raises(UnreadableRequestError, match="nested too deeply"):
+        from_responses({"metadata": {"a": value}})
+
+
 def test_later_instructions_stay_in_their_place() -> None:
     given = [item("user"), item("developer", text("Now in French.")), item("user")]
     chat = body_of(from_responses({"input": given}, CHAT))

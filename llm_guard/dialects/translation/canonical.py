@@ -7,7 +7,7 @@ a stream are read into the same sequence, so that they cannot disagree.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.dialects.translation.losses import Losses
@@ -152,8 +152,7 @@ class CanonicalRequest:
     """Tools that are more than a function, by the name that they have in `tools`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTarget:
+class RequestTarget(NamedTuple):
     """Facts about the deployment that the writer of a request needs."""
 
     model: str

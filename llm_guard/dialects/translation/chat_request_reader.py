@@ -15,7 +15,7 @@ from llm_guard.dialects.translation.canonical import (
     ToolResultBlock,
     UnreadableRequestError,
 )
-from llm_guard.dialects.translation.loss_table import CHAT_FIELDS
+from llm_guard.dialects.translation.loss_table import CHAT_FIELDS, WHOLE_CHAT_FIELDS, note_losses
 from llm_guard.dialects.translation.losses import Losses
 from llm_guard.dialects.translation.message_content import (
     MessageContent,
@@ -40,12 +40,7 @@ def read_chat_request(body: JsonObject) -> CanonicalRequest:
     """Returns the request. Raises UnreadableRequestError if it does not have the form of a chat request."""
     request = CanonicalRequest()
     losses = request.losses
-    for name, value in body.items():
-        row = CHAT_FIELDS.get(name)
-        if row is None:
-            losses.promise(name)
-        elif row.kind != "same" and value is not None and value not in row.neutral:
-            (losses.hint if row.kind == "hint" else losses.promise)(row.name or row.path)
+    note_losses(body, CHAT_FIELDS, WHOLE_CHAT_FIELDS, losses)
     for index, message in enumerate(objects_in(body.get("messages"), "messages")):
         _read_message(message, request, f"messages[{index}]")
     _read_tools(body, request)
@@ -58,6 +53,10 @@ def _read_message(message: JsonObject, request: CanonicalRequest, place: str) ->
     losses = request.losses
     note_unknown(message, _MESSAGE, losses, _NAMES, _UNKNOWN)
     match message.get("role"):
+        case "user":
+            request.turns.append(ConversationTurn("user", [*_contents(message.get("content"), losses, place)]))
+        case "assistant":
+            request.turns.append(ConversationTurn("assistant", _of_assistant(message, losses, place)))
         case "system" | "developer":
             contents = _contents(message.get("content"), losses, place)
             texts = [block.text for block in contents if isinstance(block, TextBlock)]
@@ -65,10 +64,6 @@ def _read_message(message: JsonObject, request: CanonicalRequest, place: str) ->
                 request.system += texts
             elif texts:
                 request.turns.append(ConversationTurn("system", [TextBlock(text) for text in texts]))
-        case "user":
-            request.turns.append(ConversationTurn("user", [*_contents(message.get("content"), losses, place)]))
-        case "assistant":
-            request.turns.append(ConversationTurn("assistant", _of_assistant(message, losses, place)))
         case "tool":
             call_id = text_of(message.get("tool_call_id"), f"{place}.tool_call_id")
             content = _contents(message.get("content"), losses, place)

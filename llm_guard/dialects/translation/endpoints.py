@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.translation.canonical import (
@@ -106,8 +107,7 @@ def read_request(endpoint: ClientEndpoint, body: bytes) -> CanonicalRequest:
         raise _unreadable(error) from None
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedRequest:
+class TranslatedRequest(NamedTuple):
     """A request for one deployment, and what its response needs to be read."""
 
     client: ClientEndpoint

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from llm_guard.dialects.translation.losses import LossKind
+from llm_guard.dialects.translation.losses import Losses, LossKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,26 @@ def top_fields(rows: Iterable[LossRow]) -> Mapping[str, LossRow]:
     return found
 
 
+def note_losses(body: Mapping[str, Any], fields: Mapping[str, LossRow], whole: frozenset[str], losses: Losses) -> None:
+    """Records what is lost of the fields at the top of a request. `whole`: the names of those of which nothing is."""
+    if whole.issuperset(body):
+        return
+    for name, value in body.items():
+        row = fields.get(name)
+        if row is None:
+            losses.promise(name)
+        elif row.kind != "same" and value is not None and value not in row.neutral:
+            (losses.hint if row.kind == "hint" else losses.promise)(row.name or row.path)
+
+
+def whole_fields(fields: Mapping[str, LossRow]) -> frozenset[str]:
+    return frozenset(name for name, row in fields.items() if row.kind == "same")
+
+
 CHAT_FIELDS = top_fields(CHAT_ROWS)
 MESSAGES_FIELDS = top_fields(MESSAGES_ROWS)
+WHOLE_CHAT_FIELDS = whole_fields(CHAT_FIELDS)
+WHOLE_MESSAGES_FIELDS = whole_fields(MESSAGES_FIELDS)
 
 
 def row_of(rows: Iterable[LossRow], path: str) -> LossRow | None:

@@ -15,12 +15,14 @@ IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 PDF = "application/pdf"
 _ALIASES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "application/x-pdf": PDF}
 
+_OBJECTS = frozenset({dict})
+
 MessageContent = TextBlock | MediaBlock
 
 
 def objects_in(value: object, param: str) -> list[JsonObject]:
     """Returns a list of objects. Raises UnreadableRequestError for anything else."""
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+    if isinstance(value, list) and _OBJECTS.issuperset(map(type, value)):
         return value
     raise UnreadableRequestError(param, f"`{param}` must be a list of objects")
 
@@ -43,6 +45,8 @@ def number_or_none(value: object, param: str) -> float | None:
 
 def note_unknown(fields: JsonObject, known: frozenset[str], losses: Losses, names: dict[str, str], other: str) -> None:
     """Records members that the reader of an object does not know: under the name in `names`, else as `other`."""
+    if known.issuperset(fields):
+        return
     for name in fields.keys() - known:
         if fields[name] is not None:
             losses.hint(names.get(name, other))

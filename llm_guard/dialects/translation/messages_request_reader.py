@@ -15,7 +15,12 @@ from llm_guard.dialects.translation.canonical import (
     ToolResultBlock,
     UnreadableRequestError,
 )
-from llm_guard.dialects.translation.loss_table import MESSAGES_FIELDS, promise_of_tool
+from llm_guard.dialects.translation.loss_table import (
+    MESSAGES_FIELDS,
+    WHOLE_MESSAGES_FIELDS,
+    note_losses,
+    promise_of_tool,
+)
 from llm_guard.dialects.translation.losses import Losses
 from llm_guard.dialects.translation.message_content import (
     MessageContent,
@@ -44,12 +49,7 @@ def read_messages_request(body: JsonObject) -> CanonicalRequest:
     """Returns the request. Raises UnreadableRequestError if it does not have the form of a Messages request."""
     request = CanonicalRequest(continues_last_turn=True)
     losses = request.losses
-    for name, value in body.items():
-        row = MESSAGES_FIELDS.get(name)
-        if row is None:
-            losses.promise(name)
-        elif row.kind != "same" and value is not None and value not in row.neutral:
-            (losses.hint if row.kind == "hint" else losses.promise)(row.name or row.path)
+    note_losses(body, MESSAGES_FIELDS, WHOLE_MESSAGES_FIELDS, losses)
     request.system = _system(body.get("system"), losses)
     for index, message in enumerate(objects_in(body.get("messages"), "messages")):
         _read_message(message, request, f"messages[{index}]")

@@ -159,10 +159,10 @@ def _messages(turns: list[ConversationTurn], names: NameMap, ids: NameMap) -> li
 
 
 def _message(role: str, blocks: list[JsonObject]) -> JsonObject:
-    if role == "user":
-        blocks = sorted(blocks, key=lambda block: block["type"] != "tool_result")
     if len(blocks) == 1 and blocks[0]["type"] == "text":
         return {"role": role, "content": blocks[0]["text"]}
+    if role == "user":
+        blocks = sorted(blocks, key=lambda block: block["type"] != "tool_result")
     return {"role": role, "content": blocks}
 
 

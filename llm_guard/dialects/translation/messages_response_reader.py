@@ -29,7 +29,6 @@ class MessagesResponseReader:
         """Arguments that came with the beginning of a block, by its index; used if no others follow."""
         self._stop: StopCause = "end"
         self._stop_sequence: str | None = None
-        self._counts = TokenCounts()
         self._usage: JsonObject = {}
         self.has_ended = False
 
@@ -69,7 +68,7 @@ class MessagesResponseReader:
             return
         self.has_ended = True
         stop = stop_with_calls(self._stop, has_calls=self._calls > 0)
-        self._sink.end(stop, self._stop_sequence, self._counts)
+        self._sink.end(stop, self._stop_sequence, _counts_in(self._usage))
 
     def _begin(self, message: JsonObject) -> None:
         response_id, model = message.get("id"), message.get("model")
@@ -123,12 +122,17 @@ class MessagesResponseReader:
         self._note_usage(dict_of(event.get("usage")))
 
     def _note_usage(self, usage: JsonObject) -> None:
-        """Sums the parts of the prompt, which Anthropic counts apart; later events repeat or complete earlier ones."""
-        self._usage |= {key: value for key, value in usage.items() if value is not None}
-        seen, counts = self._usage, self._counts
-        counts.cached = count_of(seen.get("cache_read_input_tokens"))
-        counts.created = count_of(seen.get("cache_creation_input_tokens"))
-        fresh = count_of(seen.get("input_tokens"))
-        counts.prompt = None if fresh is None else fresh + (counts.cached or 0) + (counts.created or 0)
-        counts.output = count_of(seen.get("output_tokens"))
-        counts.reasoning = count_of(dict_of(seen.get("output_tokens_details")).get("reasoning_tokens"))
+        """Adds what an event says: later ones repeat or complete earlier ones."""
+        for name, value in usage.items():
+            if value is not None:
+                self._usage[name] = value
+
+
+def _counts_in(usage: JsonObject) -> TokenCounts:
+    """Returns the usage with the parts of the prompt as one sum, which Anthropic counts apart."""
+    fresh = count_of(usage.get("input_tokens"))
+    cached = count_of(usage.get("cache_read_input_tokens"))
+    created = count_of(usage.get("cache_creation_input_tokens"))
+    prompt = None if fresh is None else fresh + (cached or 0) + (created or 0)
+    reasoning = count_of(dict_of(usage.get("output_tokens_details")).get("reasoning_tokens"))
+    return TokenCounts(prompt, cached, created, count_of(usage.get("output_tokens")), reasoning)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from llm_guard.dialects.translation.loss_table import LossRow, hint_rows, promise_rows, same_rows, top_fields
+from llm_guard.dialects.translation.loss_table import (
+    LossRow,
+    hint_rows,
+    promise_rows,
+    same_rows,
+    top_fields,
+    whole_fields,
+)
 
 _CONTENT = ("input[message].content", "input[function_call_output].output", "input[custom_tool_call_output].output")
 _CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
@@ -110,6 +117,7 @@ RESPONSES_ROWS: tuple[LossRow, ...] = (
 """A Responses request for a Messages or a chat endpoint."""
 
 RESPONSES_FIELDS = top_fields(RESPONSES_ROWS)
+WHOLE_RESPONSES_FIELDS = whole_fields(RESPONSES_FIELDS)
 
 
 def loss_of_type(kind: str, other: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from llm_guard.dialects.translation.canonical import CanonicalRequest, JsonObject, OutputSchema, UnreadableRequestError
+from llm_guard.dialects.translation.loss_table import note_losses
 from llm_guard.dialects.translation.message_content import note_unknown, number_or_none
 from llm_guard.dialects.translation.responses_items import read_input
-from llm_guard.dialects.translation.responses_loss_table import RESPONSES_FIELDS
+from llm_guard.dialects.translation.responses_loss_table import RESPONSES_FIELDS, WHOLE_RESPONSES_FIELDS
 from llm_guard.dialects.translation.responses_tools import read_tools
 
 _NOT_ECHOED = frozenset({"input", "stream", "stream_options", "include", "model", "client_metadata"})
@@ -57,12 +58,7 @@ def _is_deep(value: object, levels: int) -> bool:
 
 def _note_fields(body: JsonObject, request: CanonicalRequest) -> None:
     losses = request.losses
-    for name, value in body.items():
-        row = RESPONSES_FIELDS.get(name)
-        if row is None:
-            losses.promise(name)
-        elif row.kind != "same" and value is not None and value not in row.neutral:
-            (losses.hint if row.kind == "hint" else losses.promise)(row.name or row.path)
+    note_losses(body, RESPONSES_FIELDS, WHOLE_RESPONSES_FIELDS, losses)
     included = body.get("include")
     if isinstance(included, list) and _LOGPROBS in included:
         losses.promise("logprobs", "include")

@@ -107,7 +107,9 @@ class WholeResponse:
         return {**head, **end, "usage": messages_usage(self._counts)}
 
     def _text_of(self, kind: _Kind) -> str:
-        return "".join(part.text for part in self._parts if part.kind == kind)
+        if len(self._parts) == 1:  # as in most responses
+            return self._parts[0].text if self._parts[0].kind == kind else ""
+        return "".join([part.text for part in self._parts if part.kind == kind])
 
     def _say(self, kind: _Kind, text: str) -> None:
         last = self._parts[-1] if self._parts and not self._is_new_block else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -74,11 +73,11 @@ class TranslatedAttempt:
         return TranslatingStreamDecoder(view, translator, self._call.dialect, self._call.id)
 
     def opened(self, opened: Opened) -> Opened | Failure:
-        """Returns the response for the client, with its body translated if that is whole."""
+        """Returns the response for the client, with its body translated if that is whole: the same object."""
         headers = translated_headers(opened.headers, self._call.dialect)
         if opened.view is not None:
-            kept = ("Content-Type", "text/event-stream; charset=utf-8")
-            return replace(opened, headers=(*headers, kept))
+            opened.headers = (*headers, ("Content-Type", "text/event-stream; charset=utf-8"))
+            return opened
         if opened.exchange is not None:
             return Failure(FailureKind.UNTRANSLATED, "sent a response that is too large to be translated")
         try:
@@ -87,7 +86,8 @@ class TranslatedAttempt:
             body = self._request.whole(plain, self._at, shows_reasoning=self._shows_reasoning)
         except (ValueError, BadRequest) as error:
             return untranslatable(error, "response")
-        return replace(opened, headers=(*headers, ("Content-Type", "application/json")), buffered=body)
+        opened.headers, opened.buffered = (*headers, ("Content-Type", "application/json")), body
+        return opened
 
 
 async def in_thread_if_large(translate: partial[_T], size: int) -> _T:

@@ -5,8 +5,8 @@ Nothing is read or written before a deployment of another dialect is about to be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from llm_guard.dialects.event_json import dict_of
 from llm_guard.dialects.translation.canonical import CanonicalRequest, RequestTarget, UnreadableRequestError
@@ -41,8 +41,7 @@ _OFF = TranslateSettings()
 _BUSY = "too many large requests are being translated"
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
+class _Prepared(NamedTuple):
     """The request for one target."""
 
     target: RequestTarget

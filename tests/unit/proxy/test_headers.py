@@ -282,12 +282,12 @@ def test_cached_header_names_are_bounded_and_stay_right() -> None:
 
 def test_translated_call_has_the_callers_key_only_in_its_own_dialect() -> None:
     one = call(*CREDENTIALS, ("User-Agent", "SDK/1"), ("Cookie", "c"))
-    found = translated(one, UPSTREAM)
+    found = translated(one, UPSTREAM).pairs
     assert set(CREDENTIALS) <= set(found)
     assert ("User-Agent", "SDK/1") in found
     assert ("Cookie", "c") not in found
     other = replace(UPSTREAM, dialect="anthropic", auth="none")
-    assert not set(CREDENTIALS) & set(translated(one, other))
+    assert not set(CREDENTIALS) & set(translated(one, other).pairs)
     own = replace(UPSTREAM, api_key="k")
-    assert [pair for pair in translated(one, own) if pair[0] == "Authorization"] == [("Authorization", "Bearer k")]
-    assert not set(CREDENTIALS) & set(translated(replace(one, client_key="lg-key"), UPSTREAM))
+    assert [pair for pair in translated(one, own).pairs if pair[0] == "Authorization"] == [("Authorization", "Bearer k")]
+    assert not set(CREDENTIALS) & set(translated(replace(one, client_key="lg-key"), UPSTREAM).pairs)

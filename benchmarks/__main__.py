@@ -1,7 +1,8 @@
 """`python -m benchmarks [PART]`: measures everything, or one part (see `--help`), and writes `benchmarks/results/`.
 
 Exits 1 if a promise does not hold. `ages` measures nothing: it lists the pages that are out of date. `soak`, `since`,
-`storm-matrix`, `frontier`, `fuzz` and `sdk-suites`, which take minutes, are not part of `all`.
+`storm-matrix`, `frontier`, `fuzz`, `sdk-suites`, `translation` and `translation-cost`, which take minutes, are not part
+of `all`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ from benchmarks.storm_matrix import run as storm_matrix
 from benchmarks.storm_matrix.fallbacks import Substitution
 from benchmarks.storm_matrix.measure import Storm
 from benchmarks.storm_matrix.slow import Slowness
+from benchmarks.translation import cost as translation_cost
+from benchmarks.translation import measure as translation
+from benchmarks.translation import report as translation_report
+from benchmarks.translation.ways import LIBRARIES, LibraryError
 from compiling.build import ROOT, TARGET, BuildError, build
 from tests.fuzz.targets import TARGETS
 
@@ -236,6 +241,39 @@ def run_sdk_suites(sdks: tuple[str, ...], chosen: str, folder: Path | None) -> N
     if is_written:
         sdk_suites_report.write(results, report.RESULTS, machine())
     _end([promise for result in results for promise in result.broken], is_written=is_written)
+
+
+@main.command("translation")
+@click.option("--library", "libraries", multiple=True, type=click.Choice(list(LIBRARIES)), help="This library alone.")
+@click.option("--gateway-alone", is_flag=True, help="No library; nothing is written, and what fails is explained.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keeps the libraries' environments for the next run.",
+)
+def translate(libraries: tuple[str, ...], gateway_alone: bool, folder: Path | None) -> None:
+    """Hard cases of translation, with two libraries beside: five minutes. pip needs its registry."""
+    chosen = () if gateway_alone else libraries or tuple(LIBRARIES)
+    try:
+        scores = translation.run(click.echo, chosen, folder)
+    except LibraryError as error:
+        raise click.ClickException(str(error)) from None
+    for each in scores[0].judged:
+        if not each.passed:
+            click.echo(f"{each.number}, {each.name}: {'; '.join(each.problems)[:300]}")
+    is_written = not (libraries or gateway_alone)
+    if is_written:
+        translation_report.write(scores, report.RESULTS, machine())
+    _end(scores[0].broken, is_written=is_written)
+
+
+@main.command("translation-cost")
+@click.option("--rounds", type=click.IntRange(1), default=translation_cost.ROUNDS, show_default=True)
+def translate_at_cost(rounds: int) -> None:
+    """What a translated call takes more than one that is not: four minutes."""
+    costs = translation_cost.run(click.echo, rounds)
+    translation_report.write_cost(costs, report.RESULTS, machine())
+    _end([promise for cost in costs for promise in cost.broken])
 
 
 @main.command("storm")

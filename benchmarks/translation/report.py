@@ -24,7 +24,7 @@ refuses fields, ids, orders and values that the APIs refuse. What a library has 
 header, and streams that another model continues. An exception is right where a request has to be refused, and only
 there.
 
-Promised of llm_guard: {PROMISED_SHARE:.0%} of all, {PROMISED_OF_A_CLASS:.0%} of each class, and no answer with a 5xx."""
+Promised of llm_guard: {PROMISED_SHARE:.0%} of all, {PROMISED_OF_A_CLASS:.0%} of each class, no answer with a 5xx."""
 _COST_INTRO = """\
 # What a translated call costs
 

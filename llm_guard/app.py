@@ -58,6 +58,7 @@ from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.audit_log import AuditFile
 from llm_guard.storage.calls.bodies import Bodies
 from llm_guard.storage.state_dir import state_folder
+from llm_guard.upstreams.credentials.registry import UpstreamCredentials
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.probe import new_probe
 from llm_guard.upstreams.probes.prober import Prober
@@ -107,6 +108,7 @@ class App:
         await WorkerThread("files").run(self.files.prepare, self.config, self._path)
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
         self._draw = random.random
+        self.credentials = UpstreamCredentials(self._connections, self._clock, self._draw)
         self._new_breaker = breaker_type(self.config)
         table = self._compiled(self.config, None)
         counters = CallCounters()
@@ -157,23 +159,10 @@ class App:
         self.reloads = ConfigReloader(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
         self.fleet = new_member(self.config, self.gateway, counters, lambda: self.reloads.current.digest, self._clock)
         running = AdminContext(
-            self.gateway,
-            self.reloads,
-            counters,
-            lambda: [listener for _, listener in self._listeners],
-            self._clock,
-            self._connections.dials,
-            self.prober,
-            self.deferred,
-            self.engines,
-            self.cache,
-            self.journal,
-            changes,
-            traces,
-            faults,
-            self.files.problems,
-            self.fleet,
-        )
+            self.gateway, self.reloads, counters, lambda: [listener for _, listener in self._listeners], self._clock,
+            self._connections.dials, self.prober, self.deferred, self.engines, self.cache, self.journal, changes,
+            traces, faults, self.files.problems, self.fleet, self.credentials.problems,
+        )  # fmt: skip
         self.ops = ControlPlane(self.config, running, self.operator_token)
 
         rules, ops = self.config.server, self.config.ops
@@ -185,6 +174,7 @@ class App:
                 await self._listen(self.gateway.serve, rules.host, rules.port)
                 await self._listen(self.ops.serve, ops.host, ops.port)
             self.files.adopt(self.config)
+            self.credentials.adopt(table.upstreams)
             await self.ops.start()
             await self.screening.start(self.config)
             self.prober.adopt(self.config, table.upstreams)
@@ -254,6 +244,7 @@ class App:
             await self.fleet.stop()
         await self.deferred.stop()
         await self.files.stop()
+        await self.credentials.stop()
         await self.cache.store.close()
         await self.screening.close()
         await self._webhook_client.close()
@@ -273,6 +264,7 @@ class App:
             listener.adopt(settings)
         self.upstreams.memory.limit_bytes = config.server.max_buffered
         self.files.adopt(config)
+        self.credentials.adopt(serving.table.upstreams)
         self.gateway.adopt(serving)
         self.screening.adopt(config)
         self.prober.adopt(config, serving.table.upstreams)

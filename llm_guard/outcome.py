@@ -159,6 +159,8 @@ class FailureKind(Enum):
     # The account's tier has no quota for this model: no wait helps, even if the error names one (Gemini, `limit: 0`).
     NO_QUOTA = KindTraits("no_quota", "quota_exhausted", can_fall_back=True, scope=Scope.DEPLOYMENT)
     AUTH = KindTraits("auth", "auth", can_fall_back=True, scope=Scope.CREDENTIAL)
+    # Nothing was sent: the gateway has no valid credentials of the upstream's cloud at this time.
+    CREDENTIALS = KindTraits("credentials", "auth", can_fall_back=True, scope=Scope.DEPLOYMENT, source=Source.GATEWAY)
     ACCOUNT_BLOCKED = KindTraits("account_blocked", "permission", can_fall_back=True, scope=Scope.CREDENTIAL)
     # Permission for this model or feature: a caller can provoke it, so it must not begin a cooldown of the credential.
     PERMISSION = KindTraits("permission", "permission", can_fall_back=True, scope=Scope.DEPLOYMENT)

@@ -31,6 +31,7 @@ from llm_guard.storage.calls.sqlite_store import SqliteCallStore
 from llm_guard.storage.shared.redis_script import RedisScript
 from llm_guard.storage.shared.redis_store import RedisStore
 from llm_guard.storage.snapshot_file import SnapshotFile
+from llm_guard.upstreams.credentials.source import CredentialSource
 from tests.chaos import process
 from tests.fakes import client
 
@@ -72,6 +73,9 @@ def listen(sweep: Sweep) -> None:
     _before(App, "__init__", lambda _app, config, **_: sweep.learn(_keys_of(config)))
     _after(operator_token, "shared_token", lambda found, *_: sweep.learn([found[0]]))
     _after(key_files, "key_in", lambda found, *_: sweep.learn([found]))
+    _before(
+        CredentialSource, "_adopt", lambda _source, fetched, _left_s: sweep.learn([fetched.token, fetched.secret_key])
+    )
     _before(process, "write", lambda _path, text: sweep.learn(_IN_TEXT.findall(text)))
 
     _before(LogWriter, "write", lambda _writer, line: sweep.hear("log", line))

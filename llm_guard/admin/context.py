@@ -49,3 +49,5 @@ class AdminContext:
     """Problems with keys and certificates in files, by purpose; None: no problem."""
     fleet: FleetMember | None = None
     """None: this gateway is alone."""
+    credential_problems: Callable[[], Mapping[str, str | None]] = dict
+    """Problems with the credentials of clouds, by upstream; None: no problem."""

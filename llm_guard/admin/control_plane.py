@@ -193,7 +193,10 @@ class ControlPlane:
         engines = EngineSignals(
             self.journal, lambda: {report.name: report.now.problem for report in running.engines.seen()}
         )
-        signals = AlertSignals(rules, running.gateway, running.counters, engines, lag, reload, running.file_problems)
+        signals = AlertSignals(
+            rules, running.gateway, running.counters, engines, lag, reload, running.file_problems,
+            running.credential_problems,
+        )  # fmt: skip
         self._causes = AlertCauses(config, running.gateway, running.clock, engines.concerned)
         sharing = NotShared() if running.fleet is None else running.fleet.notices
         return Alerts(rules, signals, self._causes, self._webhooks, sharing, self.journal, running.clock)

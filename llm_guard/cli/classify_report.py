@@ -40,6 +40,7 @@ _MEANING = {
     FailureKind.WINDOW_EXHAUSTED: "the quota of an hours-long or days-long window is used up",
     FailureKind.NO_QUOTA: "the account's tier has no quota for this model; no wait helps",
     FailureKind.AUTH: "the credential is missing or invalid",
+    FailureKind.CREDENTIALS: "the gateway has no valid credentials of the cloud",
     FailureKind.ACCOUNT_BLOCKED: "the account is blocked",
     FailureKind.PERMISSION: "the credential is valid but lacks the permission",
     FailureKind.BLOCKED: "a firewall or region rule blocks this client; the credential is fine",

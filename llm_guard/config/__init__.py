@@ -11,6 +11,7 @@ storage        the `store` section
 fleet          the `fleet` section
 models         all other keys and their ranges
 clients        the gateway's own client keys
+clouds         credentials of clouds in place of an API key
 errors         rules for an upstream's own error messages
 engines        local inference engines and their restarts
 api_keys       several keys for one upstream
@@ -31,6 +32,7 @@ from __future__ import annotations
 from llm_guard.config.alerts import AlertRules, WebhookConfig, WebhookFormat, WebhookTarget
 from llm_guard.config.api_keys import names_of as key_names
 from llm_guard.config.clients import ClientKey
+from llm_guard.config.clouds import AwsSettings, CloudSettings, EntraSettings, GoogleSettings
 from llm_guard.config.dialects import chat_routes, mixed_routes
 from llm_guard.config.dry_check import DryCheckResult, try_text
 from llm_guard.config.effective import EffectiveKey, EffectiveSections, KeyOrigin, effective_keys
@@ -66,7 +68,9 @@ from llm_guard.config.yaml_source import ConfigError, ConfigProblem, Finding, Ke
 __all__ = [
     "AlertRules",
     "Auth",
+    "AwsSettings",
     "ClientKey",
+    "CloudSettings",
     "CommandConfig",
     "CompletionWebhook",
     "Config",
@@ -78,9 +82,11 @@ __all__ = [
     "EffectiveKey",
     "EffectiveSections",
     "EngineConfig",
+    "EntraSettings",
     "ErrorRule",
     "Finding",
     "FleetConfig",
+    "GoogleSettings",
     "KeyChange",
     "KeyOrigin",
     "KeyPath",

@@ -8,10 +8,21 @@ from __future__ import annotations
 import urllib.parse
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from llm_guard.config.api_keys import ApiKeys
 from llm_guard.config.clients import ClientKey
+from llm_guard.config.clouds import (
+    CLOUDS,
+    AwsSettings,
+    CloudAuth,
+    CloudSettings,
+    EntraSettings,
+    GoogleSettings,
+    Query,
+    check_cloud,
+    resolved,
+)
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.errors import ErrorRule
 from llm_guard.config.fields import AlsoWritten, NonEmptyText, OptionalSecret, Port, Strict, wrong
@@ -22,6 +33,7 @@ from llm_guard.config.schema_rules import (
     BASE_URL,
     BASE_URL_OF_DIALECT,
     CLIENT_KEYS_FOR_ISOLATION,
+    CLOUD_AUTH,
     ONE_KEY_SOURCE,
     named,
 )
@@ -50,7 +62,7 @@ def _off_is_none(value: object) -> object:
 
 Translation = Annotated[TranslateSettings | None, BeforeValidator(_off_is_none), AlsoWritten({"const": "off"})]
 ConnectionCount = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
-Auth = Literal["bearer", "x-api-key", "api-key", "none"]
+Auth = Literal["bearer", "x-api-key", "api-key", "none", CloudAuth]
 
 
 class Server(Strict):
@@ -112,12 +124,14 @@ class UpstreamConfig(Strict):
     """One upstream. `base_url` has no slash at its end. Without any of `api_key`, `api_key_file` and `api_keys` the
     caller's key is passed on."""
 
-    model_config = ConfigDict(json_schema_extra={"allOf": [*ONE_KEY_SOURCE, *BASE_URL_OF_DIALECT]})
+    model_config = ConfigDict(json_schema_extra={"allOf": [*ONE_KEY_SOURCE, *CLOUD_AUTH, *BASE_URL_OF_DIALECT]})
 
     dialect: DialectName
     """Wire format of the provider."""
     base_url: str = Field(json_schema_extra=BASE_URL)
     """Address of the provider's API, with `/v1` for openai and without it for anthropic."""
+    query: Query = Field(default_factory=dict, repr=False)
+    """Parameters that are appended to the URL of every request; they replace a caller's of the same name."""
     api_key: OptionalSecret = Field(default=None, repr=False)
     """None: the caller's key is passed on, unless there is an `api_key_file` or there are `api_keys`."""
     api_key_file: NonEmptyText | None = None
@@ -126,8 +140,15 @@ class UpstreamConfig(Strict):
     """Several keys: each call is sent with the one that has the fewest calls of those that are not in a cooldown."""
     tls: UpstreamTls | None = None
     """None: trusts the certificates of the system, or of SSL_CERT_FILE, and shows no client certificate."""
+    aws: AwsSettings | None = None
+    """None: the defaults, with `auth: aws`."""
+    google: GoogleSettings | None = None
+    """None: the defaults, with `auth: google`."""
+    entra: EntraSettings | None = None
+    """None: the defaults, with `auth: entra`."""
     auth: Auth = Field(default_factory=_default_auth)
-    """How the key is sent. By default `bearer` for openai and `x-api-key` for anthropic."""
+    """How the key is sent, by default `bearer` for openai and `x-api-key` for anthropic. `aws`, `google` and `entra`:
+    with credentials of the cloud instead, which are renewed before they expire."""
     errors: tuple[ErrorRule, ...] = ()
     """Matched in this order, before the built-in tables."""
     answers: Literal["strict", "off"] = "strict"
@@ -144,8 +165,31 @@ class UpstreamConfig(Strict):
 
     @property
     def has_own_key(self) -> bool:
-        """True if calls are sent with the gateway's key, not with the caller's."""
-        return self.api_key is not None or self.api_key_file is not None or bool(self.api_keys)
+        """True if calls are sent with the gateway's key or credentials, not with the caller's key."""
+        return bool(self.api_key or self.api_key_file or self.api_keys or self.cloud)
+
+    @property
+    def cloud(self) -> CloudSettings | None:
+        """Where the credentials of a cloud come from; None: calls are sent with a key."""
+        for auth in CLOUDS:
+            if auth == self.auth:
+                return resolved(auth, getattr(self, auth), self.base_url)
+        return None
+
+    @field_validator("auth")
+    @classmethod
+    def _check_auth(cls, auth: Auth, info: ValidationInfo) -> Auth:
+        for cloud in CLOUDS:
+            if auth == cloud:
+                check_cloud(cloud, info.data)
+        return auth
+
+    @model_validator(mode="after")
+    def _check_unused_settings(self) -> UpstreamConfig:
+        for cloud in CLOUDS:
+            if getattr(self, cloud) is not None and self.auth != cloud:
+                raise wrong(f"has settings in `{cloud}`, which need `auth: {cloud}`")
+        return self
 
     @field_validator("api_key_file", "api_keys")
     @classmethod
@@ -200,7 +244,7 @@ def _http_url(url: str) -> str:
     if "@" in parts.netloc:
         raise wrong("must not contain a user or password; put the key in api_key")
     if "?" in url or "#" in url:
-        raise wrong("must not contain a query or a fragment")
+        raise wrong("must not contain a query or a fragment; put parameters such as api-version in `query`")
     return url.rstrip("/")
 
 

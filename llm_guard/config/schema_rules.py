@@ -8,6 +8,7 @@ from itertools import combinations
 
 from pydantic import JsonValue
 
+from llm_guard.config.clouds import schema_rules
 from llm_guard.dialects import DIALECTS
 
 ENDPOINTS = sorted({path for dialect in DIALECTS.values() for _, path in dialect.ANSWERS}, key=len, reverse=True)
@@ -36,6 +37,8 @@ ONE_KEY_SOURCE: list[JsonValue] = [
     for pair in combinations(_SOURCES, 2)
 ]
 """At most one source of a key is set. One that is a variable may be empty, and so unset."""
+CLOUD_AUTH = schema_rules(_SOURCES)
+"""Credentials of a cloud take the place of a key."""
 CLIENT_KEYS_FOR_ISOLATION: dict[str, JsonValue] = {
     "if": {"properties": {"isolate_objects": {"const": True}}, "required": ["isolate_objects"]},
     "then": {"properties": {"client_keys": {"minItems": 1}}, "required": ["client_keys"]},

@@ -16,7 +16,8 @@ from llm_guard.proxy.call import Call, Headers
 from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.resilience.memo import Memo
 from llm_guard.routing.api_keys import ApiKey
-from llm_guard.routing.deployment import Upstream, key_header
+from llm_guard.routing.authorization import key_header
+from llm_guard.routing.deployment import Upstream
 
 # Facts about a name, as bits: a direction selects those that it drops by one number.
 _NEVER = 1
@@ -68,11 +69,11 @@ def to_upstream(
     `is_body_ours`: the gateway has replaced the body. Requests of one connection that differ only in their bodies share
     the result.
 
-    The credential is replaced where the upstream has a key. A client key of the gateway is never forwarded. Headers of
-    the gateway are added last, so that no client can have them removed by naming them in `Connection` (CVE-2022-31813).
+    The credential is replaced where the upstream has a key, and removed where it has a cloud's credentials. A client
+    key of the gateway is never forwarded. Headers of the gateway are added last, so that no client can have them
+    removed by naming them in `Connection` (CVE-2022-31813).
     """
-    secret = upstream.api_key if key is None else key.secret
-    swaps = secret is not None or call.client_key is not None
+    swaps = upstream.has_own_key or call.client_key is not None
     dropped = _STAYS
     if swaps:
         dropped |= _CALLERS

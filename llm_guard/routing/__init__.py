@@ -3,6 +3,7 @@
 route_table          compiles the config: model name -> route -> deployments
 deployment           upstreams and deployments, with the state kept of each
 deployment_registry  deployments and budgets, kept over reloads
+authorization        the header with an upstream's key, and the names of its connections
 api_keys             the keys of an upstream that has several; key_files: keys in files
 lease                the lease that an attempt holds
 """

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from llm_guard.config import Auth, UpstreamConfig
+from llm_guard.config import Auth, AwsSettings, CloudSettings, UpstreamConfig
 from llm_guard.dialects import DIALECTS, DialectName
 from llm_guard.dialects.prefill import prefill_of
 from llm_guard.dialects.resume.transcript import Prefill
@@ -30,23 +29,17 @@ from llm_guard.resilience.routing.latency import Latency, PeakEwma
 from llm_guard.resilience.streams.settings import StreamEnd
 from llm_guard.resilience.throttling.release_spreading import ReturnSchedule
 from llm_guard.routing.api_keys import POOLED, KeyFilePools, KeyPool, pool_of
+from llm_guard.routing.authorization import key_digest, key_header, link_of, mark_of
 
 _CALLERS = 1024
 _NO_SHARES: Mapping[str, int] = MappingProxyType({})
 _NO_FILES: KeyFilePools = MappingProxyType({})
 
 
-def key_header(auth: Auth, secret: str | None) -> tuple[str, str] | None:
-    """Returns the header in which an upstream expects its key; None without a key, or if it takes none."""
-    if secret is None or auth == "none":
-        return None
-    return ("Authorization", f"Bearer {secret}") if auth == "bearer" else (auth, secret)
-
-
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A provider endpoint; `base_url` has no trailing slash. Without `api_key` and `keys` the caller's key is passed
-    on."""
+    """A provider endpoint; `base_url` has no trailing slash. Without `api_key`, `keys` and `cloud` the caller's key is
+    passed on."""
 
     name: str
     dialect: DialectName
@@ -68,14 +61,24 @@ class Upstream:
     """True if it has its own certificates, and shares no connection with other upstreams of its origin."""
     lacks_responses: bool = False
     """True if calls of the Responses API must be translated into chats for it."""
+    cloud: CloudSettings | None = None
+    """Where the credentials of a cloud come from; None: calls are sent with a key."""
+    query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Parameters that are appended to the URL of every request."""
     key_header: tuple[str, str] | None = field(init=False, repr=False)
     """The header with `api_key`; None without one, or if the upstream takes none."""
     key_digest: str = field(init=False, repr=False)
-    """Digest of the API key: detects a changed key on reload without storing the key."""
+    """Digest of the API key, or of where the credentials come from: detects a changed key on reload without storing
+    the key."""
+    has_one_credential: bool = field(init=False, repr=False)
+    """True if all calls are sent with one key or one cloud's credentials of the gateway."""
     origin: str = field(init=False, repr=False)
     """`https://host[:port]` to connect to."""
-    link: str = field(init=False, repr=False)
+    connections: str = field(init=False, repr=False)
     """Name of its connection pool: the origin, plus its own name if no other upstream may share the connections."""
+    link: str = field(init=False, repr=False)
+    """Name by which its requests find these connections. It has a mark if requests are authorised on their way there
+    (`proxy.http_client.authorized_origin`)."""
     has_own_key: bool = field(init=False, repr=False)
     """True if calls are sent with the gateway's key instead of the caller's."""
     base_path: str = field(init=False, repr=False)
@@ -85,13 +88,15 @@ class Upstream:
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.base_url)
-        object.__setattr__(self, "has_own_key", self.api_key is not None or self.keys is not None)
+        object.__setattr__(self, "has_one_credential", self.api_key is not None or self.cloud is not None)
+        object.__setattr__(self, "has_own_key", self.has_one_credential or self.keys is not None)
         object.__setattr__(self, "origin", f"{parts.scheme}://{parts.netloc}")
-        object.__setattr__(self, "link", link_of(self.origin, self.name if self.has_own_tls else None))
+        object.__setattr__(self, "connections", link_of(self.origin, self.name if self.has_own_tls else None))
+        object.__setattr__(self, "link", self.connections + mark_of(self.cloud, self.query))
         object.__setattr__(self, "base_path", urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~"))
         object.__setattr__(self, "path_in_base_url", DIALECTS[self.dialect].PATH_IN_BASE_URL)
         object.__setattr__(self, "key_header", key_header(self.auth, self.api_key))
-        object.__setattr__(self, "key_digest", hashlib.sha256((self.api_key or "").encode()).hexdigest())
+        object.__setattr__(self, "key_digest", key_digest(self.api_key, self.cloud))
 
     def serves(self, dialect: DialectName, path: str) -> bool:
         """Returns whether calls of a dialect at a path are sent to it as they are, and not translated."""
@@ -99,8 +104,14 @@ class Upstream:
 
     @property
     def secret(self) -> str | None:
-        """The key for requests that are not calls, such as probes; None if the upstream has none."""
+        """The key for requests that are not calls, such as probes; None if the upstream has none, or a cloud's
+        credentials, which are added on the way to its connections."""
         return self.api_key if self.keys is None else self.keys.first.secret
+
+    @property
+    def signs_bodies(self) -> bool:
+        """True if a request can only be sent once its whole body is known."""
+        return isinstance(self.cloud, AwsSettings)
 
     def credential(self, digest: str, account: str = "") -> CooldownKey:
         """Returns the cooldown key of an API key on an account."""
@@ -110,7 +121,7 @@ class Upstream:
         """Returns True if calls may be sent with the key of this digest: its own, or any caller's if it has none."""
         if self.keys is not None:
             return self.keys.named(digest) is not None
-        return self.api_key is None or self.key_digest == digest
+        return not self.has_one_credential or self.key_digest == digest
 
     def gate_names(self) -> dict[str, str]:
         """Returns the accounts with a concurrency limit of their own (`Gates`), each with the name of its key; "" for
@@ -122,12 +133,7 @@ class Upstream:
         """Returns the cooldown keys of the upstream's own API keys, each with its name; "" if there is only one."""
         if self.keys is not None:
             return {self.credential(key.digest): key.name for key in self.keys.keys}
-        return {self.credential(self.key_digest): ""} if self.api_key is not None else {}
-
-
-def link_of(origin: str, name: str | None) -> str:
-    """Returns the name of a connection pool; `name` is its only upstream, or None if several may share it."""
-    return origin if name is None else f"{origin} {name}"
+        return {self.credential(self.key_digest): ""} if self.has_one_credential else {}
 
 
 def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO_FILES) -> Upstream:
@@ -135,7 +141,6 @@ def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO
     rules = tuple(rule.compiled() for rule in config.errors)
     family = family_of_url(config.base_url)
     prefill = config.prefill or prefill_of(family, config.base_url)
-    judges_answers = config.answers == "strict"
     return Upstream(
         name,
         config.dialect,
@@ -146,10 +151,12 @@ def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO
         rules,
         config.stream_end,
         prefill,
-        judges_answers,
+        config.answers == "strict",
         pool_of(config, key_files),
         config.tls is not None,
         config.responses == "chat",
+        config.cloud,
+        tuple(config.query.items()),
     )
 
 
@@ -304,7 +311,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         upstream = self.upstream
-        self.credential = upstream.credential(upstream.key_digest) if upstream.api_key is not None else None
+        self.credential = upstream.credential(upstream.key_digest) if upstream.has_one_credential else None
 
     def breaker_of(self) -> dict[str, str]:
         """Returns log fields that identify the breaker: the label, and the model under a pattern, where each model has

@@ -1,1 +1,2 @@
-"""Watches upstreams and restarts engines, apart from the data path: probes/ and engines/."""
+"""Watches upstreams, restarts engines and obtains credentials, apart from the data path: probes/, engines/ and
+credentials/."""

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 import llm_guard
 from llm_guard.cli.main import main
 from llm_guard.config.alerts import WebhookConfig
+from llm_guard.config.clouds import SETTINGS
 from llm_guard.config.fields import key_of
 from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.models import Config, Rules
@@ -174,6 +175,7 @@ def test_annotated_config_shows_every_key() -> None:
         *(f"server.tls.{key}" for key in ServerTls.model_fields),
         *(f"fleet.{key}" for key in FleetConfig.model_fields),
         *(f"upstreams.*.tls.{key}" for key in UpstreamTls.model_fields),
+        *(f"upstreams.*.{auth}.{key}" for auth, settings in SETTINGS.items() for key in settings.model_fields),
         *(f"upstreams.*.{key}" for key in ("api_key_file", "api_keys", "api_keys.name", "api_keys.key")),
         *(f"ops.tokens.{key}" for key in OperatorTokenConfig.model_fields),
         *(f"ops.webhooks.{key}" for key in WebhookConfig.model_fields),

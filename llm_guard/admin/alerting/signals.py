@@ -66,6 +66,7 @@ class AlertSignals:
         lag_s: Callable[[], float],
         is_reload_good: Callable[[], bool],
         file_problems: Callable[[], Mapping[str, str | None]] = dict,
+        credential_problems: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         """`lag_s`: seconds by which the last look of the watch came late."""
         self._gateway = gateway
@@ -74,6 +75,7 @@ class AlertSignals:
         self._lag_s = lag_s
         self._is_reload_good = is_reload_good
         self._file_problems = file_problems
+        self._credential_problems = credential_problems
         self._longest_lag_s = 0.0
         self._models: dict[str, _Model] = {}
         self._failures: dict[str, Trend] = {}
@@ -182,8 +184,10 @@ class AlertSignals:
             if key[0] in ("credential", "quota") and (owner := ours.get(key[1:4])) is not None:
                 name, whose = owner
                 rests[name] = max(rests[name], (cooldown.until - now, cooldown.failure.kind.category, whose))
+        problems = self._credential_problems()
         for name, (rest_s, category, whose) in rests.items():
-            yield "credential_cooldown", name, evaluate_credential(name, rest_s, category, whose)
+            finding = evaluate_credential(name, rest_s, category, whose, problems.get(name))
+            yield "credential_cooldown", name, finding
 
     def _own(self) -> Iterator[SubjectFinding]:
         if self.rules.reload_failed is not None:

@@ -250,7 +250,7 @@ class Overview(EndpointGroup):
             rates.quantiles(rates.DURATION_BOUNDS, lately.failed_durations),
             deployment_aggregation.first_tokens(group, now),
             self._timestamps.of(last_success) if last_success else None,
-            self._running.dials(upstream.link),
+            self._running.dials(upstream.connections),
             deployment_aggregation.breaker_view(group, self._forced(label), self._moment()),
             worst(deployment.host.state for deployment in group),
             deployment_aggregation.gate_view(group, now),

@@ -82,7 +82,7 @@ class StateMetrics:
 
     def dials(self) -> list[Row]:
         upstreams = self._gateway.table.upstreams
-        return [((name,), self.running.dials(upstream.link)) for name, upstream in upstreams.items()]
+        return [((name,), self.running.dials(upstream.connections)) for name, upstream in upstreams.items()]
 
     def credentials_in_cooldown(self) -> list[Row]:
         counts = dict.fromkeys(self._gateway.table.upstreams, 0)

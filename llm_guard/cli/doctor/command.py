@@ -30,6 +30,7 @@ from llm_guard.config_files import ConfigFiles
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.tls import system_context
+from llm_guard.upstreams.credentials.registry import UpstreamCredentials
 
 _SHOWN: Mapping[Verdict, tuple[str, str]] = {
     "ok": ("ok", "green"), "warning": ("warning", "yellow"), "failed": ("FAILED", "red"),
@@ -79,11 +80,19 @@ async def _examine(
         async with turns:
             return await check
 
-    async with _connections(config, path, clock) as (connections, contexts, files):
+    async with _connections(config, path, clock) as (connections, contexts, files, credentials):
         table = compile_routes(config, clock.now(), key_files=files.keys.pools)
+        credentials.adopt(table.upstreams)
         checks: list[Awaitable[Report | None]] = [
             UpstreamDoctor(
-                upstream, wanted[name], connections, contexts.get(name, system_context()), clock, timeout_s, key
+                upstream,
+                wanted[name],
+                connections,
+                contexts.get(name, system_context()),
+                clock,
+                timeout_s,
+                key,
+                credentials.problem_of,
             ).run(allows_calls=allows_calls)
             for name, upstream in table.upstreams.items()
         ]
@@ -98,10 +107,11 @@ async def _examine(
 @asynccontextmanager
 async def _connections(
     config: Config, path: Path, clock: SystemClock
-) -> AsyncIterator[tuple[ConnectionPool, Mapping[str, ssl.SSLContext], ConfigFiles]]:
-    """Yields connections as the gateway would make them, the TLS contexts of upstreams that have their own, and the
-    files that the config names."""
+) -> AsyncIterator[tuple[ConnectionPool, Mapping[str, ssl.SSLContext], ConfigFiles, UpstreamCredentials]]:
+    """Yields connections as the gateway would make them, the TLS contexts of upstreams that have their own, the files
+    that the config names, and the credentials of clouds."""
     connections, contexts = ConnectionPool(), dict[str, ssl.SSLContext]()
+    credentials = UpstreamCredentials(connections, clock, lambda: 0.0, is_logged=False)
 
     def use(place: KeyPath, context: ssl.SSLContext | None) -> None:
         if place[0] == "upstreams" and context is not None:
@@ -112,8 +122,9 @@ async def _connections(
     files.prepare(config, path)
     files.adopt(config)
     try:
-        yield connections, contexts, files
+        yield connections, contexts, files, credentials
     finally:
+        await credentials.stop()
         await files.stop()
         await connections.close()
 

@@ -10,7 +10,7 @@ import fnmatch
 import socket
 import ssl
 import urllib.request
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
@@ -36,6 +36,7 @@ _SOON_S = 14 * 86400.0
 _DAY_S = 86400.0
 _SLOW_S = 2.0
 _SKEW_S = 60.0
+_NO_CREDENTIALS = "set them up where the cloud's own tools find them, see docs/clouds.md"
 
 
 class UpstreamDoctor:
@@ -50,14 +51,17 @@ class UpstreamDoctor:
         clock: Clock,
         timeout_s: float,
         callers_key: str | None,
+        credential_problem: Callable[[str], Awaitable[str | None]],
     ) -> None:
-        """`wanted`: names that the config sends to it. `callers_key`: sent if the upstream has no key of its own."""
+        """`wanted`: names that the config sends to it. `callers_key`: sent if the upstream has no key of its own.
+        `credential_problem` returns why an upstream has no credentials of its cloud."""
         self._upstream = upstream
         self._wanted = wanted
         self._context = context
         self._clock = clock
         self._timeout_s = timeout_s
-        self._has_key = upstream.secret is not None or callers_key is not None or upstream.auth == "none"
+        self._has_key = upstream.has_own_key or callers_key is not None or upstream.auth == "none"
+        self._credential_problem = credential_problem
         self._report = Report(f"upstreams.{upstream.name}")
         requests = UpstreamRequests(upstream, connections, callers_key)
         self._requests = ReportedRequests(requests, self._report, timeout_s)
@@ -129,6 +133,9 @@ class UpstreamDoctor:
     async def _has_api(self, *, lists_models: bool) -> bool:
         """Requests the list of models, which costs nothing. Returns whether calls make sense. `lists_models`: looks the
         models up in it; calls show it better, since providers know models that they do not list."""
+        if (problem := await self._credential_problem(self._upstream.name)) is not None:
+            self._report.fail("key", f"there are no credentials: {problem[:PROBLEM_CHARS]}", _NO_CREDENTIALS)
+            return False
         dialect, began_at = self._requests.dialect, self._clock.now()
         target = f"{self._requests.target(dialect.MODELS_PATH)}?{dialect.WHOLE_LIST}".rstrip("?")
         response = await self._requests.ask("api", "GET", target, most=MOST_LIST_BYTES)

@@ -45,7 +45,7 @@ def _targets(config: Config, requested: str, model: ModelConfig) -> list[_Target
     found: list[_Target] = []
     for deployment in model.deployments:
         upstream = config.upstreams[deployment.upstream]
-        account = (upstream.api_key, upstream.api_key_file, upstream.api_keys, upstream.auth)
+        account = (upstream.api_key, upstream.api_key_file, upstream.api_keys, upstream.auth, upstream.cloud)
         found.append((upstream.dialect, upstream.base_url, account, deployment.model or requested))
     return found
 

@@ -340,5 +340,5 @@ def credential_of(call: Call, target: Target, key: ApiKey | None) -> CooldownKey
     upstream = deployment.upstream
     if key is not None:
         return upstream.credential(key.digest, call.account_digest)
-    digest = upstream.key_digest if upstream.api_key is not None else call.key_digest
+    digest = upstream.key_digest if upstream.has_one_credential else call.key_digest
     return upstream.credential(digest, call.account_digest)

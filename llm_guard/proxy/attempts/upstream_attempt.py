@@ -89,7 +89,11 @@ class Upstreams:
         else:
             body = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
             if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
-                body = limits.forwarded(body)
+                if upstream.signs_bodies:
+                    limits.on_client_awaited()
+                    await call.body.wait_complete()
+                else:
+                    body = limits.forwarded(body)
             is_ours = attempt.resume_mode is not None
             headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=is_ours)
         if call.trace is not None:
@@ -140,6 +144,15 @@ class _Limits:
     def on_dialing(self) -> None:
         """Implements `proxy.http_client.interfaces.Dialing`."""
         self._set(self._attempt.started_at + self._timeouts.connect, "connect")
+
+    def on_authorizing(self) -> None:
+        """Implements `proxy.http_client.interfaces.Dialing`."""
+        self._set(inf, "connect")
+
+    def on_authorized(self) -> None:
+        """Implements `proxy.http_client.interfaces.Dialing`. The time that it took is not the connection's."""
+        took_s = self.clock.now() - self._attempt.started_at
+        self._timeouts = replace(self._timeouts, connect=self._timeouts.connect + took_s)
 
     def on_connected(self) -> None:
         """Implements `proxy.http_client.interfaces.Dialing`."""

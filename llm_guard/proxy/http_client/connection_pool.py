@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 import urllib.request
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import Protocol
 
 from llm_guard.proxy.call import Exchange
+from llm_guard.proxy.http_client.authorized_origin import AuthorizedOrigin
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.errors import UpstreamError, unsendable
 from llm_guard.proxy.http_client.forward_proxy import ProxiedOrigin, proxy_for
-from llm_guard.proxy.http_client.interfaces import Dialing
-from llm_guard.proxy.http_client.origin_pool import Origin
+from llm_guard.proxy.http_client.interfaces import Dialing, RequestAuthorizer
+from llm_guard.proxy.http_client.origin_pool import Origin, host_of
 from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.tls import system_context
@@ -55,6 +57,7 @@ class ConnectionPool:
     def __init__(self) -> None:
         self._origins: dict[str, Origin] = {}
         self._proxied: dict[str, ProxiedOrigin] = {}
+        self._authorized: dict[str, AuthorizedOrigin] = {}
         self._living: set[UpstreamConnection] = set()
         self._proxies = urllib.request.getproxies()
         self._tls = system_context()
@@ -66,8 +69,17 @@ class ConnectionPool:
 
     def origin(self, link: str) -> UpstreamOrigin:
         """Returns the client of one origin. `link` is `https://host[:port]`, followed by a space and the upstream's
-        name if it has certificates of its own. Raises UpstreamError if it is not an origin."""
-        return self._origins.get(link) or self._proxied.get(link) or self._add(link)
+        name if it has certificates of its own; or one that `authorize` was called with. Raises UpstreamError if it is
+        not an origin."""
+        return self._origins.get(link) or self._proxied.get(link) or self._authorized.get(link) or self._add(link)
+
+    def authorize(
+        self, link: str, connections: str, query: Iterable[tuple[str, str]], authorizer: RequestAuthorizer | None
+    ) -> None:
+        """Makes `link` lead to the connections of the link `connections`, with these parameters and credentials in
+        every request."""
+        host = host_of(connections.partition(" ")[0])
+        self._authorized[link] = AuthorizedOrigin(partial(self.origin, connections), host, query, authorizer)
 
     @property
     def count(self) -> int:
@@ -85,8 +97,8 @@ class ConnectionPool:
             self._retired.append(self._proxied.pop(link))
 
     def dials(self, link: str) -> int:
-        """Returns how often a connection to it was attempted since the start. Those through an HTTP proxy are not
-        known, and count 0."""
+        """Returns how often a connection was attempted since the start, for a link of connections. Those through an
+        HTTP proxy are not known, and count 0."""
         place = self._origins.get(link)
         return place.dials if place is not None else 0
 
@@ -103,7 +115,9 @@ class ConnectionPool:
             await asyncio.wait([connection.gone for connection in living], timeout=_GONE_WITHIN_S)
 
     def _add(self, link: str) -> Origin | ProxiedOrigin:
-        origin = link.partition(" ")[0]
+        origin, _, mark = link.partition(" ")
+        if "@" in mark:
+            raise unsendable("it has no credentials")  # never without those that it is meant to have
         tls = self._own_tls.get(_upstream_in(link), self._tls) if origin.startswith("https:") else None
         try:
             proxy = proxy_for(origin, self._proxies)

@@ -44,9 +44,7 @@ class Origin:
         self._tls = tls
         self._name = name.rstrip(".")
         self._port = parts.port or default_port
-        self._host = f"[{name}]" if ":" in name else name
-        if self._port != default_port:
-            self._host += f":{self._port}"
+        self._host = host_of(url)
         self._idle: dict[UpstreamConnection, None] = {}
         """Idle connections, the most recently used last."""
         self._sweeping: asyncio.TimerHandle | None = None
@@ -200,6 +198,16 @@ class Origin:
             self._resolved_until = self._loop.time() + _RESOLUTION_S
         finally:
             self._resolving = None
+
+
+def host_of(url: str) -> str:
+    """Returns the value of the Host header for a `https://host[:port]`. Raises ValueError for an invalid URL."""
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    name = name if name.isascii() else name.encode("idna").decode()
+    host = f"[{name}]" if ":" in name else name
+    port = parts.port or 0
+    return host if port in (0, 443 if parts.scheme == "https" else 80) else f"{host}:{port}"
 
 
 def _hear(resolving: asyncio.Task[None]) -> None:

@@ -228,12 +228,19 @@ def evaluate_budget(subject: str, tokens: float, failure_share: float) -> RuleFi
     return RuleFinding(_verdict(is_out, True), tokens, 1.0, summary)
 
 
-def evaluate_credential(upstream: str, rest_s: float, category: str, key: str = "") -> RuleFinding:
+def evaluate_credential(
+    upstream: str, rest_s: float, category: str, key: str = "", problem: str | None = None
+) -> RuleFinding:
     """Evaluates a credential. `rest_s`: seconds left of its cooldown, 0: none; `category`: of the refusal; `key`: name
-    of the key, if the upstream has several."""
+    of the key, if the upstream has several; `problem`: why credentials of a cloud could not be renewed."""
     name = f"key {key}" if key else "key"
-    state = f"its {name} was refused ({category}) and is in cooldown" if rest_s > 0 else "its key is in use"
-    return RuleFinding(_verdict(rest_s > 0, True), rest_s, 0.0, f"{upstream}: {state}")
+    if rest_s > 0:
+        state = f"its {name} was refused ({category}) and is in cooldown"
+    elif problem is not None:
+        state = f"its credentials could not be renewed ({problem}); calls fail once the last ones have expired"
+    else:
+        state = "its key is in use"
+    return RuleFinding(_verdict(rest_s > 0 or problem is not None, True), rest_s, 0.0, f"{upstream}: {state}")
 
 
 def evaluate_engine(engine: str, has_given_up: bool) -> RuleFinding:

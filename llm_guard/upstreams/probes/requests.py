@@ -14,7 +14,8 @@ from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.headers import lower_names
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.http_client.request_writer import RequestHeaders
-from llm_guard.routing.deployment import Upstream, key_header
+from llm_guard.routing.authorization import key_header
+from llm_guard.routing.deployment import Upstream
 
 MOST_BYTES = 1 << 16
 MOST_LIST_BYTES = 1 << 22
@@ -52,9 +53,9 @@ class UpstreamRequests:
     """Sends requests that are no clients' calls to one upstream, over the same connections as calls."""
 
     def __init__(self, upstream: Upstream, connections: ConnectionPool, callers_key: str | None = None) -> None:
-        """`callers_key`: sent if the upstream has no key of its own."""
+        """`callers_key`: sent if the upstream has no key or credentials of its own."""
         self.upstream = upstream
-        self._key = callers_key if upstream.secret is None else upstream.secret
+        self._key = upstream.secret if upstream.has_own_key else callers_key
         self.dialect = DIALECTS[upstream.dialect]
         self._connections = connections
 

@@ -240,6 +240,41 @@ VALUES = (
         f"dialect: openai, base_url: '{_URL}', api_key: x, api_key_file: /key",
         "api_key_file: conflicts with api_key: set only one of api_key, api_key_file and api_keys",
     ),
+    _upstream(
+        "key beside a cloud's credentials",
+        f"dialect: openai, base_url: '{_URL}', api_key: x, auth: google",
+        "auth: google conflicts with api_key: remove api_key, since the credentials come from the cloud",
+    ),
+    _upstream(
+        "signature without a region",
+        f"dialect: openai, base_url: '{_URL}', auth: aws",
+        "auth: aws needs aws.region: the host of base_url does not show the region",
+        in_schema=False,
+    ),
+    _upstream(
+        "signature without a service",
+        f"dialect: openai, base_url: '{_URL}', auth: aws, aws: {{region: us-east-1}}",
+        "auth: aws needs aws.service: the host of base_url does not show the service",
+        in_schema=False,
+    ),
+    Mistake(
+        "settings of a cloud that is not used",
+        f"upstreams:\n  a: {{dialect: openai, base_url: '{_URL}', entra: {{scope: x}}}}\n{MODELS}",
+        "2: upstreams.a: has settings in `entra`, which need `auth: entra`",
+        in_schema=True,
+    ),
+    _upstream(
+        "tokens from an address without TLS",
+        f"dialect: openai, base_url: '{_URL}', auth: entra, entra: {{authority: 'http://a.example'}}",
+        "entra.authority: must be a URL that begins with https://",
+        in_schema=False,
+    ),
+    _upstream(
+        "parameter without a name",
+        f"dialect: openai, base_url: '{_URL}', query: {{'': x}}",
+        "query: must have names, and printable characters only",
+        in_schema=False,
+    ),
     Mistake(
         "name of an upstream",
         f"upstreams:\n  a/b: {{dialect: openai, base_url: '{_URL}'}}\n" + MODELS.replace(": a}", ": a/b}"),

@@ -81,12 +81,14 @@ class World:
         self.lag_s = 0.0
         self.is_reload_good = True
         self.file_problems: dict[str, str | None] = {}
+        self.credential_problems: dict[str, str | None] = {}
         self.engine_problems: dict[str, str | None] = {}
         self.engines = EngineSignals(self.journal, lambda: self.engine_problems)
         rules, lag, reload = self.config.ops.alerts, lambda: self.lag_s, lambda: self.is_reload_good
         self.signals = AlertSignals(
-            rules, self.gateway, self.counters, self.engines, lag, reload, lambda: self.file_problems
-        )
+            rules, self.gateway, self.counters, self.engines, lag, reload, lambda: self.file_problems,
+            lambda: self.credential_problems,
+        )  # fmt: skip
         causes = AlertCauses(self.config, self.gateway, self.clock, self.engines.concerned)
         self.alerts = Alerts(rules, self.signals, causes, self.told, sharing or NotShared(), self.journal, self.clock)
         self.look()

@@ -343,6 +343,16 @@ def test_rejected_credential_of_a_caller_is_no_alert() -> None:
     assert world.firing() == set()
 
 
+def test_credentials_of_a_cloud_that_cannot_be_renewed_are_an_alert() -> None:
+    world = World()
+    world.credential_problems["one"] = "RefreshError: invalid_grant"
+    world.pass_s(1)
+    assert world.firing() == {("credential_cooldown", "one")}
+    world.credential_problems["one"] = None
+    world.pass_s(400)
+    assert world.firing() == set()
+
+
 def test_credential_in_a_cooldown_again_is_one_alert() -> None:
     world = World()
     credential = world.deployment("one/gpt").credential

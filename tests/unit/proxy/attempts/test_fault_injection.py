@@ -73,6 +73,12 @@ class World:
     def on_dialing(self) -> None:
         """Implements `Dialing`."""
 
+    def on_authorizing(self) -> None:
+        """Implements `Dialing`."""
+
+    def on_authorized(self) -> None:
+        """Implements `Dialing`."""
+
     def on_connected(self) -> None:
         """Implements `Dialing`."""
         self.connected += 1

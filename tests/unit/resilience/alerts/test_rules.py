@@ -145,6 +145,10 @@ def test_credential_engine_and_reload_are_bad_or_good() -> None:
     assert evaluate_credential("openai", 30.0, "auth").verdict == "bad"
     assert "auth" in evaluate_credential("openai", 30.0, "auth").summary
     assert evaluate_credential("openai", 0.0, "").verdict == "good"
+    renewal = evaluate_credential("vertex", 0.0, "", problem="RefreshError: invalid_grant")
+    assert renewal.verdict == "bad"
+    assert "RefreshError: invalid_grant" in renewal.summary
+    assert "is in cooldown" in evaluate_credential("vertex", 1.0, "auth", problem="x").summary
     assert [evaluate_engine("vllm", each).verdict for each in (True, False)] == ["bad", "good"]
     assert [evaluate_reload(each).verdict for each in (False, True)] == ["bad", "good"]
 

@@ -9,6 +9,7 @@ static_answer       a static response; event_writer encodes both
 prefill             which providers accept the beginning of a response
 resume/             continues a stream that died, at another deployment
 translation/        translates requests, responses and errors between the dialects
+forms/              the forms in which clouds take a dialect's requests; imported for a config that uses one
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from llm_guard.dialects.sse import StreamReader, Usage
 from llm_guard.outcome import Refusal
 
 DialectName = Literal["openai", "anthropic"]
+FormName = Literal["vertex", "bedrock-invoke"]
+"""Forms in which clouds take the requests of a dialect: Google's Vertex AI, and InvokeModel of Amazon Bedrock."""
 
 
 class Dialect(Protocol):
@@ -83,6 +86,10 @@ class Dialect(Protocol):
 
 
 DIALECTS: Mapping[DialectName, Dialect] = {"openai": openai, "anthropic": anthropic}
+FORM_DIALECTS: Mapping[FormName, DialectName] = {"vertex": "anthropic", "bedrock-invoke": "anthropic"}
+"""The dialect whose requests take each form."""
+FORM_FAMILIES: Mapping[FormName, str] = {"vertex": "vertex", "bedrock-invoke": "bedrock"}
+"""The family of each form's errors (`resilience.classification.vocabulary.families`)."""
 DEFAULT_DIALECT: DialectName = "openai"
 """Dialect of a request that neither its path nor its headers identify."""
 _OWN_PATHS = tuple((dialect.OWN_PATHS, name) for name, dialect in DIALECTS.items())

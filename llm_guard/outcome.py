@@ -218,7 +218,8 @@ class UpstreamErrorResponse:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     dialect: str = ""
-    """The upstream's dialect; a client of another one gets a translation."""
+    """The upstream's dialect, or the form of its requests, in which errors have a format of their own; a client of
+    another dialect gets a translation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ The settings of a policy are defined in its module, constraints between keys in 
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from typing import Annotated, Any, Literal
 
@@ -34,12 +35,14 @@ from llm_guard.config.schema_rules import (
     BASE_URL_OF_DIALECT,
     CLIENT_KEYS_FOR_ISOLATION,
     CLOUD_AUTH,
+    FORM_BASE_URLS,
+    FORMS_OF_DIALECTS,
     ONE_KEY_SOURCE,
     named,
 )
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.tls import ServerTls, UpstreamTls
-from llm_guard.dialects import DIALECTS, DialectName
+from llm_guard.dialects import DIALECTS, FORM_DIALECTS, DialectName, FormName
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.capacity.gate import CapacitySettings
@@ -117,14 +120,16 @@ class Server(Strict):
 
 
 def _default_auth(data: dict[str, Any]) -> Auth:
-    return DIALECTS[data["dialect"]].DEFAULT_AUTH
+    return "bearer" if data.get("form") is not None else DIALECTS[data["dialect"]].DEFAULT_AUTH
 
 
 class UpstreamConfig(Strict):
     """One upstream. `base_url` has no slash at its end. Without any of `api_key`, `api_key_file` and `api_keys` the
     caller's key is passed on."""
 
-    model_config = ConfigDict(json_schema_extra={"allOf": [*ONE_KEY_SOURCE, *CLOUD_AUTH, *BASE_URL_OF_DIALECT]})
+    model_config = ConfigDict(
+        json_schema_extra={"allOf": [*ONE_KEY_SOURCE, *CLOUD_AUTH, *BASE_URL_OF_DIALECT, *FORMS_OF_DIALECTS]}
+    )
 
     dialect: DialectName
     """Wire format of the provider."""
@@ -132,6 +137,9 @@ class UpstreamConfig(Strict):
     """Address of the provider's API, with `/v1` for openai and without it for anthropic."""
     query: Query = Field(default_factory=dict, repr=False)
     """Parameters that are appended to the URL of every request; they replace a caller's of the same name."""
+    form: FormName | None = None
+    """The form of a cloud in which it takes requests: vertex for Claude on Vertex AI, bedrock-invoke for InvokeModel of
+    Amazon Bedrock, both of dialect anthropic. None: the dialect's own."""
     api_key: OptionalSecret = Field(default=None, repr=False)
     """None: the caller's key is passed on, unless there is an `api_key_file` or there are `api_keys`."""
     api_key_file: NonEmptyText | None = None
@@ -147,8 +155,8 @@ class UpstreamConfig(Strict):
     entra: EntraSettings | None = None
     """None: the defaults, with `auth: entra`."""
     auth: Auth = Field(default_factory=_default_auth)
-    """How the key is sent, by default `bearer` for openai and `x-api-key` for anthropic. `aws`, `google` and `entra`:
-    with credentials of the cloud instead, which are renewed before they expire."""
+    """How the key is sent, by default `bearer` for openai and with a `form`, `x-api-key` for anthropic. `aws`, `google`
+    and `entra`: with credentials of the cloud instead, which are renewed before they expire."""
     errors: tuple[ErrorRule, ...] = ()
     """Matched in this order, before the built-in tables."""
     answers: Literal["strict", "off"] = "strict"
@@ -179,6 +187,8 @@ class UpstreamConfig(Strict):
     @field_validator("auth")
     @classmethod
     def _check_auth(cls, auth: Auth, info: ValidationInfo) -> Auth:
+        if (form := info.data.get("form")) is not None and auth in ("x-api-key", "api-key"):
+            raise wrong(f"must be bearer, none or a cloud's with form {form}: its service takes no key in {auth}")
         for cloud in CLOUDS:
             if auth == cloud:
                 check_cloud(cloud, info.data)
@@ -190,6 +200,26 @@ class UpstreamConfig(Strict):
             if getattr(self, cloud) is not None and self.auth != cloud:
                 raise wrong(f"has settings in `{cloud}`, which need `auth: {cloud}`")
         return self
+
+    @field_validator("form")
+    @classmethod
+    def _check_form(cls, form: FormName | None, info: ValidationInfo) -> FormName | None:
+        if form is None or "dialect" not in info.data or "base_url" not in info.data:
+            return form
+        if info.data["dialect"] != FORM_DIALECTS[form]:
+            raise wrong(
+                f"{form} is for dialect {FORM_DIALECTS[form]}; leave it out with dialect {info.data['dialect']}"
+            )
+        if form in FORM_BASE_URLS and not re.search(FORM_BASE_URLS[form], info.data["base_url"]):
+            raise wrong(f"{form} needs a base_url that ends with /v1/projects/PROJECT/locations/LOCATION")
+        return form
+
+    @field_validator("probe")
+    @classmethod
+    def _check_probe(cls, probe: ProbeSettings | None, info: ValidationInfo) -> ProbeSettings | None:
+        if (form := info.data.get("form")) is not None and probe is not None and probe.kind == "models":
+            raise wrong(f"kind must be health with form {form}, which has no list of models: give deployments a probe")
+        return probe
 
     @field_validator("api_key_file", "api_keys")
     @classmethod

@@ -9,7 +9,7 @@ from itertools import combinations
 from pydantic import JsonValue
 
 from llm_guard.config.clouds import schema_rules
-from llm_guard.dialects import DIALECTS
+from llm_guard.dialects import DIALECTS, FORM_DIALECTS, FormName
 
 ENDPOINTS = sorted({path for dialect in DIALECTS.values() for _, path in dialect.ANSWERS}, key=len, reverse=True)
 """Paths of all model calls, the longest first: `/v1/chat/completions` also ends in that of `/v1/completions`."""
@@ -28,6 +28,23 @@ BASE_URL_OF_DIALECT: list[JsonValue] = [
     for name, dialect in DIALECTS.items()
     if not dialect.PATH_IN_BASE_URL
 ]
+FORM_BASE_URLS: dict[FormName, str] = {"vertex": "/v1[^/]*/projects/[^/]+/locations/[^/]+/*$"}
+"""Patterns of the base URLs with which the services of forms have their paths."""
+FORMS_OF_DIALECTS: list[JsonValue] = [
+    {
+        "if": {"properties": {"form": {"const": form}}, "required": ["form"]},
+        "then": {
+            "properties": {
+                "dialect": {"const": dialect},
+                "auth": {"not": {"enum": ["x-api-key", "api-key"]}},
+                "probe": {"not": {"type": "object", "properties": {"kind": {"const": "models"}}, "required": ["kind"]}},
+                **({"base_url": {"pattern": FORM_BASE_URLS[form]}} if form in FORM_BASE_URLS else {}),
+            }
+        },
+    }
+    for form, dialect in FORM_DIALECTS.items()
+]
+"""What a form requires of an upstream's other keys."""
 _TEXT: JsonValue = {"type": "string", "pattern": r"^[^$]"}
 _SOURCES: dict[str, JsonValue] = {
     "api_key": _TEXT, "api_key_file": _TEXT, "api_keys": {"type": "array", "minItems": 1},

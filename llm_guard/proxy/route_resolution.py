@@ -11,7 +11,7 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.client_keys.authentication import check_model
-from llm_guard.proxy.http_server.error_responses import unknown_model, wrong_dialect
+from llm_guard.proxy.http_server.error_responses import unknown_model, unserved, wrong_dialect
 from llm_guard.proxy.model_catalog import is_for_catalog, upstream_of_model
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
 from llm_guard.resilience.retry.deadline import deadline_at
@@ -68,8 +68,8 @@ def identify(call: Call, table: RouteTable, now: float) -> Refusal | None:
 
 
 def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal | None:
-    """Prepares a call for its translation, if its route has deployments that do not serve its dialect or its endpoint.
-    Returns a refusal if no deployment can serve it whatever it requests."""
+    """Prepares a call for its translation, if its route has deployments that do not take it as it is. Returns a refusal
+    if no deployment can serve it whatever it requests."""
     if all(target.deployment.upstream.serves(call.dialect, call.path) for target in route.targets):
         return None
     from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415  # few configs mix dialects
@@ -77,6 +77,9 @@ def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal 
     translation = TranslatedCall(call, route.translate, table.pool.translation_memory)
     reasons = [translation.obstacle(target) for target in route.targets]
     if all(reasons):
+        upstreams = [target.deployment.upstream for target in route.targets]
+        if all(upstream.dialect == call.dialect for upstream in upstreams):
+            return unserved(call, dict(zip([upstream.name for upstream in upstreams], reasons, strict=True)))
         return wrong_dialect(call, route, reasons[0] if route.translate is not None else None)
     call.translation = translation
     return None

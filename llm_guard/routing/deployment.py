@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from llm_guard.config import Auth, AwsSettings, CloudSettings, UpstreamConfig
-from llm_guard.dialects import DIALECTS, DialectName
+from llm_guard.dialects import DIALECTS, FORM_FAMILIES, DialectName, FormName
 from llm_guard.dialects.prefill import prefill_of
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.bounded_map import BoundedMap
@@ -65,6 +65,8 @@ class Upstream:
     """Where the credentials of a cloud come from; None: calls are sent with a key."""
     query: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Parameters that are appended to the URL of every request."""
+    form: FormName | None = None
+    """The form of a cloud in which it takes requests; None: that of the dialect."""
     key_header: tuple[str, str] | None = field(init=False, repr=False)
     """The header with `api_key`; None without one, or if the upstream takes none."""
     key_digest: str = field(init=False, repr=False)
@@ -98,9 +100,13 @@ class Upstream:
         object.__setattr__(self, "key_header", key_header(self.auth, self.api_key))
         object.__setattr__(self, "key_digest", key_digest(self.api_key, self.cloud))
 
-    def serves(self, dialect: DialectName, path: str) -> bool:
-        """Returns whether calls of a dialect at a path are sent to it as they are, and not translated."""
+    def speaks(self, dialect: DialectName, path: str) -> bool:
+        """Returns whether calls of a dialect at a path need no translation for it."""
         return self.dialect == dialect and not (self.lacks_responses and path == DIALECTS[dialect].RESPONSES_PATH)
+
+    def serves(self, dialect: DialectName, path: str) -> bool:
+        """Returns whether calls of a dialect at a path are sent to it as they are."""
+        return self.form is None and self.speaks(dialect, path)
 
     @property
     def secret(self) -> str | None:
@@ -139,8 +145,9 @@ class Upstream:
 def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO_FILES) -> Upstream:
     """Builds an upstream from its config; `key_files` has the keys of every `api_key_file`."""
     rules = tuple(rule.compiled() for rule in config.errors)
-    family = family_of_url(config.base_url)
-    prefill = config.prefill or prefill_of(family, config.base_url)
+    family = family_of_url(config.base_url) if config.form is None else FORM_FAMILIES[config.form]
+    models = family if config.form is None else config.dialect  # a form has models of the dialect's provider alone
+    prefill = config.prefill or prefill_of(models, config.base_url)
     return Upstream(
         name,
         config.dialect,
@@ -157,6 +164,7 @@ def upstream_of(name: str, config: UpstreamConfig, key_files: KeyFilePools = _NO
         config.responses == "chat",
         config.cloud,
         tuple(config.query.items()),
+        config.form,
     )
 
 

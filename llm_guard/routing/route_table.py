@@ -117,16 +117,17 @@ class Route:
     translate: TranslateSettings | None = None
     """None: calls of another dialect are not translated."""
     dialect: DialectName | None = field(init=False)
-    """The dialect of all targets; None if they differ, or if one lacks an endpoint of it."""
+    """The dialect of all targets; None if they differ, or if one lacks an endpoint of it, or has a form of its own."""
     has_peers: bool = field(init=False)
     """True if two targets are in the same group."""
 
     def __post_init__(self) -> None:
         groups = [target.group for target in self.targets]
         object.__setattr__(self, "has_peers", len(set(groups)) < len(groups))
-        dialects = {target.deployment.upstream.dialect for target in self.targets}
-        is_whole = not any(target.deployment.upstream.lacks_responses for target in self.targets)
-        object.__setattr__(self, "dialect", dialects.pop() if len(dialects) == 1 and is_whole else None)
+        upstreams = [target.deployment.upstream for target in self.targets]
+        dialects = {upstream.dialect for upstream in upstreams}
+        is_plain = not any(upstream.lacks_responses or upstream.form for upstream in upstreams)
+        object.__setattr__(self, "dialect", dialects.pop() if len(dialects) == 1 and is_plain else None)
 
 
 def compile_routes(
@@ -150,7 +151,8 @@ def compile_routes(
     for name in previous.names() if previous else ():
         table.find(name)
     pool.forget_previous()
-    if any(True for _ in mixed_routes(config)) or any(True for _ in chat_routes(config)):
+    has_forms = any(upstream.form for upstream in config.upstreams.values())
+    if has_forms or any(True for _ in mixed_routes(config)) or any(True for _ in chat_routes(config)):
         import_module("llm_guard.dialects.translation.endpoints")  # not during the first call that needs it
     return table
 
@@ -206,9 +208,11 @@ class RouteTable:
         return known if key is None else self._route(key, model)
 
     def passthrough(self, dialect: DialectName) -> Route | None:
-        """Returns the route of calls without a model: to the first upstream of the dialect."""
-        names = (name for name, upstream in self.upstreams.items() if upstream.dialect == dialect)
-        return self.upstream_route(next(names, ""))
+        """Returns the route of calls without a model: to the first upstream of the dialect, of those that have all of
+        its paths if there is one."""
+        names = [name for name, upstream in self.upstreams.items() if upstream.dialect == dialect]
+        whole = (name for name in names if self.upstreams[name].form is None)
+        return self.upstream_route(next(whole, names[0] if names else ""))
 
     def upstream_route(self, name: str) -> Route | None:
         """Returns the route of `/upstreams/NAME/…`."""
@@ -229,11 +233,13 @@ class RouteTable:
         )
 
     def upstreams_of(self, pattern: str | None, dialect: DialectName) -> tuple[str, ...]:
-        """Returns the upstreams to which a pattern sends the requested name itself; None: those of all patterns."""
+        """Returns the upstreams to which a pattern sends the requested name itself, and which list their models; None:
+        those of all patterns."""
         keys = self._recent if pattern is None else (pattern,)
         sent = (deployment for key in keys for deployment in self._models[key].deployments if deployment.model is None)
         names = dict.fromkeys(deployment.upstream for deployment in sent)
-        return tuple(name for name in names if self.upstreams[name].dialect == dialect)
+        listing = (name for name in names if self.upstreams[name].form is None)
+        return tuple(name for name in listing if self.upstreams[name].dialect == dialect)
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Returns each deployment once: of the config, of pass-through, and of names recently found through a pattern.

@@ -136,6 +136,9 @@ class UpstreamDoctor:
         if (problem := await self._credential_problem(self._upstream.name)) is not None:
             self._report.fail("key", f"there are no credentials: {problem[:PROBLEM_CHARS]}", _NO_CREDENTIALS)
             return False
+        if self._upstream.form is not None:
+            self._report.skip("models", f"the form {self._upstream.form} has no list; --calls tries them")
+            return True
         dialect, began_at = self._requests.dialect, self._clock.now()
         target = f"{self._requests.target(dialect.MODELS_PATH)}?{dialect.WHOLE_LIST}".rstrip("?")
         response = await self._requests.ask("api", "GET", target, most=MOST_LIST_BYTES)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.event_json import dict_of
 from llm_guard.dialects.translation.canonical import JsonObject
-from llm_guard.dialects.translation.wire_json import encode, object_of
+from llm_guard.dialects.translation.wire_json import encode, value_of
 
 _MOST_TEXT = 2000
 """Characters of an error that is not JSON that the client gets."""
@@ -37,10 +37,16 @@ class TranslatedError(NamedTuple):
     body: bytes
 
 
+def message_in(body: bytes) -> str:
+    """Returns the message of any provider's error; "" if there is none."""
+    error = _error_in(value_of(body))
+    return _text(error.get("message")) or _text(error.get("Message"))  # Amazon's services differ
+
+
 def translated_error(status: int, body: bytes, client: DialectName, request_id: str) -> TranslatedError:
     """Returns an error response of the other dialect for a client of the dialect `client`."""
-    error = _error_in(object_of(body))
-    message = _text(error.get("message")) or body.decode("utf-8", "replace")[:_MOST_TEXT].strip() or f"status {status}"
+    error = _error_in(value_of(body))
+    message = message_in(body) or body.decode("utf-8", "replace")[:_MOST_TEXT].strip() or f"status {status}"
     if client == "openai":
         status = 503 if status == _OVERLOADED else status
         kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -63,7 +69,7 @@ def translated_error_event(data: bytes, status: int, client: DialectName, reques
     status, body = translated_error(status, data, client, request_id)
     if client != "openai":
         return b"event: error\ndata: " + body + b"\n\n"
-    error = dict_of(object_of(body)).get("error")
+    error = dict_of(value_of(body)).get("error")
     event = {"type": "error", **dict_of(error), "error": error}
     return b"event: error\ndata: " + encode(event) + b"\n\n"
 
@@ -81,9 +87,9 @@ def translated_headers(headers: tuple[tuple[str, str], ...], client: DialectName
     return tuple(kept)
 
 
-def _error_in(body: JsonObject | None) -> JsonObject:
+def _error_in(body: object) -> JsonObject:
     """Returns the error object of any provider's body."""
-    fields = dict_of(body)
+    fields = dict_of(body[0] if isinstance(body, list) and body else body)  # Google's streams are lists
     error = fields.get("error")
     if isinstance(error, dict):
         return error

@@ -40,12 +40,17 @@ def encode(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def object_of(data: bytes | str) -> dict[str, Any] | None:
-    """Returns the JSON object; None for anything else."""
+def value_of(data: bytes | str) -> Any:
+    """Returns the value; None for anything that is not JSON."""
     try:
-        value = decode(data)
+        return decode(data)
     except ValueError:
         return None
+
+
+def object_of(data: bytes | str) -> dict[str, Any] | None:
+    """Returns the JSON object; None for anything else."""
+    value = value_of(data)
     return value if isinstance(value, dict) else None
 
 

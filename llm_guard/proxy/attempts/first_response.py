@@ -143,12 +143,13 @@ async def _error_answer(
     )
     answer = None
     if is_whole:
-        answer = UpstreamErrorResponse(exchange.status, exchange.reason, exchange.headers, body, upstream.dialect)
+        form = upstream.form or upstream.dialect
+        answer = UpstreamErrorResponse(exchange.status, exchange.reason, exchange.headers, body, form)
     detail = f"answered {exchange.status} ({verdict.why})"
     kind = verdict.kind
     if exchange.status == 404 and kind in _NOT_HERE and _is_unknown_path(call, attempt, kind, body):
         kind, detail = FailureKind.MISROUTED, f"{detail}: check base_url"
-    if attempt.translation is not None and kind is FailureKind.INVALID_REQUEST:
+    if attempt.translation is not None and kind is FailureKind.INVALID_REQUEST and upstream.dialect != call.dialect:
         kind, detail = FailureKind.UNTRANSLATED, f"{detail}, to the translated request"
     return Failure(kind, detail, verdict.retry_after_s, answer=answer)
 

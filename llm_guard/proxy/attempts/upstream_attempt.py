@@ -80,13 +80,15 @@ class Upstreams:
 
     async def _send(self, call: Call, attempt: Attempt, limits: _Limits) -> Exchange:
         upstream, translation = attempt.target.deployment.upstream, attempt.translation
-        target = _target(call, attempt)
+        origin = self._connections.origin(upstream.link)
         body: bytes | FileBody
         if translation is not None:
             is_resumed = attempt.resume_mode is not None and call.recovery is not None
-            body = await translation.body(_body(call, attempt) if is_resumed and isinstance(call.body, bytes) else None)
-            headers = header_rules.translated(call, upstream, attempt.key)
+            resumed = _body(call, attempt) if is_resumed and isinstance(call.body, bytes) else None
+            target, headers, body = await translation.request(attempt.target, attempt.key, resumed)
+            origin = translation.over(origin)
         else:
+            target = _target(call, attempt)
             body = _body(call, attempt) if isinstance(call.body, bytes) else await _stored(call, attempt)
             if isinstance(call.body, ArrivingBody) and not isinstance(body, bytes):
                 if upstream.signs_bodies:
@@ -98,7 +100,6 @@ class Upstreams:
             headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=is_ours)
         if call.trace is not None:
             headers = pass_on(headers, call.trace, attempt)
-        origin = self._connections.origin(upstream.link)
         if self._injector.faults:
             origin = self._injector.origin_for(call, attempt, origin)
         exchange = await origin.send(call.method, target, headers, body, limits, is_repeatable=call.is_repeatable)
@@ -243,10 +244,8 @@ class _Limits:
 
 
 def _target(call: Call, attempt: Attempt) -> str:
-    """Returns the request's path and query."""
+    """Returns path and query of a request that is not translated."""
     target, upstream = attempt.target, attempt.target.deployment.upstream
-    if attempt.translation is not None:  # the client's query belongs to its own dialect
-        return f"{upstream.base_path}{attempt.translation.path.removeprefix(upstream.path_in_base_url)}"
     path, query = f"{upstream.base_path}{call.path.removeprefix(upstream.path_in_base_url)}" or "/", call.query
     if call.is_model_in_query and _is_renamed(call, attempt):
         query = model_field.rename_in_query(query, target.model or "")

@@ -228,8 +228,9 @@ def _lasts_s(call: Call, rules: CacheSettings) -> float:
     """Returns how long a response may be used at all. That of a stand-in of another dialect must not outlive the
     outage."""
     served = next((attempt for attempt in reversed(call.attempts) if attempt.failure is None), None)
-    is_stand_in = served is not None and served.translation is not None and served.is_fallback
-    return min(lasts_s(rules), _STAND_IN_S) if is_stand_in else lasts_s(rules)
+    if served is None or served.translation is None or served.translation.dialect == call.dialect:
+        return lasts_s(rules)
+    return min(lasts_s(rules), _STAND_IN_S) if served.is_fallback else lasts_s(rules)
 
 
 def _is_answer(body: bytes, expected: str) -> bool:

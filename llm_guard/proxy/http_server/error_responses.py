@@ -7,6 +7,7 @@ bodies.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Failure, FailureKind, Refusal, UpstreamErrorResponse
@@ -135,6 +136,13 @@ def wrong_dialect(call: Call, route: Route, why: str | None) -> Refusal:
     if why is not None:
         message += f" (the upstream {upstream.name!r} {why})"
     return Refusal(400, "wrong_dialect", message, by="route", param="model")
+
+
+def unserved(call: Call, reasons: Mapping[str, str | None]) -> Refusal:
+    """Returns the refusal of a call whose endpoint no upstream of its route has. `reasons` are by upstream."""
+    said = "; ".join(f"{upstream} {why}" for upstream, why in reasons.items())
+    message = f"no deployment serves {call.method} {call.path}: {said}"
+    return Refusal(404, "unserved_path", message, by="route")
 
 
 def closing_error(call: Call, body: bytes) -> bytes:

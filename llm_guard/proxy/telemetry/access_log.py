@@ -99,7 +99,7 @@ def call_line(call: Call, outcome: str, tokens: dict[str, int], now: float, over
         stream=call.is_stream,
         duration_s=int((now - call.started_at) * 1e4 + 0.5) / 1e4,  # as `_rounded`, which would be four calls here
         overhead_s=int(overhead_s * 1e6 + 0.5) / 1e6,
-        attempts=[_attempt_line(attempt, call.started_at, now) for attempt in call.attempts],
+        attempts=[_attempt_line(attempt, call, now) for attempt in call.attempts],
     )
     if call.trace_id:
         line.trace_id = f"{call.trace_id:032x}"
@@ -176,13 +176,13 @@ def _add_disposition(line: CallLine, disposition: Disposition) -> None:
         line.injected_faults = [*disposition.injected_faults]
 
 
-def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLine:
+def _attempt_line(attempt: Attempt, call: Call, now: float) -> AttemptLine:
     started_at, ended_at = attempt.started_at, attempt.ended_at or now
     line = AttemptLine(
         deployment=attempt.target.deployment.label,
         outcome=attempt.outcome,
         waited_s=int(attempt.waited_s * 1e4 + 0.5) / 1e4,
-        started_s=int((started_at - received_at) * 1e4 + 0.5) / 1e4,
+        started_s=int((started_at - call.started_at) * 1e4 + 0.5) / 1e4,
         duration_s=int((ended_at - started_at) * 1e4 + 0.5) / 1e4,
     )
     if attempt.is_stream and attempt.answered_at is not None:
@@ -197,7 +197,7 @@ def _attempt_line(attempt: Attempt, received_at: float, now: float) -> AttemptLi
         line.key = attempt.key.name
     if attempt.resume_mode is not None:
         line.resume_mode = attempt.resume_mode
-    if attempt.translation is not None:
+    if attempt.translation is not None and attempt.translation.dialect != call.dialect:
         line.translated_to = attempt.translation.dialect
         line.dropped = [*attempt.translation.dropped] or UNSET
     if attempt.failure is not None:

@@ -17,10 +17,15 @@ from llm_guard.dialects.translation.error_bodies import translated_headers
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call, Opened
+from llm_guard.proxy.http_client.connection_pool import UpstreamOrigin
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
+from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder
 from llm_guard.proxy.translation.decoder import TranslatingStreamDecoder, untranslatable
+from llm_guard.proxy.translation.interfaces import WrittenRequest
+from llm_guard.routing.api_keys import ApiKey
+from llm_guard.routing.route_table import Target
 
 _T = TypeVar("_T")
 LARGE_BYTES = 1 << 18
@@ -54,6 +59,15 @@ class TranslatedAttempt:
         self.dialect = request.endpoint.dialect
         self.path = request.endpoint.path
         self.dropped = dropped
+
+    async def request(self, target: Target, key: ApiKey | None, resumed: bytes | None) -> WrittenRequest:
+        upstream = target.deployment.upstream
+        path = f"{upstream.base_path}{self.path.removeprefix(upstream.path_in_base_url)}"
+        headers = header_rules.translated(self._call, upstream, key)
+        return WrittenRequest(path, headers, await self.body(resumed))
+
+    def over(self, origin: UpstreamOrigin) -> UpstreamOrigin:
+        return origin
 
     async def body(self, resumed: bytes | None) -> bytes:
         """Returns the request body. Raises BadRequest."""
@@ -95,3 +109,14 @@ async def in_thread_if_large(translate: partial[_T], size: int) -> _T:
     if size <= LARGE_BYTES:
         return translate()
     return await asyncio.get_running_loop().run_in_executor(None, translate)
+
+
+async def joined_blocks(body: FileBody) -> bytes:
+    """Returns a body that is in a file, in one piece."""
+    pieces = []
+    for block in body.blocks():
+        if isinstance(block, bytes):
+            pieces.append(block)
+        else:
+            await block
+    return b"".join(pieces)

@@ -1,4 +1,5 @@
-"""The translation of one call: which deployments can serve it, and its request for each of them.
+"""The translation of one call: which deployments can serve it, and its request for each of them. A deployment of the
+call's own dialect takes its request as it is, or in the form of a cloud.
 
 Nothing is read or written before a deployment of another dialect is about to be tried.
 """
@@ -8,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from llm_guard.dialects.event_json import dict_of
 from llm_guard.dialects.translation.canonical import CanonicalRequest, RequestTarget, UnreadableRequestError
 from llm_guard.dialects.translation.endpoints import (
     ClientEndpoint,
@@ -18,15 +18,16 @@ from llm_guard.dialects.translation.endpoints import (
     upstream_endpoint,
     write_request,
 )
+from llm_guard.dialects.translation.error_bodies import message_in
 from llm_guard.dialects.translation.losses import Loss, divided
 from llm_guard.dialects.translation.output_limits import limit_in
-from llm_guard.dialects.translation.wire_json import object_of
 from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
-from llm_guard.proxy.request_body.interfaces import FileBody
-from llm_guard.proxy.translation.attempt import LARGE_BYTES, TranslatedAttempt, in_thread_if_large
+from llm_guard.proxy.translation.attempt import LARGE_BYTES, TranslatedAttempt, in_thread_if_large, joined_blocks
+from llm_guard.proxy.translation.formed_attempt import FormedAttempt, unserved_by_form
+from llm_guard.proxy.translation.interfaces import AttemptTranslator
 from llm_guard.resilience.capacity.response_memory import MemoryLease, ResponseMemory
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.route_table import Target
@@ -64,7 +65,7 @@ class TranslatedCall:
         self._request: CanonicalRequest | None = None
         self._unreadable: UnreadableRequestError | None = None
         self._prepared: dict[int, _Prepared] = {}
-        """The key is the identity of a target, which lives as long as the route."""
+        """The keys are identities of targets, which live as long as the route."""
         self._obstacles: dict[str, str] = {}
         """Why deployments cannot serve the call, by label."""
         self._refused: list[Loss] = []
@@ -73,8 +74,8 @@ class TranslatedCall:
     def obstacle(self, target: Target) -> str | None:
         """Returns why no call of this endpoint can be sent to the target; None: its request decides."""
         upstream = target.deployment.upstream
-        if upstream.serves(self._call.dialect, self._call.path):
-            return None
+        if upstream.speaks(self._call.dialect, self._call.path):
+            return unserved_by_form(upstream.form, self._call.method, self._call.path)
         if upstream.dialect == self._call.dialect:
             return "has no Responses API, and calls are not translated" if self._client is None else None
         if self._client is None:
@@ -85,8 +86,10 @@ class TranslatedCall:
 
     def is_ready(self, target: Target) -> bool:
         """Returns whether an attempt on the target can begin at once. Translates a small request for it."""
-        if target.deployment.upstream.serves(self._call.dialect, self._call.path):
-            return True
+        upstream = target.deployment.upstream
+        if upstream.speaks(self._call.dialect, self._call.path):
+            is_small = upstream.form is None or isinstance(self._call.body, bytes)
+            return is_small and self.obstacle(target) is None
         known, body = self._known(target), self._call.body
         if known is None and isinstance(body, bytes) and len(body) <= LARGE_BYTES and self.obstacle(target) is None:
             if self._request is None and self._unreadable is None:
@@ -96,23 +99,43 @@ class TranslatedCall:
 
     async def prepare(self, target: Target) -> str | None:
         """Translates the request for a target, if necessary; returns why it cannot be sent there."""
-        if target.deployment.upstream.serves(self._call.dialect, self._call.path):
+        upstream = target.deployment.upstream
+        is_own = upstream.speaks(self._call.dialect, self._call.path)
+        if is_own and upstream.form is None:
             return None
         why = self.obstacle(target)
         if why is None:
-            known = self._known(target)
-            if known is None and not await self._load():
-                why = _BUSY
-            elif known is None:
-                size = self._call.body.size if not isinstance(self._call.body, bytes) else len(self._call.body)
-                known = await in_thread_if_large(partial(self._prepare, target), size or LARGE_BYTES + 1)
-            why = known.obstacle if known is not None else why
+            why = self._hold_file() if is_own else await self._translate(target)
         if why is not None:
             self._obstacles[target.deployment.label] = why
         return why
 
-    def begin(self, target: Target, at: float) -> TranslatedAttempt | None:
-        """Returns the translation of one attempt; None if the target serves the call as it is."""
+    async def _translate(self, target: Target) -> str | None:
+        known = self._known(target)
+        if known is None and not await self._load():
+            return _BUSY
+        if known is None:
+            size = self._call.body.size if not isinstance(self._call.body, bytes) else len(self._call.body)
+            known = await in_thread_if_large(partial(self._prepare, target), size or LARGE_BYTES + 1)
+        return known.obstacle
+
+    def _hold_file(self) -> str | None:
+        """Takes memory for a request that is in a file, to write it in another form. Returns why there is none."""
+        body = self._call.body
+        if isinstance(body, bytes) or self._memory.bytes:
+            return None
+        if (body.size or 0) > _MOST_BYTES:
+            return f"takes no request of more than {_MOST_BYTES >> 20} MiB"
+        return None if self._memory.try_take(_COPIES * (body.size or 0)) else _BUSY
+
+    def begin(self, target: Target, at: float) -> AttemptTranslator | None:
+        """Returns the translation of one attempt; None if the target takes the client's request as it is."""
+        upstream, translated = target.deployment.upstream, self._translated(target, at)
+        if upstream.form is None or (translated is None and upstream.dialect != self._call.dialect):
+            return translated
+        return FormedAttempt(self._call, upstream.form, translated)
+
+    def _translated(self, target: Target, at: float) -> TranslatedAttempt | None:
         known = self._known(target)
         if known is None or known.request is None or self._client is None:
             return None
@@ -140,8 +163,7 @@ class TranslatedCall:
         Once in a call: an upstream could go on naming smaller ones."""
         if failure.kind is not FailureKind.UNTRANSLATED or failure.answer is None or self._has_learned:
             return False
-        error = dict_of(dict_of(object_of(failure.answer.body)).get("error"))
-        limit = limit_in(str(error.get("message") or ""))
+        limit = limit_in(message_in(failure.answer.body))
         known = target.deployment.most_tokens
         if limit is None or (known is not None and known <= limit):
             return False
@@ -214,14 +236,3 @@ class TranslatedCall:
         names = ", ".join(str(loss)[:_MOST_OF_A_NAME] for loss in refused[:_MOST_NAMES])
         more = f" and {len(refused) - _MOST_NAMES} more" if len(refused) > _MOST_NAMES else ""
         return _Prepared(written_for, None, (), f"cannot express {names}{more}")
-
-
-async def joined_blocks(body: FileBody) -> bytes:
-    """Returns a body that is in a file, in one piece."""
-    pieces = []
-    for block in body.blocks():
-        if isinstance(block, bytes):
-            pieces.append(block)
-        else:
-            await block
-    return b"".join(pieces)

@@ -1,20 +1,34 @@
-"""Interfaces of a call's translation. The modules behind them are imported when a call needs them."""
+"""Interfaces of a call's translation, and of its requests in the form of a cloud. The modules behind them are imported
+when a call needs them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llm_guard.dialects import DialectName
 from llm_guard.outcome import Failure, Refusal
+from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.route_table import Target
 
 if TYPE_CHECKING:  # `proxy.call` has attributes of these types
     from llm_guard.proxy.call import Opened, StreamDecoder
+    from llm_guard.proxy.http_client.connection_pool import UpstreamOrigin
     from llm_guard.proxy.streams.decoder import PlainStreamDecoder
 
 
+class WrittenRequest(NamedTuple):
+    """A request as it is sent."""
+
+    target: str
+    """Path and query."""
+    headers: RequestHeaders
+    body: bytes
+
+
 class CallTranslator(Protocol):
-    """Translates a call for the deployments of its route that have another dialect: see `proxy.translation.call`."""
+    """Translates a call for the deployments of its route that have another dialect or a form of their own for its
+    requests: see `proxy.translation.call`."""
 
     def obstacle(self, target: Target) -> str | None:
         """Returns why no call of this endpoint can be sent to the target; None: its request decides."""
@@ -26,8 +40,8 @@ class CallTranslator(Protocol):
         """Translates the request for a target, if necessary; returns why it cannot be sent there."""
 
     def begin(self, target: Target, at: float) -> AttemptTranslator | None:
-        """Returns the translation of one attempt; None if the target serves the call as it is. `at`: now, in seconds
-        since the epoch."""
+        """Returns the translation of one attempt; None if the target takes the client's request as it is. `at`: now, in
+        seconds since the epoch."""
 
     def refusal(self) -> Refusal:
         """Returns the refusal of a call that no deployment can serve."""
@@ -40,17 +54,22 @@ class CallTranslator(Protocol):
 
 
 class AttemptTranslator(Protocol):
-    """Translates one attempt: see `proxy.translation.attempt`."""
+    """Translates one attempt: see `proxy.translation.attempt`, and `proxy.translation.formed_attempt` for a request in
+    the form of a cloud."""
 
     dialect: DialectName
-    """The upstream's."""
+    """The upstream's. That of the call if only the form of the request differs."""
     path: str
     """Path of the upstream's endpoint, in the form of `Call.path`."""
     dropped: tuple[str, ...]
     """Names of what the request has lost."""
 
-    async def body(self, resumed: bytes | None) -> bytes:
-        """Returns the request body. `resumed`: the client's request for the rest of a stream that died."""
+    async def request(self, target: Target, key: ApiKey | None, resumed: bytes | None) -> WrittenRequest:
+        """Returns the request. `key` is the one of the upstream's pool, if it has one; `resumed` the client's request
+        for the rest of a stream that died. Raises BadRequest."""
+
+    def over(self, origin: UpstreamOrigin) -> UpstreamOrigin:
+        """Returns the origin that the request is sent to: the upstream's, or one that decodes its streams."""
 
     def decoder(self, view: PlainStreamDecoder) -> StreamDecoder:
         """Returns the view of a stream whose events are translated."""

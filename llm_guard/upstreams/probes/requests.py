@@ -78,6 +78,8 @@ class UpstreamRequests:
         pairs = _headers(self.upstream, self._key)
         if body:
             pairs.append(("Content-Type", "application/json"))
+        if body and self.upstream.form is not None:
+            target, pairs, body = _formed(self.upstream, target, pairs, body)
         headers = RequestHeaders(pairs)
         send = self._connections.origin(self.upstream.link).send
         try:
@@ -112,3 +114,18 @@ def _headers(upstream: Upstream, key: str | None) -> list[tuple[str, str]]:
     if own_key is not None:
         headers.append(own_key)
     return [*headers, *DIALECTS[upstream.dialect].REQUIRED_HEADERS]
+
+
+def _formed(
+    upstream: Upstream, target: str, headers: list[tuple[str, str]], body: bytes
+) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Returns a call in the form of the upstream's cloud."""
+    from llm_guard.dialects.forms import FORMS  # noqa: PLC0415  # few upstreams have a form
+
+    assert upstream.form is not None  # noqa: S101  # the caller has checked it
+    path = target.removeprefix(upstream.base_path)
+    try:
+        written = FORMS[upstream.form].request(path, headers, body, None)
+    except ValueError as error:
+        raise UpstreamError(FailureKind.INTERNAL, f"the request could not be sent: {error}") from None
+    return f"{upstream.base_path}{written.path}", written.headers, written.body

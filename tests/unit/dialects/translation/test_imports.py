@@ -43,7 +43,7 @@ def loaded(fallback: str) -> set[str]:
                 await app.stop()
 
         asyncio.run(main())
-        print(*[name for name in sys.modules if "translation" in name])
+        print(*[name for name in sys.modules if "translation" in name or "forms" in name])
     """
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=True
@@ -56,3 +56,4 @@ def test_translation_is_loaded_for_a_config_that_mixes_dialects_alone(fallback: 
     found = loaded(fallback)
     assert ("llm_guard.dialects.translation" in found) is is_loaded
     assert "llm_guard.proxy.translation.interfaces" in found
+    assert is_loaded or "llm_guard.dialects.forms" not in found

@@ -55,7 +55,7 @@ async def sent(call: Call, target: Target, settings: TranslateSettings | None = 
     assert await translation.prepare(target) is None
     attempt = translation.begin(target, AT)
     assert attempt is not None
-    found: dict[str, Any] = json.loads(await attempt.body(None))
+    found: dict[str, Any] = json.loads((await attempt.request(target, None, None)).body)
     return found
 
 
@@ -225,7 +225,7 @@ async def test_limit_is_learned_once_and_written_from_then_on() -> None:
     assert await translation.prepare(local) is None
     attempt = translation.begin(local, AT)
     assert attempt is not None
-    assert json.loads(await attempt.body(None))["max_tokens"] == 8192
+    assert json.loads((await attempt.request(local, None, None)).body)["max_tokens"] == 8192
     assert local.deployment.most_tokens == 8192
 
 
@@ -245,7 +245,7 @@ async def test_request_for_the_rest_of_a_stream_is_translated_too() -> None:
     attempt = translation.begin(anthropic, AT)
     assert attempt is not None
     resumed = {"model": "m", "messages": [*SAID, {"role": "assistant", "content": "Once upon "}]}
-    found = json.loads(await attempt.body(json.dumps(resumed).encode()))
+    found = json.loads((await attempt.request(anthropic, None, json.dumps(resumed).encode())).body)
     assert found["messages"][-1] == {"role": "assistant", "content": "Once upon"}
 
 

@@ -149,7 +149,7 @@ async def _error_answer(
     kind = verdict.kind
     if exchange.status == 404 and kind in _NOT_HERE and _is_unknown_path(call, attempt, kind, body):
         kind, detail = FailureKind.MISROUTED, f"{detail}: check base_url"
-    if attempt.translation is not None and kind is FailureKind.INVALID_REQUEST and upstream.dialect != call.dialect:
+    if kind is FailureKind.INVALID_REQUEST and attempt.translation is not None and attempt.translation.is_translated:
         kind, detail = FailureKind.UNTRANSLATED, f"{detail}, to the translated request"
     return Failure(kind, detail, verdict.retry_after_s, answer=answer)
 

@@ -228,7 +228,7 @@ def _lasts_s(call: Call, rules: CacheSettings) -> float:
     """Returns how long a response may be used at all. That of a stand-in of another dialect must not outlive the
     outage."""
     served = next((attempt for attempt in reversed(call.attempts) if attempt.failure is None), None)
-    if served is None or served.translation is None or served.translation.dialect == call.dialect:
+    if served is None or served.translation is None or not served.translation.is_translated:
         return lasts_s(rules)
     return min(lasts_s(rules), _STAND_IN_S) if served.is_fallback else lasts_s(rules)
 

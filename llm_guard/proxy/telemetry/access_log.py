@@ -197,7 +197,7 @@ def _attempt_line(attempt: Attempt, call: Call, now: float) -> AttemptLine:
         line.key = attempt.key.name
     if attempt.resume_mode is not None:
         line.resume_mode = attempt.resume_mode
-    if attempt.translation is not None and attempt.translation.dialect != call.dialect:
+    if attempt.translation is not None and attempt.translation.is_translated:
         line.translated_to = attempt.translation.dialect
         line.dropped = [*attempt.translation.dropped] or UNSET
     if attempt.failure is not None:

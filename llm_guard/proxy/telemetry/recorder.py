@@ -171,7 +171,7 @@ class Recorder:
 
     def _count_translations(self, call: Call) -> None:
         for attempt in call.attempts:
-            if (translation := attempt.translation) is not None and translation.dialect != call.dialect:
+            if (translation := attempt.translation) is not None and translation.is_translated:
                 self._counters.translations[call.dialect, translation.dialect, attempt.outcome] += 1
                 for name in translation.dropped:
                     self._counters.translation_losses[name] += 1

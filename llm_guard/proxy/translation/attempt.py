@@ -36,7 +36,10 @@ _MOST_BYTES = 64 << 20
 class TranslatedAttempt:
     """Implements `proxy.translation.interfaces.AttemptTranslator`."""
 
-    __slots__ = ("_at", "_call", "_client", "_request", "_shows_reasoning", "_target", "dialect", "dropped", "path")
+    __slots__ = (
+        "_at", "_call", "_client", "_request", "_shows_reasoning", "_target", "dialect", "dropped", "is_translated",
+        "path",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class TranslatedAttempt:
         self._target = target
         self._at = int(at)
         self._shows_reasoning = shows_reasoning
+        self.is_translated = True
         self.dialect = request.endpoint.dialect
         self.path = request.endpoint.path
         self.dropped = dropped

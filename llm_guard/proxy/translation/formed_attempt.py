@@ -27,13 +27,14 @@ _MOST_BYTES = 64 << 20
 class FormedAttempt:
     """Implements `proxy.translation.interfaces.AttemptTranslator`."""
 
-    __slots__ = ("_call", "_form", "_translation", "dialect", "dropped", "path")
+    __slots__ = ("_call", "_form", "_translation", "dialect", "dropped", "is_translated", "path")
 
     def __init__(self, call: Call, form: FormName, translation: TranslatedAttempt | None) -> None:
         """`translation` is that into the upstream's dialect; None if the call has it."""
         self._call = call
         self._form = FORMS[form]
         self._translation = translation
+        self.is_translated = translation is not None
         self.dialect = call.dialect if translation is None else translation.dialect
         self.path = call.path if translation is None else translation.path
         self.dropped = () if translation is None else translation.dropped

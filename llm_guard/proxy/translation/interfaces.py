@@ -58,7 +58,9 @@ class AttemptTranslator(Protocol):
     the form of a cloud."""
 
     dialect: DialectName
-    """The upstream's. That of the call if only the form of the request differs."""
+    """The upstream's."""
+    is_translated: bool
+    """False if only the form of the request differs."""
     path: str
     """Path of the upstream's endpoint, in the form of `Call.path`."""
     dropped: tuple[str, ...]

@@ -54,7 +54,7 @@ HOT = (
     "resilience.routing.client_hints", "resilience.routing.latency",
     "resilience.streams.settings",
     "resilience.throttling.adaptive_throttle", "resilience.throttling.gcra",
-    "routing.deployment", "routing.deployment_registry", "routing.route_table",
+    "routing.deployment", "routing.deployment_registry", "routing.route_table", "routing.upstream",
 )  # fmt: skip
 """Modules that every call or every chunk passes through, and their data. Compiling others gains nothing."""
 

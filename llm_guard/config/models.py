@@ -188,7 +188,7 @@ class UpstreamConfig(Strict):
     @classmethod
     def _check_auth(cls, auth: Auth, info: ValidationInfo) -> Auth:
         if (form := info.data.get("form")) is not None and auth in ("x-api-key", "api-key"):
-            raise wrong(f"must be bearer, none or a cloud's with form {form}: its service takes no key in {auth}")
+            raise wrong(f"must be bearer, none or a cloud's with form {form}: it takes no key in {auth}")
         for cloud in CLOUDS:
             if auth == cloud:
                 check_cloud(cloud, info.data)

@@ -17,7 +17,7 @@ from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.resilience.memo import Memo
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.authorization import key_header
-from llm_guard.routing.deployment import Upstream
+from llm_guard.routing.upstream import Upstream
 
 # Facts about a name, as bits: a direction selects those that it drops by one number.
 _NEVER = 1

@@ -17,7 +17,8 @@ from llm_guard.resilience.causes.provider_errors import ErrorLog
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
-from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, Upstream
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates
+from llm_guard.routing.upstream import Upstream
 
 NewBreaker = Callable[[BreakerSettings, float], Breaker]
 

@@ -38,8 +38,9 @@ from llm_guard.resilience.routing.load_balancing import Balance
 from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.api_keys import KeyFilePools
-from llm_guard.routing.deployment import Deployment, FailingDeployments, Upstream, upstream_of
+from llm_guard.routing.deployment import Deployment, FailingDeployments
 from llm_guard.routing.deployment_registry import DeploymentRegistry, NewBreaker
+from llm_guard.routing.upstream import Upstream, upstream_of
 
 
 @dataclass(frozen=True, slots=True)

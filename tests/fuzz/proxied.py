@@ -11,7 +11,7 @@ from llm_guard.proxy.headers import account, caller_keys, has_rival_keys, lower_
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.request_writer import request_head
 from llm_guard.proxy.http_client.response_parser import ResponseParser
-from llm_guard.routing.deployment import Upstream
+from llm_guard.routing.upstream import Upstream
 from tests.fakes.script import new_call
 from tests.fuzz.mutation import rolled
 

@@ -9,7 +9,7 @@ from llm_guard.proxy.http_client import request_writer as module
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.forward_proxy import _readable, proxy_for
 from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
-from llm_guard.routing.deployment import Upstream
+from llm_guard.routing.upstream import Upstream
 
 
 def head(

@@ -18,6 +18,7 @@ from llm_guard.config import (
     Config,
     ConfigError,
     Finding,
+    GoogleSettings,
     KeyPath,
     ServerTls,
     UpstreamTls,
@@ -56,6 +57,8 @@ class ConfigFiles:
         self._clock = clock
         self._use = use
         self._tls: dict[_Place, _Tls] = {}
+        self._checked: set[str] = set()
+        """Files that libraries of clouds read, each time they need them; they have been readable once."""
 
     def prepare(self, config: Config, path: Path | None) -> None:
         """Reads the files of a config that are not in use yet: files in use may be absent during a reload. Raises
@@ -72,6 +75,13 @@ class ConfigFiles:
                     self._tls[place] = self._open(*place)
                 except BadFile as bad:
                     problems.append(problem_at(path, place[0], str(bad)))
+        for key, file in _clouds_files_of(config):
+            if file not in self._checked:
+                try:
+                    read_file(file)
+                    self._checked.add(file)
+                except BadFile as bad:
+                    problems.append(problem_at(path, key, str(bad)))
         if problems:
             raise ConfigError(problems)
 
@@ -152,3 +162,9 @@ def _tls_of(config: Config) -> Iterator[_Place]:
     for name, upstream in config.upstreams.items():
         if upstream.tls is not None:
             yield ("upstreams", name, "tls"), upstream.tls
+
+
+def _clouds_files_of(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    for name, upstream in config.upstreams.items():
+        if isinstance(upstream.cloud, GoogleSettings) and upstream.cloud.credentials_file is not None:
+            yield ("upstreams", name, "google", "credentials_file"), upstream.cloud.credentials_file

@@ -52,7 +52,7 @@ _ACTIONS = {
     "breaker_open": "None if it closes again. GET /admin/breakers shows when the next call is let through.",
     "failure_spike": "GET /admin/metrics: its attempts' outcomes show how it fails. Drain it if it only adds latency.",
     "budget_exhausted": "Retries do not help now: find the cause of the failures before you raise retry.budget.",
-    "credential_cooldown": "Renew the upstream's api_key or its quota, and reload, or repair its cloud's credentials.",
+    "credential_cooldown": "Renew the upstream's api_key or its quota, and reload; of a cloud, its credentials.",
     "engine_gave_up": "Check its log, and start it by hand.",
     "engine_down": "GET /admin/engines: the reason and its last output. Correct the cause, then start it again.",
     "engines_down": "GET /admin/engines: what the engines that are down have in common, such as a host or an image.",

@@ -118,6 +118,16 @@ def test_every_bad_file_is_named_at_once(tmp_path: Path, files: Files) -> None:
     assert "upstreams.one.api_key_file" in output
 
 
+def test_missing_key_of_a_service_account_is_named_with_its_place(tmp_path: Path) -> None:
+    path, file = tmp_path / "config.yaml", tmp_path / "account.json"
+    one = f"{{dialect: openai, base_url: 'https://h/v1', auth: google, google: {{credentials_file: {file}}}}}"
+    path.write_text(f"upstreams:\n  one: {one}\nmodels: {{m: {{deployments: [{{upstream: one}}]}}}}\n")
+    result = CliRunner().invoke(main, ["check", "-c", str(path)])
+    assert f"{path}:2: upstreams.one.google.credentials_file: {file} does not exist" in result.output
+    file.write_text("{}")  # the library that reads it judges its content
+    assert CliRunner().invoke(main, ["check", "-c", str(path)]).exit_code == 0
+
+
 def test_expired_certificate_is_warned_of(tmp_path: Path, files: Files) -> None:
     Authority(tmp_path).pair("one", ends=EXPIRED)
     code, output = check(tmp_path, files)

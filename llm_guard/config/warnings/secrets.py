@@ -15,6 +15,8 @@ from llm_guard.config.yaml_source import Finding, KeyPath, read_document
 _SHORT = 16
 _PASSWORD = re.compile(r"[a-z+]+://[^/?#@:]*:[^/?#]+@")
 """Matches the beginning of a URL with a password."""
+_SUSPICIOUS = re.compile("auth|cred|key|pass|secret|sig|token", re.IGNORECASE)
+"""Matches names of parameters that may be secret: Google's `key`, Azure's `sig`."""
 
 
 def short_tokens(config: Config) -> Iterator[Finding]:
@@ -74,6 +76,8 @@ def _is_secret(place: KeyPath) -> bool:
             return True
         case ("upstreams", _, "api_keys", _, "key") | ("ops" | "store", "webhooks", _, "secret"):
             return True
+        case ("upstreams", _, "query", name):
+            return _SUSPICIOUS.search(str(name)) is not None
         case _:
             return False
 

@@ -153,7 +153,7 @@ class _Limits:
     def on_authorized(self) -> None:
         """Implements `proxy.http_client.interfaces.Dialing`. The time that it took is not the connection's."""
         took_s = self.clock.now() - self._attempt.started_at
-        self._timeouts = replace(self._timeouts, connect=self._timeouts.connect + took_s)
+        self._timeouts = replace(self._timeouts, connect=self._attempt.target.timeouts.connect + took_s)
 
     def on_connected(self) -> None:
         """Implements `proxy.http_client.interfaces.Dialing`."""

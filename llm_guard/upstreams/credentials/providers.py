@@ -5,6 +5,7 @@ Each call starts from scratch: a library's own cache would return what is about 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import UTC
 from functools import partial
@@ -14,6 +15,7 @@ from llm_guard.config import AwsSettings, CloudSettings, EntraSettings, GoogleSe
 from llm_guard.upstreams.credentials.source import CloudCredential
 
 _TIMEOUT_S = 20.0
+_LOGGERS = ("azure", "botocore", "google", "msal", "urllib3")
 
 
 class NoCredentials(Exception):
@@ -21,7 +23,10 @@ class NoCredentials(Exception):
 
 
 def fetcher_of(settings: CloudSettings) -> Callable[[], CloudCredential]:
-    """Returns the function that obtains credentials with these settings."""
+    """Returns the function that obtains credentials with these settings. The libraries' own log lines are left out:
+    they repeat the error, in many lines, and may quote what they have sent."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     match settings:
         case AwsSettings():
             return partial(from_aws, settings)

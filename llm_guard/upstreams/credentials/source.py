@@ -131,6 +131,7 @@ class CredentialSource:
 
     async def _renew(self) -> float:
         """Obtains credentials. Returns after how many seconds to do so again."""
+        self._renewed_at = self._clock.now()
         try:
             fetched = await wait_at_most(FETCH_S, WorkerThread("credentials").run(self._fetch), self._clock)
             left_s = None if fetched.expires_at is None else fetched.expires_at - self._clock.wall()
@@ -144,9 +145,9 @@ class CredentialSource:
 
     def _adopt(self, fetched: CloudCredential, left_s: float | None) -> float:
         before, self._current = self._current, fetched
-        now, self._failures = self._clock.now(), 0
-        if before is None or before != fetched:
-            self._renewed_at, self._lifetime_s = now, left_s or 0.0
+        self._failures = 0
+        if before != fetched:
+            self._lifetime_s = left_s or 0.0
         if self.problem is not None:
             self.problem = None
             _log.info("credentials are renewed again", purpose=self.purpose)

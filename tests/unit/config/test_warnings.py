@@ -18,11 +18,13 @@ LONG = "0123456789abcdef-of-this-test"
 KEY = base64.b64encode(bytes(range(32))).decode()
 
 
-def check(tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None = None) -> list[str]:
+def check(
+    tmp_path: Path, text: str = "", mode: int = 0o600, store: Path | None = None, upstream: str = UPSTREAM
+) -> list[str]:
     """Returns the warnings without file and line."""
     path = tmp_path / "guard.yaml"
     ops = text if "ops:" in text else f"{text}\nops: {{store: '{store or tmp_path / 'state'}'}}\n"
-    path.write_text(f"{ops}\nupstreams: {{paid: {UPSTREAM}}}\n{MODELS}")
+    path.write_text(f"{ops}\nupstreams: {{paid: {upstream}}}\n{MODELS}")
     path.chmod(mode)
     env = {"PROVIDER_KEY": "sk-provider", "OPS_TOKEN": LONG, "XDG_STATE_HOME": str(tmp_path / "xdg")}
     done = CliRunner().invoke(main, ["check", "-c", str(path)], env=env)
@@ -120,6 +122,12 @@ def test_secret_that_is_in_the_file_in_another_form(tmp_path: Path, text: str) -
     assert "all users of this machine can read" in warning
     assert LONG not in warning
     assert KEY not in warning
+
+
+def test_parameter_with_the_name_of_a_secret(tmp_path: Path) -> None:
+    upstream = f"{UPSTREAM[:-1]}, query: {{api-version: 2024-10-21, Sig: {LONG}}}}}"
+    (warning,) = check(tmp_path, mode=0o644, upstream=upstream)
+    assert warning.startswith("upstreams.paid.query.Sig: is in a file that all users of this machine can read")
 
 
 def test_default_that_a_variable_replaces_is_no_secret(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class Cloud:
         self.count = 0
         self.error: Exception | None = None
         self.lifetime_s: float | None = LIFETIME_S
+        self.is_fixed = False
         self.gate = threading.Event()
         self.gate.set()
 
@@ -43,7 +44,7 @@ class Cloud:
         if self.error is not None:
             raise self.error
         expires_at = None if self.lifetime_s is None else self.clock.wall() + self.lifetime_s
-        return CloudCredential(f"token-{number}", expires_at)
+        return CloudCredential("fixed" if self.is_fixed else f"token-{number}", expires_at)
 
 
 class Dialing:
@@ -246,6 +247,20 @@ async def test_refused_credentials_are_renewed_early_but_not_for_every_refusal()
         world.source.note_refusal(first)
         await world.pass_s(120)
         assert world.cloud.count == 2
+
+
+async def test_refused_keys_that_never_change_are_not_looked_up_for_every_refusal() -> None:
+    async with running() as world:
+        world.cloud.lifetime_s = None
+        world.cloud.is_fixed = True
+        await world.fetched(1)
+        await world.pass_s(100)
+        for _ in range(5):
+            valid = world.source.valid()
+            assert valid is not None
+            world.source.note_refusal(valid)
+            await world.pass_s(1)
+            await eventually(lambda: world.cloud.count == 2)
 
 
 async def test_credentials_without_an_expiry_are_looked_up_again() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,9 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from aiohttp import web
-from anthropic import AsyncAnthropic
 from click.testing import CliRunner
-from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 
-from llm_guard.app import App
 from llm_guard.cli.main import main
 from llm_guard.config import parse_config
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
@@ -28,82 +22,20 @@ from llm_guard.resilience.health.probe_policy import ProbeResult, ProbeSettings
 from llm_guard.routing.upstream import upstream_of
 from llm_guard.upstreams.probes.probe import new_probe
 from llm_guard.upstreams.probes.targets import subjects_of
+from tests.e2e.clouds import CONFIG, FORMS, chat, claude, said, standing
 from tests.e2e.stand import SAID, gateway
-from tests.fakes.event_frames import error_frame, exception_frame
 from tests.fakes.strict_clouds import (
     KEY,
     MODELS,
-    PIECES,
     TEXT,
-    StrictCloud,
     amazon_error,
     answered,
     chunked,
-    cut,
     google_error,
-    silent,
     strict_cloud,
 )
 
-FORMS = ["vertex", "bedrock-invoke"]
 BETAS = ["beta-one", "beta-two"]
-CONFIG = """
-server: {{port: 0, drain: 1s}}
-upstreams:
-  cloud: {{dialect: anthropic, form: {form}, base_url: "{url}"{key}}}
-defaults:
-  timeout: {{connect: 5s, first_token: {first_token}, idle: {idle}, attempt: 10s, total: 20s}}
-  retry: {{max_attempts: {attempts}, base_delay: 2ms, max_delay: 10ms, budget: {{ratio: 1, min_per_second: 1000}}}}
-  breaker: {{consecutive_failures: 1000, min_calls: 10000}}
-  stream: {{recover: {recover}}}
-models:
-  gpt: {{deployments: [{{upstream: cloud, model: "{model}"}}]}}
-  front: {{deployments: [{{upstream: cloud, model: "{model}"}}]}}
-  "*": {{deployments: [{{upstream: cloud}}]}}
-"""
-
-
-@asynccontextmanager
-async def standing(
-    form: str, *, key: str = f", api_key: {KEY}", **rules: Any
-) -> AsyncIterator[tuple[StrictCloud, App]]:
-    known = {"first_token": "10s", "idle": "10s", "attempts": 2, "recover": "off"} | rules
-    async with (
-        strict_cloud(form) as cloud,
-        gateway(CONFIG.format(form=form, url=cloud.base_url, key=key, model=MODELS[form], **known)) as app,
-    ):
-        yield cloud, app
-
-
-def claude(app: App, key: str = "sk-caller") -> AsyncAnthropic:
-    return AsyncAnthropic(base_url=app.addresses[0], api_key=key, max_retries=0, timeout=20)
-
-
-def chat(app: App) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{app.addresses[0]}/v1", api_key="sk-caller", max_retries=0, timeout=20)
-
-
-async def said(client: Any, *, stream: bool, model: str = "front", **fields: Any) -> str:
-    """Makes a call with either SDK; returns the text of a response that has ended well."""
-    if isinstance(client, AsyncOpenAI):
-        if not stream:
-            answer = await client.chat.completions.create(model=model, messages=SAID, **fields)
-            return answer.choices[0].message.content or ""
-        text, finish = "", None
-        async for event in await client.chat.completions.create(model=model, messages=SAID, stream=True, **fields):
-            text += (event.choices[0].delta.content or "") if event.choices else ""
-            finish = (event.choices[0].finish_reason if event.choices else None) or finish
-        assert finish == "stop"
-        return text
-    asked: Any = {"model": model, "messages": SAID, "max_tokens": 99, **fields}
-    if not stream:
-        return "".join(block.text for block in (await client.messages.create(**asked)).content)
-    async with client.messages.stream(**asked) as events:
-        text = "".join([piece async for piece in events.text_stream])
-        final = await events.get_final_message()
-    assert final.stop_reason == "end_turn"
-    assert final.usage.output_tokens >= 9
-    return text
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -241,74 +173,6 @@ async def test_throttled_call_is_made_again(form: str, stream: bool) -> None:
         assert len(cloud.requests) == 2
 
 
-EXCEPTIONS = [
-    ("throttlingException", 429), ("modelTimeoutException", 504), ("modelStreamErrorException", 500),
-    ("internalServerException", 500), ("serviceUnavailableException", 529), ("validationException", 400),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "status"), EXCEPTIONS)
-@pytest.mark.parametrize("frame", [exception_frame, error_frame])
-async def test_exception_before_the_first_token_is_an_error_with_its_status(name: str, status: int, frame: Any) -> None:
-    async with standing("bedrock-invoke", attempts=1) as (cloud, app), claude(app) as client:
-        cloud.faults = [cut(1, frame(name, "It failed."))]
-        with pytest.raises(anthropic.APIStatusError, match=r"It failed\.") as caught:
-            await said(client, stream=True)
-        assert caught.value.status_code == status
-
-
-@pytest.mark.parametrize("sdk", [claude, chat])
-async def test_exception_in_the_middle_is_raised_by_the_sdk(sdk: Any) -> None:
-    async with standing("bedrock-invoke", attempts=1) as (cloud, app), sdk(app) as client:
-        cloud.faults = [cut(4, exception_frame("modelStreamErrorException", "It failed."))]
-        with pytest.raises((anthropic.APIStatusError, openai.APIError), match=r"It failed\."):
-            await said(client, stream=True)
-
-
-@pytest.mark.parametrize("sdk", [claude, chat])
-@pytest.mark.parametrize("rest", [b"", b"\0\0\0", b"not a frame at all", exception_frame("throttlingException", "x")])
-async def test_broken_stream_is_made_again_before_its_first_token(sdk: Any, rest: bytes) -> None:
-    async with standing("bedrock-invoke") as (cloud, app), sdk(app) as client:
-        cloud.faults = [cut(1, rest)]
-        assert await said(client, stream=True) == TEXT
-        assert len(cloud.requests) == 2
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("sdk", [claude, chat])
-@pytest.mark.parametrize("rest", [b"", b"\0\0\0", b"\xff" * 40])
-async def test_broken_stream_is_never_taken_for_a_whole_one(form: str, sdk: Any, rest: bytes) -> None:
-    async with standing(form, attempts=1) as (cloud, app), sdk(app) as client:
-        cloud.faults = [cut(4, rest)]
-        with pytest.raises((anthropic.APIError, openai.APIError, httpx2.HTTPError)):
-            await said(client, stream=True)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("sdk", [claude, chat])
-async def test_broken_stream_is_continued(form: str, sdk: Any) -> None:
-    def rest(cloud: StrictCloud, request: web.Request) -> None:
-        del request
-        messages = cloud.requests[-1][2]["messages"]
-        assert messages[-1] == {"role": "assistant", "content": "Once upon"}
-        cloud.pieces = (" ", *PIECES[2:])
-
-    async with standing(form, recover="continue", attempts=3) as (cloud, app), sdk(app) as client:
-        cloud.faults = [cut(4), rest]
-        assert await said(client, stream=True) == TEXT
-        assert (len(cloud.requests), cloud.refused) == (2, [])
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("events", [0, 4])
-async def test_silent_stream_ends_in_time(form: str, events: int) -> None:
-    async with standing(form, attempts=1, first_token="200ms", idle="200ms") as (cloud, app), claude(app) as client:
-        cloud.faults = [silent(events, 5.0)]
-        with pytest.raises((anthropic.APIError, httpx2.HTTPError)):
-            await said(client, stream=True)
-        assert len(cloud.requests) == 1
-
-
 @pytest.mark.parametrize("form", FORMS)
 async def test_large_request_is_sent_whole(form: str) -> None:
     text = "grüße " * 300_000
@@ -371,7 +235,7 @@ async def test_probe_of_a_deployment_calls_it_in_its_form(form: str) -> None:
 async def test_doctor_calls_a_cloud(form: str, tmp_path: Path) -> None:
     async with strict_cloud(form) as cloud:
         path = tmp_path / "gateway.yaml"
-        known = {"first_token": "10s", "idle": "10s", "attempts": 2, "recover": "off"}
+        known = {"first_token": "10s", "idle": "10s", "attempts": 2, "recover": "off", "stream": ""}
         key, model = f", api_key: {KEY}, prefill: none", MODELS[form]
         path.write_text(CONFIG.format(form=form, url=cloud.base_url, key=key, model=model, **known))
         result = await asyncio.to_thread(CliRunner().invoke, main, ["doctor", "-c", str(path), "--calls"])

@@ -48,10 +48,12 @@ class FrameError(ValueError):
 class EventStreamDecoder:
     """Returns the same events however the bytes are cut into chunks. Buffers at most one frame."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_pending", "fault")
 
     def __init__(self) -> None:
         self._pending = bytearray()
+        self.fault = ""
+        """Why nothing more can be read: an invalid frame comes next. Empty: nothing is wrong so far."""
 
     @property
     def is_inside(self) -> bool:
@@ -59,13 +61,16 @@ class EventStreamDecoder:
         return bool(self._pending)
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes a chunk; returns the events of all frames that it completes. Raises FrameError."""
+        """Takes a chunk; returns the events of all frames that it completes, up to the first invalid one."""
         pending = self._pending
         pending += chunk
         events, at = [], 0
-        while (size := _frame_size(pending, at)) is not None and len(pending) - at >= size:
-            events.append(_event_of(bytes(pending[at : at + size])))
-            at += size
+        try:
+            while (size := _frame_size(pending, at)) is not None and len(pending) - at >= size:
+                events.append(_event_of(bytes(pending[at : at + size])))
+                at += size
+        except FrameError as error:
+            self.fault = str(error)
         del pending[:at]
         return b"".join(events)
 

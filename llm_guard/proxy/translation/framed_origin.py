@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_guard.dialects.forms.event_stream import EventStreamDecoder, FrameError
+from llm_guard.dialects.forms.event_stream import EventStreamDecoder
 from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.headers import value_of
@@ -51,14 +51,13 @@ class FramedExchange:
         self._decoder = EventStreamDecoder()
 
     async def read(self) -> bytes:
-        while chunk := await self._exchange.read():
-            try:
-                events = self._decoder.feed(chunk)
-            except FrameError as error:
-                raise UpstreamError(FailureKind.MALFORMED, f"sent an invalid stream: {error}") from None
-            if events:
+        decoder = self._decoder
+        while not decoder.fault and (chunk := await self._exchange.read()):
+            if events := decoder.feed(chunk):
                 return events
-        if self._decoder.is_inside:
+        if decoder.fault:
+            raise UpstreamError(FailureKind.MALFORMED, f"sent an invalid stream: {decoder.fault}")
+        if decoder.is_inside:
             raise UpstreamError(FailureKind.TRUNCATED, "the stream ended inside a frame")
         return b""
 

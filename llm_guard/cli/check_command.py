@@ -15,7 +15,7 @@ import click
 from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.cli.store_problems import store_problems
-from llm_guard.cli.translation_notes import translation_notes, translation_table
+from llm_guard.cli.translation_notes import form_notes, translation_notes, translation_table
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, ConfigProblem, located, warnings_of
 from llm_guard.config_files import expiry_warnings
@@ -32,7 +32,7 @@ def check(path: Path, strict: bool, translation: bool, online: bool) -> None:
     """Validate a config file; print its models, probes, engine restarts and warnings."""
     config = load(path)
     _show_models(config)
-    for line in (*probe_descriptions(config), *translation_notes(config)):
+    for line in (*probe_descriptions(config), *translation_notes(config), *form_notes(config)):
         click.echo(line)
     for line in translation_table() if translation else ():
         click.echo(line)

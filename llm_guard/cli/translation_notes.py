@@ -1,4 +1,5 @@
-"""Texts of `llm-guard check` about translated calls: what each mixed route loses, and the table of all fields."""
+"""Texts of `llm-guard check` about calls that are not sent as they are: what each mixed route loses, the table of all
+fields, and the endpoints of each form."""
 
 from __future__ import annotations
 
@@ -45,6 +46,16 @@ def _losses(rows: Iterable[LossRow], settings: TranslateSettings) -> str:
         f"not sent there if a request has: {', '.join(refused)}; dropped: {', '.join(dropped) or 'nothing'}; "
         f"reasoning: {settings.reasoning}"
     )
+
+
+def form_notes(config: Config) -> Iterator[str]:
+    """Yields a line for each upstream that takes requests in the form of a cloud."""
+    for name, upstream in config.upstreams.items():
+        if upstream.form is not None:
+            from llm_guard.dialects.forms import FORMS  # noqa: PLC0415  # few upstreams have a form
+
+            paths = ", ".join(f"POST {path}" for path in FORMS[upstream.form].paths)
+            yield f"upstreams.{name}: serves only {paths}, in the form {upstream.form}"
 
 
 def translation_table() -> Iterator[str]:

@@ -78,3 +78,11 @@ def test_check_names_file_line_and_key(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert result.exit_code == 2
     assert f"{path}:5: upstreams.cloud.form: vertex is for dialect anthropic" in result.output
+
+
+def test_check_names_the_endpoints_of_a_form(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(text("form: bedrock-invoke", url="https://b.test"))
+    result = CliRunner().invoke(main, ["check", "-c", str(path)])
+    assert result.exit_code == 0
+    assert "upstreams.cloud: serves only POST /v1/messages, in the form bedrock-invoke\n" in result.output

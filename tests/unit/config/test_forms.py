@@ -54,8 +54,8 @@ def test_forms_are_accepted(rest: str, url: str) -> None:
     ("form: vertex", "anthropic", "https://aiplatform.googleapis.com",
      "f.yaml:5: upstreams.cloud.form: vertex needs a base_url that ends with /v1/projects/PROJECT/locations/LOCATION"),
     ("form: vertex\n    auth: x-api-key", "anthropic", VERTEX_URL,
-     "f.yaml:6: upstreams.cloud.auth: must be bearer, none or a cloud's with form vertex: "
-     "it takes no key in x-api-key"),
+     ("f.yaml:6: upstreams.cloud.auth: must be bearer, none or a cloud's with form vertex: "
+     "it takes no key in x-api-key")),
     ("form: vertex\n    probe: {kind: models}", "anthropic", VERTEX_URL,
      f"f.yaml:6: upstreams.cloud.probe: {NO_LIST}"),
 ])  # fmt: skip

@@ -270,8 +270,8 @@ class Disposition:
     """Id of the dead letter as which it is stored."""
     deferred_id: str = ""
     """Id of the deferred call: its result can be fetched by it."""
-    fallback: Literal["", "static"] = ""
-    """Fallback response that it got, other than a cached one."""
+    fallback: Literal["", "static", "estimate"] = ""
+    """Fallback response that it got, other than a cached one. `estimate`: of a count of tokens; it is no failure."""
     degraded_deadline: float = float("inf")
     """Instant at which it gets a fallback response, because its route is degraded."""
     was_cut_short: bool = False

@@ -76,7 +76,7 @@ def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal 
 
     translation = TranslatedCall(call, route.translate, table.pool.translation_memory)
     reasons = [translation.obstacle(target) for target in route.targets]
-    if all(reasons):
+    if all(reasons) and not translation.has_estimate:
         upstreams = [target.deployment.upstream for target in route.targets]
         if all(upstream.dialect == call.dialect for upstream in upstreams):
             return unserved(call, dict(zip([upstream.name for upstream in upstreams], reasons, strict=True)))

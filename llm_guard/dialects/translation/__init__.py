@@ -18,6 +18,7 @@ responses_response_writer, responses_output  responses of the Responses API, who
 whole_response          collects a response that is not streamed
 stream_translation      one stream, event by event
 error_bodies            errors
+token_estimate          an estimate for calls of count_tokens
 endpoints               which endpoints correspond, and the functions that the gateway calls
 wire_json               JSON, with the odd values that providers send
 """

@@ -1,5 +1,5 @@
-"""Fallback responses of a failed call: a stale one from the cache, a deferred call (202) or a static one, else the
-error.
+"""Fallback responses of a failed call: an estimate of tokens, a stale response from the cache, a deferred call (202) or
+a static response, else the error.
 
 Owns this order, the static response in the format that the request expects (`dialects.static_answer` writes it), and
 the decision to keep a failed call as a dead letter.
@@ -26,6 +26,7 @@ from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_body.model_field import BadRequest, inflate
 from llm_guard.proxy.telemetry.recorder import is_caused_by_client
+from llm_guard.proxy.translation.interfaces import CallTranslator
 
 ASYNC_HEADER = "x-llm-guard-async"
 LETTER_HEADER = "x-llm-guard-dead-letter"
@@ -47,6 +48,8 @@ class FallbackResponder:
     async def respond(self, call: Call, result: Exhausted, reply: ResponseWriter) -> None:
         """Sends the client a fallback response, or the error."""
         call.give_up(result)
+        if call.translation is not None and await self._has_estimate(call, call.translation, reply):
+            return
         if not _is_worth_it(call):
             await _say(call, result, reply, self._clock.now())
             return
@@ -58,9 +61,23 @@ class FallbackResponder:
         if old is not None:
             await self._cache.serve_stale(call, old, reply)
         elif (static := static_body(call, self._clock.wall())) is not None:
-            await _give_static(call, static, reply)
+            _disposition(call).fallback = "static"
+            await _give(call, static, reply)
         else:
             await _say(call, result, reply, self._clock.now())
+
+    async def _has_estimate(self, call: Call, translation: CallTranslator, reply: ResponseWriter) -> bool:
+        """Sends the estimate that a call of count_tokens gets if no provider can count. It is no failure: a client that
+        counts tokens needs no more."""
+        if call.failure is not None and is_caused_by_client(call):
+            return False
+        body = await translation.estimate()
+        if body is None:
+            return False
+        call.give_up(Exhausted(None, None, "estimated"))
+        _disposition(call).fallback = "estimate"
+        await _give(call, body, reply)
+        return True
 
     async def dead_letter(self, call: Call, reply: ResponseWriter) -> None:
         """Keeps a failed call as a dead letter, where its route or its client wants that."""
@@ -118,8 +135,7 @@ def _note_hurry(call: Call, result: Exhausted) -> None:
         disposition.was_cut_short = failure.is_early or failure.limit == "total"
 
 
-async def _give_static(call: Call, body: bytes, reply: ResponseWriter) -> None:
-    _disposition(call).fallback = "static"
+async def _give(call: Call, body: bytes, reply: ResponseWriter) -> None:
     call.sent_status = 200
     headers = [*_CONTENT_TYPES[call.is_stream], *header_rules.ours(call, None)]
     await reply.send(200, "", headers, body)

@@ -24,7 +24,7 @@ _FROM_CACHE = {
     "miss": "miss",
     "coalesced": "shared the response of an identical call",
 }
-_FALLBACKS = {"static": "static response"}
+_FALLBACKS = {"static": "static response", "estimate": "estimate"}
 _BACKGROUND = {
     "refresh": "background revalidation of a cached response",
     "deferred": "execution of a deferred call",

@@ -21,6 +21,7 @@ from llm_guard.dialects.translation.endpoints import (
 from llm_guard.dialects.translation.error_bodies import message_in
 from llm_guard.dialects.translation.losses import Loss, divided
 from llm_guard.dialects.translation.output_limits import limit_in
+from llm_guard.dialects.translation.token_estimate import estimated_count, is_token_count
 from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.request_body.content_encoding import inflate
@@ -60,7 +61,7 @@ class TranslatedCall:
         `memory`: for all large requests that are translated together."""
         self._call = call
         self._memory = MemoryLease(memory)
-        self._settings = settings or _OFF
+        self._settings = _OFF if settings is None else settings
         self._client = endpoint_of(call.dialect, call.method, call.path) if settings is not None else None
         self._request: CanonicalRequest | None = None
         self._unreadable: UnreadableRequestError | None = None
@@ -156,6 +157,30 @@ class TranslatedCall:
         param = (first.place or first.name)[:_MOST_OF_A_NAME] if first is not None else None
         message = f"no deployment can serve this request: {reasons}"
         return Refusal(400, "not_expressible", message, by="translation", param=param)
+
+    @property
+    def has_estimate(self) -> bool:
+        """True for a call of count_tokens that may be translated."""
+        call = self._call
+        return self._settings is not _OFF and is_token_count(call.dialect, call.method, call.path)
+
+    async def estimate(self) -> bytes | None:
+        """Returns the body of a response that needs no provider; None if the call has none, or no memory for it now."""
+        if not self.has_estimate:
+            return None
+        body = self._call.body
+        if not isinstance(body, bytes):
+            size = body.size or 0
+            if size > _MOST_BYTES or not self._memory.try_take(_COPIES * size):
+                return None
+            body = await joined_blocks(body)
+        return await in_thread_if_large(partial(self._estimated, body), len(body))
+
+    def _estimated(self, body: bytes) -> bytes | None:
+        try:
+            return estimated_count(inflate(body, self._call.content_encoding, _MOST_BYTES))
+        except BadRequest:
+            return None
 
     def learns_from(self, target: Target, failure: Failure) -> bool:
         """Returns whether a refusal names the model's output limit, so that a request within it may be accepted.

@@ -46,6 +46,13 @@ class CallTranslator(Protocol):
     def refusal(self) -> Refusal:
         """Returns the refusal of a call that no deployment can serve."""
 
+    @property
+    def has_estimate(self) -> bool:
+        """True for a call of count_tokens: an estimate is better than an error."""
+
+    async def estimate(self) -> bytes | None:
+        """Returns the body of a response that needs no provider; None if the call has none."""
+
     def close(self) -> None:
         """Releases the memory of the request, at the end of the call."""
 

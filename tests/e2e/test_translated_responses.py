@@ -7,11 +7,13 @@ from typing import Any
 
 import openai
 import pytest
+from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+from llm_guard.mock.content import say
 from tests.e2e.stand import SAID
 from tests.e2e.test_translation_streams import BREAKS, CHAT_ERROR, ERROR, RICH, RICH_CHAT, USAGE, sdk
-from tests.e2e.translating import received, route, scripted, stream
+from tests.e2e.translating import mixed, received, route, scripted, stream
 from tests.fakes.provider import END, Reset, Respond, chunk, stream_head, whole
 from tests.unit.dialects.translation.conversions import RESPONSES_TOOL, message_events, text_block
 
@@ -222,3 +224,60 @@ async def test_server_is_the_fallback_of_one_with_the_responses_api() -> None:
     assert found.output_text == "It is "
     targets = [received(provider, index)[0][":target"] for index in range(3)]
     assert targets == ["/v1/responses", "/v1/responses", "/v1/chat/completions"]
+
+
+# streams that break, and go on elsewhere
+
+PAIRS = [
+    ("openai/gpt-4o", "anthropic/claude-sonnet-4-5"), ("anthropic/claude-sonnet-4-5", "openai/gpt-4o"),
+    ("openai/gpt-4o", "local/qwen"), ("local/qwen", "anthropic/claude-sonnet-4-5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("primary", "stand_in"), PAIRS)
+async def test_cut_streams_are_continued_by_a_server_with_another_api(primary: str, stand_in: str) -> None:
+    models = route(f"{primary}+cut:4@20%", stand_in)
+    defaults = "  stream: {recover: continue}\n  breaker: {consecutive_failures: 1000, min_calls: 10000}"
+    ended_well, resumed = 0, 0
+    async with mixed(models, defaults=defaults, tokens=12) as stand, sdk(stand.url) as client:
+        for _ in range(60):
+            text, ids, ended, was_resumed = await _followed(client)
+            assert not ended or text == "".join(say(12))
+            assert len(ids) == 1
+            ended_well += ended
+            resumed += was_resumed
+    assert resumed > 3
+    assert ended_well >= 59
+
+
+async def _followed(client: AsyncOpenAI) -> tuple[str, set[str], bool, bool]:
+    """Follows a stream. Returns its text, its ids, whether it ended well, and whether it was resumed."""
+    text, ids, resumed, numbers = "", set[str](), False, list[int]()
+    try:
+        async for event in await client.responses.create(model="front", input="hi", stream=True, store=False):
+            numbers.append(event.sequence_number)
+            resumed |= "llm_guard" in (event.model_extra or {})
+            if event.type in ("response.created", "response.in_progress", "response.completed"):
+                ids.add(event.response.id)
+            if event.type == "response.output_text.delta":
+                text += event.delta
+        assert numbers == list(range(len(numbers)))
+        assert event.type == "response.completed"
+        assert event.response.output_text == text
+        return text, ids, True, resumed
+    except openai.APIError:
+        return text, ids, False, resumed
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stand_in", ["anthropic/claude-sonnet-4-5", "local/qwen"])
+async def test_every_call_succeeds_while_the_provider_with_the_responses_api_is_down(
+    stand_in: str, stream: bool
+) -> None:
+    async with mixed(route("openai/gpt-4o+status:500", stand_in)) as stand, sdk(stand.url) as client:
+        for _ in range(10):
+            if stream:
+                found = await respond(stand.url, tools=[])
+            else:
+                found = await client.responses.create(model="front", input="hi")
+            assert (found.status, found.output_text) == ("completed", "".join(say(8)))

@@ -379,3 +379,19 @@ models:
             said = (await explain(stand, model="m", dialect="anthropic")).json
             assert [one["decision"] for one in said["deployments"]] == ["skipped", "selected"]
             assert said["deployments"][0]["retry_after_s"] is None
+
+
+async def test_explanation_shows_that_a_server_without_the_responses_api_gets_a_chat() -> None:
+    async with ScriptedProvider() as provider:
+        config = f"""
+server: {{port: 0}}
+ops: {{token: {SHARED}}}
+upstreams:
+  local: {{dialect: openai, base_url: "{provider.url}/v1", responses: chat}}
+models:
+  m: {{deployments: [{{upstream: local}}]}}
+"""
+        async with standing(parse_config(config, "f.yaml", {})) as stand:
+            for path, expected in (("/v1/responses", "openai"), ("/v1/chat/completions", None)):
+                (one,) = (await explain(stand, model="m", path=path)).json["deployments"]
+                assert (one["decision"], one["translated_to"]) == ("selected", expected)

@@ -137,3 +137,11 @@ def test_cuts_between_all_bytes_give_the_same_events() -> None:
     pieces = [raw[start:end] for start, end in pairwise(range(len(raw) + 1))]
     translator = request.stream(1_700_000_000, shows_reasoning=False)
     assert b"".join(map(translator.feed, pieces)) + translator.finish() == streamed(request, raw)
+
+
+@pytest.mark.parametrize("depth", [300, 3000, 100_000])
+@pytest.mark.parametrize("place", ["input", "tools", "metadata", "text"])
+def test_request_that_is_nested_too_deeply_is_refused(place: str, depth: int) -> None:
+    raw = b'{"model": "m", "input": "hi", "%s": %s%s}' % (place.encode(), b"[" * depth, b"]" * depth)
+    with pytest.raises(UnreadableRequestError):
+        write_request(read_request(RESPONSES, raw), RESPONSES, MESSAGES, RequestTarget("claude"))

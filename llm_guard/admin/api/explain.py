@@ -91,7 +91,7 @@ class DeploymentOutlook(Struct, frozen=True):
     retry_after_s: float | None
     """Estimated seconds until it is available again; null: it is, or will not be."""
     translated_to: str | None
-    """Dialect into which the call would be translated; null: it has the call's."""
+    """Dialect into which the call would be translated; null: it would be sent as it is."""
     has_own_key: bool
     """The upstream has a key of its own. Otherwise callers bring keys, and their cooldowns and limits are not known
     here."""

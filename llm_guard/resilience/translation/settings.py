@@ -32,5 +32,5 @@ class TranslateSettings:
     max_tokens: Count = 32_000
     """Output limit for an endpoint that requires one, where the request has none."""
     reasoning: Literal["hide", "show"] = "hide"
-    """show: reasoning reaches the client, to OpenAI's as `reasoning_content`, to Anthropic's as thinking without a
-    signature, which Anthropic refuses in a later request."""
+    """show: reasoning reaches the client, in chats as `reasoning_content`, in Responses as a summary, in Messages as
+    thinking without a signature. OpenAI refuses such a summary in a later request, and Anthropic such thinking."""

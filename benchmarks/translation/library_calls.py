@@ -40,7 +40,10 @@ async def of_litellm(litellm: Any, url: str, case: Json) -> Any:
     if case["client"] == "responses":
         fields["use_chat_completions_api"] = True
         return await litellm.aresponses(**fields)
-    raise NotOfferedError
+    system = case["request"].get("system")
+    messages = [*([{"role": "system", "content": system}] if system else []), *case["request"]["messages"]]
+    counted = litellm.token_counter(model=case["model"], messages=messages, tools=case["request"].get("tools"))
+    return {"input_tokens": counted}
 
 
 async def of_any_llm(any_llm: Any, url: str, case: Json) -> Any:

@@ -24,7 +24,8 @@ refuses fields, ids, orders and values that the APIs refuse. What a library has 
 header, and streams that another model continues. An exception is right where a request has to be refused, and only
 there.
 
-Promised of llm_guard: {PROMISED_SHARE:.0%} of all, {PROMISED_OF_A_CLASS:.0%} of each class, no answer with a 5xx."""
+Promised of llm_guard: {PROMISED_SHARE:.0%} of all, {PROMISED_OF_A_CLASS:.0%} of each class, no answer with a 5xx.
+"""
 _COST_INTRO = """\
 # What a translated call costs
 
@@ -51,7 +52,7 @@ def write_cost(costs: Sequence[Cost], folder: Path, machine: Machine) -> None:
 def page(scores: Sequence[Score], machine: Machine) -> list[str]:
     """The lines of translation.md."""
     names = " | ".join(score.way for score in scores)
-    lines = [_INTRO, "", f"| | cases | {names} |", "|---|---:|" + "---:|" * len(scores)]
+    lines = [_INTRO, f"| | cases | {names} |", "|---|---:|" + "---:|" * len(scores)]
     for number, name in CLASSES.items():
         cells = " | ".join(_share(score, number) for score in scores)
         lines.append(f"| {number}. {name} | {_offered(scores[0], number)} | {cells} |")

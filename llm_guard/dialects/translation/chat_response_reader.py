@@ -28,6 +28,7 @@ class _Call:
     waiting: list[str] = field(default_factory=list)
     """Arguments that came before the name."""
     is_begun: bool = False
+    has_arguments: bool = False
 
 
 class ChatResponseReader:
@@ -78,6 +79,8 @@ class ChatResponseReader:
             if len(delta) == 1 and isinstance(content := delta.get("content"), str):  # nearly every chunk
                 if content:
                     self._sink.text(content)
+                if choice.get("finish_reason") is None and self._stop is None and chunk.get("usage") is None:
+                    return
             else:
                 self._delta(delta)
         self._note_end(choice, chunk)
@@ -150,8 +153,9 @@ class ChatResponseReader:
             self._begin_call(call, name)
         if isinstance(arguments, dict):
             arguments = encode(arguments).decode()
-        if not isinstance(arguments, str) or not arguments:
-            return
+        if not isinstance(arguments, str) or not arguments or (arguments == "null" and not call.has_arguments):
+            return  # some servers write null for no arguments
+        call.has_arguments = True
         if call.is_begun:
             self._sink.arguments(call.key, arguments)
         else:

@@ -70,6 +70,7 @@ MESSAGES = TranslatedEndpoint(
 )  # fmt: skip
 RESPONSES = ClientEndpoint("openai", "/v1/responses", RESPONSES_ROWS, read_responses_request)
 CLIENT_ENDPOINTS: tuple[ClientEndpoint, ...] = (CHAT, RESPONSES, MESSAGES)
+_BY_PATH: dict[tuple[str, str], ClientEndpoint] = {(one.dialect, one.path): one for one in CLIENT_ENDPOINTS}
 _SEED_BYTES = 16
 
 
@@ -85,7 +86,7 @@ def endpoint_of(dialect: DialectName, method: str, path: str) -> ClientEndpoint 
     """Returns the endpoint of a client's call; None if its calls are not translated."""
     if method != "POST":
         return None
-    return next((one for one in CLIENT_ENDPOINTS if one.dialect == dialect and one.path == path), None)
+    return _BY_PATH.get((dialect, path))
 
 
 def upstream_endpoint(dialect: DialectName) -> TranslatedEndpoint:

@@ -18,6 +18,7 @@ from llm_guard.dialects.translation.reasoning import budget_for, claude_effort, 
 from llm_guard.dialects.translation.tool_schemas import output_schema, tool_schema
 from llm_guard.dialects.translation.wire_json import object_of
 
+_NO_ARGUMENTS = ("", "null")
 _OPENING = "<system-reminder>\nThe assistant begins this conversation.\n</system-reminder>"
 _INVALID_JSON = "INVALID_JSON"
 """Member for arguments that are not JSON (platform.claude.com, "Fine-grained tool streaming")."""
@@ -226,11 +227,11 @@ def _block(block: ConversationBlock, names: NameMap, calls: _CallIds) -> JsonObj
 
 
 def _arguments(arguments: str | JsonObject) -> JsonObject:
-    """Returns the arguments as an object: none for an empty text, and a text that is no object as Anthropic expects
+    """Returns the arguments as an object: an empty one for none, and a text that is no object as Anthropic expects
     it."""
     if isinstance(arguments, dict):
         return arguments
-    if not arguments.strip():
+    if arguments.strip() in _NO_ARGUMENTS:
         return {}
     found = object_of(arguments)
     return {_INVALID_JSON: arguments} if found is None else found

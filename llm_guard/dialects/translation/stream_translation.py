@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from llm_guard.dialects.sse import events_in
 from llm_guard.dialects.sse_framing import last_boundary, spans
 
+_USUAL = re.compile(rb"(?:event: ([^\r\n]*)\n)?data: ([^\r\n]*)")
+"""Name and data of an event in the form that providers write, without its end."""
 _MOST_PENDING = 16 << 20
 """An event longer than this, in bytes, cannot be translated."""
 
@@ -71,30 +74,26 @@ class StreamTranslator:
 
     def _read(self, block: bytes) -> None:
         try:
-            if block.find(b"\n\n") == len(block) - 2 and block[:1] not in b":\n\r":  # one event, as nearly always
-                self._read_event(block[:-2])
+            if (one := _USUAL.fullmatch(block, 0, len(block) - 2)) is not None:  # one event, as nearly always
+                self._read_event(one)
                 return
             for start, end in spans(block):
-                self._read_event(block[start:end])
+                if (found := _USUAL.fullmatch(block, start, end)) is not None:
+                    self._read_event(found)
+                else:
+                    self._read_unusual(block[start:end])
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise ValueError(type(error).__name__) from None
 
-    def _read_event(self, raw: bytes) -> None:
-        name, data = _usual_event(raw) or _unusual_event(raw)
+    def _read_event(self, found: re.Match[bytes]) -> None:
+        name, data = found.groups()
+        if data:
+            self._reader.event(name.decode("utf-8", "replace") if name else "", data)
+
+    def _read_unusual(self, raw: bytes) -> None:
+        name, data = _unusual_event(raw)
         if data:
             self._reader.event(name, data)
-
-
-def _usual_event(raw: bytes) -> tuple[str, bytes] | None:
-    """Returns name and data of an event in the form that providers write; None: it has another one."""
-    if b"\r" in raw:
-        return None
-    if raw.startswith(b"data: "):
-        return ("", raw[6:]) if b"\n" not in raw else None
-    at = raw.find(b"\ndata: ")
-    if at < 0 or not raw.startswith(b"event: ") or raw.find(b"\n", at + 1) >= 0 or raw.find(b"\n", 0, at) >= 0:
-        return None
-    return raw[7:at].decode("utf-8", "replace"), raw[at + 7 :]
 
 
 def _unusual_event(raw: bytes) -> tuple[str, bytes]:

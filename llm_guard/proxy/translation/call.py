@@ -100,10 +100,9 @@ class TranslatedCall:
 
     async def prepare(self, target: Target) -> str | None:
         """Translates the request for a target, if necessary; returns why it cannot be sent there."""
-        upstream = target.deployment.upstream
-        is_own = upstream.speaks(self._call.dialect, self._call.path)
-        if is_own and upstream.form is None:
+        if self.is_ready(target):
             return None
+        is_own = target.deployment.upstream.speaks(self._call.dialect, self._call.path)
         why = self.obstacle(target)
         if why is None:
             why = self._hold_file() if is_own else await self._translate(target)

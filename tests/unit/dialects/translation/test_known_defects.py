@@ -222,6 +222,13 @@ def test_9_usage_after_the_finish_reason_is_in_the_last_event() -> None:
     assert (found.usage.input_tokens, found.usage.output_tokens) == (12, 3)
 
 
+def test_9_usage_and_end_may_come_with_a_text() -> None:
+    usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
+    raw = chat_events({**delta("length", content="Salt"), "usage": usage})
+    found = messages_fold(streamed(from_messages(), raw))
+    assert (found.stop_reason, found.usage.input_tokens, found.usage.output_tokens) == ("max_tokens", 12, 3)
+
+
 def test_10_error_event_is_an_error_for_the_client() -> None:
     data = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
     chat = translated_error_event(data, 502, "openai", "lg-1")
@@ -244,7 +251,7 @@ def test_11_refusal_is_no_ordinary_end() -> None:
     assert (found.stop_reason, found.content[0].text) == ("refusal", "I cannot")  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("arguments", ["", "{}", "  "])
+@pytest.mark.parametrize("arguments", ["", "{}", "  ", "null"])
 def test_12_call_without_arguments_has_an_empty_object_both_ways(arguments: str) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": arguments}}
     turns = [*SAID, {"role": "assistant", "tool_calls": [call]}, result("call_1", "noon")]
@@ -253,6 +260,12 @@ def test_12_call_without_arguments_has_an_empty_object_both_ways(arguments: str)
     assert found.choices[0].message.tool_calls[0].function.arguments == "{}"  # type: ignore[index, union-attr]
     raw = chat_events(call_delta(0, arguments, "call_1", "now"), delta("tool_calls"))
     assert messages_fold(streamed(from_messages(), raw)).content[0].input == {}  # type: ignore[union-attr]
+
+
+def test_12_null_within_arguments_is_a_part_of_them() -> None:
+    pieces = [call_delta(0, text) for text in ("null", "}")]
+    raw = chat_events(call_delta(0, '{"zone": ', "call_1", "now"), *pieces, delta("tool_calls"))
+    assert messages_fold(streamed(from_messages(), raw)).content[0].input == {"zone": None}  # type: ignore[union-attr]
 
 
 def test_13_foreign_and_long_ids_and_names_are_mapped_and_back() -> None:

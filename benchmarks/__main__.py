@@ -270,7 +270,7 @@ def translate(libraries: tuple[str, ...], gateway_alone: bool, folder: Path | No
 @main.command("translation-cost")
 @click.option("--rounds", type=click.IntRange(1), default=translation_cost.ROUNDS, show_default=True)
 def translate_at_cost(rounds: int) -> None:
-    """The cost of a translated call, beside one that is not: four minutes."""
+    """The CPU that translation adds to a call: four minutes."""
     costs = translation_cost.run(click.echo, rounds)
     translation_report.write_cost(costs, report.RESULTS, machine())
     _end([promise for cost in costs for promise in cost.broken])

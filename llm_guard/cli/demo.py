@@ -1,7 +1,7 @@
 """The demo: what a client sees of a misbehaving provider, with and without the gateway.
 
 Needs no key and no network. The gateway uses the recommended config of `docs/configuration.md`, with both upstreams
-pointed at the provider.
+pointed at the provider, and a model that one of Anthropic's stands in for.
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ RECOMMENDED = Path(__file__).parents[1] / "recommended.yaml"
 _MODEL, _RENAMED, _FALLBACK = "gpt-4o", "my-gpt-4o", "gpt-4o-mini"
 """The recommended config's model as named by clients and OpenAI, as named by Azure, and its fallback model."""
 _BOTH = (_MODEL, _RENAMED)
+_OPENAI_ONLY = "gpt-5.5"
+"""A model that one provider serves alone, with a model of another dialect as its fallback."""
+_OTHER_UPSTREAM = '  anthropic: {dialect: anthropic, base_url: "${ANTHROPIC_URL}", api_key: "${ANTHROPIC_API_KEY}"}\n'
+_OTHER_MODELS = """\
+  gpt-5.5: {deployments: [{upstream: openai}], fallbacks: [claude-sonnet-5]}
+  claude-sonnet-5: {deployments: [{upstream: anthropic}]}
+"""
 _TOKENS = 8
 _SEED = 863
 """Seed of the faults, which depend on call and attempt, so that each run shows the same figures."""
 _LOOKS = 3
 """Looks at the gateway, a second apart, that must all find it healthy at the end."""
+_RATE = 66
+"""Calls of each model between two looks."""
 _PATIENCE_S = 12.0
 """The clients' timeout. The recommended config gives up a stream that does not begin within 10 s."""
 
@@ -54,6 +63,7 @@ SCENES = (
     Scene("20 % of streams begin with an error in a 200", "error:0@20%", is_stream=True),
     Scene("20 % of streams are cut in the middle", "cut:4@20%", is_stream=True),
     Scene("the model is down everywhere, with a fallback", "status:500"),
+    Scene("OpenAI is down, Claude serves", "status:500", (_OPENAI_ONLY,), _OPENAI_ONLY, is_stream=True),
     Scene("a model is down, without a fallback", "status:500", (_FALLBACK,), _FALLBACK),
 )
 
@@ -108,9 +118,10 @@ async def recover(provider: MockProvider, app: App, within_s: float = 120.0) -> 
         healthy = healthy + 1 if is_healthy else 0
         # The second deployment serves only what the first one fails at, and without calls its breaker stays open.
         provider.switch(_MODEL, "" if is_healthy else "status:503@30%")
-        models = (_MODEL, _FALLBACK)
+        models = (_MODEL, _FALLBACK, _OPENAI_ONLY)
         plans = [
-            LoadPlan(app.addresses[0], (model,), rate_per_s=100, calls=100, timeout_s=_PATIENCE_S) for model in models
+            LoadPlan(app.addresses[0], (model,), rate_per_s=_RATE, calls=_RATE, timeout_s=_PATIENCE_S)
+            for model in models
         ]
         await asyncio.gather(*(run_load(plan) for plan in plans))
     return True
@@ -141,7 +152,9 @@ def _switch(providers: tuple[MockProvider, ...], scene: Scene, faults: str) -> N
 def _config(provider_url: str, host: str, port: int, store: str) -> Config:
     url = f"{provider_url}/v1"
     env = {"OPENAI_URL": url, "AZURE_URL": url, "OPENAI_API_KEY": "mock", "AZURE_KEY": "mock"}
-    config = parse_config(RECOMMENDED.read_text(encoding="utf-8"), RECOMMENDED.name, env)
+    env |= {"ANTHROPIC_URL": provider_url, "ANTHROPIC_API_KEY": "mock"}
+    text = RECOMMENDED.read_text(encoding="utf-8").replace("\ndefaults:\n", f"\n{_OTHER_UPSTREAM}defaults:\n")
+    config = parse_config(text + _OTHER_MODELS, RECOMMENDED.name, env)
     server = config.server.model_copy(update={"host": host, "port": port, "drain": 1.0})
     return config.model_copy(update={"server": server, "ops": config.ops.model_copy(update={"store": store})})
 

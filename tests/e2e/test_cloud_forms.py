@@ -107,8 +107,8 @@ async def test_vertex_counts_tokens_and_bedrock_is_not_asked() -> None:
         assert path.endswith("/publishers/anthropic/models/count-tokens:rawPredict")
         assert body["model"] == MODELS["vertex"]
     async with standing("bedrock-invoke") as (cloud, app), claude(app) as client:
-        with pytest.raises(anthropic.NotFoundError, match="which has no POST /v1/messages/count_tokens"):
-            await client.messages.count_tokens(**asked)
+        counted = await client.messages.with_raw_response.count_tokens(**asked)
+        assert counted.headers["x-llm-guard-degraded"] == "estimate"
         assert cloud.requests == []
 
 

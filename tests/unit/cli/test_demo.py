@@ -128,6 +128,13 @@ async def test_scene_shows_the_same_in_each_run() -> None:
         assert await play_once(scene) == (direct, 1.0, requests)
 
 
+async def test_claude_serves_while_openai_is_down() -> None:
+    scene = next(scene for scene in demo.SCENES if scene.trouble == "OpenAI is down, Claude serves")
+    direct, guarded, requests = await play_once(scene)
+    assert (direct, guarded) == (0.0, 1.0)
+    assert requests < 2 * scene.calls
+
+
 def strikes(scene: demo.Scene, number: int) -> list[list[bool]]:
     """Returns, for each call of the scene with this number, which of its first four attempts fail."""
     plan = parse_plan(scene.model, scene.faults)

@@ -16,7 +16,7 @@ from typing import cast
 
 from aiohttp import ClientSession, TCPConnector, web
 
-from llm_guard.app import run
+from llm_guard.event_loop import run
 
 _BACKLOG = 8192
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

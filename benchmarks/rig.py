@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.processes import NotStartedError, Started, started
-from llm_guard.app import calm_collector
+from llm_guard.event_loop import calm_collector
 
 GATEWAYS_CPU = 0
 

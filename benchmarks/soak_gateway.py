@@ -11,9 +11,10 @@ import os
 import sys
 from pathlib import Path
 
-from llm_guard.app import App, create_app, run
+from llm_guard.app import App, create_app
 from llm_guard.clock import SystemClock
 from llm_guard.config import load_config
+from llm_guard.event_loop import run
 from llm_guard.log import configure_logging
 
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from llm_guard.app import create_app, run
+from llm_guard.app import create_app
 from llm_guard.config import parse_config
+from llm_guard.event_loop import run
 from llm_guard.log import configure_logging
 from llm_guard.mock.load import LoadPlan, run_load
 from llm_guard.mock.provider import MockProvider

@@ -29,7 +29,7 @@ async def _families() -> list[Family | Histogram]:
         app = create_app(parse_config(_CONFIG.format(folder=Path(folder)), "metrics.yaml", {}))
         await app.start()
         try:
-            return list(app.ops._metrics.all)  # noqa: SLF001  # no other part of the package needs the list
+            return list(app.ops.metrics.all)  # no other part of the package needs the list
         finally:
             await app.stop()
 

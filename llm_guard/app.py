@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import ssl
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import structlog
 
@@ -24,6 +22,8 @@ from llm_guard.admin.events.state_changes import StateChanges
 from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.admin.tracing.exporter import Traces
 from llm_guard.assembly import (
+    WorkerRole,
+    addresses_of,
     breaker_type,
     new_cache_store,
     new_call_store,
@@ -47,7 +47,7 @@ from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
-from llm_guard.proxy.http_server.binding import address_of, bound, listen, listener_settings
+from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, listen, listener_settings
 from llm_guard.proxy.http_server.listener import Listener, Serve
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
@@ -70,8 +70,6 @@ _log = structlog.get_logger("llm_guard.app")
 _LAST_WORDS_S = 2.0
 """Seconds for calls that are ended by force to send their error event."""
 _CLOSING_S = 2.0
-_COLLECT_AFTER = 50_000
-"""New container objects before a garbage collection. Collecting this many takes 3 ms."""
 _TOKEN_S = 5.0
 """The longest that the start waits for the file with the operator's token."""
 
@@ -86,13 +84,15 @@ class App:
         path: Path | None = None,
         adapt: AdaptConfig = lambda config: config,
         clock: Clock | None = None,
+        worker: WorkerRole | None = None,
     ) -> None:
         """`path` is the config's file, watched for changes, or None. `adapt` applies the command line's overrides each
-        time the file is read."""
+        time the file is read. `worker`: this process is one of several, whose parent watches the file."""
         self.config = adapt(config)
         self._adapt = adapt
         self._path = path
         self._clock = clock or SystemClock()
+        self._worker = worker
         self._listeners: list[tuple[asyncio.Server, Listener]] = []
         self._watch: asyncio.Task[None] | None = None
         self.operator_token = OperatorToken()
@@ -109,7 +109,7 @@ class App:
         random = Random()  # noqa: S311  # jitter and request ids, no secrets
         self._draw = random.random
         self.credentials = UpstreamCredentials(self._connections, self._clock, self._draw)
-        self._new_breaker = breaker_type(self.config)
+        self._new_breaker = breaker_type(self.config, self._worker)
         table = self._compiled(self.config, None)
         counters = CallCounters()
         faults = FaultInjector(self._clock, Random().random)  # noqa: S311  # draws of its own: calls' stay as they are
@@ -126,7 +126,7 @@ class App:
         )
         owners = OwnedObjects(new_owners_store(folder, self.config, self._clock), self._clock)
         self.screening = Screening(owners, self._clock)
-        self._kept = new_call_store(folder, self.config, self._sealing, self._clock)
+        self._kept = new_call_store(folder, self.config, self._worker, self._sealing, self._clock)
         deferred_state = DeferredState(self._kept, self.journal.note, self._clock)
         intake = CallIntake(self.config, deferred_state, self._clock, self._draw)
         self.gateway = Handler(
@@ -156,23 +156,27 @@ class App:
             self._draw,
         )
         self.engines = Engines(self.prober, self._clock, self._draw, events.note_engine)
-        self.reloads = ConfigReloader(self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock)
-        self.fleet = new_member(self.config, self.gateway, counters, lambda: self.reloads.current.digest, self._clock)
+        self.reloads = ConfigReloader(
+            self.config, self._path, self._prepared, self._adopt, self._refuse, self._clock,
+            None if self._worker is None else self._worker.agreement,
+        )  # fmt: skip
+        self.fleet = new_member(
+            self.config, self._worker, self.gateway, counters, lambda: self.reloads.current.digest, self._clock
+        )
         running = AdminContext(
             self.gateway, self.reloads, counters, lambda: [listener for _, listener in self._listeners], self._clock,
             self._connections.dials, self.prober, self.deferred, self.engines, self.cache, self.journal, changes,
             traces, faults, self.files.problems, self.fleet, self.credentials.problems,
+            0 if self._worker is None else self._worker.number,
         )  # fmt: skip
         self.ops = ControlPlane(self.config, running, self.operator_token)
 
-        rules, ops = self.config.server, self.config.ops
+        calls_at, ops_at = addresses_of(self.config, self._worker)
         try:
             await refuse_evicting_store(self.config, self._path)
-            if ops.port is None:
-                await self._listen(self._serve, rules.host, rules.port)
-            else:
-                await self._listen(self.gateway.serve, rules.host, rules.port)
-                await self._listen(self.ops.serve, ops.host, ops.port)
+            await self._listen(self._serve if ops_at is None else self.gateway.serve, calls_at)
+            if ops_at is not None:
+                await self._listen(self.ops.serve, ops_at)
             self.files.adopt(self.config)
             self.credentials.adopt(table.upstreams)
             await self.ops.start()
@@ -187,7 +191,7 @@ class App:
         except BaseException:
             await self._close()
             raise
-        if self._path is not None:
+        if self._path is not None and self._worker is None:
             self._watch = asyncio.get_running_loop().create_task(self.reloads.watch())
 
     @property
@@ -199,9 +203,15 @@ class App:
         """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+            loop.add_signal_handler(number, self.tell_to_stop)
         if self._path is not None:
             loop.add_signal_handler(signal.SIGHUP, self.reloads.ask)
+
+    def tell_to_stop(self) -> None:
+        """Ends `run`; called a second time, it ends the running calls."""
+        if self._is_told_to_stop.is_set():
+            self._is_told_to_hurry.set()
+        self._is_told_to_stop.set()
 
     async def run(self) -> None:
         """Serves until a signal stops it, then drains."""
@@ -300,14 +310,9 @@ class App:
         """Serves a request to the listener that is shared by calls and the admin API."""
         return self.ops.serve(request, reply) if self.ops.covers(request.path) else self.gateway.serve(request, reply)
 
-    async def _listen(self, serve: Serve, host: str, port: int) -> None:
+    async def _listen(self, serve: Serve, address: TcpAddress | Path) -> None:
         listener = Listener(serve, listener_settings(self.config), self._clock)
-        self._listeners.append((await bound(listener, host, port), listener))
-
-    def _on_signal(self) -> None:
-        if self._is_told_to_stop.is_set():
-            self._is_told_to_hurry.set()
-        self._is_told_to_stop.set()
+        self._listeners.append((await bound(listener, address), listener))
 
     async def _sleep_or_hurry(self, seconds: float) -> None:
         hurry = asyncio.ensure_future(self._is_told_to_hurry.wait())
@@ -318,21 +323,3 @@ class App:
 def create_app(config: Config, *, path: Path | None = None, adapt: AdaptConfig = lambda config: config) -> App:
     """Returns a gateway for this config; `path` is watched for changes, and `adapt` applied to each config read."""
     return App(config, path=path, adapt=adapt)
-
-
-def calm_collector() -> None:
-    """Tunes the garbage collector for a process that only serves. Calls leave no cycles behind, and objects made at the
-    start stay alive: scanning those repeatedly cost a fifth of the throughput, and pauses of 25 ms."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 20, 100)
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine to its end, on uvloop where it exists."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415  # optional: absent on some platforms
-    except ImportError:
-        new_event_loop = None  # type: ignore[assignment]
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(main)

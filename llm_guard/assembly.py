@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ import structlog
 
 from llm_guard.clock import Clock, SystemClock
 from llm_guard.config import Config, ConfigError, FleetConfig, encryption_keys, problem_at
+from llm_guard.config_reloader import ReloadAgreement
 from llm_guard.proxy.handler import Handler
+from llm_guard.proxy.http_server.binding import TcpAddress
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.routing.deployment_registry import NewBreaker
@@ -33,9 +36,36 @@ from llm_guard.worker_thread import WorkerThread
 if TYPE_CHECKING:
     from llm_guard.fleet.member import FleetMember
     from llm_guard.storage.calls.redis_store import RedisCallStore
+    from llm_guard.storage.shared.exchange_store import ExchangeStore
     from llm_guard.storage.shared.redis_store import StoreDescription
 
 _log = structlog.get_logger("llm_guard.assembly")
+
+FLEET_OF_WORKERS = "workers"
+"""Name of the fleet that the workers of one gateway are, unless the config has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRole:
+    """All that a process needs to be one of the workers of a gateway (`llm_guard.workers`)."""
+
+    number: int
+    """From 1."""
+    port: int
+    """Port for calls, which the parent holds for all workers."""
+    admin_socket: Path
+    """UNIX socket of the admin API, through which the parent reaches it."""
+    store: ExchangeStore
+    """Their common store, unless the config has a fleet."""
+    agreement: ReloadAgreement
+
+
+def addresses_of(config: Config, worker: WorkerRole | None) -> tuple[TcpAddress, TcpAddress | Path | None]:
+    """Returns where calls are served, and the admin API; None: at the same address."""
+    server, ops = config.server, config.ops
+    if worker is not None:
+        return TcpAddress(server.host, worker.port, is_shared=True), worker.admin_socket
+    return TcpAddress(server.host, server.port), None if ops.port is None else TcpAddress(ops.host, ops.port)
 
 
 def new_cache_store(
@@ -65,10 +95,10 @@ def new_owners_store(folder: Callable[[], Path], config: Config, clock: Clock) -
 
 
 def new_call_store(
-    folder: Callable[[], Path], config: Config, sealing: BodyEncryption | None, clock: Clock
+    folder: Callable[[], Path], config: Config, worker: WorkerRole | None, sealing: BodyEncryption | None, clock: Clock
 ) -> SqliteCallStore | RedisCallStore:
     """Returns the store of deferred calls and dead letters. `folder` may raise OSError."""
-    runner, bodies = new_runner(folder, config), Bodies(config.store.dead_letters.bodies, sealing)
+    runner, bodies = new_runner(folder, config, _number(worker)), Bodies(config.store.dead_letters.bodies, sealing)
     if config.store.calls.kind == "sqlite":
         return SqliteCallStore(folder, runner, bodies)
     from llm_guard.storage.calls.redis_store import RedisCallStore  # noqa: PLC0415  # needs redis, which is an extra
@@ -98,11 +128,11 @@ async def refuse_evicting_store(config: Config, path: Path | None) -> None:
         _log.warning("stored calls and responses are not available", error=str(error))
 
 
-def new_runner(folder: Callable[[], Path], config: Config) -> str | RunnerLock:
+def new_runner(folder: Callable[[], Path], config: Config, worker: int = 0) -> str | RunnerLock:
     """Returns the identity of this process as runner of stored calls: a lock named after its address, or a unique name
     if the system chooses the port, since the port then does not identify the gateway after a restart."""
     host, port = config.server.host, config.server.port
-    return _process_id() if port == 0 else RunnerLock(folder, gateway_name(host, port), token_hex(8))
+    return _process_id() if port == 0 else RunnerLock(folder, gateway_name(host, port, worker), token_hex(8))
 
 
 def sealing_of(config: Config) -> BodyEncryption | None:
@@ -111,9 +141,9 @@ def sealing_of(config: Config) -> BodyEncryption | None:
     return None if key is None else BodyEncryption(encryption_keys(key))
 
 
-def breaker_type(config: Config) -> NewBreaker:
+def breaker_type(config: Config, worker: WorkerRole | None) -> NewBreaker:
     """Returns the class of the deployments' breakers."""
-    if config.fleet is None:
+    if config.fleet is None and worker is None:
         return Breaker
     from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker  # noqa: PLC0415  # loaded only with a fleet
 
@@ -121,18 +151,22 @@ def breaker_type(config: Config) -> NewBreaker:
 
 
 def new_member(
-    config: Config, gateway: Handler, counters: CallCounters, digest: Callable[[], str], clock: Clock
-) -> FleetMember | None:  # fmt: skip
+    config: Config,
+    worker: WorkerRole | None,
+    gateway: Handler,
+    counters: CallCounters,
+    digest: Callable[[], str],
+    clock: Clock,
+) -> FleetMember | None:
     """Returns this gateway's membership of its fleet, which has not started yet; None without a fleet. `digest` returns
     that of the running config."""
-    if (fleet := config.fleet) is None:
+    if config.fleet is None and worker is None:
         return None
     from llm_guard.fleet.breakers import FleetBreakers  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.client_limits import FleetClientLimits  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.content import ReplicaStatus  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.member import FleetMember  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.slots import FleetSlots  # noqa: PLC0415  # loaded only with a fleet
-    from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
 
     began_at = clock.now()
 
@@ -141,14 +175,33 @@ def new_member(
         up_s = clock.now() - began_at
         return ReplicaStatus(__version__, digest(), up_s, gateway.running, calls, gateway.is_leaving)
 
-    replica = _process_id()
-    store = RedisStore(fleet.store, fleet.name, replica)
+    replica = _process_id() if worker is None else f"{_process_id()}:worker-{worker.number}"
     slots = FleetSlots(gateway.deployments, gateway.quotas, gateway.wake_waiters)
     gateway.table.pool.observers.subscribe(slots.adopt)
     client_limits = FleetClientLimits(gateway.quotas, clock)
     return FleetMember(
-        fleet.name, replica, store, FleetBreakers(gateway.deployments), slots, client_limits, status, clock
+        FLEET_OF_WORKERS if config.fleet is None else config.fleet.name,
+        replica,
+        _exchange_store(config.fleet, worker, replica),
+        FleetBreakers(gateway.deployments),
+        slots,
+        client_limits,
+        status,
+        clock,
     )
+
+
+def _exchange_store(fleet: FleetConfig | None, worker: WorkerRole | None, replica: str) -> ExchangeStore:
+    if worker is not None and fleet is None:
+        return worker.store
+    from llm_guard.storage.shared.redis_store import RedisStore  # noqa: PLC0415  # needs redis, which is an extra
+
+    assert fleet is not None  # noqa: S101  # a gateway without both is in no fleet
+    return RedisStore(fleet.store, fleet.name, replica)
+
+
+def _number(worker: WorkerRole | None) -> int:
+    return 0 if worker is None else worker.number
 
 
 async def describe_store(fleet: FleetConfig) -> StoreDescription:

@@ -12,12 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
 from llm_guard.clock import Clock
-from llm_guard.config import Config, ConfigError, DryCheckResult, KeyChange, digest, key_changes, load_config, try_text
+from llm_guard.config import (
+    Config,
+    ConfigError,
+    DryCheckResult,
+    KeyChange,
+    digest,
+    key_changes,
+    load_config,
+    parse_config,
+    try_text,
+)
 from llm_guard.worker_thread import WorkerThread
 
 _log = structlog.get_logger("llm_guard.config_reloader")
@@ -26,6 +36,7 @@ _FIXED = frozenset(
     {
         "server.host",
         "server.port",
+        "server.workers",
         "ops.host",
         "ops.port",
         "ops.store",
@@ -78,6 +89,19 @@ class NothingToDo(Exception):
     """Raised if there is no file to read, or no config to roll back to; the message says which."""
 
 
+class ReloadAgreement(Protocol):
+    """Ensures that several processes use the same config; implemented by `workers.agreement`."""
+
+    async def text(self) -> str:
+        """Returns the text of the config file. Raises ConfigError."""
+        ...
+
+    async def agree(self, adopted: Adopted) -> None:
+        """Returns once all processes have read this config, so that it can be used. Raises ConfigError if one of them
+        cannot use it."""
+        ...
+
+
 class ConfigReloader:
     """The running config and its history. `watch` runs as long as the gateway; operators and signals call the rest."""
 
@@ -89,9 +113,10 @@ class ConfigReloader:
         adopt: Callable[[Adopted], None],
         refuse: Callable[[tuple[str, ...]], None],
         clock: Clock,
+        agreement: ReloadAgreement | None = None,
     ) -> None:
         """`adopt` puts a config into use, `refuse` gets the problems of a file, and `adapt` applies the command line's
-        overrides. `path` is None if the config did not come from a file."""
+        overrides. `path` is None if the config did not come from a file; `agreement` if this process is alone."""
         self.path = path
         self.problems: tuple[str, ...] = ()
         """Problems of the file at its last reading."""
@@ -101,6 +126,7 @@ class ConfigReloader:
         self._adopt = adopt
         self._refuse = refuse
         self._clock = clock
+        self._agreement = agreement
         self._stamp = _stamp(path)
         self._thread = WorkerThread("config file")
         self._turn = asyncio.Lock()
@@ -132,7 +158,9 @@ class ConfigReloader:
         async with self._turn:
             self._stamp = _stamp(self.path) or self._stamp
             try:
-                adopted = await self._thread.run(self._read, self.path, by)
+                text = None if self._agreement is None else await self._agreement.text()
+                adopted = await self._thread.run(self._read, self.path, by, text)
+                await self._agree(adopted)
             except asyncio.CancelledError:
                 self._stamp = None  # the request was cancelled: the watch reads the file instead
                 raise
@@ -154,13 +182,15 @@ class ConfigReloader:
             return adopted
 
     async def rollback(self, by: str) -> Adopted:
-        """Puts the previous config into use; the file is not changed, and read when it changes. Raises NothingToDo."""
+        """Puts the previous config into use; the file is not changed, and read when it changes. Raises NothingToDo, and
+        ConfigError if not all processes can use it."""
         async with self._turn:
             before = self.rollback_target
             if before is None:
                 raise NothingToDo(f"there is no earlier config in memory to roll back to; the last {KEPT} are kept")
             changes = await WorkerThread("config").run(key_changes, self.current.config, before.config)
             adopted = Adopted(before.config, "rollback", by, self._clock.wall(), tuple(changes))
+            await self._agree(adopted)
             self._run(adopted)
             self._undo.pop()
             return adopted
@@ -197,8 +227,13 @@ class ConfigReloader:
         self._is_asked.clear()
         return True
 
-    def _read(self, path: Path, by: str) -> Adopted:
-        config = self._adapt(load_config(path))
+    async def _agree(self, adopted: Adopted) -> None:
+        if self._agreement is not None:
+            await self._agreement.agree(adopted)
+
+    def _read(self, path: Path, by: str, text: str | None) -> Adopted:
+        """`text`: that of the file; None: it is read here."""
+        config = self._adapt(load_config(path) if text is None else parse_config(text, os.fspath(path)))
         changes = tuple(key_changes(self.current.config, config))
         return Adopted(config, "reload", by, self._clock.wall(), changes)
 

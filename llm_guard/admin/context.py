@@ -51,3 +51,5 @@ class AdminContext:
     """None: this gateway is alone."""
     credential_problems: Callable[[], Mapping[str, str | None]] = dict
     """Problems with the credentials of clouds, by upstream; None: no problem."""
+    worker: int = 0
+    """Number of this process among the workers of the gateway; 0: the gateway has one process."""

@@ -84,7 +84,7 @@ class ControlPlane:
         self._log_levels = LogLevels(config, self.changes, running.clock)
         self._events = EventStream(self.journal, running.clock.now())
         self._history = HistoryApi(running.counters, running.clock)
-        self._webhooks = Webhooks(config.ops.webhooks, _source(running), running.clock)
+        self._webhooks = Webhooks(config.ops.webhooks, _source(config), running.clock)
         self._alerts = self._new_alerts(config)
         self._controls = DeploymentApi(config, running.gateway, self.changes, running.clock, self._view)
         self._limits = LimitApi(config, running.gateway, self.changes, running.clock)
@@ -112,10 +112,10 @@ class ControlPlane:
             config, running, self._history, self._health, self._controls.forces.forced, lambda: self._lag.max_s,
             lasting, self._restrictions,
         )  # fmt: skip
-        self._metrics = Metrics(
+        self.metrics = Metrics(
             running, self._lag, self._health.states, self._alerts.counts, bound(SUBSYSTEM_METRICS, running)
         )
-        self._metrics_export = MetricsExport(config.ops.metrics, self._metrics.all, running.clock)
+        self._metrics_export = MetricsExport(config.ops.metrics, self.metrics.all, running.clock)
         self._site = Router(self._groups(config, folder), self._guard(config), running.clock)
         self.covers = self._site.covers
         """Returns whether a path belongs to the admin API rather than to the proxy. Bound once: asked for each call."""
@@ -220,7 +220,8 @@ class ControlPlane:
         server, running = config.server, self._running
         if server.port == 0:
             return ()
-        name, history, clock = file_name(server.host, server.port), self._history, running.clock
+        name = file_name(server.host, server.port, running.worker)
+        history, clock = self._history, running.clock
         return (
             StateSaver(
                 "operator state", SavedState, SnapshotFile(folder, name), self._operator_state.snapshot,
@@ -246,7 +247,7 @@ class ControlPlane:
         running, changes, clock = self._running, self.changes, self._running.clock
         return (
             self._health,
-            self._metrics,
+            self.metrics,
             self.overview,
             self._history,
             self._events,
@@ -275,6 +276,6 @@ class ControlPlane:
         )
 
 
-def _source(running: AdminContext) -> str:
+def _source(config: Config) -> str:
     """Returns the sender of notices: a receiver must not see another one when another gateway of a fleet sends."""
-    return socket.gethostname() if running.fleet is None else f"fleet {running.fleet.name}"
+    return socket.gethostname() if config.fleet is None else f"fleet {config.fleet.name}"

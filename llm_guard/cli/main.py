@@ -11,8 +11,6 @@ import logging
 import shlex
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +18,7 @@ import click
 import structlog
 
 from llm_guard.admin.http.operator_token import Generated
-from llm_guard.app import calm_collector, create_app, run
+from llm_guard.app import create_app
 from llm_guard.cli import classify_report
 from llm_guard.cli import demo as scenes
 from llm_guard.cli.bench.command import bench
@@ -35,7 +33,8 @@ from llm_guard.cli.init_command import init
 from llm_guard.cli.login_command import first_link, login
 from llm_guard.cli.schema_command import schema
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigError
+from llm_guard.config import CommandLineOverrides, Config, ConfigError, worker_count
+from llm_guard.event_loop import calm_collector, run
 from llm_guard.log import LEVEL_NUMBERS, LevelName, LogFormat, configure_logging
 from llm_guard.mock.provider import MockProvider
 from llm_guard.version import full_version
@@ -58,7 +57,7 @@ def serve(
 ) -> None:
     """Run the gateway."""
     config = load(path)
-    changes = _Changes({"host": host, "port": port}, {"format": log_format, "level": log_level})
+    changes = CommandLineOverrides({"host": host, "port": port}, {"format": log_format, "level": log_level})
     log = configure_logging(changes.applied(config).ops.log.format)
     try:
         run(_serve(config, path, changes))
@@ -73,7 +72,10 @@ def serve(
         log.close()
 
 
-async def _serve(config: Config, path: Path, changes: _Changes) -> None:
+async def _serve(config: Config, path: Path, changes: CommandLineOverrides) -> None:
+    if (workers := worker_count(config.server.workers)) > 1:
+        await _serve_with_workers(workers, config, path, changes)
+        return
     app = create_app(config, path=path, adapt=changes.applied)
     await app.start()
     calm_collector()
@@ -84,21 +86,15 @@ async def _serve(config: Config, path: Path, changes: _Changes) -> None:
     await app.run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """Overrides from the command line."""
+async def _serve_with_workers(workers: int, config: Config, path: Path, changes: CommandLineOverrides) -> None:
+    from llm_guard.workers.parent import ParentProcess  # noqa: PLC0415  # loaded only with several workers
 
-    server: Mapping[str, object]
-    log: Mapping[str, object]
-
-    def applied(self, config: Config) -> Config:
-        log = config.ops.log.model_copy(update=_given(self.log))
-        server, ops = config.server.model_copy(update=_given(self.server)), config.ops.model_copy(update={"log": log})
-        return config.model_copy(update={"server": server, "ops": ops})
-
-
-def _given(options: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in options.items() if value is not None}
+    parent = ParentProcess(changes.applied(config), path, changes, workers)
+    await parent.start()
+    parent.handle_signals()
+    addresses = " and ".join(parent.addresses)
+    click.echo(f"llm-guard {full_version()} listens on {addresses} with {workers} workers", err=True)
+    await parent.run()
 
 
 main.add_command(init)

@@ -16,6 +16,8 @@ errors         rules for an upstream's own error messages
 engines        local inference engines and their restarts
 api_keys       several keys for one upstream
 tls            certificate files
+workers        the number of worker processes, and what does not work with several
+overrides      overrides from the command line
 checks         constraints between keys
 dialects       routes whose deployments have different dialects
 loader         file -> Config, or a list of all problems
@@ -41,6 +43,7 @@ from llm_guard.config.errors import ErrorRule
 from llm_guard.config.fleet import FleetConfig
 from llm_guard.config.json_schema import config_schema
 from llm_guard.config.loader import load_access, load_config, parse_config, problem_at
+from llm_guard.config.loader import text_in as config_text
 from llm_guard.config.models import (
     Auth,
     Config,
@@ -59,10 +62,12 @@ from llm_guard.config.operator import (
     RecentCallsSettings,
     TraceSettings,
 )
+from llm_guard.config.overrides import CommandLineOverrides
 from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
 from llm_guard.config.storage import CompletionWebhook, StoreConfig, encryption_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.config.warnings import located, warnings_of
+from llm_guard.config.workers import worker_count
 from llm_guard.config.yaml_source import ConfigError, ConfigProblem, Finding, KeyPath, dotted
 
 __all__ = [
@@ -72,6 +77,7 @@ __all__ = [
     "ClientKey",
     "CloudSettings",
     "CommandConfig",
+    "CommandLineOverrides",
     "CompletionWebhook",
     "Config",
     "ConfigError",
@@ -109,6 +115,7 @@ __all__ = [
     "WebhookTarget",
     "chat_routes",
     "config_schema",
+    "config_text",
     "digest",
     "dotted",
     "effective_keys",
@@ -128,4 +135,5 @@ __all__ = [
     "shown",
     "try_text",
     "warnings_of",
+    "worker_count",
 ]

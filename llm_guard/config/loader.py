@@ -33,6 +33,7 @@ from llm_guard.config.models import Config, ModelConfig, ModelRouting, ProbesCon
 from llm_guard.config.operator import Ops
 from llm_guard.config.renamed_keys import unknown_key
 from llm_guard.config.storage import StoreConfig
+from llm_guard.config.workers import check_workers
 from llm_guard.config.yaml_source import (
     ConfigError,
     ConfigProblem,
@@ -145,6 +146,8 @@ def config_in(document: Document) -> Config:
     check_dialects(document, ways, upstreams, models)
     check_probes(document, ways)
     check_engines(document, engines, upstreams)
+    if server is not None:
+        check_workers(document, server.workers, ops, engines)
     document.raise_problems()
     parts = {
         "server": server, "ops": ops, "store": store, "fleet": fleet, "probes": probes, "upstreams": upstreams,

@@ -42,6 +42,7 @@ from llm_guard.config.schema_rules import (
 )
 from llm_guard.config.storage import StoreConfig
 from llm_guard.config.tls import ServerTls, UpstreamTls
+from llm_guard.config.workers import WorkerCount
 from llm_guard.dialects import DIALECTS, FORM_DIALECTS, DialectName, FormName
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.caching.freshness import CacheSettings
@@ -79,6 +80,9 @@ class Server(Strict):
     """0 takes any free port."""
     tls: ServerTls | None = None
     """None: plain HTTP. Applies to the server's port; the port of `ops` is always plain."""
+    workers: WorkerCount = 1
+    """Processes that serve calls, or `auto`: one for each processor. With several, `ops.port` must be set, and limits
+    of memory, disk space and connections hold for each of them."""
     max_body: Size = 64 * 1024**2
     """A larger request is refused with 413. A body of more than 1 MiB is stored in a file under TMPDIR."""
     max_buffered: Size = 256 * 1024**2

@@ -63,13 +63,15 @@ class SnapshotFile:
         return self._folder() / self._name
 
 
-def file_name(host: str, port: int) -> str:
-    return f"{gateway_name(host, port)}.json"
+def file_name(host: str, port: int, worker: int = 0) -> str:
+    return f"{gateway_name(host, port, worker)}.json"
 
 
-def gateway_name(host: str, port: int) -> str:
-    """Name of the gateway that listens on this address of this machine; the same after a restart."""
-    return f"gateway-{quote(socket.gethostname(), safe='')}-{quote(host, safe='')}-{port}"
+def gateway_name(host: str, port: int, worker: int = 0) -> str:
+    """Name of the gateway that listens on this address of this machine; the same after a restart. `worker`: number of
+    the process, 0 if the gateway has one process."""
+    name = f"gateway-{quote(socket.gethostname(), safe='')}-{quote(host, safe='')}-{port}"
+    return f"{name}-worker-{worker}" if worker else name
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

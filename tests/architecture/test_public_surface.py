@@ -46,7 +46,7 @@ UPDATE = "UPDATE_PUBLIC_SURFACE"
 
 def metrics(stand: Stand) -> Iterator[str]:
     """Yields `name{labels} kind` for every metric except the process's own."""
-    for metric in stand.app.ops._metrics.all:
+    for metric in stand.app.ops.metrics.all:
         total = "_total" if metric.kind == "counter" else ""
         yield f"{metric.name}{total}{{{','.join(metric.labels)}}} {metric.kind}".replace("{}", "")
 

@@ -96,7 +96,7 @@ async def serving(
         served = Served(process, (await process.stderr.readline()).decode())
     # The gateway prints its address before it handles signals and config changes: those work from the first turn of its
     # loop on.
-    assert (await fetch(f"{served.url}/healthz")).status == 200
+    assert (await fetch(f"{served.urls[-1]}/healthz")).status == 200
     reading = asyncio.gather(_read_log(process.stdout, served), _read_complaints(process.stderr, served))
     try:
         yield served

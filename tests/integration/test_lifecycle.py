@@ -15,7 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from llm_guard.admin.control_plane import ControlPlane
-from llm_guard.app import create_app, run
+from llm_guard.app import create_app
+from llm_guard.event_loop import run
 from tests.chaos.forms import CHAT, MESSAGES, STREAMS, Form, name_of
 from tests.chaos.process import Served, outcome_of, serving, write
 from tests.chaos.stand import config_of, config_text, facing, total

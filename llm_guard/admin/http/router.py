@@ -26,6 +26,8 @@ from llm_guard.proxy.request_body.fields import BadRequest
 
 _log = structlog.get_logger("llm_guard.admin.http.router")
 
+PEER = "x-llm-guard-peer"
+"""Header with the client's address, from the parent of several workers. Their UNIX sockets are open to it alone."""
 _MAX_BODY_BYTES = 1 << 20
 _MAX_NAME_CHARS = 64
 _CLOSED = "/admin"
@@ -219,7 +221,7 @@ def _who(caller: Operator | None, reply: ResponseWriter) -> str:
     if caller is not None and caller.is_shared:
         claimed = re.sub(r"[()]", "", reply.request.names.get("x-llm-guard-operator", ""))[:_MAX_NAME_CHARS]
         name = f"{name} ({claimed})" if claimed else name
-    return f"{name} from {reply.peer or 'an unknown address'}"
+    return f"{name} from {reply.peer or reply.request.names.get(PEER, 'an unknown address')}"
 
 
 async def _body(request: Request, reply: ResponseWriter, kind: type[msgspec.Struct]) -> msgspec.Struct:

@@ -59,6 +59,12 @@ class Metrics(EndpointGroup):
         summary = "Returns metrics for Prometheus, in OpenMetrics format if the client accepts it."
         return [Endpoint("GET", "/metrics", summary, self._give, media=TEXT, is_open=True)]
 
+    async def current(self) -> tuple[Family | Histogram, ...]:
+        """Returns all metrics, those of the process included, after a look at the state that they show."""
+        for _ in self.state.look():
+            await self._clock.sleep(0)
+        return (*self.all, *self._of_process())
+
     async def _give(self, asked: AdminRequest) -> AdminResponse:
         form = wanted(asked.headers.get("accept", ""))
         return AdminResponse(await self._page(form), CONTENT_TYPES[form])
@@ -84,9 +90,7 @@ class Metrics(EndpointGroup):
 
     async def _written(self, form: Format) -> bytes:
         page = []
-        for _ in self.state.look():
-            await self._clock.sleep(0)
-        for piece in pieces((*self.all, *self._of_process()), form):
+        for piece in pieces(await self.current(), form):
             page.append(piece.encode(errors="replace"))  # names in a config may have an unpaired surrogate
             await self._clock.sleep(0)
         return b"".join(page)

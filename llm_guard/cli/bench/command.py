@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from llm_guard.app import run
 from llm_guard.cli.bench.page import Measured, page_of
 from llm_guard.cli.bench.payloads import PayloadError, read_payloads
 from llm_guard.cli.bench.picture import MISSING, can_draw, draw
 from llm_guard.dialects import DEFAULT_DIALECT, DIALECTS, DialectName
+from llm_guard.event_loop import run
 from llm_guard.mock.load import LoadPlan, LoadRun, key_headers
 
 _POSITIVE = click.FloatRange(0, min_open=True)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import click
 import structlog
 
-from llm_guard.app import run
 from llm_guard.cli.chaos.advice import advice_on
 from llm_guard.cli.chaos.page import page_of
 from llm_guard.cli.chaos.scenes import ChaosResult, ChaosScene, play, scenes_of
@@ -25,6 +24,7 @@ from llm_guard.cli.chaos.stand_ins import LEFT_OUT
 from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.direct import without_proxies
 from llm_guard.config import Config
+from llm_guard.event_loop import run
 from llm_guard.resilience.units import parse_ratio
 
 _POSITIVE = click.FloatRange(0, min_open=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import click
 
-from llm_guard.app import run
 from llm_guard.cli.config_option import config_option, load
 from llm_guard.cli.doctor.calls import MOST_CALLS
 from llm_guard.cli.doctor.findings import CheckResult, Report, Verdict
@@ -27,6 +26,7 @@ from llm_guard.cli.doctor.wanted import WantedModels, wanted_by_upstream
 from llm_guard.clock import SystemClock
 from llm_guard.config import Config, KeyPath
 from llm_guard.config_files import ConfigFiles
+from llm_guard.event_loop import run
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.tls import system_context

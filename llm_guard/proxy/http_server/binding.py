@@ -11,6 +11,8 @@ import errno
 import os
 import resource
 import socket
+from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -26,16 +28,44 @@ _FEWEST_CONNECTIONS = 16
 _MOST_CONNECTIONS = 100_000
 
 
-async def bound(listener: Listener, host: str, port: int) -> asyncio.Server:
-    """Returns a server that is bound to its address and does not listen yet. Raises OSError."""
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """Where a server listens."""
+
+    host: str
+    port: int
+    is_shared: bool = False
+    """Other processes of this user listen there, too: the kernel divides the connections (SO_REUSEPORT)."""
+
+
+async def bound(listener: Listener, address: TcpAddress | Path) -> asyncio.Server:
+    """Returns a server that is bound to its address, or to a UNIX socket for this user alone, and does not listen yet.
+    Raises OSError."""
     loop = asyncio.get_running_loop()
+    if isinstance(address, Path):
+        server = await loop.create_unix_server(listener, address, backlog=_BACKLOG, start_serving=False)
+        os.chmod(address, 0o600)
+        return server
     server = await loop.create_server(
-        listener, host, port, backlog=_BACKLOG, reuse_address=True, start_serving=False
+        listener, address.host, address.port, backlog=_BACKLOG, reuse_address=True,
+        reuse_port=address.is_shared or None, start_serving=False,
     )  # fmt: skip
     for sock in server.sockets:
         # Accepted sockets inherit this. The kernel would let the buffer grow to megabytes and free it in steps as
         # large: a client that reads slowly would look like one that does not read.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    return server
+
+
+async def hold(host: str, port: int) -> asyncio.Server:
+    """Returns a server that holds an address for other processes of this user and never listens. Raises OSError if
+    another program has it. Only after this exclusive bind may it be shared: with SO_REUSEPORT from the start, a second
+    gateway on the same port would take a part of the connections, and neither would notice (Linux; socket(7))."""
+    server = await asyncio.get_running_loop().create_server(
+        asyncio.Protocol, host, port, reuse_address=True, start_serving=False
+    )
+    for sock in server.sockets:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return server
 
 

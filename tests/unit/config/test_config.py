@@ -156,8 +156,8 @@ def test_end_of_a_message_is_never_lenient() -> None:
         (
             "server: {zzz: 1}",
             (
-                "server.zzz: unknown key; known: host, port, tls, max_body, max_buffered, max_upload, max_spool, "
-                "max_connections, head_timeout, body_timeout, keep_alive, drain, ..."
+                "server.zzz: unknown key; known: host, port, tls, workers, max_body, max_buffered, max_upload, "
+                "max_spool, max_connections, head_timeout, body_timeout, keep_alive, ..."
             ),
         ),
         (

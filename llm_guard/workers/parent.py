@@ -1,0 +1,150 @@
+"""The parent of several workers: holds the port, has their store, and serves the admin API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import structlog
+
+from llm_guard.admin.http.operator_token import OperatorToken
+from llm_guard.clock import Clock, SystemClock
+from llm_guard.config import CommandLineOverrides, Config, ConfigError, config_text, problem_at
+from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, hold, listen, listener_settings
+from llm_guard.proxy.http_server.listener import Listener
+from llm_guard.worker_thread import WorkerThread
+from llm_guard.workers.admin_api import AdminApi
+from llm_guard.workers.agreement import AGREE_S
+from llm_guard.workers.channel import ChannelClosed
+from llm_guard.workers.merging import GAUGES, IN_ONE_STORE
+from llm_guard.workers.messages import Reload
+from llm_guard.workers.metrics_page import MetricsPage
+from llm_guard.workers.supervisor import Place, WorkerSupervisor
+
+_log = structlog.get_logger("llm_guard.workers.parent")
+
+_TOKEN_S = 5.0
+_WATCH_S = 1.0
+_CLOSING_S = 2.0
+
+
+class ParentProcess:
+    """One gateway with several workers. Call `start`, `handle_signals` and `run`."""
+
+    def __init__(
+        self, config: Config, path: Path, overrides: CommandLineOverrides, workers: int, clock: Clock | None = None
+    ) -> None:
+        """`config` is the one at `path`, with the command line's overrides."""
+        self._config = config
+        self._path = path
+        self._overrides = overrides
+        self._workers = workers
+        self._clock = clock or SystemClock()
+        self._is_told_to_stop = asyncio.Event()
+        self._is_asked_to_reload = False
+        self.operator_token = OperatorToken()
+
+    async def start(self) -> None:
+        """Starts the workers; they accept connections when this returns. Raises OSError if an address is not available,
+        and ConfigError if a worker cannot use the config."""
+        text = await WorkerThread("config file").run(config_text, self._path)
+        await self._check_token()
+        self._stamp = _stamp(self._path)
+        self._folder = Path(tempfile.mkdtemp(prefix="llm-guard-"))
+        try:
+            await self._start(text)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    async def _start(self, text: str) -> None:
+        config, clock = self._config, self._clock
+        self._held = await hold(config.server.host, config.server.port)
+        port = self._held.sockets[0].getsockname()[1]
+        place = Place(port, self._folder, self._path, self._overrides)
+        self.supervisor = WorkerSupervisor(self._workers, place, text, clock)
+        rules = GAUGES if config.store.cache.kind == "memory" else {**GAUGES, **IN_ONE_STORE}
+        metrics = MetricsPage(self.supervisor, self._workers, rules, clock)
+        self._listener = Listener(AdminApi(self.supervisor, metrics, clock).serve, listener_settings(config), clock)
+        assert config.ops.port is not None  # noqa: S101  # `config.workers` refuses it
+        self._admin = await bound(self._listener, TcpAddress(config.ops.host, config.ops.port))
+        try:
+            await self.supervisor.start()
+            await listen(self._admin)
+        except BaseException:
+            self._admin.close()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._watch()), loop.create_task(metrics.run())]
+
+    @property
+    def addresses(self) -> list[str]:
+        """URLs of the listeners, the one for calls first."""
+        scheme = "http" if self._config.server.tls is None else "https"
+        return [address_of(self._held, scheme), address_of(self._admin, "http")]
+
+    def handle_signals(self) -> None:
+        """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._ask_to_reload)
+
+    async def run(self) -> None:
+        """Serves until a signal stops it, then drains."""
+        await self._is_told_to_stop.wait()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Drains and stops all workers; the admin API is the last to end."""
+        server = self._config.server
+        self._tasks[0].cancel()
+        await self.supervisor.stop(server.drain_delay + server.drain)
+        self._tasks[1].cancel()
+        self._admin.close()
+        await self._listener.close(_CLOSING_S)
+        self._held.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        _log.info("all workers have stopped")
+
+    async def _check_token(self) -> None:
+        """Makes the token before the workers do. Raises ConfigError if they would not all have the same one."""
+        await self.operator_token.prepare_within(_TOKEN_S, self._config.ops, self._clock)
+        generated = self.operator_token.generated
+        if generated is not None and generated.file is None:
+            reason = "must be set with several workers if the folder ops.store cannot be written"
+            raise ConfigError([problem_at(self._path, ("ops", "token"), reason)])
+
+    async def _watch(self) -> None:
+        """Reloads when the file changes, or SIGHUP asks for it; polls like `ConfigReloader.watch`."""
+        while True:
+            await self._clock.sleep(_WATCH_S)
+            now = _stamp(self._path)
+            has_changed = now is not None and now != self._stamp
+            if (has_changed or self._is_asked_to_reload) and (ready := self.supervisor.ready()):
+                by = "signal" if self._is_asked_to_reload else "file"
+                self._is_asked_to_reload, self._stamp = False, now or self._stamp
+                try:
+                    await ready[0].channel.ask(Reload(by), 2 * AGREE_S)
+                except (ChannelClosed, TimeoutError):
+                    self._is_asked_to_reload = True
+
+    def _ask_to_reload(self) -> None:
+        self._is_asked_to_reload = True
+
+    def _on_signal(self) -> None:
+        if self._is_told_to_stop.is_set():
+            self.supervisor.hurry()
+        self._is_told_to_stop.set()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -7,8 +7,10 @@ import tempfile
 from pathlib import Path
 
 from llm_guard import create_app
+from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.exposition import Family, Histogram
 from llm_guard.config import parse_config
+from llm_guard.workers.worker_metrics import WORKER_METRICS, WorkerCounts
 
 _CONFIG = """
 server: {{port: 0}}
@@ -29,7 +31,7 @@ async def _families() -> list[Family | Histogram]:
         app = create_app(parse_config(_CONFIG.format(folder=Path(folder)), "metrics.yaml", {}))
         await app.start()
         try:
-            return list(app.ops.metrics.all)  # no other part of the package needs the list
+            return [*app.ops.metrics.all, *bound(WORKER_METRICS, WorkerCounts(0, int, {}))]
         finally:
             await app.stop()
 

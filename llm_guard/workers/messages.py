@@ -17,6 +17,8 @@ class StartWorker(_Message, frozen=True):
     """Parent: the first message, with all that the worker needs."""
 
     number: int
+    workers: int
+    """Number of all workers."""
     port: int
     admin_socket: str
     path: str

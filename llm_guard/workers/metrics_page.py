@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import get_args
 
 from llm_guard.admin.http.endpoint import AdminResponse
-from llm_guard.admin.metrics.exposition import CONTENT_TYPES, Family, Format, pieces, wanted
+from llm_guard.admin.metrics.declaration import bound
+from llm_guard.admin.metrics.exposition import CONTENT_TYPES, Format, pieces, wanted
 from llm_guard.clock import Clock
-from llm_guard.workers.child import EndReason
 from llm_guard.workers.merging import Rule, merged
 from llm_guard.workers.supervisor import WorkerSupervisor
+from llm_guard.workers.worker_metrics import WORKER_METRICS, WorkerCounts
 
 _TAKEN_EVERY_S = 5.0
 """The counts since then are lost with a worker that is killed."""
@@ -22,7 +22,7 @@ class MetricsPage:
 
     def __init__(self, supervisor: WorkerSupervisor, workers: int, rules: Mapping[str, Rule], clock: Clock) -> None:
         self._supervisor = supervisor
-        self._workers = workers
+        self._counts = WorkerCounts(workers, lambda: len(supervisor.ready()), supervisor.restarts)
         self._rules = rules
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -57,25 +57,7 @@ class MetricsPage:
     async def _written(self, form: Format) -> bytes:
         snapshots = [*(child.metrics for child in self._supervisor.children.values()), self._supervisor.lasting]
         page = []
-        for piece in pieces((*merged(snapshots, self._rules), *self._own()), form):
+        for piece in pieces((*merged(snapshots, self._rules), *bound(WORKER_METRICS, self._counts)), form):
             page.append(piece.encode(errors="replace"))  # names in a config may have an unpaired surrogate
             await self._clock.sleep(0)
         return b"".join(page)
-
-    def _own(self) -> tuple[Family, ...]:
-        supervisor = self._supervisor
-        reasons = [reason for reason in get_args(EndReason) if reason != "stop"]
-        return (
-            Family(
-                "llm_guard_workers", "gauge", "Worker processes that the gateway should have.", (),
-                lambda: [((), self._workers)],
-            ),
-            Family(
-                "llm_guard_workers_ready", "gauge", "Worker processes that accept calls.", (),
-                lambda: [((), len(supervisor.ready()))],
-            ),
-            Family(
-                "llm_guard_worker_restarts", "counter", "Worker processes that ended and were started again.",
-                ("reason",), lambda: [((reason,), supervisor.restarts[reason]) for reason in reasons],
-            ),
-        )  # fmt: skip

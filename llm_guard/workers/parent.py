@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from llm_guard.admin.http.operator_token import OperatorToken
-from llm_guard.clock import Clock, SystemClock
+from llm_guard.clock import SystemClock
 from llm_guard.config import CommandLineOverrides, Config, ConfigError, config_text, problem_at
 from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, hold, listen, listener_settings
 from llm_guard.proxy.http_server.listener import Listener
@@ -36,14 +36,16 @@ class ParentProcess:
     """One gateway with several workers. Call `start`, `handle_signals` and `run`."""
 
     def __init__(
-        self, config: Config, path: Path, overrides: CommandLineOverrides, workers: int, clock: Clock | None = None
+        self, config: Config, path: Path, overrides: CommandLineOverrides, workers: int, *, most_silent_looks: int = 15
     ) -> None:
-        """`config` is the one at `path`, with the command line's overrides."""
+        """`config` is the one at `path`, with the command line's overrides. `most_silent_looks`: seconds after which a
+        worker whose event loop does not run is killed."""
         self._config = config
         self._path = path
         self._overrides = overrides
         self._workers = workers
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
+        self._most_silent_looks = most_silent_looks
         self._is_told_to_stop = asyncio.Event()
         self._is_asked_to_reload = False
         self.operator_token = OperatorToken()
@@ -66,7 +68,7 @@ class ParentProcess:
         self._held = await hold(config.server.host, config.server.port)
         port = self._held.sockets[0].getsockname()[1]
         place = Place(port, self._folder, self._path, self._overrides)
-        self.supervisor = WorkerSupervisor(self._workers, place, text, clock)
+        self.supervisor = WorkerSupervisor(self._workers, place, text, clock, self._most_silent_looks)
         rules = GAUGES if config.store.cache.kind == "memory" else {**GAUGES, **IN_ONE_STORE}
         metrics = MetricsPage(self.supervisor, self._workers, rules, clock)
         self._listener = Listener(AdminApi(self.supervisor, metrics, clock).serve, listener_settings(config), clock)

@@ -11,7 +11,7 @@ from llm_guard.clock import Clock
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
-from llm_guard.proxy.http_client.request_writer import request_head
+from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.websocket_tunnel import tunnel
@@ -67,13 +67,14 @@ async def ask(
     headers.append((PEER, peer or "an unknown address"))
     if request.is_for_websocket:
         headers += _UPGRADE
-    head, is_upgrade = request_head(request.method, target, request.names.get("host", ""), headers, len(body))
+    sent = RequestHeaders(headers)
+    head = request_head(request.method, target, request.names.get("host", ""), sent, len(body))
     owner = _Unpooled()
     transport, connection = await asyncio.get_running_loop().create_unix_connection(
         lambda: UpstreamConnection(owner), admin_socket
     )
     try:
-        sending = connection.send(head, body, is_head=request.method == "HEAD", is_upgrade=is_upgrade)
+        sending = connection.send(head, body, is_head=request.method == "HEAD", is_upgrade=sent.is_upgrade)
         return await wait_at_most(_HEAD_S, sending, clock)
     except BaseException:
         transport.abort()

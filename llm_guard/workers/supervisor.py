@@ -38,8 +38,6 @@ from llm_guard.workers.snapshot import FamilySnapshot
 _log = structlog.get_logger("llm_guard.workers.supervisor")
 
 _LOOK_S = 1.0
-_MOST_SILENT_LOOKS = 15
-"""Looks without a beat after which a worker hangs, and is killed."""
 _MOST_START_LOOKS = 120
 _OTHER_DIGEST_LOOKS = 5
 _AFTER_DRAIN_S = 10.0
@@ -67,9 +65,10 @@ class WorkerSupervisor:
     """`start`, then `stop`."""
 
     def __init__(
-        self, count: int, place: Place, text: str, clock: Clock, most_silent_looks: int = _MOST_SILENT_LOOKS
+        self, count: int, place: Place, text: str, clock: Clock, most_silent_looks: int
     ) -> None:  # fmt: skip
-        """`text`: the content of the config file."""
+        """`text`: the content of the config file. `most_silent_looks`: looks, one a second, without a beat after which
+        a worker hangs, and is killed."""
         self._count = count
         self._place = place
         self._clock = clock
@@ -160,7 +159,7 @@ class WorkerSupervisor:
         """Starts a worker. Raises OSError."""
         place = self._place
         start = StartWorker(
-            number, place.port, str(place.folder / f"{number}-{next(self._generations)}"), str(place.path),
+            number, self._count, place.port, str(place.folder / f"{number}-{next(self._generations)}"), str(place.path),
             self.reloads.text, dict(place.overrides.server), dict(place.overrides.log),
         )  # fmt: skip
         child = Child(start, self._serve, self._clock)

@@ -94,6 +94,10 @@ class Worker:
         app = App(config, path=Path(start.path), adapt=changes.applied, worker=role)
         await app.start()
         calm_collector()
+        app.ops.overview.notice = [
+            f"This is worker {start.number} of {start.workers}: it shows its own part of the calls.",
+            "/metrics has the sums of all workers, and /admin/replicas the load of each.",
+        ]
         self._app = app
         return app
 

@@ -35,6 +35,7 @@ from llm_guard.config.tls import ServerTls, UpstreamTls
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
+from llm_guard.workers.worker_metrics import WORKER_METRICS
 from tests.chaos.stand import Stand, facing
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ UPDATE = "UPDATE_PUBLIC_SURFACE"
 
 def metrics(stand: Stand) -> Iterator[str]:
     """Yields `name{labels} kind` for every metric except the process's own."""
-    for metric in stand.app.ops.metrics.all:
+    for metric in (*stand.app.ops.metrics.all, *WORKER_METRICS):
         total = "_total" if metric.kind == "counter" else ""
         yield f"{metric.name}{total}{{{','.join(metric.labels)}}} {metric.kind}".replace("{}", "")
 

@@ -8,6 +8,7 @@ routes      deployments and fallbacks that cannot help; models of client keys
 context     fallbacks with a smaller context than the model's own
 secrets     short tokens, and secrets in files that others can read
 state       the state folder: not writable, writable by others, not shared
+workers     what several workers do each for itself
 """
 
 from __future__ import annotations

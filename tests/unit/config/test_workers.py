@@ -1,0 +1,75 @@
+"""The number of worker processes, and what only one process can do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_guard.config import Config, ConfigError, parse_config, warnings_of, worker_count
+
+
+def text_of(workers: object, **sections: Any) -> str:
+    return json.dumps({
+        "upstreams": {"one": {"dialect": "openai", "base_url": "http://127.0.0.1:9/v1"}},
+        "models": {"gpt": {"deployments": [{"upstream": "one"}]}},
+        "ops": {"port": 8081},
+        **sections,
+        "server": {"workers": workers},
+    })  # fmt: skip
+
+
+def config_of(workers: object, **sections: Any) -> Config:
+    return parse_config(text_of(workers, **sections), "test.yaml", {})
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(1, 1), ("3", 3), (64, 64)])
+def test_number_is_read(setting: object, expected: int) -> None:
+    assert worker_count(config_of(setting).server.workers) == expected
+
+
+def test_auto_is_one_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = config_of("auto").server.workers
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 5}, raising=False)
+    assert worker_count(setting) == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)), raising=False)
+    assert worker_count(setting) == 64
+
+
+@pytest.mark.parametrize("setting", [0, 65, -1, True, 1.5, "many", "", None])
+def test_other_settings_are_refused(setting: object) -> None:
+    with pytest.raises(ConfigError, match=r"server\.workers: must be a number of processes from 1 to 64, or auto"):
+        config_of(setting)
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({"ops": {}}, "ops.port: must be set, or set server.workers to 1"),
+        ({"ops": {"port": 8081, "chaos": True}}, "ops.chaos: must be false"),
+        ({"ops": {"port": 8081, "metrics": {"otlp": "http://127.0.0.1:4318/v1/metrics"}}}, "ops.metrics.otlp: must be"),
+        ({"engines": {"vllm": {"command": {"argv": ["true"]}, "upstreams": ["one"]}}}, "engines: are not possible"),
+    ],
+)
+def test_what_only_one_process_can_do_is_refused(sections: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        config_of(2, **sections)
+    with pytest.raises(ConfigError, match=problem):
+        config_of("auto", **sections)
+    config_of(1, **sections)
+
+
+def test_what_each_worker_has_for_itself_is_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_text("{}")
+    models = {"gpt": {"cache": {"ttl": "1m"}, "deployments": [{"upstream": "one", "probe": {"interval": "1m"}}]}}
+    found = [key for key, _ in warnings_of(config_of(2, models=models), path, None)]
+    assert ("store", "cache", "kind") in found
+    assert ("models", "gpt", "deployments", 0, "probe") in found
+    config = config_of(2, models=models, store={"cache": {"kind": "sqlite"}})
+    assert ("store", "cache", "kind") not in [key for key, _ in warnings_of(config, path, None)]
+    one = [key for key, _ in warnings_of(config_of(1, models=models), path, None)]
+    assert ("store", "cache", "kind") not in one

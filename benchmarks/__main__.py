@@ -29,6 +29,7 @@ from benchmarks import (
     since,
     soak,
     uploads,
+    workers,
     wrong_answers,
 )
 from benchmarks.compare import measure as comparison
@@ -55,6 +56,7 @@ from benchmarks.translation import cost as translation_cost
 from benchmarks.translation import measure as translation
 from benchmarks.translation import report as translation_report
 from benchmarks.translation.ways import LIBRARIES, LibraryError
+from benchmarks.workers_page import write_workers
 from compiling.build import ROOT, TARGET, BuildError, build
 from tests.fuzz.targets import TARGETS
 
@@ -160,6 +162,14 @@ def run_fleet_limits() -> None:
     """Limits that ten gateways have together, with a store and after its loss. A minute and a half."""
     ran = fleet_limits.run(click.echo)
     report.write_fleet_limits(ran)
+    _end(ran.broken)
+
+
+@main.command("workers")
+def run_workers() -> None:
+    """The cost of a call with two worker processes, beside one process. A minute or two."""
+    ran = workers.run(click.echo)
+    write_workers(ran)
     _end(ran.broken)
 
 

@@ -49,7 +49,7 @@ KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="  # for these tests only
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 23
+    assert len(EXAMPLES) == 24
     assert len(COMMANDS) > 20
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import tempfile
@@ -48,6 +47,8 @@ class ParentProcess:
         self._most_silent_looks = most_silent_looks
         self._is_told_to_stop = asyncio.Event()
         self._is_asked_to_reload = False
+        self._servers: list[asyncio.Server] = []
+        """The one that holds the port for calls, and the admin API's."""
         self.operator_token = OperatorToken()
 
     async def start(self) -> None:
@@ -55,31 +56,28 @@ class ParentProcess:
         and ConfigError if a worker cannot use the config."""
         text = await WorkerThread("config file").run(config_text, self._path)
         await self._check_token()
-        self._stamp = _stamp(self._path)
         self._folder = Path(tempfile.mkdtemp(prefix="llm-guard-"))
         try:
             await self._start(text)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._close()
             raise
 
     async def _start(self, text: str) -> None:
         config, clock = self._config, self._clock
-        self._held = await hold(config.server.host, config.server.port)
-        port = self._held.sockets[0].getsockname()[1]
+        held = await hold(config.server.host, config.server.port)
+        self._servers.append(held)
+        port = held.sockets[0].getsockname()[1]
         place = Place(port, self._folder, self._path, self._overrides)
         self.supervisor = WorkerSupervisor(self._workers, place, text, clock, self._most_silent_looks)
         rules = GAUGES if config.store.cache.kind == "memory" else {**GAUGES, **IN_ONE_STORE}
         metrics = MetricsPage(self.supervisor, self._workers, rules, clock)
         self._listener = Listener(AdminApi(self.supervisor, metrics, clock).serve, listener_settings(config), clock)
         assert config.ops.port is not None  # noqa: S101  # `config.workers` refuses it
-        self._admin = await bound(self._listener, TcpAddress(config.ops.host, config.ops.port))
-        try:
-            await self.supervisor.start()
-            await listen(self._admin)
-        except BaseException:
-            self._admin.close()
-            raise
+        admin = await bound(self._listener, TcpAddress(config.ops.host, config.ops.port))
+        self._servers.append(admin)
+        await self.supervisor.start()
+        await listen(admin)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._watch()), loop.create_task(metrics.run())]
 
@@ -87,7 +85,7 @@ class ParentProcess:
     def addresses(self) -> list[str]:
         """URLs of the listeners, the one for calls first."""
         scheme = "http" if self._config.server.tls is None else "https"
-        return [address_of(self._held, scheme), address_of(self._admin, "http")]
+        return [address_of(server, each) for server, each in zip(self._servers, (scheme, "http"), strict=True)]
 
     def handle_signals(self) -> None:
         """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""
@@ -107,11 +105,14 @@ class ParentProcess:
         self._tasks[0].cancel()
         await self.supervisor.stop(server.drain_delay + server.drain)
         self._tasks[1].cancel()
-        self._admin.close()
         await self._listener.close(_CLOSING_S)
-        self._held.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._close()
         _log.info("all workers have stopped")
+
+    def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _check_token(self) -> None:
         """Makes the token before the workers do. Raises ConfigError if they would not all have the same one."""
@@ -125,11 +126,10 @@ class ParentProcess:
         """Reloads when the file changes, or SIGHUP asks for it; polls like `ConfigReloader.watch`."""
         while True:
             await self._clock.sleep(_WATCH_S)
-            now = _stamp(self._path)
-            has_changed = now is not None and now != self._stamp
-            if (has_changed or self._is_asked_to_reload) and (ready := self.supervisor.ready()):
+            is_due = self._is_asked_to_reload or self.supervisor.reloads.is_due()
+            if is_due and (ready := self.supervisor.ready()):
                 by = "signal" if self._is_asked_to_reload else "file"
-                self._is_asked_to_reload, self._stamp = False, now or self._stamp
+                self._is_asked_to_reload = False
                 try:
                     await ready[0].channel.ask(Reload(by), 2 * AGREE_S)
                 except (ChannelClosed, TimeoutError):
@@ -142,11 +142,3 @@ class ParentProcess:
         if self._is_told_to_stop.is_set():
             self.supervisor.hurry()
         self._is_told_to_stop.set()
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -7,6 +7,7 @@ too. A worker that fails afterwards, or that was starting meanwhile, is found by
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -54,6 +55,12 @@ class Reloads:
         self._texts: dict[str, str] = {}
         """Texts that were in use, by digest: for rollbacks."""
         self._round: _Round | None = None
+        self._stamp = _stamp(path)
+
+    def is_due(self) -> bool:
+        """Returns whether the file has changed since a worker has asked for its text."""
+        now = _stamp(self._path)
+        return now is not None and now != self._stamp
 
     def note_ready(self, digest: str) -> None:
         """Notes the digest of the first worker's config."""
@@ -64,6 +71,7 @@ class Reloads:
         """Returns the text that a worker should read."""
         if self._round is not None and child is not self._round.initiator:
             return ConfigRead(self._round.text)
+        self._stamp = _stamp(self._path) or self._stamp
         try:
             text = await self._thread.run(config_text, self._path)
         except ConfigError as error:
@@ -132,3 +140,12 @@ def _retrieve(reply: asyncio.Future[Message]) -> None:
     """Takes the exception of a reply that none waits for any more."""
     if not reply.cancelled():
         reply.exception()
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Returns the file's time, size and inode; None if there is no file, or it is being replaced."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -55,7 +56,9 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Worker:
     """One process, from its first message to its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, prepare: Callable[[Config], None]) -> None:
+        """`prepare` is called with the config, before the gateway starts."""
+        self._prepare = prepare
         self._clock = SystemClock()
         self._channel = Channel(self._serve, self._clock)
         self._started = asyncio.get_running_loop().create_future()
@@ -86,7 +89,7 @@ class Worker:
     async def _start(self, start: StartWorker) -> App:
         changes = CommandLineOverrides(start.server, start.log)
         config = changes.applied(parse_config(start.text, start.path))
-        _watch_parent(config)
+        self._prepare(config)
         role = WorkerRole(
             start.number, start.port, Path(start.admin_socket), ChannelStore(self._channel),
             ParentAgreement(self._channel, start.path),
@@ -155,7 +158,7 @@ def main(descriptor: int) -> int:
     codes: list[int] = []
 
     async def work() -> None:
-        codes.append(await Worker().run(socket.socket(fileno=descriptor)))
+        codes.append(await Worker(_watch_parent).run(socket.socket(fileno=descriptor)))
 
     log = configure_logging()
     try:

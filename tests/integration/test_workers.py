@@ -7,13 +7,16 @@ import json
 import os
 import re
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_guard.config import CommandLineOverrides, load_config
+import pytest
+
+from llm_guard.config import CommandLineOverrides, ConfigError, load_config
 from llm_guard.mock.provider import MockProvider
 from llm_guard.workers.parent import ParentProcess
 from tests.admin_client import HOST, look
@@ -86,6 +89,11 @@ def text_of(provider: MockProvider, tmp_path: Path, **sections: Any) -> str:
     return config_text(provider.url, server=server, ops=ops, **sections)
 
 
+def parent_of(path: Path, hangs_after: int = 15) -> ParentProcess:
+    """`hangs_after`: seconds."""
+    return ParentProcess(load_config(path), path, CommandLineOverrides({}, {}), 2, most_silent_looks=hangs_after)
+
+
 @asynccontextmanager
 async def gateway(
     tmp_path: Path, *, tokens: int = 8, token_delay_s: float = 0.0, hangs_after: int = 15, **sections: Any
@@ -93,7 +101,7 @@ async def gateway(
     """Runs the parent in this process; the workers have their own. `hangs_after`: seconds."""
     async with MockProvider(tokens=tokens, token_delay_s=token_delay_s) as provider:
         path = write(tmp_path / "gateway.yaml", text_of(provider, tmp_path, **sections))
-        parent = ParentProcess(load_config(path), path, CommandLineOverrides({}, {}), 2, most_silent_looks=hangs_after)
+        parent = parent_of(path, hangs_after)
         await parent.start()
         try:
             yield Stand(parent.addresses, provider, path)
@@ -165,6 +173,7 @@ async def test_killed_worker_loses_its_own_calls_alone_and_comes_back(tmp_path: 
         assert 0 < of_two < 30
         assert await stand.metric("calls_total", model="gpt", outcome="ok") == before + 30 - of_two
         assert await stand.metric("worker_restarts_total", reason="exit") == 1
+        assert await stand.metric("workers_ready") == await stand.metric("workers") == 2
         await stand.spread()
 
 
@@ -223,21 +232,37 @@ async def test_operator_can_reload_and_roll_back(tmp_path: Path) -> None:
 
 async def test_port_that_is_taken_is_said_at_start(tmp_path: Path) -> None:
     async with gateway(tmp_path) as stand:
-        port = int(stand.calls_url.rpartition(":")[2])
-        other = tmp_path / "other"
-        other.mkdir()
-        for workers in (1, 2):
-            text = text_of(stand.provider, other, server={"workers": workers, "port": port})
-            code, said = await outcome_of(write(other / "gateway.yaml", text))
-            assert (code, "cannot listen on" in said, "Traceback" in said) == (1, True, False), said
+        server = {"port": int(stand.calls_url.rpartition(":")[2])}
+        path = write(tmp_path / "other.yaml", text_of(stand.provider, tmp_path, server=server))
+        with pytest.raises(OSError, match="in use"):
+            await parent_of(path).start()
+        code, said = await outcome_of(path)
+        assert (code, "cannot listen on" in said, "Traceback" in said) == (1, True, False), said
+        alone = text_of(stand.provider, tmp_path, server={**server, "workers": 1})
+        code, said = await outcome_of(write(path, alone))
+        assert (code, "cannot listen on" in said) == (1, True), said
 
 
-async def test_config_that_a_worker_cannot_use_ends_the_start(tmp_path: Path) -> None:
+async def test_config_that_a_worker_cannot_use_is_an_error_of_the_start(tmp_path: Path) -> None:
     key = {"one": {"dialect": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key_file": str(tmp_path / "none")}}
     async with MockProvider() as provider:
-        text = text_of(provider, tmp_path, upstreams=key)
-        code, said = await outcome_of(write(tmp_path / "gateway.yaml", text))
+        path = write(tmp_path / "gateway.yaml", text_of(provider, tmp_path, upstreams=key))
+        with pytest.raises(ConfigError, match="api_key_file"):
+            await parent_of(path).start()
+        code, said = await outcome_of(path)
     assert (code, "api_key_file" in said, "Traceback" in said) == (2, True, False), said
+
+
+async def test_stop_frees_both_ports_and_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    async with gateway(tmp_path) as stand:
+        (folder,) = modes(tmp_path, "llm-guard-*").items()
+        assert folder[1] == 0o700
+        assert list(modes(tmp_path, "llm-guard-*/*").values()) == [0o600, 0o600]
+    assert modes(tmp_path, "llm-guard-*") == {}
+    for url in stand.urls:
+        with pytest.raises(ConnectionRefusedError):
+            await fetch(f"{url}/healthz")
 
 
 async def test_readiness_health_and_tokens(tmp_path: Path) -> None:
@@ -246,6 +271,9 @@ async def test_readiness_health_and_tokens(tmp_path: Path) -> None:
         assert (await fetch(f"{stand.admin_url}/readyz")).text == "ready\n"
         assert (await fetch(f"{stand.admin_url}/workers")).status == 401
         assert (await look(stand.admin_url, "/workers/3/admin/health")).status == 503
+        replicas = [await stand.at(number, "/admin/replicas") for number in (1, 2)]
+        names = [one["id"] for page in replicas for one in page["replicas"] if one["is_this"]]
+        assert [name.rpartition(":")[2] for name in names] == ["worker-1", "worker-2"]
         assert (await ask(stand.admin_url, "/workers/2/admin/log-levels", b"{}", HOST)).status == 405
         assert (await look(stand.admin_url, "/dashboard")).status == 200
         async with Connection(stand.admin_url) as connection:
@@ -319,6 +347,10 @@ async def until(is_so: Callable[[], Awaitable[object]], within_s: float = 30.0) 
     async with asyncio.timeout(within_s):
         while not await is_so():  # noqa: ASYNC110 - another process decides when
             await asyncio.sleep(0.05)
+
+
+def modes(folder: Path, pattern: str) -> dict[Path, int]:
+    return {path: path.stat().st_mode & 0o777 for path in folder.glob(pattern)}
 
 
 def is_running(pid: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from llm_guard.config import Config, ConfigError, load_config
+from llm_guard.config import Config, ConfigError, ConfigProblem, load_config
 from llm_guard.config_reloader import KEPT, Adopted, ConfigReloader, NothingToDo
 from tests.fakes.clock import ManualClock, SteppedClock
 from tests.fakes.waiting import eventually
@@ -277,3 +277,57 @@ async def test_file_that_was_read_by_an_operator_is_not_read_again_by_the_watch(
         await asyncio.sleep(0.01)
     watch.cancel()
     assert [adopted.by for adopted in world.adopted] == ["ann"]
+
+
+# several processes
+
+
+class Agreement:
+    """Other processes, which have this text and refuse it, or do not."""
+
+    def __init__(self, text: str, problem: str | None = None) -> None:
+        self.asked: list[Adopted] = []
+        self._text = text
+        self._problem = problem
+
+    async def text(self) -> str:
+        return self._text
+
+    async def agree(self, adopted: Adopted) -> None:
+        self.asked.append(adopted)
+        if self._problem is not None:
+            raise ConfigError([ConfigProblem("guard.yaml", 0, "", self._problem)])
+
+
+def with_others(world: World, others: Agreement) -> ConfigReloader:
+    return ConfigReloader(
+        load_config(world.path), world.path, _adapted, world.adopted.append, world.refused.append, world.clock, others
+    )  # fmt: skip
+
+
+async def test_text_that_all_processes_have_is_used_in_place_of_the_file(world: World) -> None:
+    reloads = with_others(world, Agreement(text(7)))
+    world.path.write_text(text(2))
+    adopted = await reloads.reload("ann")
+    assert adopted.config.defaults.timeout.idle == 7
+    assert world.adopted == [adopted]
+
+
+async def test_config_that_another_process_cannot_use_is_not_used(world: World) -> None:
+    others = Agreement(text(7), "worker 2: it does not respond")
+    reloads = with_others(world, others)
+    with pytest.raises(ConfigError, match="worker 2"):
+        await reloads.reload("ann")
+    assert (world.adopted, len(others.asked)) == ([], 1)
+    assert reloads.problems == ("guard.yaml: worker 2: it does not respond",)
+
+
+async def test_rollback_that_another_process_cannot_make_is_not_made(world: World) -> None:
+    others = Agreement(text(7))
+    reloads = with_others(world, others)
+    await reloads.reload("ann")
+    others._problem = "worker 2: it does not respond"
+    with pytest.raises(ConfigError, match="worker 2"):
+        await reloads.rollback("ann")
+    assert reloads.current.config.defaults.timeout.idle == 7
+    assert [adopted.how for adopted in others.asked] == ["reload", "rollback"]

@@ -73,6 +73,7 @@ def test_link_and_pipe_in_its_place_are_neither_followed_nor_waited_for(tmp_path
 def test_name_distinguishes_machines_addresses_and_ports_and_is_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {file_name("::", 80), file_name("0.0.0.0", 80), file_name("::", 81), file_name("../x/y", 80)}
     monkeypatch.setattr("socket.gethostname", lambda: "another")
+    names |= {file_name("::", 80, 1), file_name("::", 80, 2), file_name("::", 801, 1)}
     names.add(file_name("::", 80))
-    assert len(names) == 5
+    assert len(names) == 8
     assert not any("/" in name for name in names)

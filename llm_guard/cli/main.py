@@ -81,8 +81,7 @@ async def _serve(config: Config, path: Path, changes: CommandLineOverrides) -> N
     calm_collector()
     app.handle_signals()  # before the line that announces readiness
     click.echo(f"llm-guard {full_version()} listens on {' and '.join(app.addresses)}", err=True)
-    if sys.stderr.isatty() and (link := first_link(app.addresses[-1], app.operator_token.generated)):
-        click.echo(f"dashboard: {link} (once, within 10 minutes)\nnew link: {_called()} login -c {path}", err=True)
+    _show_link(app.addresses[-1], app.operator_token.generated, path)
     await app.run()
 
 
@@ -94,7 +93,14 @@ async def _serve_with_workers(workers: int, config: Config, path: Path, changes:
     parent.handle_signals()
     addresses = " and ".join(parent.addresses)
     click.echo(f"llm-guard {full_version()} listens on {addresses} with {workers} workers", err=True)
+    _show_link(parent.addresses[-1], parent.operator_token.generated, path)
     await parent.run()
+
+
+def _show_link(address: str, token: Generated | None, path: Path) -> None:
+    """Prints a link to the dashboard on a terminal, at the first start."""
+    if sys.stderr.isatty() and (link := first_link(address, token)):
+        click.echo(f"dashboard: {link} (once, within 10 minutes)\nnew link: {_called()} login -c {path}", err=True)
 
 
 main.add_command(init)

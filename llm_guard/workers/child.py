@@ -39,6 +39,8 @@ class Child:
         self.beats = 0
         self.digest = ""
         """Digest of the config that it uses."""
+        self.drain_s = 0.0
+        """The longest that its drain may take."""
         self.metrics: list[FamilySnapshot] = []
         """As of the last time that it sent them."""
         self.start_problem: StartFailed | None = None

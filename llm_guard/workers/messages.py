@@ -50,6 +50,8 @@ class Beat(_Message, frozen=True):
 
     digest: str
     """Digest of the config that it uses."""
+    drain_s: float
+    """The longest that its drain may take by this config."""
 
 
 class StopWorker(_Message, frozen=True):

@@ -101,9 +101,8 @@ class ParentProcess:
 
     async def stop(self) -> None:
         """Drains and stops all workers; the admin API is the last to end."""
-        server = self._config.server
         self._tasks[0].cancel()
-        await self.supervisor.stop(server.drain_delay + server.drain)
+        await self.supervisor.stop()
         self._tasks[1].cancel()
         await self._listener.close(_CLOSING_S)
         self._close()

@@ -108,14 +108,15 @@ class WorkerSupervisor:
             raise
         self._is_started = True
 
-    async def stop(self, within_s: float) -> None:
-        """Drains all workers; kills those that take longer than that."""
+    async def stop(self) -> None:
+        """Drains all workers; kills those that take longer than their config allows."""
         self._stopping.set()
         for child in self.children.values():
             child.is_leaving = True
             child.channel.tell(StopWorker())
         ending = asyncio.gather(*self._tasks)
-        await asyncio.wait((ending,), timeout=within_s + _AFTER_DRAIN_S)
+        longest_s = max((child.drain_s for child in self.children.values()), default=0.0)
+        await asyncio.wait((ending,), timeout=longest_s + _AFTER_DRAIN_S)
         for child in self.children.values():
             child.kill("stop")
         await ending
@@ -223,9 +224,9 @@ class WorkerSupervisor:
         if store is None:  # it has ended
             return None
         match message:
-            case Beat(digest):
+            case Beat(digest, drain_s):
                 child.beats += 1
-                child.digest = digest
+                child.digest, child.drain_s = digest, drain_s
                 self.reloads.note_ready(digest)
             case ExchangeRequest(content, wanted, slots):
                 return ExchangeReply(await store.exchange(content, wanted, slots))

@@ -25,7 +25,7 @@ from llm_guard.clock import SystemClock
 from llm_guard.config import CommandLineOverrides, Config, ConfigError, parse_config
 from llm_guard.config_reloader import NothingToDo
 from llm_guard.event_loop import calm_collector, run
-from llm_guard.log import configure_logging
+from llm_guard.log import LogWriter, configure_logging
 from llm_guard.workers.agreement import ParentAgreement
 from llm_guard.workers.channel import Channel
 from llm_guard.workers.channel_store import ChannelStore
@@ -148,25 +148,35 @@ class Worker:
 
     async def _beat(self, app: App) -> None:
         while True:
-            self._channel.tell(Beat(app.reloads.current.digest))
+            self._channel.tell(_beat_of(app))
             await self._clock.sleep(BEAT_S)
+
+
+def _beat_of(app: App) -> Beat:
+    server = app.config.server
+    return Beat(app.reloads.current.digest, server.drain_delay + server.drain)
 
 
 def main(descriptor: int) -> int:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     codes: list[int] = []
+    logs: list[LogWriter] = []
+
+    def prepare(config: Config) -> None:
+        logs.append(configure_logging(config.ops.log.format))
+        _watch_parent(config)
 
     async def work() -> None:
-        codes.append(await Worker(_watch_parent).run(socket.socket(fileno=descriptor)))
+        codes.append(await Worker(prepare).run(socket.socket(fileno=descriptor)))
 
-    log = configure_logging()
     try:
         run(work())
     except asyncio.CancelledError:  # the parent has ended before the first message
         return 1
     finally:
-        log.close()
+        for log in logs:
+            log.close()
     return codes[0]
 
 

@@ -76,8 +76,8 @@ async def test_message_without_a_reply_is_handled() -> None:
         seen.append(message)
 
     async with ends(serve) as (channel, _):
-        channel.tell(Beat("digest"))
-        await eventually(lambda: seen == [Beat("digest")])
+        channel.tell(Beat("digest", 30.0))
+        await eventually(lambda: seen == [Beat("digest", 30.0)])
 
 
 async def test_request_that_is_not_answered_times_out_and_a_late_reply_is_ignored() -> None:
@@ -105,7 +105,7 @@ async def test_end_of_the_other_side_ends_the_wait() -> None:
         assert channel.is_closed
         with pytest.raises(ChannelClosed):
             await channel.ask(ReadConfig(), 5.0)
-        channel.tell(Beat(""))  # is lost
+        channel.tell(Beat("", 30.0))  # is lost
 
 
 async def test_bug_in_one_message_does_not_end_the_channel() -> None:

@@ -95,7 +95,7 @@ async def test_worker_is_ready_beats_and_stops_with_its_counts(tmp_path: Path) -
     async with worker(tmp_path, text_of(tmp_path)) as (parent, channel, running):
         digest = await ready(parent)
         await eventually(lambda: len(parent.of(Beat)) >= 2)
-        assert {beat.digest for beat in parent.of(Beat)} == {digest}
+        assert {(beat.digest, beat.drain_s) for beat in parent.of(Beat)} == {(digest, 30.0)}
         assert (tmp_path / "1").stat().st_mode & 0o777 == 0o600
         metrics = await channel.ask(TakeMetrics(), 5.0)
         assert isinstance(metrics, MetricsTaken)

@@ -17,7 +17,7 @@ from llm_guard.cli.restart_summary import restart_schedule
 from llm_guard.cli.store_problems import store_problems
 from llm_guard.cli.translation_notes import form_notes, translation_notes, translation_table
 from llm_guard.clock import SystemClock
-from llm_guard.config import Config, ConfigProblem, located, warnings_of
+from llm_guard.config import Config, ConfigProblem, located, warnings_of, worker_count
 from llm_guard.config_files import expiry_warnings
 from llm_guard.storage.state_dir import state_folder
 from llm_guard.upstreams.probes.targets import probe_descriptions
@@ -39,6 +39,11 @@ def check(path: Path, strict: bool, translation: bool, online: bool) -> None:
     for upstream, settings in config.upstreams.items():
         if settings.stream_end == "lenient":
             click.echo(f"upstreams.{upstream}.stream_end: lenient: streams without a finish_reason count as complete")
+    if (setting := config.server.workers) != 1:
+        click.echo(
+            f"server.workers: {worker_count(setting)} processes; each has its own learned rates, cooldowns, retry "
+            "budgets and coalescing, and its own server.max_buffered, max_spool and max_connections"
+        )
     for name, engine in config.engines.items():
         click.echo("\n".join(restart_schedule(name, engine)))
     found = [*map(str, _warnings(config, path)), *(_look_at_store(config) if online else ())]

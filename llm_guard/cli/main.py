@@ -90,6 +90,7 @@ async def _serve_with_workers(workers: int, config: Config, path: Path, changes:
 
     parent = ParentProcess(changes.applied(config), path, changes, workers)
     await parent.start()
+    calm_collector()
     parent.handle_signals()
     addresses = " and ".join(parent.addresses)
     click.echo(f"llm-guard {full_version()} listens on {addresses} with {workers} workers", err=True)

@@ -7,10 +7,12 @@ import json
 import os
 import re
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from llm_guard.config import ConfigError
 from llm_guard.mock.provider import MockProvider
@@ -37,6 +39,8 @@ from tests.integration.worker_processes import (
     text_of,
     until,
 )
+from tests.tokens import BEARER
+from tests.tools import need
 
 
 async def test_metrics_are_the_sums_of_both_workers(tmp_path: Path) -> None:
@@ -46,6 +50,18 @@ async def test_metrics_are_the_sums_of_both_workers(tmp_path: Path) -> None:
         for _ in range(20):
             assert (await stand.call()).status == 200
         assert await stand.metric("calls_total", model="gpt", outcome="ok") == made + 20
+
+
+def test_page_of_several_workers_has_no_mistake(tmp_path: Path) -> None:
+    async def page() -> bytes:
+        async with gateway(tmp_path) as stand:
+            await stand.spread()
+            return (await fetch(f"{stand.admin_url}/metrics")).body
+
+    checked = subprocess.run(
+        [need("promtool"), "check", "metrics"], input=asyncio.run(page()), capture_output=True, timeout=30, check=False
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
 async def test_breakers_of_both_open_together(tmp_path: Path) -> None:
@@ -138,6 +154,29 @@ async def test_workers_are_gateways_of_the_fleet_in_the_config(tmp_path: Path) -
                 return [(page["name"], len(page["replicas"])) for page in pages] == [("both", 2)] * 2
 
             await until(is_so)
+
+
+async def test_no_call_waits_for_a_parent_that_is_suspended_and_no_worker_is_killed_after_it(tmp_path: Path) -> None:
+    async with process(tmp_path) as (served, stand):
+        before = [worker["pid"] for worker in await stand.workers()]
+        served.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(2.0)  # the longest that its workers wait for a reply is 0.3 s
+            assert {(await stand.call()).status for _ in range(20)} == {200}
+        finally:
+            served.signal(signal.SIGCONT)
+        await eventually_metric(stand, 1, "fleet_store_up")
+        assert [worker["pid"] for worker in await stand.workers()] == before
+        assert await stand.metric("worker_restarts_total") == 0
+
+
+async def test_events_are_streamed_over_a_web_socket(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as stand, ClientSession() as session:
+        url = stand.admin_url.replace("http:", "ws:")
+        async with session.ws_connect(f"{url}/admin/events/ws", headers=BEARER) as socket:
+            assert "hello" in await socket.receive_str(timeout=10)
+            await change(stand, "/admin/log-levels", logger="llm_guard.fleet", level="error")
+            assert "log-levels" in await socket.receive_str(timeout=10)
 
 
 async def test_workers_end_with_their_parent(tmp_path: Path) -> None:

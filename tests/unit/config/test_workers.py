@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from llm_guard.cli import main as cli
 from llm_guard.config import Config, ConfigError, parse_config, warnings_of, worker_count
 
 
@@ -73,3 +75,12 @@ def test_what_each_worker_has_for_itself_is_warned_of(tmp_path: Path) -> None:
     assert ("store", "cache", "kind") not in [key for key, _ in warnings_of(config, path, None)]
     one = [key for key, _ in warnings_of(config_of(1, models=models), path, None)]
     assert ("store", "cache", "kind") not in one
+
+
+def test_check_says_what_each_worker_has(tmp_path: Path) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_text(text_of(3))
+    said = CliRunner().invoke(cli.main, ["check", "-c", str(path)]).stdout
+    assert "server.workers: 3 processes; each has its own" in said
+    path.write_text(text_of(1))
+    assert "server.workers" not in CliRunner().invoke(cli.main, ["check", "-c", str(path)]).stdout

@@ -16,6 +16,7 @@ errors         rules for an upstream's own error messages
 engines        local inference engines and their restarts
 api_keys       several keys for one upstream
 tls            certificate files
+upstreams      upstreams: address, credentials, form
 workers        the number of worker processes, and what does not work with several
 overrides      overrides from the command line
 checks         constraints between keys
@@ -45,13 +46,11 @@ from llm_guard.config.json_schema import config_schema
 from llm_guard.config.loader import load_access, load_config, parse_config, problem_at
 from llm_guard.config.loader import text_in as config_text
 from llm_guard.config.models import (
-    Auth,
     Config,
     DeploymentConfig,
     ModelConfig,
     Rules,
     Server,
-    UpstreamConfig,
 )
 from llm_guard.config.names import is_name, is_pattern, matching_key, near_names
 from llm_guard.config.operator import (
@@ -66,6 +65,7 @@ from llm_guard.config.overrides import CommandLineOverrides
 from llm_guard.config.redaction import KeyChange, digest, key_changes, shown
 from llm_guard.config.storage import CompletionWebhook, StoreConfig, encryption_keys
 from llm_guard.config.tls import ServerTls, UpstreamTls
+from llm_guard.config.upstreams import Auth, UpstreamConfig
 from llm_guard.config.warnings import located, warnings_of
 from llm_guard.config.workers import worker_count
 from llm_guard.config.yaml_source import ConfigError, ConfigProblem, Finding, KeyPath, dotted

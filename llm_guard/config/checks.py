@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.fleet import FleetConfig
-from llm_guard.config.models import ModelConfig, ModelRouting, Server, UpstreamConfig
+from llm_guard.config.models import ModelConfig, ModelRouting, Server
 from llm_guard.config.names import UPSTREAM_NAME, did_you_mean, is_name, is_pattern, matching_key
 from llm_guard.config.operator import Ops
 from llm_guard.config.storage import StoreConfig
+from llm_guard.config.upstreams import UpstreamConfig
 from llm_guard.config.yaml_source import Document, KeyPath
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from llm_guard.config.models import Config, ModelConfig, ModelRouting, UpstreamConfig
+from llm_guard.config.models import Config, ModelConfig, ModelRouting
 from llm_guard.config.names import matching_key
+from llm_guard.config.upstreams import UpstreamConfig
 from llm_guard.config.yaml_source import Document, KeyPath
 from llm_guard.dialects import DialectName
 

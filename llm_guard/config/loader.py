@@ -29,10 +29,11 @@ from llm_guard.config.dialects import check_dialects
 from llm_guard.config.engines import EngineConfig
 from llm_guard.config.fields import Strict, key_of
 from llm_guard.config.fleet import FleetConfig
-from llm_guard.config.models import Config, ModelConfig, ModelRouting, ProbesConfig, Rules, Server, UpstreamConfig
+from llm_guard.config.models import Config, ModelConfig, ModelRouting, ProbesConfig, Rules, Server
 from llm_guard.config.operator import Ops
 from llm_guard.config.renamed_keys import unknown_key
 from llm_guard.config.storage import StoreConfig
+from llm_guard.config.upstreams import UpstreamConfig
 from llm_guard.config.workers import check_workers
 from llm_guard.config.yaml_source import (
     ConfigError,

@@ -30,4 +30,5 @@ def mark_of(cloud: CloudSettings | None, query: tuple[tuple[str, str], ...]) -> 
     nothing to requests on their way to the connections."""
     if cloud is None and not query:
         return ""
-    return f" @{hashlib.sha256(f'{cloud!r} {query!r}'.encode()).hexdigest()[:16]}"
+    added = f"{cloud!r} {query!r}"
+    return f" @{hashlib.sha256(added.encode()).hexdigest()[:16]}"

@@ -152,8 +152,7 @@ def compile_routes(
     for name in previous.names() if previous else ():
         table.find(name)
     pool.forget_previous()
-    has_forms = any(upstream.form for upstream in config.upstreams.values())
-    if has_forms or any(True for _ in mixed_routes(config)) or any(True for _ in chat_routes(config)):
+    if [*mixed_routes(config), *chat_routes(config)] or any(upstream.form for upstream in config.upstreams.values()):
         import_module("llm_guard.dialects.translation.endpoints")  # not during the first call that needs it
     return table
 

@@ -248,6 +248,17 @@ async def test_call_waits_no_longer_than_its_client_for_a_slow_endpoint(tmp_path
             assert (await CHAT.ask(stand.url)).status == 504
 
 
+async def test_wait_for_the_first_credentials_is_no_time_of_the_connection(tmp_path: Path) -> None:
+    async with TokenEndpoint() as endpoint, KeyedProvider() as provider:
+        endpoint.hold = asyncio.Event()
+        async with google(tmp_path, endpoint, provider.url, timeout={"connect": "200ms"}) as stand:
+            call = asyncio.ensure_future(CHAT.ask(stand.url))
+            await eventually(lambda: endpoint.requests and stand.app.gateway.running)
+            await asyncio.sleep(0.5)
+            endpoint.hold.set()
+            assert (await call).status == 200
+
+
 async def test_gateway_stops_while_an_endpoint_hangs(tmp_path: Path) -> None:
     async with TokenEndpoint() as endpoint, KeyedProvider() as provider:
         endpoint.hold = asyncio.Event()

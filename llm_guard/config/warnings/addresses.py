@@ -6,8 +6,9 @@ import ipaddress
 import urllib.parse
 from collections.abc import Iterator
 
-from llm_guard.config.models import Config, UpstreamConfig
+from llm_guard.config.models import Config
 from llm_guard.config.schema_rules import ENDPOINTS
+from llm_guard.config.upstreams import UpstreamConfig
 from llm_guard.config.yaml_source import Finding
 from llm_guard.dialects import DIALECTS
 

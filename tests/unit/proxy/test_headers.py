@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.config import Auth
+from llm_guard.config import Auth, GoogleSettings
 from llm_guard.proxy import headers
 from llm_guard.proxy.call import Call, Headers, SentHeaders
 from llm_guard.proxy.headers import (
@@ -291,3 +291,10 @@ def test_translated_call_has_the_callers_key_only_in_its_own_dialect() -> None:
     own = replace(UPSTREAM, api_key="k")
     assert value_of(tuple(translated(one, own).pairs), "authorization") == "Bearer k"
     assert not set(CREDENTIALS) & set(translated(replace(one, client_key="lg-key"), UPSTREAM).pairs)
+
+
+def test_credentials_of_a_caller_stay_here_where_the_upstream_has_those_of_a_cloud() -> None:
+    cloud = Upstream("vertex", "openai", "https://h/v1", None, "google", cloud=GoogleSettings())
+    presented = (*CREDENTIALS, ("Cookie", "caller"), ("X-Custom", "1"))
+    assert sent_to(call(*presented), cloud) == [("X-Custom", "1")]
+    assert not [value for _, value in translated(call(*presented), cloud).pairs if "caller" in value]

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llm_guard.config import AwsSettings, GoogleSettings
 from llm_guard.resilience.capacity.concurrency_limit import RAMP_START
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.routing.deployment import Gates
+from llm_guard.routing.upstream import Upstream
 from tests.fakes.script import new_target
 
 FREE = CapacitySettings(pacing=False)
@@ -79,3 +81,42 @@ def test_credential_is_the_upstreams_own_key_and_another_after_it_was_replaced()
     assert deployment.credential != replace(deployment, upstream=upstream).credential
     assert "sk-1" not in repr(deployment.credential)
     assert new_target("a/x").deployment.credential is None
+
+
+# upstreams
+
+CLOUD = Upstream("a", "openai", "https://h/v1", None, "google", cloud=GoogleSettings())
+PLAIN = Upstream("a", "openai", "https://h/v1", "key", "bearer")
+QUERIED = replace(PLAIN, query=(("v", "1"),))
+
+
+def test_link_has_a_mark_for_requests_that_are_authorised_on_their_way() -> None:
+    others = [
+        replace(CLOUD, cloud=GoogleSettings(scopes=("s",))), replace(CLOUD, query=(("v", "1"),)), QUERIED,
+        replace(QUERIED, query=(("v", "2"),)),
+    ]  # fmt: skip
+    links = {upstream.link for upstream in (PLAIN, CLOUD, *others)}
+    assert len(links) == 6
+    assert {upstream.connections for upstream in (PLAIN, CLOUD, *others)} == {"https://h"} == {PLAIN.link}
+    assert all(link.startswith("https://h @") for link in links - {PLAIN.link})
+    assert replace(CLOUD, has_own_tls=True).link.startswith("https://h a @")
+    assert replace(CLOUD).link == CLOUD.link
+
+
+def test_secret_parameter_is_not_in_the_link() -> None:
+    assert "secret" not in replace(PLAIN, query=(("key", "secret"),)).link
+
+
+def test_upstream_with_credentials_of_a_cloud_takes_no_other_key() -> None:
+    assert CLOUD.has_own_key
+    assert CLOUD.secret is None
+    assert CLOUD.own_credentials() == {CLOUD.credential(CLOUD.key_digest): ""}
+    assert CLOUD.may_use(CLOUD.key_digest)
+    assert not CLOUD.may_use("of a caller")
+    assert CLOUD.key_digest != replace(CLOUD, cloud=GoogleSettings(scopes=("s",))).key_digest
+
+
+def test_only_aws_needs_the_whole_body_before_the_head() -> None:
+    assert replace(CLOUD, auth="aws", cloud=AwsSettings(region="r", service="s")).signs_bodies
+    assert not CLOUD.signs_bodies
+    assert not PLAIN.signs_bodies

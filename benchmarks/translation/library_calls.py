@@ -93,7 +93,7 @@ async def called(call: Callable[[Json], Awaitable[Any]], case: Json) -> Json:
     except NotOfferedError:
         return {"is_offered": False}
     except Exception as error:  # noqa: BLE001  # what a library raises is its answer
-        raised = f"{type(error).__name__}: {error}"[:2000]
+        raised = f"{type(error).__name__}: {error}".partition("\nTraceback")[0][:2000]
         if not events:
             return {"raised": raised}
         described = {"type": "error", "message": raised}

@@ -112,7 +112,7 @@ def judge(case: Case, response: Response, received: Received) -> Judged:
         return Judged(case.name, case.number, _problems_of_refusal(case, response, received), is_5xx)
     problems = [f"the provider refused it: {why}" for why in _unrepaired(received, response)]
     if response.raised:
-        return Judged(case.name, case.number, [*problems, f"an error: {response.raised[:300]}"], is_5xx)
+        return Judged(case.name, case.number, [*problems, f"an error: {_first_line(response.raised)}"], is_5xx)
     reply = reply_of(case.client, response.body, response.events)
     if "wrong" in reply:
         problems.append(f"the response cannot be read: {reply['wrong']}")
@@ -150,10 +150,14 @@ def _problems_of_refusal(case: Case, response: Response, received: Received) -> 
     if received.bodies and response.headers is not None:
         found.append("sent to the provider")
     if response.raised and case.refused not in response.raised:
-        found.append(f"the refusal does not name {case.refused}: {response.raised[:300]}")
+        found.append(f"the refusal does not name {case.refused}: {_first_line(response.raised)}")
     if response.headers is not None and response.status != 400:
         found.append(f"status {response.status}")
     return found
+
+
+def _first_line(raised: str) -> str:
+    return raised.partition("\n")[0][:300]
 
 
 def _untold(case: Case, response: Response) -> list[str]:

@@ -96,7 +96,7 @@ async def test_refused_key_of_a_caller_is_no_failure_but_a_configured_one_is() -
 
 
 async def test_limits_that_were_hit_and_last_success_are_shown() -> None:
-    async with facing(GOOD, [Hold()], timeout={"attempt": "50ms"}) as (stand, _):
+    async with facing(GOOD, [Hold()], timeout={"attempt": "500ms"}) as (stand, _):
         await CHAT.ask(stand.url)
         await CHAT.ask(stand.url)
         seen = await snapshot(stand)

@@ -76,16 +76,32 @@ class ChatResponseReader:
             self._begin(chunk)
         choice = self._choice(chunk)
         if choice is not None and (delta := choice.get("delta")):
-            if len(delta) == 1 and isinstance(content := delta.get("content"), str):  # nearly every chunk
-                if content:
-                    self._sink.text(content)
-                if choice.get("finish_reason") is None and self._stop is None and chunk.get("usage") is None:
-                    return
-            else:
+            is_usual = len(delta) == 1 and self._usual_delta(delta)  # as nearly every chunk
+            if not is_usual:
                 self._delta(delta)
+            elif choice.get("finish_reason") is None and self._stop is None and chunk.get("usage") is None:
+                return
         self._note_end(choice, chunk)
         if self._stop is not None and chunk.get("usage"):
             self.finish()
+
+    def _usual_delta(self, delta: JsonObject) -> bool:
+        """Reads a delta of text alone, or of arguments alone for a call that goes on. Returns False for any other."""
+        if isinstance(content := delta.get("content"), str):
+            if content:
+                self._sink.text(content)
+            return True
+        calls = delta.get("tool_calls")
+        if not isinstance(calls, list) or len(calls) != 1 or not isinstance(calls[0], dict):
+            return False
+        call, function = self._by_index.get(calls[0].get("index", -1)), calls[0].get("function")
+        if call is None or not call.has_arguments or not call.is_begun or not isinstance(function, dict):
+            return False
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str) or not arguments or "name" in function:
+            return False
+        self._sink.arguments(call.key, arguments)
+        return True
 
     def finish(self) -> None:
         """Ends the response, once the provider has said why it ended."""

@@ -70,6 +70,8 @@ class MessagesStreamWriter:
         self._shows_reasoning = shows_reasoning
         self._out = bytearray()
         self._index = -1
+        self._delta = b""
+        """Beginning of each delta of the open block."""
         self._open: _OpenBlock | None = None
         self._waiting: list[_OpenBlock] = []
         self._calls: dict[object, _OpenBlock] = {}
@@ -88,7 +90,11 @@ class MessagesStreamWriter:
         self._out += b"event: message_start\ndata: " + encode({"type": "message_start", "message": message}) + b"\n\n"
 
     def text(self, text: str) -> None:
-        self._say("text", text)
+        block = self._open
+        if block is not None and block.kind == "text" and not self._waiting:  # as in nearly every chunk
+            self._out += self._delta + encode(text) + _DELTA_END
+        else:
+            self._say("text", text)
 
     def reasoning(self, text: str) -> None:
         if self._shows_reasoning:
@@ -138,7 +144,7 @@ class MessagesStreamWriter:
     def _say(self, kind: _Kind, text: str) -> None:
         block = self._waiting[-1] if self._waiting else self._open
         if block is not None and block is self._open and block.kind == kind:
-            self._out += _DELTA[kind] % (self._index, encode(text))
+            self._out += self._delta + encode(text) + _DELTA_END
             return
         if block is None or block.kind != kind:
             block = _OpenBlock(kind, _THOUGHT if kind == "thinking" else _TEXT)
@@ -170,7 +176,7 @@ class MessagesStreamWriter:
 
     def _begin_block(self, block: _OpenBlock) -> None:
         self._index += 1
-        self._open = block
+        self._open, self._delta = block, _DELTA[block.kind] % self._index
         self._out += (
             b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
             % (self._index, block.start)
@@ -179,7 +185,7 @@ class MessagesStreamWriter:
 
     def _write_pieces(self, block: _OpenBlock) -> None:
         for text in block.pieces[block.written :]:
-            self._out += _DELTA[block.kind] % (self._index, encode(text))
+            self._out += self._delta + encode(text) + _DELTA_END
         if block.kind == "tool_use":
             block.written = len(block.pieces)
         else:
@@ -192,15 +198,11 @@ class MessagesStreamWriter:
 
 _TEXT = b'{"type":"text","text":""}'
 _THOUGHT = b'{"type":"thinking","thinking":"","signature":""}'
-_TEXT_DELTA = (
-    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta",'
-    b'"text":%b}}\n\n'
-)
+_DELTA_START = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
 _DELTA = {
-    "text": _TEXT_DELTA,
-    "refusal": _TEXT_DELTA,
-    "thinking": b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
-    b'{"type":"thinking_delta","thinking":%b}}\n\n',
-    "tool_use": b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
-    b'{"type":"input_json_delta","partial_json":%b}}\n\n',
+    "text": _DELTA_START + b'{"type":"text_delta","text":',
+    "refusal": _DELTA_START + b'{"type":"text_delta","text":',
+    "thinking": _DELTA_START + b'{"type":"thinking_delta","thinking":',
+    "tool_use": _DELTA_START + b'{"type":"input_json_delta","partial_json":',
 }
+_DELTA_END = b"}}\n\n"

@@ -169,6 +169,12 @@ def test_6_interleaved_calls_become_blocks_that_do_not_overlap() -> None:
     assert [block.input for block in content[1:]] == [{"city": "Oslo"}, {"city": "Rome"}]  # type: ignore[union-attr]
 
 
+def test_7_calls_with_one_index_are_told_apart_by_their_ids() -> None:
+    first, second = call_delta(0, '{"a": 1}', "call_1", "now"), call_delta(0, '{"b": 2}', "call_2", "weather")
+    found = messages_fold(streamed(from_messages(), chat_events(first, second, delta("tool_calls"))))
+    assert [block.input for block in found.content] == [{"a": 1}, {"b": 2}]  # type: ignore[union-attr]
+
+
 def test_7_indexes_of_tool_calls_are_dense_from_zero() -> None:
     raw = message_events(
         text_block("a"), tool_block("t1", "weather", "{}"), text_block("b"), tool_block("t2", "x", "{}")
@@ -262,8 +268,11 @@ def test_12_call_without_arguments_has_an_empty_object_both_ways(arguments: str)
     assert messages_fold(streamed(from_messages(), raw)).content[0].input == {}  # type: ignore[union-attr]
 
 
-def test_12_null_within_arguments_is_a_part_of_them() -> None:
+@pytest.mark.parametrize("beside", [{}, {"role": "assistant"}])
+def test_12_null_within_arguments_is_a_part_of_them(beside: dict[str, Any]) -> None:
     pieces = [call_delta(0, text) for text in ("null", "}")]
+    for piece in pieces:
+        piece["choices"][0]["delta"] |= beside
     raw = chat_events(call_delta(0, '{"zone": ', "call_1", "now"), *pieces, delta("tool_calls"))
     assert messages_fold(streamed(from_messages(), raw)).content[0].input == {"zone": None}  # type: ignore[union-attr]
 

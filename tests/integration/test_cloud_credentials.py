@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llm_guard.cli.main import main
-from llm_guard.config import Config
+from llm_guard.config import AwsSettings, CloudSettings, Config, EntraSettings, GoogleSettings
+from llm_guard.upstreams.credentials.providers import fetcher_of
 from llm_guard.upstreams.credentials.sigv4 import SigningKeys, SigningScope, signature_headers
 from llm_guard.upstreams.credentials.source import WAIT_S
 from tests.admin_client import look
@@ -158,6 +159,35 @@ async def test_call_to_azure_has_a_token_of_entra_and_the_version_of_the_api(
         (request,) = provider.requests
         assert request.startswith(f"POST {CHAT.path}?user=1&api-version=2024-10-21 ".encode())
         assert ("authorization", f"Bearer {endpoint.token(1)}") in headers_of(request)
+
+
+@pytest.mark.parametrize("auth", ["aws", "google", "entra"])
+async def test_expiry_of_the_credentials_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: Callable[[TokenEndpoint], None], auth: str
+) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.file))
+    for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"):
+        monkeypatch.setenv(name, "CANARY-of-entra-0123456789")
+    async with TokenEndpoint(authority.server() if auth == "entra" else None) as endpoint:
+        endpoint.lifetime_s = 1800
+        container(endpoint)
+        file = service_account(tmp_path / "account.json", f"{endpoint.url}/google")
+        settings: dict[str, CloudSettings] = {
+            "aws": AwsSettings(region="us-east-1", service="bedrock"),
+            "google": GoogleSettings(credentials_file=file),
+            "entra": EntraSettings(authority=endpoint.url.replace("http:", "https:")),
+        }
+        credential = await asyncio.to_thread(fetcher_of(settings[auth]))
+        assert credential.token == endpoint.token(1)
+        left_s = (credential.expires_at or 0.0) - datetime.now(UTC).timestamp()
+        assert 1000 < left_s <= 1801  # a busy machine may take a while
+
+
+async def test_machine_without_credentials_is_a_problem_that_names_the_remedy() -> None:
+    async with KeyedProvider() as provider, standing(one_of(provider.url, AWS)) as stand:
+        assert (await CHAT.ask(stand.url)).status == 502
+        assert str(stand.app.credentials.problems()["one"]).startswith("NoCredentials: AWS's chain finds none: set ")
 
 
 async def test_query_is_added_beside_an_api_key_and_its_values_are_not_shown() -> None:

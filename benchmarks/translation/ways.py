@@ -66,6 +66,8 @@ def config_of(cases: Sequence[Case]) -> str:
     upstreams, models = {}, {}
     for case in cases:
         fields = {"dialect": _DIALECTS[case.upstream], "base_url": _address(case.name, case.upstream), "api_key": "k"}
+        if (case.client, case.upstream) == ("responses", "chat"):
+            fields["responses"] = "chat"
         upstreams[case.name] = {**fields, **case.settings.get("upstream", {})}
         deployment = {"upstream": case.name, "model": case.model, **case.settings.get("deployment", {})}
         model: Json = {"deployments": [deployment], "stream": {"recover": "off"}}

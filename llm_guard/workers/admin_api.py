@@ -130,10 +130,12 @@ class AdminApi:
             number, _, rest = path.removeprefix(_PREFIX).partition("/")
             ready = [child for child in ready if str(child.number) == number]
             path = f"/{rest}"
+            if not ready:
+                raise Refused(503, "no_worker", f"worker {number} is not ready: GET /workers lists them")
             if request.method not in _READING:
                 raise Refused(405, "method_not_allowed", f"send it to {path}: changes are not made at one worker alone")
         if not ready:
-            raise Refused(503, "no_worker", "no such worker is ready: GET /workers lists them")
+            raise Refused(503, "no_worker", "no worker is ready: repeat the request in a moment")
         return ready, f"{path}?{request.query}" if request.query else path
 
     async def _at_all(self, children: list[Child], asked: _Asked) -> AdminResponse:

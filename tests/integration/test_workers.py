@@ -121,6 +121,18 @@ async def test_blocked_worker_is_killed_and_restarted(tmp_path: Path) -> None:
         assert await stand.metric("worker_restarts_total", reason="hang") == 1
 
 
+async def test_worker_that_keeps_to_another_config_is_replaced(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as stand:
+        assert stand.parent is not None
+        supervisor = stand.parent.supervisor
+        digest, supervisor.reloads.digest = supervisor.reloads.digest, "of the config in use"
+        await eventually(lambda: supervisor.restarts["config"], 30.0)
+        supervisor.reloads.digest = digest
+        await eventually(lambda: len(supervisor.ready()) == 2, 30.0)
+        assert await stand.metric("worker_restarts_total", reason="config") >= 1
+        assert await stand.metric("worker_restarts_total", reason="exit") == 0
+
+
 async def test_drain_waits_for_the_calls_of_both(tmp_path: Path) -> None:
     async with process(tmp_path, tokens=20, token_delay_s=0.1) as (served, stand):
         streams = [asyncio.ensure_future(stream(stand)) for _ in range(10)]

@@ -32,6 +32,8 @@ class Stand:
     urls: list[str]
     provider: MockProvider
     path: Path
+    parent: ParentProcess | None = None
+    """None: it is a process of its own."""
 
     @property
     def calls_url(self) -> str:
@@ -101,7 +103,7 @@ async def gateway(
         parent = parent_of(path, hangs_after)
         await parent.start()
         try:
-            yield Stand(parent.addresses, provider, path)
+            yield Stand(parent.addresses, provider, path, parent)
         finally:
             await parent.stop()
 

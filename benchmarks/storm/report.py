@@ -20,6 +20,7 @@ from benchmarks.storm import (
     pictures,
     rate_limit_storms,
     replicas,
+    shared_paces,
     small_quotas,
     spread,
     throttle,
@@ -115,8 +116,8 @@ def run_all(say: Callable[[str], None], seed: int = _SEED) -> list[str]:
         metastable.whenever(seed),
         *outages.rows(recoveries),
         *jitter.formula_rows(), *jitter.herd_rows(herds), *jitter.contention_rows(contentions),
-        *breakers.rows(trips), *replicas.rows(), *throttle.rows(), *rate_limit_storms.rows(), *small_quotas.rows(),
-        *header_pacing.rows(),
+        *breakers.rows(trips), *replicas.rows(), *shared_paces.rows(), *throttle.rows(), *rate_limit_storms.rows(),
+        *small_quotas.rows(), *header_pacing.rows(),
         *budgets.rows(points), *spread.rows(found),
     ]  # fmt: skip
     pictures.draw_goodput(courses, RESULTS / "storm-goodput.png")

@@ -11,8 +11,10 @@ refused, all callers join, including those that call too seldom to learn a pace.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llm_guard.resilience.bounded_map import BoundedMap
-from llm_guard.resilience.capacity.pacing import Pace
+from llm_guard.resilience.capacity.pacing import Pace, PaceSnapshot
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, ThrottledCallers
 from llm_guard.resilience.capacity.wait_queue import SourceFilter
@@ -21,10 +23,12 @@ from llm_guard.resilience.capacity.wait_queue import SourceFilter
 class Paces:
     """The paces of one gate."""
 
-    __slots__ = ("_refused", "apart", "free")
+    __slots__ = ("_late_s", "_refused", "apart", "free")
 
-    def __init__(self, now: float) -> None:
-        self.free = Pace(now)
+    def __init__(self, now: float, late_s: float = 0.0) -> None:
+        """`late_s`: see `Pace`."""
+        self._late_s = late_s
+        self.free = Pace(now, late_s)
         """The pace of all callers that are not apart."""
         self.apart: ThrottledCallers | None = None
         self._refused = BoundedMap[str, None](MOST_CALLERS)
@@ -65,7 +69,7 @@ class Paces:
             apart.note_other_refused()
             if apart.has_all:
                 self._refused.clear()
-                self.free = Pace(now)
+                self.free = Pace(now, self._late_s)
         self.join_if_limited(now)
 
     def note_accepted(
@@ -94,13 +98,21 @@ class Paces:
         if apart is not None and self._refused and self.free.is_limited:
             apart.join(list(self._refused))
             self._refused.clear()
-            self.free = Pace(now)
+            self.free = Pace(now, self._late_s)
 
     def reset(self, now: float) -> None:
         """Forgets what was learned from 429s: an operator's reset."""
         self.apart = None
         self._refused.clear()
         self.free.reset(now)
+
+    def begin_at(self, state: PaceSnapshot, gateways: int, callers: Sequence[str], now: float) -> None:
+        """Continues with an equal part, for one of `gateways`, of a pace that was learned elsewhere, in addition to the
+        rate that there is. `callers`: those that it applies to; none: it applies to all."""
+        if callers and self.apart is None:
+            self.apart = ThrottledCallers(Pace(now, self._late_s), list(callers), now)
+        pace = self.free if self.apart is None or not callers else self.apart.pace
+        pace.begin_at(state, gateways, now)
 
     def release(self, now: float) -> None:
         """Forgets rates but keeps holds: pacing is off."""
@@ -138,4 +150,4 @@ class Paces:
             self.apart = ThrottledCallers(self.free, refused, now)
         else:
             self.apart.join(refused)
-        self.free = Pace(now)
+        self.free = Pace(now, self._late_s)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -178,6 +178,11 @@ class FairQueue:
         ticket, _ = flow.tickets.popitem(last=newest_first)
         self._drop_if_empty(flow)
         return ticket
+
+    def tickets(self) -> Iterator[Ticket]:
+        """Yields the waiting calls, caller by caller."""
+        for flow in self._flows.values():
+            yield from flow.tickets
 
     def callers(self) -> Collection[str]:
         """Returns the names of the waiting callers."""

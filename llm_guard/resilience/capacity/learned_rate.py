@@ -21,7 +21,6 @@ from llm_guard.resilience.capacity.throttle_statistics import Accepted
 from llm_guard.resilience.throttling.gcra import LOWEST_RATE, Bucket
 
 _Phase = Literal["steady", "quota", "stopped", "opening"]
-
 _FORGET_S = 60.0
 # A stop is this many 429s in a row. A small quota produces shorter rows, too.
 _STOP_429S = 6
@@ -32,12 +31,10 @@ class LearnedRate:
     """A state machine that follows the rate a provider accepts.
 
     There is no rate until 429s are evidence of one (`CutEpoch`). A cut then sets it to 0.9 of what was accepted
-    recently, at most halves it, and covers all calls that enter within the next half a second. `RateGrowth` raises
-    it again while calls wait. The rate is given up after three cuts that did not help, and forgotten after a minute
-    without cuts or waiting calls.
+    recently, at most halves it, and covers all calls that enter within the next half a second. `RateGrowth` raises it
+    again while calls wait. The rate is given up after three cuts in vain, and forgotten after a minute without use.
 
     A rate below one a second shuts nearly all calls out, so it has phases of its own:
-
     - `stopped`: almost nothing is accepted. One probe a second, somewhat less in the first minute if fewer calls were
       accepted in the minute before. The first response that is not a 429 begins the opening.
     - `opening`: slow start. The rate doubles every half a second while calls wait, until the next cut.
@@ -47,8 +44,7 @@ class LearnedRate:
       forgotten, the first 429 that fits it restores the rate. A quota is given up if calls are refused that it would
       accept (`QuotaEvidence`). Then the rate stays at one a second or more for ten minutes (`PartialStorm`).
 
-    Calls count as accepted when they enter, and no longer when they get a 429, because other responses may take a
-    minute.
+    Calls count as accepted from when they enter until they get a 429: other responses may take a minute.
     """
 
     __slots__ = (
@@ -56,15 +52,15 @@ class LearnedRate:
         "_phase", "_phase_at", "_probe_at", "_quota_probes", "_rows", "_storm", "known_quota", "rate", "since",
     )  # fmt: skip
 
-    def __init__(self, bucket: Bucket, now: float) -> None:
+    def __init__(self, bucket: Bucket, now: float, late_s: float = 0.0) -> None:
         self.rate: float | None = None
         """Calls a second; None: no limit."""
         self.since = now
         """When the rate was first limited."""
         self._bucket = bucket
-        self._epoch = CutEpoch(now)
+        self._epoch = CutEpoch(now, late_s)
         self._accepted = Accepted()
-        self._growth = RateGrowth()
+        self._growth = RateGrowth(late_s)
         self._quota_probes = QuotaProbes()
         self._evidence = QuotaEvidence()
         self._storm = PartialStorm()
@@ -193,6 +189,16 @@ class LearnedRate:
         if self._phase == "opening":
             self._growth.limit_slow_start(ceiling, calls)
 
+    def begin_at(self, rate: float, now: float, *, is_stopped: bool, is_part: bool) -> None:
+        """Continues with a rate that was learned elsewhere, in addition to the one that there is."""
+        self.since = now if self.rate is None else self.since
+        self.rate = max(LOWEST_RATE, rate + (self.rate or 0.0))
+        self._accepted.note_rate(0.0 if is_stopped else self.rate, now)
+        self._resume("steady" if self.rate >= PROBE_RATE else "quota", self.rate, 0.0, now)
+        self._growth.begin_at(self.rate, now, is_part=is_part)
+        if is_stopped:
+            self._stop(now)
+
     def release(self, now: float) -> None:
         """Forgets the rate, what is known of a quota, and the recent 429s."""
         self.forget()
@@ -229,8 +235,6 @@ class LearnedRate:
         self._growth.begin_slow_start(now)
         self._epoch.begin_opening(now)
         self._begin("opening", now)
-
-    # Small quotas
 
     def _note_rate_limited_of_quota(self, rate: float, now: float) -> None:
         if now < self._quota_probes.paid_back_at:
@@ -297,8 +301,6 @@ class LearnedRate:
         self._growth.forget_wrong_doublings()
         self._resume("steady", PROBE_RATE, 0.0, now)
 
-    # Cuts
-
     def _cut_if_too_fast(self, entered_at: float, now: float) -> None:
         """Cuts the rate if the 429 for the call that went at `entered_at` completes the evidence."""
         epoch, rate = self._epoch, self.rate
@@ -312,7 +314,7 @@ class LearnedRate:
                 epoch.restart_background()
                 self._cut(epoch.first_accepted_rate(now), now)
         elif epoch.needs_cut(now):
-            if epoch.is_in_vain(entered_at, now):
+            if epoch.is_in_vain(entered_at, now) and not self._growth.is_part:
                 self.forget()
                 epoch.begin(now)
             else:

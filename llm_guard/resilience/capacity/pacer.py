@@ -37,15 +37,20 @@ class Pacer:
 
     __slots__ = ("_bucket", "_header", "_learned")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, late_s: float = 0.0) -> None:
         self._bucket = Bucket()
-        self._learned = LearnedRate(self._bucket, now)
+        self._learned = LearnedRate(self._bucket, now, late_s)
         self._header = HeaderRate(now)
 
     @property
     def is_learning(self) -> bool:
         """True if there is a rate that was learned from 429s."""
         return self._learned.rate is not None
+
+    @property
+    def has_rate(self) -> bool:
+        """True if there is a rate, from 429s or headers."""
+        return self._learned.rate is not None or self._header.rate is not None
 
     @property
     def is_stopped(self) -> bool:
@@ -77,12 +82,25 @@ class Pacer:
         if rate is not None:
             self._bucket.take(rate, now)
 
-    def put_back(self, entered_at: float, now: float) -> None:
-        """Notes that the call that `take` let go at `entered_at` did not go after all."""
-        self._learned.put_back(entered_at)
+    def reserve(self, now: float) -> None:
+        """Like `take`, but the call does not count before `note_entered`."""
+        rate = self._rate()
+        if rate is not None:
+            self._bucket.take(rate, now)
+
+    def note_entered(self, now: float) -> None:
+        """Counts a call that goes with a reservation, or without any."""
+        self._learned.take(now)
+
+    def cancel_reservation(self, now: float) -> None:
         rate = self._rate()
         if rate is not None:
             self._bucket.put_back(rate, now)
+
+    def put_back(self, entered_at: float, now: float) -> None:
+        """Notes that the call that `take` let go at `entered_at` did not go after all."""
+        self._learned.put_back(entered_at)
+        self.cancel_reservation(now)
 
     def note_rate_limited(self, entered_at: float, now: float) -> None:
         """Notes a 429 for the call that went at `entered_at`."""
@@ -105,6 +123,10 @@ class Pacer:
         self._header.note(hint, waiting + in_flight, in_flight, self._learned.accepted, sent_at, now)
         self._shorten_wait(now)
         self._bucket.pause(self._header.closed_until)
+
+    def begin_at(self, rate: float, now: float, *, is_stopped: bool, is_part: bool) -> None:
+        """Continues with a rate that was learned elsewhere (`LearnedRate.begin_at`)."""
+        self._learned.begin_at(rate, now, is_stopped=is_stopped, is_part=is_part)
 
     def note_renewal(self, until: float, now: float) -> None:
         """Notes that the latest 429s name one instant, `until`, at which their quota is renewed."""

@@ -40,8 +40,9 @@ class Pace:
 
     __slots__ = ("_denied", "_hold", "_pacer", "_retry_after")
 
-    def __init__(self, now: float) -> None:
-        self._pacer = Pacer(now)
+    def __init__(self, now: float, late_s: float = 0.0) -> None:
+        """`late_s`: the rate changes for calls that enter so many seconds after it was set."""
+        self._pacer = Pacer(now, late_s)
         self._hold = RetryAfterHold()
         self._denied = DeniedCalls(now)
         self._retry_after = RetryAfterEvidence()
@@ -50,6 +51,11 @@ class Pace:
     def is_limited(self) -> bool:
         """True if 429s limit the pace: by a rate learned from them, or by a hold."""
         return self._hold.since is not None or self._pacer.is_learning
+
+    @property
+    def is_paced(self) -> bool:
+        """True if a hold, or a rate from any source, limits the pace."""
+        return self._hold.since is not None or self._pacer.has_rate
 
     @property
     def is_accepting(self) -> bool:
@@ -84,6 +90,21 @@ class Pace:
         if self._hold.since is not None and self._hold.take(now):
             self._open_slowly(self._denied.per_s_of_hold(now), settings, waiting, now)
         self._pacer.take(now)
+
+    def grant(self, settings: CapacitySettings, waiting: int, now: float) -> None:
+        """Notes that a call of another gateway may go; that it goes is known later (`note_entered`)."""
+        if self._hold.since is not None and self._hold.take(now):
+            self._open_slowly(self._denied.per_s_of_hold(now), settings, waiting, now)
+        self._pacer.reserve(now)
+
+    def note_entered(self, now: float) -> None:
+        """Notes that a call of another gateway goes."""
+        self._pacer.note_entered(now)
+
+    def return_grant(self, granted_at: float, now: float) -> None:
+        """Notes that a grant was not used."""
+        self._pacer.cancel_reservation(now)
+        self._hold.note_unused(granted_at)
 
     def put_back(self, entered_at: float, now: float) -> None:
         """Notes that the call that entered at `entered_at` did not go after all."""
@@ -141,6 +162,15 @@ class Pace:
 
     def end_hold(self, now: float) -> None:
         self._hold.expire(now)
+
+    def begin_at(self, state: PaceSnapshot, gateways: int, now: float) -> None:
+        """Continues with an equal part, for one of `gateways`, of a pace that was learned elsewhere, in addition to the
+        rate that there is."""
+        pacer = state.pacer
+        if pacer.rate is not None and pacer.cause == "rate_limits":
+            self._pacer.begin_at(pacer.rate / gateways, now, is_stopped=pacer.is_probing, is_part=gateways > 1)
+        if state.held_until is not None:
+            self.hold(state.held_until, now)
 
     def release(self, now: float) -> None:
         """Forgets the rate."""

@@ -39,6 +39,8 @@ _DOUBLE_S = 0.7
 _MOST_DOUBLE_AFTER_S = 8.0
 _BACKOFF = 4
 
+_PART_DOUBLES_S = 300.0
+
 
 class RateGrowth:
     """Growth over the time in which calls wait; a rate that no call waits for does not grow.
@@ -50,6 +52,10 @@ class RateGrowth:
     __slots__ = (
         "_calls_at_ceiling",
         "_double_after_s",
+        "_early_s",
+        "_most",
+        "_part",
+        "_part_since",
         "_recovered_s",
         "_target",
         "_without_429_s",
@@ -57,7 +63,9 @@ class RateGrowth:
         "counted_until",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, late_s: float = 0.0) -> None:
+        """`late_s`: see `resilience.capacity.rate_reduction.CutEpoch`."""
+        self._early_s = _EARLY_S + late_s
         self.counted_until = -inf
         """The instant up to which waiting has been counted."""
         self.ceiling = _MOST_RATE
@@ -68,11 +76,20 @@ class RateGrowth:
         """Seconds since the rate was cut; grows more slowly than time at low rates."""
         self._without_429_s = 0.0
         self._double_after_s = _DOUBLE_AFTER_S
+        self._part: float | None = None
+        self._part_since = -inf
+        self._most = _MOST_RATE
+        """The rate does not grow above this."""
+
+    @property
+    def is_part(self) -> bool:
+        """True if it began at a part of a rate that several have together."""
+        return self._part is not None
 
     @property
     def is_early(self) -> bool:
         """True if the rate is still clearly below its target."""
-        return self._recovered_s < _EARLY_S
+        return self._recovered_s < self._early_s
 
     def begin_slow_start(self, now: float) -> None:
         self.counted_until = now
@@ -92,6 +109,15 @@ class RateGrowth:
         """Sets the ceiling of a slow start; at the ceiling, at least so many calls go before the rate may double."""
         self.ceiling = min(_MOST_RATE, max(PROBE_RATE, ceiling))
         self._calls_at_ceiling = calls
+
+    def begin_at(self, rate: float, now: float, *, is_part: bool) -> None:
+        """Begins the growth from a rate that was right a moment ago: it doubles late. `is_part`: others use the rest of
+        the limit, so that waiting calls without a 429 show nothing. Then it grows by a tenth in half a minute at
+        most."""
+        self._target = rate
+        self._double_after_s = _MOST_DOUBLE_AFTER_S
+        self._part, self._part_since = (rate if is_part else None), now
+        self._most = rate if is_part else _MOST_RATE
 
     def end_slow_start(self, rate: float) -> None:
         """Begins the growth from a rate at the ceiling. It is more than callers need, so it doubles late."""
@@ -114,16 +140,19 @@ class RateGrowth:
     def forget(self) -> None:
         """Forgets how fast calls came and which doublings were wrong, with the rate."""
         self.forget_wrong_doublings()
-        self.ceiling = _MOST_RATE
+        self.ceiling = self._most = _MOST_RATE
+        self._part = None
 
     def count(self, until: float, now: float) -> float:
         """Counts the wait of a call from `now` until `until`. Returns the seconds not counted for another call."""
         waited_s = max(0.0, until - max(now, self.counted_until))
         self.counted_until = max(self.counted_until, until)
+        if self._part is not None:
+            self._most = self._part * (1 + (now - self._part_since) / _PART_DOUBLES_S)
         return waited_s
 
     def slow_start(self, rate: float, waited_s: float) -> float:
-        return min(self.ceiling, rate * 2 ** (waited_s / _SLOW_START_DOUBLE_S))
+        return min(self.ceiling, self._most, rate * 2 ** (waited_s / _SLOW_START_DOUBLE_S))
 
     def recover(self, rate: float, waited_s: float, *, can_double: bool) -> float:
         """Returns the rate after so many more seconds in which calls waited for `rate`."""
@@ -134,9 +163,10 @@ class RateGrowth:
             double_s = _DOUBLE_S
             if rate >= self.ceiling:
                 double_s = max(_DOUBLE_S, min(_MOST_TO_DOUBLE_S, _CALLS_TO_DOUBLE / rate))
-            self._target = min(_MOST_RATE, rate * 2 ** (waited_s / double_s))
+            self._target = min(self._most, rate * 2 ** (waited_s / double_s))
             return self._target
-        return max(rate, self._target * (1 + _CUBIC * (self._recovered_s - _RECOVER_S) ** 3))
+        grown = self._target * (1 + _CUBIC * (self._recovered_s - _RECOVER_S) ** 3)
+        return max(rate, min(self._most, grown))
 
 
 def slow_start_s(calls: int, rate: float) -> float:

@@ -16,6 +16,9 @@ _CURED_SHARE = 0.3
 # The first 429s carry little information about the accepted rate: for this long only retries handle them.
 _FIRST_CUT_AFTER_S = 0.5
 _MEASURED_S = 1.0
+# If the rate takes effect late, calls of the time before are counted with those after it. A first cut takes a third of
+# all calls, so no background is so small that one of its 429s is all there is.
+_STRAY_429S = 1
 # One cut covers all calls that enter within this time.
 _CUT_AGAIN_S = 0.5
 # Slow start overshoots. The 429s until the rate has settled are not background.
@@ -30,19 +33,22 @@ class CutEpoch:
     `Background`.
     """
 
-    __slots__ = ("_background", "_early_until", "_opened_at", "began_at", "recent")
+    __slots__ = ("_background", "_early_from", "_early_until", "_late_s", "_opened_at", "began_at", "recent")
 
-    def __init__(self, now: float) -> None:
-        self.began_at = -inf
+    def __init__(self, now: float, late_s: float = 0.0) -> None:
+        """`late_s`: the rate changes for calls that enter so many seconds after it was set."""
+        self._late_s = late_s
+        self.began_at = self._early_from = -inf
         self.recent = ThrottleWindow(now)
-        self._background = Background()
+        self._background = Background(_STRAY_429S if late_s else 0)
         self._opened_at = -inf
         self._early_until = -inf
-        """Calls from `began_at` until then are early calls in the sense of `Background`."""
+        """Calls from `_early_from` until then are early calls in the sense of `Background`."""
 
     def begin(self, now: float) -> None:
         """Notes that the rate was set: earlier calls do not count against it."""
         self.began_at = now
+        self._early_from = now + self._late_s
         self.recent.restart(now)
 
     def begin_opening(self, now: float) -> None:
@@ -67,7 +73,7 @@ class CutEpoch:
 
     def take_early(self, now: float, *, is_early: bool) -> None:
         """Counts a call that goes as early if `is_early`: the rate is clearly below the one that was cut."""
-        if now < self._early_until:
+        if self._early_from <= now < self._early_until:
             if is_early:
                 self._background.note_call()
             else:
@@ -88,7 +94,7 @@ class CutEpoch:
 
     def covers(self, entered_at: float) -> bool:
         """Returns whether a call is too old for its 429 to be evidence against the present rate."""
-        return entered_at - self.began_at < _CUT_AGAIN_S
+        return entered_at - self._early_from < _CUT_AGAIN_S
 
     def needs_first_cut(self, now: float) -> bool:
         """Returns whether there are enough 429s to begin pacing."""
@@ -104,7 +110,7 @@ class CutEpoch:
     def is_in_vain(self, entered_at: float, now: float) -> bool:
         """Returns whether this epoch, which the 429 for the call that entered then ends, is the third that did not
         help."""
-        answered = (entered_at - self.began_at) / (now - self.began_at) if self._early_until == inf else 1.0
+        answered = (entered_at - self._early_from) / (now - self._early_from) if self._early_until == inf else 1.0
         return self._background.is_in_vain(answered, now)
 
     def restart_background(self) -> None:
@@ -127,4 +133,4 @@ class CutEpoch:
         return accepted * CUT / (1 - background) if background else accepted
 
     def _is_early(self, entered_at: float) -> bool:
-        return self.began_at <= entered_at < self._early_until
+        return self._early_from <= entered_at < self._early_until

@@ -152,6 +152,11 @@ class Accepted:
         """Notes any other response than a 429."""
         self._at.append(now)
 
+    def note_rate(self, rate: float, now: float) -> None:
+        """Notes as many as came in the last minute at that rate."""
+        for _ in range(min(_WITNESSES, int(rate * _MINUTE_S))):
+            self.note(now)
+
     def note_rate_limited(self, now: float) -> None:
         """Notes a 429."""
         if now - self._limited_at >= _MINUTE_S:
@@ -187,10 +192,12 @@ class Background:
 
     __slots__ = (
         "_calls", "_known_s", "_known_until", "_limited", "_row", "_row_calls", "_row_limited", "_share",
-        "_share_before",
+        "_share_before", "_stray",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, stray: int = 0) -> None:
+        """`stray`: so many 429s in an epoch do not show that it was in vain."""
+        self._stray = stray
         self._calls = self._limited = 0
         self._row = self._row_limited = 0
         self._row_calls = 0.0
@@ -235,7 +242,7 @@ class Background:
             self._refine(calls, limited, now)
             self._begin_row()
             return False
-        if limited <= max(_HELPED_SHARE * calls, as_before - _HELPED_DEVIATIONS * sqrt(as_before)):
+        if limited <= max(self._stray, _HELPED_SHARE * calls, as_before - _HELPED_DEVIATIONS * sqrt(as_before)):
             self._begin_row()
             return False
         self._row += 1

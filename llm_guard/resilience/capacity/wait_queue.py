@@ -7,7 +7,7 @@ when a call may pass.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from llm_guard.resilience.capacity.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Slot, SourceFilter, Ticket
@@ -152,6 +152,11 @@ class WaitQueue:
             return own.last(newest_first=newest_first)
         has_its_share = (len(own) if own is not None else 0) >= kept
         return None if has_its_share or not displaceable else self._queues[lowest].last(newest_first=newest_first)
+
+    def tickets(self) -> Iterator[Ticket]:
+        """Yields the waiting calls, the higher priorities first."""
+        for _, queue in sorted(self._queues.items()):
+            yield from queue.tickets()
 
     def counts(self) -> Mapping[int, int]:
         """Returns the number of waiting calls by priority."""

@@ -741,3 +741,15 @@ def test_call_that_was_not_sent_is_not_part_of_the_learned_rate() -> None:
         refuse(pacer, 50, 100.0)
         rates.append(rate(pacer, 100.0))
     assert rates[0] == rates[1]
+
+
+def test_part_of_a_rate_hardly_grows() -> None:
+    for is_part, least, most in ((True, 10.5, 11.1), (False, 30.0, inf)):
+        pacer = Pacer(0.0)
+        pacer.begin_at(10.0, 0.0, is_stopped=False, is_part=is_part)
+        now, found = 0.0, 0.0
+        while now < 30.0:
+            now = max(now + 0.001, pacer.opens_at(now))
+            pacer.take(now)
+            found = max(found, rate(pacer, now))
+        assert least <= found <= most

@@ -25,6 +25,7 @@ from llm_guard.assembly import (
     WorkerRole,
     addresses_of,
     breaker_type,
+    gate_type,
     new_cache_store,
     new_call_store,
     new_member,
@@ -110,6 +111,7 @@ class App:
         self._draw = random.random
         self.credentials = UpstreamCredentials(self._connections, self._clock, self._draw)
         self._new_breaker = breaker_type(self.config, self._worker)
+        self._new_gate = gate_type(self.config, self._worker)
         table = self._compiled(self.config, None)
         counters = CallCounters()
         faults = FaultInjector(self._clock, Random().random)  # noqa: S311  # draws of its own: calls' stay as they are
@@ -294,7 +296,7 @@ class App:
 
     def _compiled(self, config: Config, previous: RouteTable | None) -> RouteTable:
         now, key_files = self._clock.now(), self.files.keys.pools
-        return compile_routes(config, now, previous, self._draw, key_files, self._new_breaker)
+        return compile_routes(config, now, previous, self._draw, key_files, self._new_breaker, self._new_gate)
 
     def _use_tls(self, key: KeyPath, context: ssl.SSLContext | None) -> None:
         """Uses a TLS context for all new connections."""

@@ -18,7 +18,9 @@ from llm_guard.config_reloader import ReloadAgreement
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.binding import TcpAddress
 from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.routing.deployment import NewGate
 from llm_guard.routing.deployment_registry import NewBreaker
 from llm_guard.storage.cache.blocking_cache import BlockingCache
 from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
@@ -150,6 +152,15 @@ def breaker_type(config: Config, worker: WorkerRole | None) -> NewBreaker:
     return SharedBreaker
 
 
+def gate_type(config: Config, worker: WorkerRole | None) -> NewGate:
+    """Returns the class of the deployments' gates."""
+    if config.fleet is None and worker is None:
+        return Gate
+    from llm_guard.resilience.capacity.shared_gate import SharedGate  # noqa: PLC0415  # loaded only with a fleet
+
+    return SharedGate
+
+
 def new_member(
     config: Config,
     worker: WorkerRole | None,
@@ -166,6 +177,7 @@ def new_member(
     from llm_guard.fleet.client_limits import FleetClientLimits  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.content import ReplicaStatus  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.member import FleetMember  # noqa: PLC0415  # loaded only with a fleet
+    from llm_guard.fleet.paces import FleetPaces  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.slots import FleetSlots  # noqa: PLC0415  # loaded only with a fleet
 
     began_at = clock.now()
@@ -179,6 +191,7 @@ def new_member(
     slots = FleetSlots(gateway.deployments, gateway.quotas, gateway.wake_waiters)
     gateway.table.pool.observers.subscribe(slots.adopt)
     client_limits = FleetClientLimits(gateway.quotas, clock)
+    paces = FleetPaces(gateway.deployments, replica, gateway.wake_waiters)
     return FleetMember(
         FLEET_OF_WORKERS if config.fleet is None else config.fleet.name,
         replica,
@@ -186,6 +199,7 @@ def new_member(
         FleetBreakers(gateway.deployments),
         slots,
         client_limits,
+        paces,
         status,
         clock,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from llm_guard.resilience.capacity.pace_report import PaceDecision, PaceEvent, PaceReport, PaceState
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 from llm_guard.resilience.client_keys.limit_states import ClientUse
 from llm_guard.webhooks.notice_sharing import NoticeState
@@ -37,12 +38,15 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     clients: dict[str, ClientUse] = {}
     wanted: tuple[str, ...] = ()
     """Concurrency limits of which it needs more slots than it has (`fleet.slots`)."""
+    paces: dict[str, PaceReport] = {}
+    """By subject (`fleet.paces`)."""
 
 
 # The summary of a breaker takes 250 bytes.
 _MOST_BYTES = 1 << 20
 _MOST = 1e12
 _MOST_CHARS = 300
+_MOST_WAITING = 10_000
 
 _read = msgspec.msgpack.Decoder(Content).decode
 encode = msgspec.msgpack.Encoder().encode
@@ -60,6 +64,7 @@ def decode(content: bytes) -> Content | None:
         all(map(_is_plausible, found.breakers.values()))
         and all(map(_is_plausible_notice, found.notices.values()))
         and all(map(_is_plausible_use, found.clients.values()))
+        and all(map(_is_plausible_pace, found.paces.values()))
         and all(len(text) <= _MOST_CHARS for text in (found.status.version, found.status.config))
         and all(0 <= number < _MOST for number in (found.status.up_s, found.status.in_flight, found.status.calls))
     )
@@ -85,3 +90,44 @@ def _is_plausible_notice(notice: NoticeState) -> bool:
 def _is_plausible_use(use: ClientUse) -> bool:
     counts = (use.calls, use.day, use.day_restored, use.day_gone, use.resets)
     return all(0 <= count < _MOST for count in counts) and abs(use.tokens) < _MOST and abs(use.day_tokens) < _MOST
+
+
+def _is_plausible_pace(report: PaceReport) -> bool:
+    counts = (report.term, report.received, report.first, report.in_flight, *(one.count for one in report.waiting))
+    return (
+        all(0 <= count < _MOST for count in counts)
+        and sum(one.count for one in report.waiting) <= _MOST_WAITING
+        and (report.rate is None or 0 < report.rate < _MOST)
+        and all(map(_is_plausible_event, report.events))
+        and (report.decision is None or _is_plausible_decision(report.decision))
+    )
+
+
+def _is_plausible_event(event: PaceEvent) -> bool:
+    windows = () if event.hint is None else event.hint.windows
+    return (
+        abs(event.seconds) < _MOST
+        and 0 < event.count <= _MOST_WAITING
+        and (event.granted_at is None or abs(event.granted_at) < _MOST)
+        and all(0 <= window.remaining <= window.limit < _MOST for window in windows)
+        and all(window.reset_s is None or 0 <= window.reset_s < _MOST for window in windows)
+        and all(0 < window.refill_per_s < _MOST or window.reset_s is None for window in windows)
+    )
+
+
+def _is_plausible_decision(decision: PaceDecision) -> bool:
+    members = decision.members.values()
+    return (
+        0 <= decision.term < _MOST
+        and abs(decision.at) < _MOST
+        and 0 <= decision.waiting < _MOST
+        and all(0 <= one.read < _MOST and 0 <= one.first < _MOST for one in members)
+        and all(abs(grant.granted_at) < _MOST for one in members for grant in one.grants)
+        and _is_plausible_state(decision.free)
+        and (decision.apart is None or _is_plausible_state(decision.apart))
+    )
+
+
+def _is_plausible_state(state: PaceState) -> bool:
+    lengths = (state.since_s or 0.0, state.held_s or 0.0, state.held_since_s or 0.0)
+    return (state.rate is None or 0 < state.rate < _MOST) and all(abs(length_s) < _MOST for length_s in lengths)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from llm_guard.clock import Clock
@@ -20,6 +21,7 @@ from llm_guard.fleet.client_limits import FleetClientLimits
 from llm_guard.fleet.content import Content, ReplicaStatus, decode, encode
 from llm_guard.fleet.notices import FleetNotices
 from llm_guard.fleet.overrides import FleetOverrides
+from llm_guard.fleet.paces import FleetPaces
 from llm_guard.fleet.slots import FleetSlots
 from llm_guard.resilience.circuit_breaker.shared_breaker import EXCHANGE_S
 from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, Leases, StoreUnavailable
@@ -44,6 +46,8 @@ class Replica:
     status: ReplicaStatus
     open_breakers: int
     """Those that are not closed."""
+    kept_paces: int = 0
+    """Paces of calls about which it decides for all."""
 
 
 class FleetMember:
@@ -57,6 +61,7 @@ class FleetMember:
         breakers: FleetBreakers,
         slots: FleetSlots,
         client_limits: FleetClientLimits,
+        paces: FleetPaces,
         status: Callable[[], ReplicaStatus],
         clock: Clock,
     ) -> None:
@@ -69,6 +74,7 @@ class FleetMember:
         self._breakers = breakers
         self._slots = slots
         self._client_limits = client_limits
+        self.paces = paces
         self._status = status
         self._published = status()
         self._status_at = clock.now()
@@ -116,7 +122,7 @@ class FleetMember:
         """Returns this gateway as the others see it."""
         summaries = self._breakers.summaries(self._clock.now()).values()
         is_open = [summary.state != "closed" for summary in summaries]
-        return Replica(self._replica, 0.0, self._status(), sum(is_open))
+        return Replica(self._replica, 0.0, self._status(), sum(is_open), self.paces.kept)
 
     async def exchange(self) -> None:
         """Exchanges once, and concludes. Raises StoreUnavailable."""
@@ -126,14 +132,19 @@ class FleetMember:
         notices = self.notices.summaries()
         uses = self._client_limits.uses()
         slots, breakers = self._slots.requests(began_at), self._breakers.summaries(began_at)
-        content = encode(Content(breakers, notices, self._published, uses, tuple(self._slots.wanted())))
-        leases = self._breakers.wanted(began_at) | self.notices.wanted(notices)
+        paces = self.paces.reports(began_at)
+        content = Content(breakers, notices, self._published, uses, tuple(self._slots.wanted()), paces)
+        leases = self._breakers.wanted(began_at) | self.notices.wanted(notices) | self.paces.wanted(began_at)
         try:
-            found = await self._store.exchange(content, leases, slots)
+            found = await self._store.exchange(encode(content), leases, slots)
+            self._conclude(found, began_at)
+            if self.paces.has_grants:
+                # Calls wait for what has just been decided.
+                content = msgspec.structs.replace(content, paces=self.paces.reports(self._clock.now()))
+                await self._store.exchange(encode(content), {})
         except StoreUnavailable as error:
             self._work_alone(str(error))
             raise
-        self._conclude(found, began_at)
         self.exchanges += 1
         await self._exchange_overrides(found.overrides_version)
 
@@ -162,7 +173,12 @@ class FleetMember:
             return False
         if self.overrides.has_changes or self.notices.summaries():
             return False
-        return self._slots.are_quiet and self._client_limits.are_quiet(now) and self._breakers.are_quiet(now)
+        return (
+            self.paces.are_quiet
+            and self._slots.are_quiet
+            and self._client_limits.are_quiet(now)
+            and self._breakers.are_quiet(now)
+        )
 
     async def _try_exchange(self) -> bool:
         try:
@@ -180,7 +196,7 @@ class FleetMember:
         if not self.is_connected:
             self.is_connected, self.problem = True, ""
             _log.info("the store of the fleet answers", others=len(found.others))
-        now, others, replicas, uses = self._clock.now(), [], [], []
+        now, others, replicas, uses, reports = self._clock.now(), [], [], [], []
         for published in found.others:
             content = decode(published.content)
             if content is None:
@@ -189,11 +205,14 @@ class FleetMember:
             age_s = published.age_s + now - began_at
             others.append((age_s, content))
             uses.append((published.replica, content.clients))
+            reports.append((published.replica, age_s, content.paces))
             is_open = [summary.state != "closed" for summary in content.breakers.values()]
-            replicas.append(Replica(published.replica, age_s, content.status, sum(is_open)))
+            kept = sum(report.decision is not None for report in content.paces.values())
+            replicas.append(Replica(published.replica, age_s, content.status, sum(is_open), kept))
         self.others = tuple(replicas)
         self._have_others_news = any(
-            content.notices or content.wanted or not are_quiet(content.breakers) for _, content in others
+            content.notices or content.wanted or content.paces or not are_quiet(content.breakers)
+            for _, content in others
         )
         # A lease ends where it was granted, so its seconds count from before the request.
         held = {subject: seconds - (now - began_at) for subject, seconds in found.leases.held.items()}
@@ -203,6 +222,7 @@ class FleetMember:
         self._client_limits.conclude(uses, now)
         wanted = {subject for _, content in others for subject in content.wanted}
         self._slots.conclude(found.slots, len(found.others) + 1, now, wanted)
+        self.paces.conclude(reports, leases, self._slots.gateways, now)
 
     def _work_alone(self, why: str) -> None:
         is_first = self.is_connected or not (self.exchanges or self.failures)
@@ -215,3 +235,4 @@ class FleetMember:
         self._breakers.conclude((), _NO_LEASES, now)
         self._client_limits.work_alone()
         self._slots.work_alone(now)
+        self.paces.work_alone(self._slots.gateways, now)

@@ -117,6 +117,11 @@ class FleetSlots:
         return dict.fromkeys(self._limits, _NONE)
 
     @property
+    def gateways(self) -> int:
+        """Gateways that were seen lately, this one included."""
+        return self._gateways
+
+    @property
     def are_quiet(self) -> bool:
         """True if no call waits for a slot, and this gateway needs no more than it holds."""
         return not any(one.waiting or one.need > one.share.held for one in self._limits.values())

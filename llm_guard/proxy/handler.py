@@ -149,9 +149,9 @@ class Handler:
         """Deployments of the current route table."""
         return self.table.deployments()
 
-    def wake_waiters(self) -> None:
-        """Wakes the waiting calls that may proceed now, after an operator has changed something at the gates."""
-        self._loop.adopt(self.table.deployments())
+    def wake_waiters(self, deployments: Iterable[Deployment] | None = None) -> None:
+        """Wakes the waiting calls that may proceed now, after something has changed at the gates; None: of all."""
+        self._loop.adopt(self.table.deployments() if deployments is None else deployments)
 
     def end_hints(self, deployments: Iterable[Deployment]) -> None:
         """Ends the providers' Retry-After waits of deployments that a probe has found healthy; one call goes first."""

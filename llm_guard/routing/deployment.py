@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -23,6 +23,8 @@ from llm_guard.resilience.throttling.release_spreading import ReturnSchedule
 from llm_guard.routing.api_keys import POOLED
 from llm_guard.routing.upstream import Upstream
 
+NewGate = Callable[[CapacitySettings, float], Gate]
+
 _CALLERS = 1024
 _NO_SHARES: Mapping[str, int] = MappingProxyType({})
 
@@ -35,9 +37,12 @@ class Gates:
     limit, because providers limit accounts.
     """
 
-    __slots__ = ("_by_account", "_expected_share", "_newest", "_settings", "_shares", "in_flight", "shared")
+    __slots__ = (
+        "_by_account", "_expected_share", "_new_gate", "_newest", "_settings", "_shares", "in_flight", "shared",
+    )  # fmt: skip
 
-    def __init__(self, settings: CapacitySettings) -> None:
+    def __init__(self, settings: CapacitySettings, new_gate: NewGate = Gate) -> None:
+        self._new_gate = new_gate
         self.in_flight = 0
         """Number of running attempts, on all accounts."""
         self._settings = settings
@@ -55,7 +60,7 @@ class Gates:
         account = self._shared(account)
         gate = self._by_account.get(account)
         if gate is None:
-            gate = self._by_account[account] = Gate(self._settings, now)
+            gate = self._by_account[account] = self._new_gate(self._settings, now)
             gate.share(self._shares.get(account), self._expected_share)
             self._find_shared()
         elif gate is not self._newest:

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from llm_guard.config import Rules
-from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.causes.provider_errors import ErrorLog
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
-from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, NewGate
 from llm_guard.routing.upstream import Upstream
 
 NewBreaker = Callable[[BreakerSettings, float], Breaker]
@@ -58,14 +58,16 @@ class DeploymentRegistry:
         previous: DeploymentRegistry | None,
         before: Iterable[Deployment],
         new_breaker: NewBreaker = Breaker,
+        new_gate: NewGate = Gate,
     ) -> None:
         """`before` are all deployments of the previous table, including those found through patterns. `new_breaker`
-        creates the breaker of a deployment."""
+        creates the breaker of a deployment, `new_gate` the gate of an account."""
         self.fixed: dict[_Share, Deployment] = {}
         self._now = now
         self._draw = draw
         self._host = host
         self._new_breaker = new_breaker
+        self._new_gate = new_gate
         self.budgets: dict[str, RetryBudget] = dict(previous.budgets) if previous else {}
         """Retry budgets of routes, by alias."""
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
@@ -130,8 +132,9 @@ class DeploymentRegistry:
             budget = RetryBudget(rules.retry.budget, self._now)
             breaker = self._new_breaker(rules.breaker, self._draw())
             return Deployment(
-                label, upstream, model, breaker, budget, host, Gates(rules.capacity), upstream_errors=errors
-            )
+                label, upstream, model, breaker, budget, host, Gates(rules.capacity, self._new_gate),
+                upstream_errors=errors,
+            )  # fmt: skip
         return replace(before, label=label, upstream=upstream, model=model, host=host, upstream_errors=errors)
 
     def _take(self, identity: _Identity, breaker: BreakerSettings, budget: BudgetSettings) -> Deployment | None:

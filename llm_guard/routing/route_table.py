@@ -27,6 +27,7 @@ from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.caching.freshness import CacheSettings
+from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
@@ -38,7 +39,7 @@ from llm_guard.resilience.routing.load_balancing import Balance
 from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.api_keys import KeyFilePools
-from llm_guard.routing.deployment import Deployment, FailingDeployments
+from llm_guard.routing.deployment import Deployment, FailingDeployments, NewGate
 from llm_guard.routing.deployment_registry import DeploymentRegistry, NewBreaker
 from llm_guard.routing.upstream import Upstream, upstream_of
 
@@ -126,9 +127,8 @@ class Route:
         groups = [target.group for target in self.targets]
         object.__setattr__(self, "has_peers", len(set(groups)) < len(groups))
         upstreams = [target.deployment.upstream for target in self.targets]
-        dialects = {upstream.dialect for upstream in upstreams}
-        is_plain = not any(upstream.lacks_responses or upstream.form for upstream in upstreams)
-        object.__setattr__(self, "dialect", dialects.pop() if len(dialects) == 1 and is_plain else None)
+        dialects = {None if upstream.lacks_responses or upstream.form else upstream.dialect for upstream in upstreams}
+        object.__setattr__(self, "dialect", dialects.pop() if len(dialects) == 1 else None)
 
 
 def compile_routes(
@@ -138,16 +138,16 @@ def compile_routes(
     draw: Callable[[], float] = lambda: 0.0,
     key_files: KeyFilePools = MappingProxyType({}),
     new_breaker: NewBreaker = Breaker,
+    new_gate: NewGate = Gate,
 ) -> RouteTable:
     """Builds the table of a config. Retry budgets begin at `now`, `draw` seeds the jitter of each breaker, `key_files`
-    has the keys of every `api_key_file`, `new_breaker` creates the breaker of a deployment.
+    has the keys of every `api_key_file`, `new_breaker` and `new_gate` create the breakers and gates of deployments.
 
-    A deployment that was in `previous` (same upstream name, base_url and model) keeps its state, under its new
-    settings; so do the routes' budgets, and the names recently found through a pattern. Nothing changes for `previous`
-    until `take_over`.
+    A deployment that was in `previous` (same upstream name, base_url and model) keeps its state, under new settings; so
+    do the routes' budgets, and names recently found through a pattern. `previous` changes only with `take_over`.
     """
     carried, before = (previous.pool, previous.deployments()) if previous else (None, ())
-    pool = DeploymentRegistry(now, config.defaults.breaker, draw, carried, before, new_breaker)
+    pool = DeploymentRegistry(now, config.defaults.breaker, draw, carried, before, new_breaker, new_gate)
     table = RouteTable(config, pool, key_files)
     for name in previous.names() if previous else ():
         table.find(name)

@@ -48,4 +48,5 @@ def _view(replica: Replica, own: Replica) -> ReplicaView:
         replica.open_breakers,
         status.is_draining,
         round(replica.age_s, 3),
+        replica.kept_paces,
     )

@@ -32,6 +32,7 @@ function look(one, { is_connected, problem }, version) {
       `${counted(one.calls, "call")} since the start`,
       `up ${span(one.up_s)}`,
       one.open_breakers ? counted(one.open_breakers, "open breaker") : "",
+      one.kept_paces ? `decides ${counted(one.kept_paces, "pace")}` : "",
     ]
       .filter(Boolean)
       .join(" · "),

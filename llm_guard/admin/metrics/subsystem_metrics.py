@@ -87,6 +87,12 @@ def _limits_left(running: AdminContext) -> list[Row]:
     ]
 
 
+def _fleet_paces(running: AdminContext) -> Iterator[Row]:
+    if (fleet := running.fleet) is not None:
+        yield ("shared",), fleet.paces.followed
+        yield ("decided",), fleet.paces.kept
+
+
 def _fleet_exchanges(running: AdminContext) -> Iterator[Row]:
     if (fleet := running.fleet) is not None:
         yield ("ok",), fleet.exchanges
@@ -168,6 +174,10 @@ SUBSYSTEM_METRICS: tuple[DeclaredFamily[AdminContext], ...] = (
     gauge(
         "fleet_store_up", "1 while the store of the fleet answers.", (),
         lambda running: [] if running.fleet is None else [((), int(running.fleet.is_connected))],
+    ),
+    gauge(
+        "fleet_paces", "Paces of calls that providers limit: those that are shared, and those decided here.",
+        ("role",), _fleet_paces,
     ),
     counter(
         "fleet_exchanges", "Exchanges with the store of the fleet, by outcome: ok, or the kind of error.",

@@ -181,6 +181,8 @@ class ReplicaView(Struct, frozen=True):
     is_draining: bool
     age_s: float
     """Seconds since it published this."""
+    kept_paces: int
+    """Deployments and keys whose pace it decides for all gateways, because a provider limits their calls."""
 
 
 class FleetView(Struct, frozen=True):

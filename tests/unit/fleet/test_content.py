@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 import msgspec
 import pytest
 
 from llm_guard.fleet.content import Content, decode, encode
+from llm_guard.resilience.capacity.pace_report import (
+    Membership,
+    PaceDecision,
+    PaceEvent,
+    PaceGrant,
+    PaceReport,
+    PaceState,
+    WaitingCalls,
+)
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
@@ -42,6 +53,50 @@ def test_newer_version_may_publish_more() -> None:
 def test_content_with_an_impossible_value_is_not_read(wrong: dict[str, object]) -> None:
     odd = {"breakers": {"a": {**msgspec.to_builtins(summary()), **wrong}}}
     assert decode(msgspec.msgpack.encode(odd)) is None
+
+
+_ODD_WINDOWS: tuple[dict[str, Any], ...] = (
+    {"remaining": -1.0}, {"remaining": 61.0}, {"limit": inf}, {"refill_per_s": 0.0}, {"reset_s": nan},
+)  # fmt: skip
+HINT = RateHint((RateLimitWindow("requests", False, 60.0, 3.0, 1.0, 57.0),))
+REPORT = PaceReport(
+    True, 2, "k", 5, 7, (PaceEvent("entered", "app"), PaceEvent("ok", "app", 0.5, 99.5), PaceEvent("hint", hint=HINT)),
+    (WaitingCalls(1, "app", 3),), 4, 2.5, ("app",),
+    PaceDecision(
+        3, "k", 100.0, {"a": Membership(7, 2, (PaceGrant(1, "app", 99.5),))},
+        PaceState(10.0, "rate_limits", 5.0, 2.0, 1.0), PaceState(0.5, "headers", 1.0), ("app",), False, 12,
+    ),
+)  # fmt: skip
+
+
+def test_pace_is_read_as_it_was_written() -> None:
+    assert decode(encode(Content(paces={"x": REPORT}))) == Content(paces={"x": REPORT})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(REPORT, term=-1), replace(REPORT, received=-1), replace(REPORT, rate=0.0), replace(REPORT, rate=nan),
+        replace(REPORT, in_flight=-1), replace(REPORT, waiting=(WaitingCalls(1, "", -1),)),
+        replace(REPORT, waiting=(WaitingCalls(1, "", 10_001),)), replace(REPORT, events=(PaceEvent("ok", "", nan),)),
+        replace(REPORT, events=(PaceEvent("ok", "", 0.0, inf),)),
+        replace(REPORT, events=(PaceEvent("denied", count=10_001),)),
+        *(
+            replace(REPORT, events=(PaceEvent("hint", hint=RateHint((replace(HINT.windows[0], **odd),))),))
+            for odd in _ODD_WINDOWS
+        ),
+        *(
+            replace(REPORT, decision=replace(PaceDecision(1), **odd))
+            for odd in (
+                {"term": -1}, {"at": nan}, {"waiting": -1}, {"members": {"a": Membership(-1)}},
+                {"members": {"a": Membership(0, 0, (PaceGrant(1, "", nan),))}}, {"free": PaceState(rate=-1.0)},
+                {"apart": PaceState(held_s=inf)},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_pace_with_an_impossible_value_is_not_read(wrong: PaceReport) -> None:
+    assert decode(encode(Content(paces={"x": wrong}))) is None
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,12 @@ from llm_guard.fleet.client_limits import FleetClientLimits
 from llm_guard.fleet.content import ReplicaStatus
 from llm_guard.fleet.member import FleetMember
 from llm_guard.fleet.overrides import Applied
+from llm_guard.fleet.paces import FleetPaces
 from llm_guard.fleet.slots import FleetSlots
 from llm_guard.outcome import Signal
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.resilience.capacity.settings import CapacitySettings
+from llm_guard.resilience.capacity.shared_gate import SharedGate
 from llm_guard.resilience.capacity.slot_sharing import SlotRequest
 from llm_guard.resilience.causes.cause import IncidentCause
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
@@ -39,7 +41,7 @@ from tests.fakes.waiting import eventually
 
 CONFIG = """
 upstreams:
-  one: {dialect: openai, base_url: "https://one.example/v1"}
+  one: {dialect: openai, base_url: "https://one.example/v1", api_key: sk}
 models:
   a: {deployments: [{upstream: one}]}
   b: {deployments: [{upstream: one, model: a}, {upstream: one, model: c}]}
@@ -52,7 +54,7 @@ class Gateway:
     def __init__(self, clock: ManualClock, shared: SharedMemory, name: str) -> None:
         self.clock = clock
         self.table: RouteTable = compile_routes(
-            parse_config(CONFIG, "test.yaml", {}), clock.now(), new_breaker=SharedBreaker
+            parse_config(CONFIG, "test.yaml", {}), clock.now(), new_breaker=SharedBreaker, new_gate=SharedGate
         )
         self.breakers = FleetBreakers(self.table.deployments)
         self.store = FailingStore(shared, name, clock)
@@ -62,7 +64,7 @@ class Gateway:
         self.slots = FleetSlots(self.table.deployments, self.quotas, self.wake)
         self.member = FleetMember(
             "test", f"{name}:1:x", self.store, self.breakers, self.slots, FleetClientLimits(self.quotas, clock),
-            self.status, clock,
+            FleetPaces(self.table.deployments, f"{name}:1:x", lambda _: None), self.status, clock,
         )  # fmt: skip
 
     def wake(self) -> None:
@@ -246,6 +248,37 @@ async def test_call_that_waits_for_a_slot_ends_the_longer_pauses(gateways: list[
     gate.enqueue(1, lambda: None)
     await gateways[0].member.exchange()
     assert await pauses_of(gateways[0], clock, 10) == 10
+
+
+def refuse(gateway: Gateway, clock: ManualClock) -> None:
+    """Lets a provider refuse a call for five seconds."""
+    gates = next(each.gates for each in gateway.table.deployments() if each.label == "one/a")
+    gate, now = gates.of(" ", clock.now()), clock.now()
+    slot = gate.try_enter(now)
+    assert slot is not None
+    gate.exit(slot, now, "rate_limited", None)
+    gate.note_retry_after(now + 5.0, now)
+
+
+async def test_limited_calls_end_the_longer_pauses(gateways: list[Gateway], clock: ManualClock) -> None:
+    await exchange(gateways)
+    refuse(gateways[0], clock)
+    await gateways[0].member.exchange()
+    assert await pauses_of(gateways[0], clock, 10) == 10
+
+
+async def test_decision_about_a_pace_is_published_at_once(gateways: list[Gateway], clock: ManualClock) -> None:
+    refuse(gateways[0], clock)
+    await exchange(gateways)
+    [keeper] = [gateway for gateway in gateways if gateway.member.paces.kept]
+    assert [gateway.member.own().kept_paces for gateway in gateways if gateway is not keeper] == [0, 0]
+    before = keeper.store.left
+    await keeper.member.exchange()
+    assert before - keeper.store.left == 1
+    refuse(keeper, clock)
+    refuse(keeper, clock)
+    await keeper.member.exchange()
+    assert before - keeper.store.left == 3
 
 
 async def test_gateway_that_stops_gives_up_its_slots(gateways: list[Gateway]) -> None:

@@ -184,13 +184,26 @@ class GrantedPaces(Paces):
     def forecast_of(self, caller: str) -> Pace | None:
         return self.of_known(caller)
 
+    # C passes by position what Python passes by name.
+
     def note_rate_limited(
-        self, caller: str, entered_at: float, settings: CapacitySettings, now: float, *, has_waited: bool
+        self,
+        caller: str,
+        entered_at: float,
+        settings: CapacitySettings,
+        now: float,
+        has_waited: bool,
     ) -> None:
         """Does nothing: the gate reports it."""
 
     def note_accepted(
-        self, caller: str, entered_at: float, settings: CapacitySettings, waiting: int, now: float, *, is_ok: bool
+        self,
+        caller: str,
+        entered_at: float,
+        settings: CapacitySettings,
+        waiting: int,
+        now: float,
+        is_ok: bool,
     ) -> None:
         """Does nothing: the gate reports it."""
 

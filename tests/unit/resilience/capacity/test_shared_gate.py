@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from llm_guard.resilience.capacity.gate import CapacitySettings, Slot, Ticket
-from llm_guard.resilience.capacity.granted_pace import GRANT_S
+from llm_guard.resilience.capacity.granted_pace import GRANT_S, GrantedPaces
 from llm_guard.resilience.capacity.pace_report import (
     Membership,
     PaceDecision,
@@ -16,7 +18,7 @@ from llm_guard.resilience.capacity.pace_report import (
 )
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.capacity.shared_gate import SharedGate
-from llm_guard.resilience.capacity.wait_queue import Caller
+from llm_guard.resilience.capacity.wait_queue import Caller, WaitQueue
 
 LIMITED = PaceState(10.0, "rate_limits", 1.0)
 HINT = RateHint((RateLimitWindow("remaining-requests", False, 100.0, 1.0, 1.0, 50.0),))
@@ -275,3 +277,13 @@ def test_events_that_no_keeper_reads_are_dropped(calls: Calls) -> None:
     assert (len(report.events), report.first) == (4000, 1000)
     calls.gate.end_report()
     assert calls.gate.report(5.0).first == 5000
+
+
+def test_ends_of_calls_are_noted_by_position_as_compiled_code_does() -> None:
+    paces = GrantedPaces(WaitQueue(), 0.0)
+    for note in (
+        partial(paces.note_rate_limited, "", 1.0, CapacitySettings(), 2.0),
+        partial(paces.note_accepted, "", 1.0, CapacitySettings(), 0, 2.0),
+    ):
+        note(True)
+    assert not paces.free.is_limited

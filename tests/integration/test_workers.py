@@ -272,6 +272,8 @@ async def test_readiness_health_and_tokens(tmp_path: Path) -> None:
         assert [name.rpartition(":")[2] for name in names] == ["worker-1", "worker-2"]
         assert (await ask(stand.admin_url, "/workers/2/admin/log-levels", b"{}", HOST)).status == 405
         assert (await look(stand.admin_url, "/dashboard")).status == 200
+        notices = [(await stand.at(number, "/admin/metrics"))["notice"][0] for number in (1, 2)]
+        assert [notice.partition(":")[0] for notice in notices] == ["This is worker 1 of 2", "This is worker 2 of 2"]
         async with Connection(stand.admin_url) as connection:
             connection.writer.write(raw_request("/admin/events", b"", HOST, "GET"))
             head = await connection.head()

@@ -44,6 +44,7 @@ GAUGES: Mapping[str, Rule] = {
     "llm_guard_injected_faults_active": "max",
     "llm_guard_fleet_replicas": "max",
     "llm_guard_fleet_store_up": "min",
+    "llm_guard_fleet_paces": "max",
     "process_virtual_memory_bytes": "sum",
     "process_resident_memory_bytes": "sum",
     "process_start_time_seconds": "min",

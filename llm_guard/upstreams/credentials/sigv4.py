@@ -15,12 +15,6 @@ from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 
 from llm_guard.resilience.memo import Memo
 
-_UNSIGNED = frozenset({
-    "accept-encoding", "authorization", "baggage", "connection", "expect", "traceparent", "tracestate",
-    "transfer-encoding", "upgrade", "user-agent", "x-amzn-trace-id",
-})  # fmt: skip
-"""Headers that something between here and AWS may change."""
-
 _MOST_KEYS = 16
 
 
@@ -69,8 +63,8 @@ def signature_headers(
     headers: Sequence[tuple[str, str]],
     payload_hash: str,
 ) -> list[tuple[str, str]]:
-    """Returns the two headers that sign a request with all others, among them Host and the session token. `at`: seconds
-    since the epoch; `query` in its canonical form; `payload_hash`: SHA-256 of the body, in hexadecimal."""
+    """Returns the two headers that sign a request with its Host, session token and content type. `at`: seconds since
+    the epoch; `query` in its canonical form; `payload_hash`: SHA-256 of the body, in hexadecimal."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
     signed = _signed([*headers, ("x-amz-date", stamp)])
     names = ";".join(signed)
@@ -84,14 +78,27 @@ def signature_headers(
 
 
 def _signed(headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Returns the headers that are signed, by lower-case name and in order; repeated ones are joined."""
+    """Returns the headers that AWS requires in a signature, by lower-case name and in order.
+
+    No other: a caller could choose one that AWS reads in another way, or that a proxy changes, and the refusal would
+    count against the credentials, which all callers share. So a content type is left out that is repeated or has
+    characters beyond ASCII.
+    """
     found: dict[str, str] = {}
+    types: list[str] = []
     for written, value in headers:
         name = _lower[written]
-        if name not in _UNSIGNED and value.isascii():  # servers read other characters in different ways
-            plain = " ".join(value.split())
-            found[name] = f"{found[name]},{plain}" if name in found else plain
+        if name == "content-type":
+            types.append(value)
+        elif name == "host" or name.startswith("x-amz-"):
+            found[name] = _plain(value)
+    if len(types) == 1 and types[0].isascii():
+        found["content-type"] = _plain(types[0])
     return dict(sorted(found.items()))
+
+
+def _plain(value: str) -> str:
+    return " ".join(value.split())
 
 
 def _canonical_path(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Copies the fields of a request body to its call, as far as they have a meaning for the path."""
+"""Copies the fields of a request body to its call, as far as they have a meaning for the path, and tells its size."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def note_asked(call: Call, asked: BodyFields, repeatable: Repeatable) -> None:
     if call.path.startswith("/v1/realtime"):  # elsewhere `?model=` is a filter on a list
         model = model_in_query(call.query)
         call.model, call.is_model_in_query = model or call.model, model is not None
+
+
+def plain_bytes(call: Call) -> int:
+    """Returns the size of a call's body, inflated if it is compressed; 0 if it is unknown, as it still arrives."""
+    body = call.body
+    return call.inflated_bytes or (len(body) if isinstance(body, bytes) else body.size or 0)

@@ -13,6 +13,7 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal, Source
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.headers import ask_for_plain
+from llm_guard.proxy.request_annotations import plain_bytes
 from llm_guard.resilience.client_keys.limit_states import Exceeded, LimitLeft, LimitName
 from llm_guard.resilience.client_keys.limits import NO_LIMITS, ClientLimits, Reservation
 
@@ -121,9 +122,7 @@ def estimated_tokens(call: Call) -> int:
     """Returns the estimated tokens of a call: of its request, by size, plus the most output that it allows."""
     if call.model is None or call.path in _TOKEN_COUNTS or call.content_type.startswith("multipart/"):
         return 0  # files, audio and the like
-    body = call.body
-    size = call.inflated_bytes or (len(body) if isinstance(body, bytes) else body.size or 0)
-    return size // _BYTES_PER_TOKEN + _output_limit(call)
+    return plain_bytes(call) // _BYTES_PER_TOKEN + _output_limit(call)
 
 
 def used_tokens(call: Call, reservation: Reservation) -> int:

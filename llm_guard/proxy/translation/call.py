@@ -24,6 +24,7 @@ from llm_guard.dialects.translation.output_limits import limit_in
 from llm_guard.dialects.translation.token_estimate import estimated_count, is_token_count
 from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.proxy.call import Call
+from llm_guard.proxy.request_annotations import plain_bytes
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.translation.attempt import LARGE_BYTES, TranslatedAttempt, in_thread_if_large, joined_blocks
@@ -36,7 +37,7 @@ from llm_guard.routing.route_table import Target
 _MOST_BYTES = 32 << 20
 """Anthropic's own limit for a request."""
 _COPIES = 3
-"""A request in memory takes about as much as three of its body: read, in pieces, and written."""
+"""A request in memory takes about as much as three of its inflated body: read, in pieces, and written."""
 _MOST_NAMES, _MOST_OF_A_NAME = 5, 100
 """Clients choose the names of unknown fields: a log line and a message have few of them, and not all of a long one."""
 _OFF = TranslateSettings()
@@ -115,18 +116,17 @@ class TranslatedCall:
         if known is None and not await self._load():
             return _BUSY
         if known is None:
-            size = self._call.body.size if not isinstance(self._call.body, bytes) else len(self._call.body)
-            known = await in_thread_if_large(partial(self._prepare, target), size or LARGE_BYTES + 1)
+            known = await in_thread_if_large(partial(self._prepare, target), plain_bytes(self._call))
         return known.obstacle
 
     def _hold_file(self) -> str | None:
         """Takes memory for a request that is in a file, to write it in another form. Returns why there is none."""
-        body = self._call.body
-        if isinstance(body, bytes) or self._memory.bytes:
+        if isinstance(self._call.body, bytes) or self._memory.bytes:
             return None
-        if (body.size or 0) > _MOST_BYTES:
+        size = plain_bytes(self._call)
+        if size > _MOST_BYTES:
             return f"takes no request of more than {_MOST_BYTES >> 20} MiB"
-        return None if self._memory.try_take(_COPIES * (body.size or 0)) else _BUSY
+        return None if self._memory.try_take(_COPIES * size) else _BUSY
 
     def begin(self, target: Target, at: float) -> AttemptTranslator | None:
         """Returns the translation of one attempt; None if the target takes the client's request as it is."""
@@ -167,13 +167,12 @@ class TranslatedCall:
         """Returns the body of a response that needs no provider; None if the call has none, or no memory for it now."""
         if not self.has_estimate:
             return None
-        body = self._call.body
+        body, size = self._call.body, plain_bytes(self._call)
         if not isinstance(body, bytes):
-            size = body.size or 0
             if size > _MOST_BYTES or not self._memory.try_take(_COPIES * size):
                 return None
             body = await joined_blocks(body)
-        return await in_thread_if_large(partial(self._estimated, body), len(body))
+        return await in_thread_if_large(partial(self._estimated, body), size)
 
     def _estimated(self, body: bytes) -> bytes | None:
         try:
@@ -209,16 +208,15 @@ class TranslatedCall:
         """Reads the client's request, once. Returns False if there is no memory for it now."""
         if self._request is not None or self._unreadable is not None:
             return True
-        body = self._call.body
+        body, size = self._call.body, plain_bytes(self._call)
         if not isinstance(body, bytes):
-            size = body.size or 0
             if size > _MOST_BYTES:
                 self._unreadable = UnreadableRequestError("", f"it is larger than {_MOST_BYTES >> 20} MiB")
                 return True
             if not self._memory.try_take(_COPIES * size):
                 return False
             body = await joined_blocks(body)
-        await in_thread_if_large(partial(self._read, body), len(body))
+        await in_thread_if_large(partial(self._read, body), size)
         return True
 
     def _read(self, body: bytes) -> None:

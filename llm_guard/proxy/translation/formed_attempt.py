@@ -6,12 +6,13 @@ from functools import partial
 
 from llm_guard.dialects import FormName
 from llm_guard.dialects.forms import FORMS
-from llm_guard.dialects.forms.request_form import FormError
+from llm_guard.dialects.forms.request_form import FormError, FormRequest
 from llm_guard.outcome import Failure
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call, Opened, StreamDecoder
 from llm_guard.proxy.http_client.connection_pool import UpstreamOrigin
 from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.request_annotations import plain_bytes
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder
@@ -41,23 +42,30 @@ class FormedAttempt:
 
     async def request(self, target: Target, key: ApiKey | None, resumed: bytes | None) -> WrittenRequest:
         upstream, translation = target.deployment.upstream, self._translation
+        encoding = ""
         if translation is not None:
             body = await translation.body(resumed)
             headers = header_rules.translated(self._call, upstream, key)
         else:
-            body = await self._plain_body() if resumed is None else resumed
+            if resumed is None:
+                encoding, body = self._call.content_encoding, await self._whole_body()
+            else:
+                body = resumed
             headers = header_rules.to_upstream(self._call, upstream, key, is_body_ours=True)
-        write = partial(self._form.request, self.path, headers.pairs, body, target.model)
-        try:
-            written = await in_thread_if_large(write, len(body))
-        except FormError as error:
-            raise BadRequest(400, "invalid_request", error.message, param=error.param or None) from None
+        size = max(plain_bytes(self._call), len(body))
+        written = await in_thread_if_large(partial(self._written, headers.pairs, body, encoding, target.model), size)
         return WrittenRequest(f"{upstream.base_path}{written.path}", RequestHeaders(written.headers), written.body)
 
-    async def _plain_body(self) -> bytes:
+    async def _whole_body(self) -> bytes:
         body = self._call.body
-        whole = body if isinstance(body, bytes) else await joined_blocks(body)
-        return inflate(whole, self._call.content_encoding, _MOST_BYTES)
+        return body if isinstance(body, bytes) else await joined_blocks(body)
+
+    def _written(self, headers: list[tuple[str, str]], body: bytes, encoding: str, model: str | None) -> FormRequest:
+        plain = inflate(body, encoding, _MOST_BYTES)
+        try:
+            return self._form.request(self.path, headers, plain, model)
+        except FormError as error:
+            raise BadRequest(400, "invalid_request", error.message, param=error.param or None) from None
 
     def over(self, origin: UpstreamOrigin) -> UpstreamOrigin:
         return FramedOrigin(origin) if self._form.has_frames else origin

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -249,6 +251,18 @@ async def test_request_for_the_rest_of_a_stream_is_translated_too() -> None:
     assert found["messages"][-1] == {"role": "assistant", "content": "Once upon"}
 
 
+class NotingExecutor(ThreadPoolExecutor):
+    """Notes the methods that are called in its threads."""
+
+    def __init__(self, noted: list[str]) -> None:
+        super().__init__(1)
+        self._noted = noted
+
+    def submit(self, act: Any, /, *args: Any, **named: Any) -> Any:
+        self._noted.append(act.func.__name__)
+        return super().submit(act, *args, **named)
+
+
 class BodyInFile:
     """A body of this size that is not in memory."""
 
@@ -274,8 +288,22 @@ async def test_large_requests_share_a_bound_of_memory_until_the_end_of_each_call
     assert await two.prepare(anthropic) is None
 
 
+async def test_compressed_request_counts_with_its_size_once_it_is_inflated() -> None:
+    _, anthropic, _ = targets()
+    plain = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * LARGE_BYTES}]}).encode()
+    memory, threads = ResponseMemory(4 * len(plain)), list[str]()
+    asyncio.get_running_loop().set_default_executor(NotingExecutor(threads))
+    facts: Any = {"body": BodyInFile(gzip.compress(plain)), "content_encoding": "gzip", "inflated_bytes": len(plain)}
+    one = TranslatedCall(call_with(**facts), TranslateSettings(), memory)
+    assert await one.prepare(anthropic) is None
+    assert memory.taken_bytes == 3 * len(plain)
+    assert threads == ["_read", "_prepare"]  # not in the event loop
+    one.close()
+
+
 @pytest.mark.parametrize(("body", "facts", "why"), [
     (BodyInFile(b"{}", 33 << 20), {}, "larger than 32 MiB"),
+    (BodyInFile(b"{}"), {"content_encoding": "gzip", "inflated_bytes": 33 << 20}, "larger than 32 MiB"),
     (b"no gzip", {"content_encoding": "gzip"}, "not valid gzip"),
     (b"{}", {"content_encoding": "br"}, "content-encoding"),
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -12,6 +13,7 @@ from llm_guard.config import parse_config
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.route_resolution import identify
+from llm_guard.proxy.translation.attempt import LARGE_BYTES
 from llm_guard.proxy.translation.call import TranslatedCall
 from llm_guard.proxy.translation.formed_attempt import FormedAttempt
 from llm_guard.proxy.translation.interfaces import WrittenRequest
@@ -19,7 +21,7 @@ from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.route_table import RouteTable, Target, compile_routes
-from tests.unit.proxy.translation.test_call import BodyInFile, call_with
+from tests.unit.proxy.translation.test_call import BodyInFile, NotingExecutor, call_with
 
 CONFIG = """
 upstreams:
@@ -131,9 +133,27 @@ async def test_large_requests_share_a_bound_of_memory() -> None:
     assert await two.prepare(vertex) is None
 
 
-async def test_request_beyond_the_bound_of_one_call_is_not_sent_there() -> None:
-    call = message_call(body=BodyInFile(b"{}", 33 << 20))
-    translation = TranslatedCall(call, None, ResponseMemory())
+async def test_compressed_request_counts_with_its_size_once_it_is_inflated() -> None:
+    vertex, *_ = targets()
+    plain = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * LARGE_BYTES}]}).encode()
+    memory, threads = ResponseMemory(4 * len(plain)), list[str]()
+    asyncio.get_running_loop().set_default_executor(NotingExecutor(threads))
+    facts: Any = {"body": BodyInFile(gzip.compress(plain)), "content_encoding": "gzip", "inflated_bytes": len(plain)}
+    translation = TranslatedCall(message_call(**facts), None, memory)
+    assert await translation.prepare(vertex) is None
+    assert memory.taken_bytes == 3 * len(plain)
+    attempt = translation.begin(vertex, 0.0)
+    assert attempt is not None
+    assert len((await attempt.request(vertex, None, None)).body) > LARGE_BYTES
+    assert threads == ["_written"]  # not in the event loop
+
+
+@pytest.mark.parametrize("facts", [
+    {"body": BodyInFile(b"{}", 33 << 20)},
+    {"body": BodyInFile(b"{}"), "content_encoding": "gzip", "inflated_bytes": 33 << 20},
+])  # fmt: skip
+async def test_request_beyond_the_bound_of_one_call_is_not_sent_there(facts: Any) -> None:
+    translation = TranslatedCall(message_call(**facts), None, ResponseMemory())
     assert "no request of more than 32 MiB" in str(await translation.prepare(targets()[0]))
     assert translation.refusal().status == 400
 

@@ -17,6 +17,8 @@ from llm_guard.dialects.translation.wire_json import encode, object_of
 
 MOST_FRAME_BYTES = 16 << 20
 """The longest frame by the specification."""
+_MOST_HEADER_BYTES = 128 << 10
+"""The longest headers by the specification: a whole frame of headers would hold up all other calls for seconds."""
 _PRELUDE = struct.Struct(">III")
 _CRC = struct.Struct(">I")
 _LEAST_FRAME_BYTES = _PRELUDE.size + _CRC.size
@@ -82,7 +84,7 @@ def _frame_size(data: bytearray, at: int) -> int | None:
     size, headers, crc = _PRELUDE.unpack_from(data, at)
     if zlib.crc32(data[at : at + 8]) != crc:
         raise FrameError("the checksum of a frame's beginning is wrong")
-    if not _LEAST_FRAME_BYTES + headers <= size <= MOST_FRAME_BYTES:
+    if headers > _MOST_HEADER_BYTES or not _LEAST_FRAME_BYTES + headers <= size <= MOST_FRAME_BYTES:
         raise FrameError(f"a frame claims to have {size} bytes, {headers} of them headers")
     return int(size)
 

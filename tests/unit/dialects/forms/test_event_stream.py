@@ -86,11 +86,17 @@ def test_every_cut_and_every_missing_byte_is_noticed() -> None:
 
 @pytest.mark.parametrize(("size", "headers"), [
     (MOST_FRAME_BYTES + 1, 0), (15, 0), (0, 0), (100, 85), (0xFFFFFFFF, 0), (16, 0xFFFFFFFF),
+    (1 << 20, (128 << 10) + 1),
 ])  # fmt: skip
 def test_absurd_length_is_refused_before_the_frame_has_come(size: int, headers: int) -> None:
     prelude = struct.pack(">II", size, headers)
     with pytest.raises(FrameError, match=f"claims to have {size} bytes"):
         decoded(prelude + struct.pack(">I", zlib.crc32(prelude)))
+
+
+def test_longest_headers_are_awaited() -> None:
+    prelude = struct.pack(">II", 1 << 20, 128 << 10)
+    assert decoded(prelude + struct.pack(">I", zlib.crc32(prelude))) == b""
 
 
 def test_damaged_length_is_noticed_before_the_frame_has_come() -> None:

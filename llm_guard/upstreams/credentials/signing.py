@@ -68,7 +68,7 @@ class SignedRequests:
         theirs = next((value for name, value in headers if name.lower() == "date"), "")
         try:
             ahead_s = parsedate_to_datetime(theirs).timestamp() - self._clock.wall()
-        except ValueError:
+        except (ValueError, OverflowError):
             ahead_s = self._ahead_s
         if abs(ahead_s - self._ahead_s) > _SKEW_S:
             self._ahead_s = ahead_s

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from llm_guard.proxy.http_client.connection_pool import UpstreamOrigin
 
 _REFUSED = (401, 403)
+_CREDENTIALS = frozenset({
+    "access_token", "api-key", "bearer_token", "key", "oauth_token", "quotauser", "subscription-key", "userproject",
+})  # fmt: skip
+"""Parameters in which clouds take credentials or an account that pays (Google Cloud, "System parameters", with or
+without `$`; Azure API Management): what a caller puts there would be refused, and count against the upstream's own."""
 
 
 class AuthorizedOrigin:
@@ -49,7 +54,10 @@ class AuthorizedOrigin:
         is_repeatable: bool,
     ) -> Exchange:
         """See `connection_pool.UpstreamOrigin`."""
-        target, authorizer = with_parameters(target, self._query), self._authorizer
+        authorizer = self._authorizer
+        if authorizer is not None and "?" in target:
+            target = _without_credentials(target)
+        target = with_parameters(target, self._query)
         if authorizer is None:
             return await self._origin().send(method, target, headers, body, dialing, is_repeatable=is_repeatable)
         exchange = await self._send(authorizer, method, target, headers, body, dialing, is_repeatable)
@@ -84,6 +92,12 @@ def with_parameters(target: str, parameters: tuple[tuple[str, str], ...]) -> str
     kept = [part for part in query.split("&") if part and _name_of(part) not in names]
     own = [f"{_quoted(name)}={_quoted(value)}" for name, value in parameters]
     return f"{path}?{'&'.join([*kept, *own])}"
+
+
+def _without_credentials(target: str) -> str:
+    path, _, query = target.partition("?")
+    kept = [part for part in query.split("&") if _name_of(part).removeprefix("$").lower() not in _CREDENTIALS]
+    return f"{path}?{'&'.join(kept)}" if kept else path
 
 
 def _name_of(parameter: str) -> str:

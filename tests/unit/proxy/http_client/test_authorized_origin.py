@@ -71,13 +71,13 @@ class Authorizer:
         return self.resends >= 0
 
 
-async def statuses(provider: ScriptedProvider, authorizer: Authorizer) -> list[int]:
+async def statuses(provider: ScriptedProvider, authorizer: Authorizer, target: str = "/v1/x") -> list[int]:
     connections = ConnectionPool()
     link = f"{provider.url} @mark"
     try:
         connections.authorize(link, provider.url, [("v", "1")], authorizer)
         send = connections.origin(link).send
-        exchange = await send("POST", "/v1/x", RequestHeaders([("A", "b")]), b"{}", None, is_repeatable=True)
+        exchange = await send("POST", target, RequestHeaders([("A", "b")]), b"{}", None, is_repeatable=True)
         exchange.abort()
         return [exchange.status]
     finally:
@@ -100,6 +100,27 @@ async def test_other_errors_and_refusals_that_stay_are_not_sent_again(status: in
     async with ScriptedProvider([whole(status)]) as provider:
         assert await statuses(provider, Authorizer(resends)) == [status]
         assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("given", [
+    "key=1", "$key=1", "%24Key=1", "access_token=1", "oauth_token=1", "userProject=1", "%24userProject=1",
+    "quotaUser=1", "subscription-key=1", "api-key=1", "bearer_token=1",
+])  # fmt: skip
+async def test_callers_parameters_with_credentials_stay_here(given: str) -> None:
+    async with ScriptedProvider([whole()]) as provider:
+        authorizer = Authorizer()
+        assert await statuses(provider, authorizer, f"/v1/x?after=key&{given}&limit=2") == [200]
+        assert [target for _, _, target in authorizer.seen] == ["/v1/x?after=key&limit=2&v=1"]
+
+
+async def test_upstreams_own_parameters_may_have_a_key() -> None:
+    async with ScriptedProvider([whole()]) as provider:
+        connections, authorizer, link = ConnectionPool(), Authorizer(), f"{provider.url} @mark"
+        connections.authorize(link, provider.url, [("subscription-key", "1")], authorizer)
+        send = connections.origin(link).send
+        (await send("GET", "/v1/x?key=2", RequestHeaders([]), b"", None, is_repeatable=True)).abort()
+        await connections.close()
+        assert [target for _, _, target in authorizer.seen] == ["/v1/x?subscription-key=1"]
 
 
 async def test_link_without_its_credentials_sends_nothing() -> None:

@@ -10,7 +10,7 @@ from llm_guard.resilience.memo import Memo
 from llm_guard.upstreams.credentials.source import CloudCredential, CredentialSource
 
 _KEYS = frozenset({"authorization", "x-api-key", "api-key", "cookie"})
-_OF_CLOUDS = ("x-amz-", "x-goog-")
+_OF_CLOUDS = ("ocp-apim-", "x-amz-", "x-goog-")
 """Beginnings of headers with which a caller could present credentials, or choose an account that pays."""
 
 

@@ -63,12 +63,13 @@ class Worker:
         self._channel = Channel(self._serve, self._clock)
         self._started = asyncio.get_running_loop().create_future()
         self._app: App | None = None
+        self._is_told_to_stop = False
 
     async def run(self, sock: socket.socket) -> int:
         """Returns the exit code."""
         await self._channel.open(sock)
         reading = asyncio.get_running_loop().create_task(self._channel.run())
-        reading.add_done_callback(lambda _: self._stop())
+        reading.add_done_callback(lambda _: self._follow_parent())
         start: StartWorker = await self._started
         try:
             app = await self._start(start)
@@ -78,7 +79,7 @@ class Worker:
             return 1
         beats = asyncio.get_running_loop().create_task(self._beat(app))
         self._channel.tell(WorkerReady(app.reloads.current.digest))
-        if reading.done():
+        if self._is_told_to_stop:
             app.tell_to_stop()
         await app.run()
         self._channel.tell(MetricsTaken(await self._metrics()))
@@ -119,10 +120,16 @@ class Worker:
         return None
 
     def _stop(self) -> None:
+        self._is_told_to_stop = True
         if not self._started.done():
             self._started.cancel()
         if self._app is not None:
             self._app.tell_to_stop()
+
+    def _follow_parent(self) -> None:
+        """Stops, as the parent has ended. A drain that has begun goes on: a second order would end its calls."""
+        if not self._is_told_to_stop:
+            self._stop()
 
     async def _reload(self, by: str) -> Message:
         if self._app is None:

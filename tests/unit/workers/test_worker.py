@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llm_guard.app import App
 from llm_guard.clock import SystemClock
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from llm_guard.workers.channel import Channel
@@ -113,6 +114,25 @@ async def test_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
     (failed,) = parent.of(StartFailed)
     assert failed.is_config
     assert "upstreams" in failed.problem
+
+
+async def test_worker_that_is_told_to_stop_while_it_starts_stops_once_it_has_started(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), worker(tmp_path, text_of(tmp_path)) as (_, channel, running):
+        channel.tell(StopWorker())
+        assert await running == 0
+
+
+async def test_drain_goes_on_when_the_parent_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[None] = []
+    tell_to_stop = App.tell_to_stop
+    monkeypatch.setattr(App, "tell_to_stop", lambda app: (told.append(None), tell_to_stop(app)))
+    async with asyncio.timeout(30), worker(tmp_path, text_of(tmp_path, drain_delay="1s")) as (parent, channel, running):
+        await ready(parent)
+        channel.tell(StopWorker())
+        await eventually(lambda: told)
+        channel.close()
+        assert await running == 0
+    assert len(told) == 1, "a second time ends the running calls"
 
 
 async def test_worker_stops_when_its_parent_has_ended(tmp_path: Path) -> None:

@@ -112,8 +112,7 @@ class WorkerSupervisor:
         """Drains all workers; kills those that take longer than their config allows."""
         self._stopping.set()
         for child in self.children.values():
-            child.is_leaving = True
-            child.channel.tell(StopWorker())
+            self._drain(child)
         ending = asyncio.gather(*self._tasks)
         longest_s = max((child.drain_s for child in self.children.values()), default=0.0)
         await asyncio.wait((ending,), timeout=longest_s + _AFTER_DRAIN_S)
@@ -141,12 +140,20 @@ class WorkerSupervisor:
             self._bury(last)
             if self._stopping.is_set() or not self._is_started:
                 return
-            await self._pause(self._note_end(last, backoff))
-            while (begun := await self._begun_again(last.number)) is None:
-                await self._pause(backoff.wait_s(0.0))
-            if self._stopping.is_set():
-                begun.kill("stop")
+            if (begun := await self._restarted(last, backoff)) is None:
+                return
             last = begun
+
+    async def _restarted(self, last: Child, backoff: RestartBackoff) -> Child | None:
+        """Returns the worker that takes the place of one that has ended; None if all are stopped meanwhile."""
+        await self._pause(self._note_end(last, backoff))
+        while not self._stopping.is_set():
+            if (begun := await self._begun_again(last.number)) is not None:
+                if self._stopping.is_set():
+                    begun.kill("stop")
+                return begun
+            await self._pause(backoff.wait_s(0.0))
+        return None
 
     async def _begun_again(self, number: int) -> Child | None:
         """Returns None if the system has no resources for it."""
@@ -185,15 +192,21 @@ class WorkerSupervisor:
             differing = 0 if child.digest == self.reloads.digest else differing + 1
             if differing == _OTHER_DIGEST_LOOKS and child.is_ready:
                 child.killed_for = "config"
-                child.is_leaving = True
-                child.channel.tell(StopWorker())
+                self._drain(child)
+
+    def _drain(self, child: Child) -> None:
+        """Tells it once: a second time would end its calls."""
+        if not child.is_leaving:
+            child.is_leaving = True
+            child.channel.tell(StopWorker())
 
     def _bury(self, child: Child) -> None:
         self.lasting = lasting([self.lasting, child.metrics])
         child.metrics = []
         self._memory.published.pop(f"worker-{child.number}", None)
         del self._stores[child]
-        Path(child.start.admin_socket).unlink(missing_ok=True)
+        with suppress(OSError):  # a file system that cannot be written must not end the supervision
+            Path(child.start.admin_socket).unlink(missing_ok=True)
 
     def _note_end(self, child: Child, backoff: RestartBackoff) -> float:
         reason: EndReason = child.killed_for or ("exit" if child.started.result() else "start")

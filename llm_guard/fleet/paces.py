@@ -46,6 +46,10 @@ class _Place:
         gate = self.deployment.gates.find(self.account)
         return gate if isinstance(gate, SharedGate) else None
 
+    def has_calls_of(self, other: _Place) -> bool:
+        """Returns whether both have the same gate; a reload replaces deployments."""
+        return self.deployment.gates is other.deployment.gates and self.account == other.account
+
 
 class FleetPaces:
     """This gateway's part in each of them, by subject."""
@@ -61,6 +65,7 @@ class FleetPaces:
         self._replica = replica
         self._wake = wake
         self._shared: dict[str, PaceSharing] = {}
+        self._shared_at: dict[str, _Place] = {}
         self._others: dict[str, _Reports] = {}
         self._names = BoundedMap[str, str](_NAMES)
         """Names of callers by digest; the digest itself for one that has not called here."""
@@ -70,18 +75,16 @@ class FleetPaces:
         if not self._others and not self._shared and not self._has_active(now):
             return {}
         places = self._places()
+        self._end_removed(places, now)
         found = {}
         for subject, place in places.items():
             sharing = self._shared.get(subject) or PaceSharing(self._replica)
             others = {replica: report for replica, (_, report) in self._others.get(subject, {}).items()}
             if place.settings.pacing and sharing.is_needed(place.gate, others, now):
-                self._shared[subject] = sharing
+                self._shared[subject], self._shared_at[subject] = sharing, place
                 found[subject] = _with_names(sharing.report(place.gate, now), self._digest)
             elif subject in self._shared:
-                del self._shared[subject]
-                sharing.end(place.gate, now)
-                self._wake((place.deployment,))
-        self._shared = {subject: one for subject, one in self._shared.items() if subject in places}
+                self._end(subject, now)
         return found
 
     def wanted(self, now: float) -> dict[str, float]:
@@ -124,6 +127,18 @@ class FleetPaces:
             if (sharing := self._shared.get(subject)) is not None:
                 sharing.work_alone(place.gate, gateways, now)
                 self._wake((place.deployment,))
+
+    def _end_removed(self, places: Mapping[str, _Place], now: float) -> None:
+        """Ends what a reload has removed: calls that wait there would get no grant any more."""
+        for subject, before in list(self._shared_at.items()):
+            place = places.get(subject)
+            if place is None or not place.has_calls_of(before):
+                self._end(subject, now)
+
+    def _end(self, subject: str, now: float) -> None:
+        place = self._shared_at.pop(subject)
+        self._shared.pop(subject).end(place.gate, now)
+        self._wake((place.deployment,))
 
     @property
     def are_quiet(self) -> bool:

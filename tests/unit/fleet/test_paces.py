@@ -41,7 +41,7 @@ class Gateway:
         config = parse_config(CONFIG, "test.yaml", {})
         self.table = compile_routes(config, self.clock.now(), new_gate=SharedGate)
         self.woken: list[str] = []
-        self.paces = FleetPaces(self.table.deployments, name, self.wake)
+        self.paces = FleetPaces(lambda: self.table.deployments(), name, self.wake)
 
     def wake(self, deployments: Iterable[Deployment]) -> None:
         self.woken += [deployment.label for deployment in deployments]
@@ -155,4 +155,17 @@ def test_without_the_store_the_gateway_decides_alone(gateway: Gateway) -> None:
     gateway.paces.work_alone(2, gateway.clock.now())
     assert not gateway.gate("one/a").follows
     assert gateway.paces.kept == 0
+    assert gateway.woken == ["one/a"]
+
+
+def test_calls_that_wait_for_a_deployment_that_a_reload_removes_are_not_forgotten(gateway: Gateway) -> None:
+    gateway.refuse("one/a")
+    gateway.reports()
+    gateway.hear(has_leases=True)
+    gate = gateway.gate("one/a")
+    gateway.woken.clear()
+    without = parse_config(CONFIG.replace("  a: {deployments: [{upstream: one}]}\n", ""), "test.yaml", {})
+    gateway.table = compile_routes(without, gateway.clock.now(), gateway.table, new_gate=SharedGate)
+    gateway.reports()
+    assert not gate.follows, "no grant would ever come"
     assert gateway.woken == ["one/a"]

@@ -33,6 +33,8 @@ class PaceSharing:
         self._decision: PaceDecision | None = None
         """The one that the gate follows."""
         self._decided_at = -inf
+        self._listed_at = -inf
+        """When a keeper had last heard of this gateway."""
         self._highest_term = 0
 
     @property
@@ -91,7 +93,10 @@ class PaceSharing:
             self._decision = None
             gate.work_alone(gateways, now)
         elif decision is not None and self._replica in decision.members:
+            self._listed_at = now
             gate.follow(decision, self._replica, now - self._decided_at, now)
+        elif now >= self._listed_at + _LOST_S:  # the keeper cannot read what this gateway publishes: no grant will come
+            gate.work_alone(gateways, now)
 
     def end(self, gate: SharedGate | None, now: float) -> None:
         """Shares nothing any more: no gateway has to."""

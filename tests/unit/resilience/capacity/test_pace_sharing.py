@@ -23,6 +23,8 @@ class Gateways:
         self.sharing = {name: PaceSharing(name) for name in self.names}
         self.published: dict[str, tuple[float, PaceReport]] = {}
         self.lease = ("", 0.0)
+        self.unreadable = ""
+        """A gateway whose reports the others cannot read."""
         self.now = 0.0
 
     def exchange(self, *names: str, times: int = 1) -> None:
@@ -41,7 +43,7 @@ class Gateways:
         others = {
             other: (now - at, report)
             for other, (at, report) in self.published.items()
-            if other != name and now - at <= 3.0
+            if other not in (name, self.unreadable) and now - at <= 3.0
         }
         sharing.conclude(self.gates[name], SETTINGS, others, len(self.names), now, has_lease=has_lease)
 
@@ -156,3 +158,18 @@ def test_end_frees_the_gate(gateways: Gateways) -> None:
     gateways.sharing["gateway-1"].end(gateways.gates["gateway-1"], gateways.now)
     assert not gateways.gates["gateway-1"].follows
     assert gateways.gates["gateway-1"].try_enter(gateways.now) is not None
+
+
+def test_gateway_that_the_keeper_cannot_read_does_not_wait_for_grants(gateways: Gateways) -> None:
+    gateways.limit(9.0)
+    [keeper] = gateways.keepers
+    gateways.unreadable = next(name for name in gateways.names if name != keeper)
+    gate = gateways.gates[gateways.unreadable]
+    gateways.exchange(times=15)
+    assert gate.follows
+    gateways.exchange(times=10)
+    assert not gate.follows
+    assert gate.snapshot(gateways.now).rate == pytest.approx(3.0, rel=0.2)
+    gateways.unreadable = ""
+    gateways.exchange(times=5)
+    assert gate.follows

@@ -49,7 +49,14 @@ _MOST_CHARS = 300
 _MOST_WAITING = 10_000
 
 _read = msgspec.msgpack.Decoder(Content).decode
-encode = msgspec.msgpack.Encoder().encode
+_write = msgspec.msgpack.Encoder().encode
+
+
+def encode(content: Content) -> bytes:
+    """Returns what this gateway publishes: without the paces if no gateway would read so much, as the rest is needed
+    more."""
+    found = _write(content)
+    return found if len(found) <= _MOST_BYTES else _write(msgspec.structs.replace(content, paces={}))
 
 
 def decode(content: bytes) -> Content | None:

@@ -99,6 +99,14 @@ def test_pace_with_an_impossible_value_is_not_read(wrong: PaceReport) -> None:
     assert decode(encode(Content(paces={"x": wrong}))) is None
 
 
+def test_paces_that_make_a_content_too_large_to_be_read_are_left_out() -> None:
+    rest = Content({"a": summary()})
+    small = Content({"a": summary()}, paces={"x": REPORT})
+    assert decode(encode(small)) == small
+    large = replace(REPORT, events=(PaceEvent("ok", "app", 0.5, 99.5),) * 4000)
+    assert decode(encode(Content({"a": summary()}, paces={f"{number}": large for number in range(5)}))) == rest
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"nonsense", b"\xc1", b"\x81\xa8breakers\xc0", b"\x81\xa1x" + b"\x91" * 60_000, b"\x00" * (1 << 21)],

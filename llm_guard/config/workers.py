@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from math import ceil, inf
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -14,6 +16,7 @@ from llm_guard.config.operator import Ops
 from llm_guard.config.yaml_source import Document, KeyPath
 
 MOST_WORKERS = 64
+_GROUPS = Path("/sys/fs/cgroup")
 
 _SCHEMA = {
     "anyOf": [
@@ -36,7 +39,8 @@ WorkerCount = Annotated[int | Literal["auto"], BeforeValidator(_workers), WithJs
 
 
 def worker_count(setting: int | Literal["auto"]) -> int:
-    """Returns the number of worker processes; `auto` is the number of processors that this process may use."""
+    """Returns the number of worker processes; `auto` is the number of processors that this process may use, by its
+    affinity and the CPU quota of its container (cgroup v2)."""
     return min(MOST_WORKERS, _processors()) if setting == "auto" else setting
 
 
@@ -60,7 +64,29 @@ def check_workers(
         document.report(("engines",), reason)
 
 
+def cpu_quota(groups: Path, own: str) -> float:
+    """Returns how many processors a process may use by the quotas of its control group and of those above it, inf: all.
+
+    `groups` is where the kernel shows control groups (v2), `own` the content of `/proc/self/cgroup`. A container may
+    see its own group at the top, whatever its path is.
+    """
+    path = next((line.removeprefix("0::") for line in own.splitlines() if line.startswith("0::")), "/")
+    names = PurePosixPath(path.strip("/")).parts
+    return min(_quota_in(groups.joinpath(*names[:depth])) for depth in range(len(names) + 1))
+
+
+def _quota_in(group: Path) -> float:
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # not limited, or not as in cgroup-v2.rst
+        return inf
+
+
 def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        own = Path("/proc/self/cgroup").read_text()
+    except OSError:  # not Linux
+        return usable
+    return max(1, ceil(min(usable, cpu_quota(_GROUPS, own))))

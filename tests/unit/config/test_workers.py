@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from llm_guard.cli import main as cli
-from llm_guard.config import Config, ConfigError, parse_config, warnings_of, worker_count
+from llm_guard.config import Config, ConfigError, parse_config, warnings_of, worker_count, workers
+from llm_guard.config.workers import cpu_quota
 
 
 def text_of(workers: object, **sections: Any) -> str:
@@ -33,12 +35,35 @@ def test_number_is_read(setting: object, expected: int) -> None:
     assert worker_count(config_of(setting).server.workers) == expected
 
 
-def test_auto_is_one_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_one_for_each_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     setting = config_of("auto").server.workers
+    monkeypatch.setattr(workers, "_GROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 5}, raising=False)
     assert worker_count(setting) == 3
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)), raising=False)
     assert worker_count(setting) == 64
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert worker_count(setting) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        ({}, "0::/\n", inf),
+        ({"cpu.max": "200000 100000\n"}, "0::/\n", 2.0),
+        ({"cpu.max": "200000 100000\n"}, "4:cpu:/a\n0::/not/seen/here\n", 2.0),
+        ({"a.slice/cpu.max": "50000 100000\n", "a.slice/b/cpu.max": "max 100000\n"}, "0::/a.slice/b\n", 0.5),
+        ({"cpu.max": "much\n"}, "1:cpu:/\n", inf),
+        ({"cpu.max": "1 0\n"}, "", inf),
+    ],
+)  # fmt: skip
+def test_quota_is_the_least_of_the_control_groups(
+    files: dict[str, str], own: str, expected: float, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert cpu_quota(tmp_path, own) == expected
 
 
 @pytest.mark.parametrize("setting", [0, 65, -1, True, 1.5, "many", "", None])

@@ -203,6 +203,14 @@ def test_requests_that_differ_only_in_their_bodies_share_their_headers() -> None
     assert ("Accept-Encoding", "gzip") in sent_to(first, UPSTREAM)
 
 
+def test_idle_connection_keeps_the_headers_for_few_upstreams() -> None:
+    one = replace(call(*SAID), sent_headers={})
+    for number in range(50):
+        sent_to(one, replace(UPSTREAM, name=f"upstream-{number}"))
+    assert one.sent_headers is not None
+    assert 0 < len(one.sent_headers) <= 4
+
+
 def test_request_for_an_upgrade_shares_no_headers() -> None:
     first = replace(call(*SAID, is_upgrade=True), sent_headers={})
     assert to_upstream(first, UPSTREAM) is not to_upstream(first, UPSTREAM)

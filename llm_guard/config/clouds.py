@@ -22,7 +22,7 @@ _LIBRARIES: dict[CloudAuth, tuple[str, ...]] = {
     "aws": ("botocore",), "google": ("google.auth", "requests"), "entra": ("azure.identity",),
 }  # fmt: skip
 _PACKAGES: dict[CloudAuth, str] = {"aws": "botocore", "google": "google-auth[requests]", "entra": "azure-identity"}
-_REGION = re.compile(r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]{1,2}")
+_REGION = re.compile(r"[a-z]{2,4}(?:-[a-z]+)?-(?:central|north|south|(?:north|south)?(?:east|west))-[0-9]{1,2}")
 _MOST_PARAMETERS = 16
 
 

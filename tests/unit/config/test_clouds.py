@@ -29,6 +29,8 @@ def config_of(keys: str, base_url: str = "https://a.example/v1") -> Config:
         ("runtime.sagemaker.eu-central-1.amazonaws.com", ("eu-central-1", "sagemaker")),
         ("127.0.0.1", (None, None)),
         ("gateway.example.com", (None, None)),
+        ("aws-proxy-1.example.com", (None, None)),
+        ("runtime.sagemaker.ap-northeast-1.amazonaws.com", ("ap-northeast-1", "sagemaker")),
     ],
 )
 def test_region_and_service_come_from_the_host(host: str, expected: tuple[str | None, str | None]) -> None:

@@ -73,9 +73,11 @@ def _read_item(item: JsonObject, request: CanonicalRequest, place: str) -> None:
 def _read_message(item: JsonObject, request: CanonicalRequest, place: str) -> None:
     note_unknown(item, _MESSAGE, request.losses, _NAMES, _UNKNOWN)
     contents = _contents(item.get("content"), request.losses, f"{place}.content")
-    match item.get("role"):
+    role, texts = item.get("role"), [block.text for block in contents if isinstance(block, TextBlock)]
+    if role != "user" and len(texts) < len(contents):
+        request.losses.promise("attachments", f"{place}.content")
+    match role:
         case "system" | "developer":
-            texts = [block.text for block in contents if isinstance(block, TextBlock)]
             if not request.turns:
                 request.system += texts
             elif texts:

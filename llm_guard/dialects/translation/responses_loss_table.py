@@ -112,6 +112,8 @@ RESPONSES_ROWS: tuple[LossRow, ...] = (
     *promise_rows("input[*]", name="unknown_items"),
     *promise_rows("tools[*]", "tool_choice[*]", name="provider_tools"),
     LossRow("input[message].content[input_image].image_url", "promise", "image_format", when="no JPEG, PNG, GIF, WebP"),
+    LossRow("input[message].content[input_image]", "promise", "attachments", when="not of the user"),
+    LossRow("input[message].content[input_file]", "promise", "attachments", when="not of the user"),
     LossRow("input[message].content[input_file].file_data", "promise", "file_format", when="neither PDF nor text"),
 )
 """A Responses request for a Messages or a chat endpoint."""

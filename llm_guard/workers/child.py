@@ -63,12 +63,13 @@ class Child:
         return self._process.returncode
 
     async def begin(self) -> None:
-        """Starts the process: a new program rather than a fork, which would copy threads' locks. Raises OSError."""
+        """Starts the process: a new program rather than a fork, which would copy threads' locks. Imports nothing from
+        the working folder, as the parent does not. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "llm_guard.workers.worker", str(theirs.fileno()),
+                    sys.executable, "-P", "-m", "llm_guard.workers.worker", str(theirs.fileno()),
                     stdin=DEVNULL, pass_fds=(theirs.fileno(),),
                 )  # fmt: skip
             except BaseException:

@@ -191,6 +191,13 @@ async def test_events_are_streamed_over_a_web_socket(tmp_path: Path) -> None:
             assert "log-levels" in await socket.receive_str(timeout=10)
 
 
+async def test_no_module_in_the_working_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    async with gateway(tmp_path) as stand:
+        assert len(await stand.workers()) == 2
+
+
 async def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     async with process(tmp_path) as (served, stand):
         pids = [worker["pid"] for worker in await stand.workers()]

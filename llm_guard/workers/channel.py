@@ -18,6 +18,8 @@ _log = structlog.get_logger("llm_guard.workers.channel")
 
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = 1 << 28
+_MOST_UNREAD_BYTES = 1 << 24
+"""With so much on its way to a side that does not read, a suspended process perhaps, messages are lost."""
 
 
 class ChannelClosed(Exception):
@@ -42,7 +44,7 @@ class Channel:
         self._reader, self._writer = await asyncio.open_unix_connection(sock=sock, limit=1 << 20)
 
     def tell(self, message: Message) -> None:
-        """Sends a message without a reply; it is lost if the other side is gone."""
+        """Sends a message without a reply; it is lost if the other side is gone, or does not read."""
         self._send(Frame(0, False, message))
 
     async def ask(self, message: Message, within_s: float) -> Message:
@@ -105,6 +107,6 @@ class Channel:
             self._send(Frame(frame.number, True, reply))
 
     def _send(self, frame: Frame) -> None:
-        if not self.is_closed:
+        if not self.is_closed and self._writer.transport.get_write_buffer_size() < _MOST_UNREAD_BYTES:
             data = encode(frame)
             self._writer.write(_LENGTH.pack(len(data)) + data)

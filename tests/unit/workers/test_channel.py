@@ -95,6 +95,19 @@ async def test_request_that_is_not_answered_times_out_and_a_late_reply_is_ignore
         assert await channel.ask(TakeMetrics(), 5.0) == Agreed()
 
 
+async def test_messages_to_a_side_that_does_not_read_do_not_pile_up() -> None:
+    mine, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel(silent, SystemClock())
+        await channel.open(mine)
+        for _ in range(100):
+            channel.tell(ConfigRead("x" * 1_000_000))
+        assert channel._writer.transport.get_write_buffer_size() < 20_000_000
+        with pytest.raises(TimeoutError):
+            await channel.ask(ReadConfig(), 0.01)
+        channel.close()
+
+
 async def test_end_of_the_other_side_ends_the_wait() -> None:
     async with ends(silent) as (channel, other):
         waiting = asyncio.ensure_future(channel.ask(ReadConfig(), 5.0))

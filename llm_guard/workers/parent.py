@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import tempfile
@@ -29,6 +30,8 @@ _log = structlog.get_logger("llm_guard.workers.parent")
 _TOKEN_S = 5.0
 _WATCH_S = 1.0
 _CLOSING_S = 2.0
+_LONGEST_FOLDER = 95
+"""Bytes of a path in which sockets have room: the kernel takes 107 for both (unix(7))."""
 
 
 class ParentProcess:
@@ -53,15 +56,27 @@ class ParentProcess:
 
     async def start(self) -> None:
         """Starts the workers; they accept connections when this returns. Raises OSError if an address is not available,
-        and ConfigError if a worker cannot use the config."""
+        and ConfigError if a worker cannot use the config, or there is no folder for sockets."""
         text = await WorkerThread("config file").run(config_text, self._path)
         await self._check_token()
-        self._folder = Path(tempfile.mkdtemp(prefix="llm-guard-"))
+        self._folder = self._new_folder()
         try:
             await self._start(text)
         except BaseException:
             self._close()
             raise
+
+    def _new_folder(self) -> Path:
+        """Makes the private folder for the sockets of the workers. Raises ConfigError."""
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="llm-guard-"))
+            if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+                folder.rmdir()
+                raise OSError(f"{folder.parent}: the path is too long for sockets")
+        except OSError as error:
+            reason = f"several workers need a folder for their sockets: set TMPDIR to another one ({error})"
+            raise ConfigError([problem_at(self._path, ("server", "workers"), reason)]) from error
+        return folder
 
     async def _start(self, text: str) -> None:
         config, clock = self._config, self._clock

@@ -256,6 +256,19 @@ async def test_config_that_a_worker_cannot_use_is_an_error_of_the_start(tmp_path
     assert (code, "api_key_file" in said, "Traceback" in said) == (2, True, False), said
 
 
+@pytest.mark.parametrize(("folder", "reason"), [("f" * 80, "path is too long"), ("none", "No such file")])
+async def test_folder_that_cannot_have_sockets_is_an_error_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, reason: str
+) -> None:
+    (tmp_path / ("f" * 80)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / folder))
+    async with MockProvider() as provider:
+        path = write(tmp_path / "gateway.yaml", text_of(provider, tmp_path))
+        with pytest.raises(ConfigError, match=rf"server.workers: .*TMPDIR.*{reason}"):
+            await parent_of(path).start()
+    assert modes(tmp_path / folder, "*") == {}
+
+
 async def test_stop_frees_both_ports_and_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     async with gateway(tmp_path) as stand:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Disposition
@@ -28,6 +28,9 @@ _WS_PROTOCOL = 16
 _CONTENT_ENCODING = 32
 _ACCEPT_ENCODING = 64
 _ACCOUNT = 128
+# Of requests that are translated.
+_TRANSLATED = 256
+_STREAM = 512
 _STAYS = _NEVER | _CONNECTION
 _CALLERS = _KEY | _COOKIE
 
@@ -83,15 +86,30 @@ def to_upstream(
         dropped |= _CONTENT_ENCODING
     if call.is_plain_wanted:
         dropped |= _ACCEPT_ENCODING
-    if call.is_upgrade or call.sent_headers is None:
+    if call.is_upgrade:
         return RequestHeaders(_for_upstream(call, upstream, key, dropped))
-    known = call.sent_headers.get(upstream.name)
-    if known is not None and known[0] is upstream and known[1] is key and known[2] == dropped:
+    return _shared(call, upstream, key, dropped, _for_upstream)
+
+
+def _shared(
+    call: Call,
+    upstream: Upstream,
+    key: ApiKey | None,
+    kind: int,
+    pairs_for: Callable[[Call, Upstream, ApiKey | None, int], list[tuple[str, str]]],
+) -> RequestHeaders:
+    """Returns the headers that an earlier request of the connection had; without one, what `pairs_for` returns. `kind`
+    is all that they depend on beside the upstream, its key and the client's headers."""
+    shared = call.sent_headers
+    if shared is None:
+        return RequestHeaders(pairs_for(call, upstream, key, kind))
+    known = shared.get(upstream.name)
+    if known is not None and known[0] is upstream and known[1] is key and known[2] == kind:
         return known[3]
-    headers = RequestHeaders(_for_upstream(call, upstream, key, dropped))
-    if len(call.sent_headers) >= _MOST_SHARED:
-        call.sent_headers.clear()
-    call.sent_headers[upstream.name] = (upstream, key, dropped, headers)
+    headers = RequestHeaders(pairs_for(call, upstream, key, kind))
+    if len(shared) >= _MOST_SHARED:
+        shared.clear()
+    shared[upstream.name] = (upstream, key, kind, headers)
     return headers
 
 
@@ -116,19 +134,24 @@ def _for_upstream(call: Call, upstream: Upstream, key: ApiKey | None, dropped: i
 def translated(call: Call, upstream: Upstream, key: ApiKey | None = None) -> RequestHeaders:
     """Returns the headers of a call that was translated: of the caller's only its user agent, and its credential where
     calls of its own dialect are sent with it."""
+    kind = _TRANSLATED | _STREAM if call.is_stream else _TRANSLATED
+    if upstream.dialect == call.dialect and not upstream.has_own_key and call.client_key is None:
+        kind |= _KEY
+    return _shared(call, upstream, key, kind, _for_translation)
+
+
+def _for_translation(call: Call, upstream: Upstream, key: ApiKey | None, kind: int) -> list[tuple[str, str]]:
     header = upstream.key_header if key is None else key_header(upstream.auth, key.secret)
-    is_callers = upstream.dialect == call.dialect and not upstream.has_own_key and call.client_key is None
-    credential = [pair for pair in call.headers if is_callers and pair[0].lower() in _KEY_NAMES]
+    credential = [pair for pair in call.headers if kind & _KEY and pair[0].lower() in _KEY_NAMES]
     agent = value_of(call.headers, "user-agent")
-    pairs = [
+    return [
         ("Content-Type", "application/json"),
-        ("Accept", "text/event-stream" if call.is_stream else "application/json"),
+        ("Accept", "text/event-stream" if kind & _STREAM else "application/json"),
         ("Accept-Encoding", "identity"),
         *([("User-Agent", agent)] if agent else []),
         *DIALECTS[upstream.dialect].REQUIRED_HEADERS,
         *([header] if header is not None else credential),
     ]
-    return RequestHeaders(pairs)
 
 
 def ask_for_plain(call: Call) -> None:

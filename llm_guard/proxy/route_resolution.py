@@ -5,6 +5,8 @@ Owns the refusals of calls without a route. The routes are in `routing.route_tab
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from llm_guard.dialects import DIALECTS
@@ -16,6 +18,9 @@ from llm_guard.proxy.model_catalog import is_for_catalog, upstream_of_model
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
 from llm_guard.resilience.retry.deadline import deadline_at
 from llm_guard.routing.route_table import Route, RouteTable
+
+if TYPE_CHECKING:
+    from llm_guard.proxy.translation.call import TranslatedCall
 
 _OURS = "/v1/llm-guard/"
 """Prefix of the gateway's own paths, which no provider has."""
@@ -72,9 +77,7 @@ def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal 
     if no deployment can serve it whatever it requests."""
     if all(target.deployment.upstream.serves(call.dialect, call.path) for target in route.targets):
         return None
-    from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415  # few configs mix dialects
-
-    translation = TranslatedCall(call, route.translate, table.pool.translation_memory)
+    translation = _translator()(call, route.translate, table.pool.translation_memory)
     reasons = [translation.obstacle(target) for target in route.targets]
     if all(reasons) and not translation.has_estimate:
         upstreams = [target.deployment.upstream for target in route.targets]
@@ -83,3 +86,11 @@ def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal 
         return wrong_dialect(call, route, reasons[0] if route.translate is not None else None)
     call.translation = translation
     return None
+
+
+@cache
+def _translator() -> type[TranslatedCall]:
+    """Imports the translation with the first call that needs it: few configs mix dialects."""
+    from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415
+
+    return TranslatedCall

@@ -178,11 +178,10 @@ UPSTREAMS = (
 SAID = (*CREDENTIALS, ("Cookie", "a=1"), ("Accept-Encoding", "gzip, br"), ("Content-Encoding", "gzip"), ("X-A", "1"))
 
 
-@given(
-    st.lists(
-        st.tuples(*map(st.sampled_from, (UPSTREAMS, KEYS, (None, "app-1"), (None, 200), (False, True)))), max_size=12
-    )
-)
+REQUESTS = st.tuples(*map(st.sampled_from, (UPSTREAMS, KEYS, (None, "app-1"), (None, 200), (False, True))))
+
+
+@given(st.lists(REQUESTS, max_size=12))
 def test_shared_headers_are_those_of_the_request(
     requests: list[tuple[Upstream, ApiKey | None, str | None, int | None, bool]],
 ) -> None:
@@ -192,6 +191,17 @@ def test_shared_headers_are_those_of_the_request(
         one_of_many = replace(alone, sent_headers=shared)
         sent = sent_to(one_of_many, upstream, key, is_body_ours=is_body_ours)
         assert sent == sent_to(alone, upstream, key, is_body_ours=is_body_ours)
+
+
+@given(st.lists(REQUESTS, max_size=12))
+def test_shared_headers_of_translated_requests_are_those_of_the_request(
+    requests: list[tuple[Upstream, ApiKey | None, str | None, int | None, bool]],
+) -> None:
+    shared: dict[str, SentHeaders] = {}
+    for upstream, key, client_key, _, is_stream in requests:
+        alone = replace(call(*SAID, client_key=client_key), is_stream=is_stream)
+        sent = translated(replace(alone, sent_headers=shared), upstream, key).pairs
+        assert sent == translated(alone, upstream, key).pairs
 
 
 def test_requests_that_differ_only_in_their_bodies_share_their_headers() -> None:
@@ -286,6 +296,12 @@ def test_cached_header_names_are_bounded_and_stay_right() -> None:
     for seen in (headers._lower, headers._up, headers._down, headers._named_in):
         assert 0 < len(seen) <= 1024
         assert max(map(len, seen)) <= 64
+
+
+def test_translated_stream_is_requested_as_one() -> None:
+    for is_stream, accepted in ((True, "text/event-stream"), (False, "application/json")):
+        sent = translated(replace(call(), is_stream=is_stream), UPSTREAM).pairs
+        assert value_of(tuple(sent), "accept") == accepted
 
 
 def test_translated_call_has_the_callers_key_only_in_its_own_dialect() -> None:

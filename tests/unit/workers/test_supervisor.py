@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ class OneWorker:
                 raise OSError("no resources")
             self.begun.append(child)
             self._over.append(asyncio.Event())
-            child.channel.tell = self.told.append  # type: ignore[method-assign]
+            child.channel.tell = self.told.append  # type: ignore[method-assign, assignment]
             await child._take(WorkerReady("digest"))
 
         return begin
@@ -61,6 +62,10 @@ class OneWorker:
             self._over[self.begun.index(child)].set()
 
         return kill
+
+
+def _has_begun(one: OneWorker, processes: int) -> bool:
+    return len(one.begun) == processes
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ async def test_waits_grow_with_the_ends_of_a_worker_alone(one: OneWorker, monkey
     await one.supervisor.start()
     for number in (2, 3, 4):
         one.end()
-        await eventually(lambda number=number: len(one.begun) == number)
+        await eventually(partial(_has_begun, one, number))
     await one.supervisor.stop()
     assert waits == [0.0, 0.5, 1.0]
 

@@ -123,9 +123,14 @@ async def test_worker_that_is_told_to_stop_while_it_starts_stops_once_it_has_sta
 
 
 async def test_drain_goes_on_when_the_parent_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[None] = []
+    told: list[App] = []
     tell_to_stop = App.tell_to_stop
-    monkeypatch.setattr(App, "tell_to_stop", lambda app: (told.append(None), tell_to_stop(app)))
+
+    def noted(app: App) -> None:
+        told.append(app)
+        tell_to_stop(app)
+
+    monkeypatch.setattr(App, "tell_to_stop", noted)
     async with asyncio.timeout(30), worker(tmp_path, text_of(tmp_path, drain_delay="1s")) as (parent, channel, running):
         await ready(parent)
         channel.tell(StopWorker())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -155,11 +155,23 @@ class ConfigReloader:
         the running config then stays."""
         if self.path is None:
             raise NothingToDo("the config did not come from a file")
+        return await self._made(self._reload(self.path, by))
+
+    async def rollback(self, by: str) -> Adopted:
+        """Puts the previous config into use; the file is not changed, and read when it changes. Raises NothingToDo, and
+        ConfigError if not all processes can use it."""
+        return await self._made(self._roll_back(by))
+
+    async def _made(self, change: Coroutine[None, None, Adopted]) -> Adopted:
+        """Waits for a change. One that other processes make, too, goes on if its request is cancelled."""
+        return await (change if self._agreement is None else asyncio.shield(change))
+
+    async def _reload(self, path: Path, by: str) -> Adopted:
         async with self._turn:
-            self._stamp = _stamp(self.path) or self._stamp
+            self._stamp = _stamp(path) or self._stamp
             try:
                 text = None if self._agreement is None else await self._agreement.text()
-                adopted = await self._thread.run(self._read, self.path, by, text)
+                adopted = await self._thread.run(self._read, path, by, text)
                 await self._agree(adopted)
             except asyncio.CancelledError:
                 self._stamp = None  # the request was cancelled: the watch reads the file instead
@@ -181,9 +193,7 @@ class ConfigReloader:
                 self._undo[-1] = adopted
             return adopted
 
-    async def rollback(self, by: str) -> Adopted:
-        """Puts the previous config into use; the file is not changed, and read when it changes. Raises NothingToDo, and
-        ConfigError if not all processes can use it."""
+    async def _roll_back(self, by: str) -> Adopted:
         async with self._turn:
             before = self.rollback_target
             if before is None:

@@ -287,6 +287,8 @@ class Agreement:
 
     def __init__(self, text: str, problem: str | None = None) -> None:
         self.asked: list[Adopted] = []
+        self.decided = asyncio.Event()
+        self.decided.set()
         self._text = text
         self._problem = problem
 
@@ -295,6 +297,7 @@ class Agreement:
 
     async def agree(self, adopted: Adopted) -> None:
         self.asked.append(adopted)
+        await self.decided.wait()
         if self._problem is not None:
             raise ConfigError([ConfigProblem("guard.yaml", 0, "", self._problem)])
 
@@ -331,3 +334,22 @@ async def test_rollback_that_another_process_cannot_make_is_not_made(world: Worl
         await reloads.rollback("ann")
     assert reloads.current.config.defaults.timeout.idle == 7
     assert [adopted.how for adopted in others.asked] == ["reload", "rollback"]
+
+
+async def test_change_that_other_processes_make_too_goes_on_after_its_request_is_cancelled(world: World) -> None:
+    others = Agreement(text(7))
+    others.decided.clear()
+    reloads = with_others(world, others)
+    asked = asyncio.ensure_future(reloads.reload("ann"))
+    await eventually(lambda: others.asked)
+    asked.cancel()
+    await asyncio.wait((asked,))
+    others.decided.set()
+    await eventually(lambda: world.adopted)
+    others.decided.clear()
+    asked = asyncio.ensure_future(reloads.rollback("ann"))
+    await eventually(lambda: len(others.asked) == 2)
+    asked.cancel()
+    await asyncio.wait((asked,))
+    others.decided.set()
+    await eventually(lambda: [adopted.how for adopted in world.adopted] == ["reload", "rollback"])

@@ -25,7 +25,7 @@ CHUNKS = 400
 CLIENTS = ("chat", "messages")
 _PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
 _NATIVE, _TRANSLATED = "native", "translated"
-_CALLS, _STREAMS, _LARGE = 400, 12, 4
+_CALLS, _STREAMS, _LARGE = 2000, 40, 4
 """Number of each in a turn."""
 _CONNECTIONS = 8
 _LARGE_BYTES = 1 << 20

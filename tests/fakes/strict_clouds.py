@@ -45,6 +45,10 @@ class StrictCloud:
         """Size of the chunks in which a stream is sent; 0: one for each event."""
         self.pause_s = 0.0
         """After `whole_events`, in seconds."""
+        self.is_authorized: Callable[[dict[str, str]], bool] = _has_key
+        """Judges the headers of a request."""
+        self.latest = b""
+        """The latest request, as it was sent."""
         self.url = ""
 
     @property
@@ -55,6 +59,9 @@ class StrictCloud:
         raw, headers = await request.read(), {name.lower(): value for name, value in request.headers.items()}
         body = json.loads(raw) if raw else {}
         self.requests.append((request.raw_path, headers, dict(body)))
+        lines = [b"%b: %b" % pair for pair in request.raw_headers]
+        begin = f"{request.method} {request.raw_path} HTTP/1.1".encode()
+        self.latest = b"\r\n".join([begin, *lines, b"", raw])
         if request.method != "POST":
             return web.Response(status=404, text="Not Found")
         self.pieces, self.sent_after, self.chunk_bytes, self.pause_s = PIECES, None, 0, 0.0
@@ -95,8 +102,8 @@ class StrictCloud:
 
     def _problems(self, headers: dict[str, str], body: dict[str, Any], model: object) -> list[str]:
         found = [] if model == MODELS[self.form] else [f"the model {model!r} was not found"]
-        if headers.get("authorization") != f"Bearer {KEY}" or "x-api-key" in headers or "api-key" in headers:
-            found.append("no bearer token")
+        if not self.is_authorized(headers) or "x-api-key" in headers or "api-key" in headers:
+            found.append("no credentials")
         if "anthropic-version" in headers:
             found.append("anthropic-version is not a header here")
         if body.get("anthropic_version") != _VERSIONS[self.form]:
@@ -134,6 +141,10 @@ class StrictCloud:
             await response.write(piece)
         await response.write_eof()
         return response
+
+
+def _has_key(headers: dict[str, str]) -> bool:
+    return headers.get("authorization") == f"Bearer {KEY}"
 
 
 def _google(problems: list[str]) -> web.Response | None:

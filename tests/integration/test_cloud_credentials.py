@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from llm_guard.app import App
 from llm_guard.cli.main import main
 from llm_guard.config import AwsSettings, CloudSettings, Config, EntraSettings, GoogleSettings
 from llm_guard.upstreams.credentials.providers import fetcher_of
@@ -25,9 +26,12 @@ from tests.admin_client import look
 from tests.chaos.forms import CHAT
 from tests.chaos.stand import Stand, config_of, standing
 from tests.chaos.wire import ask
+from tests.e2e.clouds import chat, claude, said
+from tests.e2e.clouds import standing as cloud_of
 from tests.fakes.certificates import Authority
 from tests.fakes.keyed_provider import REFUSED, KeyedProvider
 from tests.fakes.provider import ScriptedProvider, whole
+from tests.fakes.strict_clouds import TEXT
 from tests.fakes.token_endpoints import AWS_PATH, SECRET_KEY, TokenEndpoint, service_account
 from tests.fakes.waiting import eventually
 
@@ -122,6 +126,34 @@ async def test_default_credentials_of_google_are_those_that_the_environment_name
         async with standing(one_of(provider.url, {"auth": "google"})) as stand:
             assert (await CHAT.ask(stand.url)).status == 200, stand.log
         assert ("authorization", f"Bearer {endpoint.token(1)}") in headers_of(provider.requests[0])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("sdk", [claude, chat])
+async def test_request_in_the_form_of_bedrock_is_signed(
+    container: Callable[[TokenEndpoint], None], sdk: Callable[[App], Any], stream: bool
+) -> None:
+    settings = ", auth: aws, aws: {region: us-east-1, service: bedrock}"
+    async with TokenEndpoint() as endpoint:
+        container(endpoint)
+        async with cloud_of("bedrock-invoke", key=settings) as (cloud, app), sdk(app) as client:
+            cloud.is_authorized = lambda _: bool(assert_signed(cloud.latest, f"AKIA{1:016}", endpoint.token(1)))
+            assert await said(client, stream=stream) == TEXT
+            assert cloud.refused == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("sdk", [claude, chat])
+async def test_request_in_the_form_of_vertex_has_a_token(
+    tmp_path: Path, sdk: Callable[[App], Any], stream: bool
+) -> None:
+    async with TokenEndpoint() as endpoint:
+        file = service_account(tmp_path / "account.json", f"{endpoint.url}/google")
+        settings = f", auth: google, google: {{credentials_file: {file}}}"
+        async with cloud_of("vertex", key=settings) as (cloud, app), sdk(app) as client:
+            cloud.is_authorized = lambda headers: headers["authorization"] == f"Bearer {endpoint.token(1)}"
+            assert await said(client, stream=stream) == TEXT
+            assert cloud.refused == []
 
 
 async def test_keys_of_the_environment_need_no_session_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,9 +29,10 @@ ENV XDG_STATE_HOME=/state
 RUN install -d -o 65534 -g 65534 /state
 USER 65534:65534
 EXPOSE 8080
-# Checks only the event loop: a provider's outage must not restart the gateway.
+# Checks only the event loop: a provider's outage must not restart the gateway. Set the port where `ops.port` is another.
+ENV LLM_GUARD_HEALTH_PORT=8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz', timeout=2)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['LLM_GUARD_HEALTH_PORT']}/healthz\", timeout=2)"]
 # The gateway drains on SIGTERM for server.drain (30 s by default): allow longer than that (docker stop -t 40).
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["python", "-m", "llm_guard"]

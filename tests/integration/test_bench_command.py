@@ -100,7 +100,10 @@ async def test_key_is_sent_as_the_dialect_does(provider: MockProvider, dialect: 
 
 
 async def test_interrupted_run_shows_what_it_has_measured(provider: MockProvider) -> None:
-    command = ("-m", "llm_guard", "bench", "--url", provider.url, "--model", "m", "--rate", "50", "--seconds", "600")
+    # A shell starts what runs in the background with SIGINT ignored, and that is inherited.
+    as_usual = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    begin = f"{as_usual}; from llm_guard.cli.main import main; main()"
+    command = ("-c", begin, "bench", "--url", provider.url, "--model", "m", "--rate", "50", "--seconds", "600")
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,16 @@ class Prometheus:
 
 
 @asynccontextmanager
-async def watching(gateway: str, folder: Path, change: Callable[[str], str] = str) -> AsyncIterator[Prometheus]:
-    """Runs Prometheus with our config, scraping this gateway twice a second. `change` is applied to the rules' text."""
+async def watching(
+    gateway: str, folder: Path, change: Callable[[str], str] = str, beside: Sequence[str] = ()
+) -> AsyncIterator[Prometheus]:
+    """Runs Prometheus with our config, scraping this gateway, and those beside it, twice a second. `change` is applied
+    to the rules' text."""
     config = yaml.safe_load((CONFIG / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
-    config["scrape_configs"][0]["static_configs"][0]["targets"] = [gateway.removeprefix("http://")]
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [
+        url.removeprefix("http://") for url in (gateway, *beside)
+    ]
     del config["alerting"]  # there is no Alertmanager here
     (folder / "rules").mkdir()
     for rules in (CONFIG / "rules").glob("*.yml"):

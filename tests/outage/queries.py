@@ -21,8 +21,10 @@ _DURATION = re.compile(r"(?<=\[)\d+[mh](?=\])|(?<=offset )\d+[mh]\b|(?<=for: )\d
 _VARIABLES = {"$model": ".*", "$deployment": ".*", "$__rate_interval": "5s"}
 
 
-_ZERO_IS_GOOD = ("llm_guard_cache_evictions", "llm_guard_log_lines_dropped", "llm_guard_fleet_unreadable")
-"""Counters of what this outage does not do."""
+_ZERO_IS_GOOD = (
+    "llm_guard_cache_evictions", "llm_guard_fleet_paces", "llm_guard_fleet_unreadable", "llm_guard_log_lines_dropped",
+)  # fmt: skip
+"""Numbers of what this outage does not do."""
 _LONG = ("LlmGuardEngineDownForLong",)
 """Rules that wait for so long, even here, that it is enough if they are pending."""
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import psutil
 
+from tests.integration.worker_processes import kill
 from tests.outage.traffic import LIMITED, Outage
 from tests.tokens import SHARED
 
@@ -86,6 +87,10 @@ async def engine_that_cannot_start(outage: Outage) -> None:
     outage.calling.append(asyncio.create_task(kill()))
 
 
+async def ended_worker(outage: Outage) -> None:
+    await kill(outage.workers, 2)
+
+
 async def lost_store(outage: Outage) -> None:
     outage.redis.kill()
 
@@ -126,6 +131,7 @@ STEPS: dict[str, Step] = {
     "a key has no balance": refused_key,
     "too many calls": too_many_calls,
     "an engine cannot start": engine_that_cannot_start,
+    "a worker ends": ended_worker,
     "the fleet's store is down": lost_store,
     "the event loop is blocked": blocked_gateway,
     "the config file is broken": broken_config,

@@ -41,7 +41,10 @@ def test_documented_steps_panels_and_rules_are_those_that_exist() -> None:
 @pytest.mark.timeout(600)
 async def test_each_panel_and_rule_shows_something_in_an_outage(tmp_path: Path) -> None:
     table, queries = documented(), panels() + alerts()
-    async with standing(tmp_path) as outage, watching(outage.served.url, tmp_path, faster) as prometheus:
+    async with (
+        standing(tmp_path) as outage,
+        watching(outage.served.url, tmp_path, faster, [outage.workers.admin_url]) as prometheus,
+    ):
         await _until_scraped(prometheus)
         for name, step in STEPS.items():
             await step(outage)
@@ -51,7 +54,7 @@ async def test_each_panel_and_rule_shows_something_in_an_outage(tmp_path: Path) 
 
 async def _until_scraped(prometheus: Prometheus) -> None:
     async def is_scraped() -> bool:
-        return await prometheus.value('up{job="llm-guard"}') == 1 and not await prometheus.firing()
+        return await prometheus.value('sum(up{job="llm-guard"})') == 2 and not await prometheus.firing()
 
     await prometheus.until(is_scraped)
 

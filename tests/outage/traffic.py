@@ -18,6 +18,8 @@ from tests.chaos.process import Served, serving
 from tests.chaos.wire import ask
 from tests.fakes.redis_server import RedisServer
 from tests.integration.test_engines import free_port
+from tests.integration.worker_processes import Stand as WorkerStand
+from tests.integration.worker_processes import gateway as gateway_with_workers
 from tests.tokens import OPS
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +37,8 @@ class Outage:
     one: MockProvider
     two: MockProvider
     redis: RedisServer
+    workers: WorkerStand
+    """Another gateway, with two workers."""
     calling: list[asyncio.Task[None]] = field(default_factory=list)
 
     def keep_calling(self, model: str, *, each_s: float = 0.1, **more: Any) -> None:
@@ -84,7 +88,9 @@ async def standing(folder: Path) -> AsyncIterator[Outage]:
         path = folder / "llm_guard.yaml"
         text = json.dumps(_config(one.url, two.url, redis.url, folder))
         served = await stack.enter_async_context(serving(path, text))
-        outage = Outage(served, path, one, two, redis)
+        (folder / "workers").mkdir()
+        workers = await stack.enter_async_context(gateway_with_workers(folder / "workers"))
+        outage = Outage(served, path, one, two, redis, workers)
         try:
             yield outage
         finally:

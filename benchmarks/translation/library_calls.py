@@ -92,7 +92,7 @@ async def called(call: Callable[[Json], Awaitable[Any]], case: Json) -> Json:
                     events.append(plain(event))
     except NotOfferedError:
         return {"is_offered": False}
-    except Exception as error:  # noqa: BLE001  # what a library raises is its answer
+    except Exception as error:  # noqa: BLE001  # any exception counts as the library's response
         raised = f"{type(error).__name__}: {error}".partition("\nTraceback")[0][:2000]
         if not events:
             return {"raised": raised}

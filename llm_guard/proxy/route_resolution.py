@@ -91,6 +91,6 @@ def translate_or_refuse(call: Call, route: Route, table: RouteTable) -> Refusal 
 @cache
 def _translator() -> type[TranslatedCall]:
     """Imports the translation with the first call that needs it: few configs mix dialects."""
-    from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415
+    from llm_guard.proxy.translation.call import TranslatedCall  # noqa: PLC0415  # see above
 
     return TranslatedCall

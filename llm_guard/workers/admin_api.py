@@ -49,7 +49,7 @@ _READING = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PassedRequest:
     """A request as a worker gets it."""
 
     request: Request
@@ -98,10 +98,10 @@ class AdminApi:
             return await own
         children, target = self._chosen(request)
         body = await relay.body_of(request, reply)
-        asked = _Asked(request, target, body, reply.peer)
+        passed = _PassedRequest(request, target, body, reply.peer)
         if request.method not in _READING and request.path in FOR_ALL:
-            return await self._at_all(children, asked)
-        await relay.pass_on(await self._ask(children, asked), request, reply)
+            return await self._at_all(children, passed)
+        await relay.pass_on(await self._send(children, passed), request, reply)
         return None
 
     def _own(self, request: Request) -> Awaitable[AdminResponse] | None:
@@ -138,20 +138,21 @@ class AdminApi:
             raise Refused(503, "no_worker", "no worker is ready: repeat the request in a moment")
         return ready, f"{path}?{request.query}" if request.query else path
 
-    async def _at_all(self, children: list[Child], asked: _Asked) -> AdminResponse:
-        """Makes a change at all workers. The response is that of the first one; if it refuses, no other is asked."""
+    async def _at_all(self, children: list[Child], passed: _PassedRequest) -> AdminResponse:
+        """Makes a change at all workers. The response is that of the first one; after a refusal no other gets the
+        request."""
         first, *others = children
-        found = await self._whole([first], asked)
+        found = await self._whole([first], passed)
         if found.status >= 400:
             return found
         for child in others:
-            if (await self._whole([child], asked)).status != found.status:
+            if (await self._whole([child], passed)).status != found.status:
                 message = f"worker {child.number} has refused what worker {first.number} has done: repeat the request"
                 raise Refused(502, "workers_differ", message)
         return found
 
-    async def _whole(self, children: list[Child], asked: _Asked) -> AdminResponse:
-        exchange = await self._ask(children, asked)
+    async def _whole(self, children: list[Child], passed: _PassedRequest) -> AdminResponse:
+        exchange = await self._send(children, passed)
         try:
             content = await relay.whole(exchange)
         except UpstreamError as error:
@@ -159,15 +160,15 @@ class AdminApi:
         kind = next((value for name, value in exchange.headers if name.lower() == "content-type"), TEXT)
         return AdminResponse(content, kind, exchange.status)
 
-    async def _ask(self, children: list[Child], asked: _Asked) -> Exchange:
+    async def _send(self, children: list[Child], passed: _PassedRequest) -> Exchange:
         """Asks the first worker, and the next one if it has just ended. Raises Refused."""
         for child in children:
             try:
                 return await relay.ask(
-                    child.start.admin_socket, asked.request, asked.target, asked.body, asked.peer, self._clock
+                    child.start.admin_socket, passed.request, passed.target, passed.body, passed.peer, self._clock
                 )
             except (UpstreamError, TimeoutError) as error:  # it may have begun
-                if asked.request.method not in _READING:
+                if passed.request.method not in _READING:
                     raise _gone() from error
             except OSError:  # it does not listen any more
                 continue
@@ -176,7 +177,7 @@ class AdminApi:
     async def _workers(self, request: Request) -> AdminResponse:
         """Lists the workers, if one of them recognizes the request's token."""
         children, _ = self._chosen(request)
-        session = await self._whole(children, _Asked(request, "/admin/session", b"", None))
+        session = await self._whole(children, _PassedRequest(request, "/admin/session", b"", None))
         if session.status != 200:
             return session
         return answer([self._view(child) for _, child in sorted(self._supervisor.children.items())])

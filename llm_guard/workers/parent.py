@@ -137,7 +137,7 @@ class ParentProcess:
             raise ConfigError([problem_at(self._path, ("ops", "token"), reason)])
 
     async def _watch(self) -> None:
-        """Reloads when the file changes, or SIGHUP asks for it; polls like `ConfigReloader.watch`."""
+        """Reloads when the file changes, or on SIGHUP; polls like `ConfigReloader.watch`."""
         while True:
             await self._clock.sleep(_WATCH_S)
             is_due = self._is_asked_to_reload or self.supervisor.reloads.is_due()

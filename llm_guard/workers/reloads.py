@@ -1,6 +1,6 @@
 """Reloads of all workers: each reads the same text, and none uses it before all could read it.
 
-Whichever worker begins (`config_reloader` asks for the text, then for the agreement), the others are told to reload,
+Whichever worker begins (`config_reloader` requests the text, then the agreement), the others are told to reload,
 too. A worker that fails afterwards, or that was starting meanwhile, is found by its digest (`supervisor`).
 """
 
@@ -58,7 +58,7 @@ class Reloads:
         self._stamp = _stamp(path)
 
     def is_due(self) -> bool:
-        """Returns whether the file has changed since a worker has asked for its text."""
+        """Returns whether the file has changed since a worker last requested its text."""
         now = _stamp(self._path)
         return now is not None and now != self._stamp
 

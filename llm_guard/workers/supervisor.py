@@ -45,7 +45,7 @@ _AFTER_DRAIN_S = 10.0
 
 
 class WorkerFailed(OSError):
-    """A worker could not start; the text says why."""
+    """Raised if a worker cannot start; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -395,3 +395,20 @@ models:
             for path, expected in (("/v1/responses", "openai"), ("/v1/chat/completions", None)):
                 (one,) = (await explain(stand, model="m", path=path)).json["deployments"]
                 assert (one["decision"], one["translated_to"]) == ("selected", expected)
+
+
+async def test_explanation_shows_no_translation_where_only_the_form_differs() -> None:
+    async with ScriptedProvider() as provider:
+        config = f"""
+server: {{port: 0}}
+ops: {{token: {SHARED}}}
+upstreams:
+  bedrock: {{dialect: anthropic, form: bedrock-invoke, base_url: "{provider.url}", api_key: k}}
+models:
+  m: {{deployments: [{{upstream: bedrock}}]}}
+"""
+        async with standing(parse_config(config, "f.yaml", {})) as stand:
+            for path, expected in (("/v1/messages", None), ("/v1/chat/completions", "anthropic")):
+                dialect = "openai" if expected else "anthropic"
+                (one,) = (await explain(stand, model="m", path=path, dialect=dialect)).json["deployments"]
+                assert one["translated_to"] == expected

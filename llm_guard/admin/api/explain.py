@@ -215,7 +215,7 @@ def _outlook(foreseen: PredictedCandidate, call: Call, route: Route, now: float)
         decision=foreseen.decision,
         reason=_reason(foreseen),
         retry_after_s=None if obstacle is None or obstacle.wait_s == inf else obstacle.wait_s,
-        translated_to=None if deployment.upstream.serves(call.dialect, call.path) else deployment.upstream.dialect,
+        translated_to=None if deployment.upstream.speaks(call.dialect, call.path) else deployment.upstream.dialect,
         has_own_key=deployment.upstream.has_own_key,
         breaker=deployment.breaker.state,
         breaker_retry_s=deployment.breaker.retry_after_s(now),

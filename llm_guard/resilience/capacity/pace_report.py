@@ -66,7 +66,7 @@ class Membership:
     first: int = 0
     """Number of the first of `grants`."""
     grants: tuple[PaceGrant, ...] = ()
-    """Grants of which the gateway has not said that it has received them."""
+    """Grants that the gateway has not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from llm_guard.resilience.capacity.shared_gate import SharedGate
 
 KEEPER_LEASE_S = 0.8
 _SILENT_S = 0.5
-"""A keeper that was not heard of for so long may have died: another gateway asks for the lease."""
+"""A keeper that was not heard of for so long may have died: another gateway requests the lease."""
 _LOST_S = 2.0
 """After so long without any keeper each gateway works alone."""
 

@@ -2,6 +2,6 @@
 
 registry    the credentials that a config needs, over reloads
 source      one set of credentials, renewed before it expires; renewal_schedule: when
-providers   asks the clouds' own libraries
+providers   obtains them with the clouds' own libraries
 sigv4       signatures of AWS; signing: requests with one; bearer: requests with a token
 """

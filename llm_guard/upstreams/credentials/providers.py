@@ -19,7 +19,7 @@ _LOGGERS = ("azure", "botocore", "google", "msal", "urllib3")
 
 
 class NoCredentials(Exception):
-    """A cloud's library finds no credentials; the message says what to do."""
+    """Raised if a cloud has no credentials for this machine; the message names the remedy."""
 
 
 def fetcher_of(settings: CloudSettings) -> Callable[[], CloudCredential]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.capacity.pace_report import PaceReport
 from llm_guard.resilience.capacity.pace_sharing import KEEPER_LEASE_S, PaceSharing
@@ -51,10 +52,10 @@ class Gateways:
         """Lets all gateways know a rate."""
         self.exchange(times=3)
         pacer = PacerSnapshot(rate, 0.0, "rate_limits", 0.0, is_probing=False)
-        self._keeper_of(self.keepers[0]).begin_at(PaceSnapshot(pacer, None, None, is_probing=False), 1, (), self.now)
+        self._estimator_of(self.keepers[0]).begin_at(PaceSnapshot(pacer, None, None, is_probing=False), 1, (), self.now)
         self.exchange(times=2)
 
-    def _keeper_of(self, name: str):  # type: ignore[no-untyped-def]  # the estimator behind the keeper
+    def _estimator_of(self, name: str) -> Paces:
         keeper = self.sharing[name]._keeper
         assert keeper is not None
         return keeper._paces

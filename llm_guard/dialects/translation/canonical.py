@@ -2,12 +2,16 @@
 
 It is structured like Messages, in blocks, because that is a superset of what a chat can express. A whole response and
 a stream are read into the same sequence, so that they cannot disagree.
+
+The data are structs of msgspec, which C code creates: a call makes about twenty.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct, field
 
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.dialects.translation.losses import Losses
@@ -33,13 +37,11 @@ class InvalidCallError(ValueError):
     """A response that ended well, with a tool call whose arguments are not JSON: the model's mistake."""
 
 
-@dataclass(slots=True)
-class TextBlock:
+class TextBlock(Struct):
     text: str
 
 
-@dataclass(slots=True)
-class MediaBlock:
+class MediaBlock(Struct):
     """An image or a document. One of `data`, `url` and `text` is set."""
 
     kind: Literal["image", "document"]
@@ -52,16 +54,14 @@ class MediaBlock:
     title: str = ""
 
 
-@dataclass(slots=True)
-class ToolCallBlock:
+class ToolCallBlock(Struct):
     id: str
     name: str
     arguments: str | JsonObject
     """A text in a chat, an object in Messages."""
 
 
-@dataclass(slots=True)
-class ToolResultBlock:
+class ToolResultBlock(Struct):
     id: str
     content: list[TextBlock | MediaBlock]
     is_error: bool = False
@@ -70,24 +70,21 @@ class ToolResultBlock:
 ConversationBlock = TextBlock | MediaBlock | ToolCallBlock | ToolResultBlock
 
 
-@dataclass(slots=True)
-class ConversationTurn:
+class ConversationTurn(Struct):
     """A message of the conversation. `system`: an instruction after the beginning."""
 
     role: Literal["user", "assistant", "system"]
     blocks: list[ConversationBlock]
 
 
-@dataclass(slots=True)
-class ToolDefinition:
+class ToolDefinition(Struct):
     name: str
     description: str | None
     schema: JsonObject
     is_strict: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOrigin:
+class ToolOrigin(Struct, frozen=True):
     """How a Responses request defines a tool that is more than a function."""
 
     name: str
@@ -100,16 +97,14 @@ CUSTOM_INPUT = "input"
 """Member with the text for a custom tool."""
 
 
-@dataclass(slots=True)
-class ToolChoice:
+class ToolChoice(Struct):
     """`named`: the tool `name`. `none` and `any` as in Messages."""
 
     mode: Literal["auto", "any", "none", "named"]
     name: str = ""
 
 
-@dataclass(slots=True)
-class OutputSchema:
+class OutputSchema(Struct):
     """The JSON schema that the response has to match."""
 
     schema: JsonObject
@@ -118,22 +113,21 @@ class OutputSchema:
     is_strict: bool = True
 
 
-@dataclass(slots=True)
-class CanonicalRequest:
+class CanonicalRequest(Struct):
     """The request of a client, in any dialect."""
 
     losses: Losses = field(default_factory=Losses)
     """Fields that the other dialect cannot express."""
-    system: list[str] = field(default_factory=list)
-    turns: list[ConversationTurn] = field(default_factory=list)
-    tools: list[ToolDefinition] = field(default_factory=list)
+    system: list[str] = []
+    turns: list[ConversationTurn] = []
+    tools: list[ToolDefinition] = []
     tool_choice: ToolChoice | None = None
     is_parallel: bool | None = None
     """False: one tool call at most; None: the provider's default."""
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    stops: list[str] = field(default_factory=list)
+    stops: list[str] = []
     output: OutputSchema | None = None
     effort: str | None = None
     """In the words of the client's dialect; None: not mentioned."""
@@ -146,13 +140,13 @@ class CanonicalRequest:
     """True if the client of a streamed chat wants its usage."""
     continues_last_turn: bool = False
     """True if a last turn of the assistant is the beginning of the response, as in Messages."""
-    echoed: JsonObject = field(default_factory=dict)
+    echoed: JsonObject = {}
     """Fields of a Responses request that its response repeats."""
-    tool_origins: dict[str, ToolOrigin] = field(default_factory=dict)
+    tool_origins: dict[str, ToolOrigin] = {}
     """Tools that are more than a function, by the name that they have in `tools`."""
 
 
-class RequestTarget(NamedTuple):
+class RequestTarget(Struct, frozen=True):
     """Facts about the deployment that the writer of a request needs."""
 
     model: str
@@ -166,8 +160,7 @@ class RequestTarget(NamedTuple):
     """How it accepts the beginning of a response."""
 
 
-@dataclass(slots=True)
-class TokenCounts:
+class TokenCounts(Struct):
     """Usage of one response. `prompt` includes the tokens that were read from or written to a cache."""
 
     prompt: int | None = None
@@ -204,6 +197,6 @@ def stop_with_calls(stop: StopCause, *, has_calls: bool) -> StopCause:
     return "end" if stop == "tool_calls" else stop
 
 
-def texts_of(blocks: list[ConversationBlock]) -> list[str]:
+def texts_of(blocks: Sequence[ConversationBlock]) -> list[str]:
     """Returns the texts among blocks."""
     return [block.text for block in blocks if isinstance(block, TextBlock)]

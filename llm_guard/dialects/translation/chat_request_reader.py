@@ -152,14 +152,15 @@ def _read_tools(body: JsonObject, request: CanonicalRequest) -> None:
             name = text_of(function.get("name"), f"tools[{index}].function.name")
             schema, strict = function.get("parameters") or {}, function.get("strict")
             request.tools.append(ToolDefinition(name, function.get("description"), schema, strict))
-    parallel = body.get("parallel_tool_calls")
+    parallel, choice = body.get("parallel_tool_calls"), body.get("tool_choice")
     request.is_parallel = parallel if isinstance(parallel, bool) else None
-    request.tool_choice = _choice(body.get("tool_choice"), request)
+    if choice is not None:
+        request.tool_choice = _choice(choice, request)
 
 
 def _choice(choice: object, request: CanonicalRequest) -> ToolChoice | None:
-    if choice is None or choice == "auto":
-        return ToolChoice("auto") if choice else None
+    if choice == "auto":
+        return ToolChoice("auto")
     if choice == "none":
         return ToolChoice("none")
     if choice == "required":
@@ -205,10 +206,10 @@ def _read_limits(body: JsonObject, request: CanonicalRequest) -> None:
     request.max_tokens = limit if isinstance(limit, int) and not isinstance(limit, bool) else None
     request.temperature = number_or_none(body.get("temperature"), "temperature")
     request.top_p = number_or_none(body.get("top_p"), "top_p")
-    stop = body.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
-    request.stops = [text_of(text, "stop") for text in stops]
-    effort = body.get("reasoning_effort")
+    stop, effort = body.get("stop"), body.get("reasoning_effort")
+    if stop is not None:
+        stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
+        request.stops = [text_of(text, "stop") for text in stops]
     request.effort = effort if isinstance(effort, str) else None
     request.is_stream = body.get("stream") is True
     options = body.get("stream_options")

@@ -189,6 +189,7 @@ def _result_text(block: ToolResultBlock, has_media: bool) -> str:
 
 
 def _user_content(blocks: list[MessageContent]) -> Any:
-    if all(isinstance(block, TextBlock) for block in blocks):
-        return "\n\n".join(block.text for block in blocks)
+    texts = texts_of(blocks)
+    if len(texts) == len(blocks):
+        return "\n\n".join(texts)
     return [chat_part(block) for block in blocks]

@@ -6,7 +6,7 @@ missing or repeat, and usage may come with, before or after the finish_reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from llm_guard.dialects.event_json import count_of, dict_of, list_of
 from llm_guard.dialects.translation.canonical import JsonObject, ResponseSink, StopCause, TokenCounts, stop_with_calls
@@ -20,12 +20,11 @@ _STOPS: dict[str, StopCause] = {
 _REASONING = ("reasoning_content", "reasoning")
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     key: int
     id: str = ""
     name: str = ""
-    waiting: list[str] = field(default_factory=list)
+    waiting: list[str] = []
     """Arguments that came before the name."""
     is_begun: bool = False
     has_arguments: bool = False
@@ -55,8 +54,9 @@ class ChatResponseReader:
         if choice is None:
             raise ValueError("no choice")
         message = dict_of(choice.get("message"))
-        calls = [{**call, "index": index} for index, call in enumerate(list_of(message.get("tool_calls")))]
-        self._delta({**message, "tool_calls": calls})
+        if calls := list_of(message.get("tool_calls")):
+            message = {**message, "tool_calls": [{**call, "index": index} for index, call in enumerate(calls)]}
+        self._delta(message)
         self._note_end(choice, body)
         self._stop = self._stop or "end"
         self.finish()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from llm_guard.dialects import DialectName
 from llm_guard.dialects.translation.canonical import (
@@ -108,7 +109,7 @@ def read_request(endpoint: ClientEndpoint, body: bytes) -> CanonicalRequest:
         raise _unreadable(error) from None
 
 
-class TranslatedRequest(NamedTuple):
+class TranslatedRequest(Struct, frozen=True):
     """A request for one deployment, and what its response needs to be read."""
 
     client: ClientEndpoint

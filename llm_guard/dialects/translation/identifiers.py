@@ -25,11 +25,12 @@ class NameMap:
 
     __slots__ = ("_limit", "_originals", "_wire")
 
-    def __init__(self, limit: int) -> None:
-        """`limit`: the longest text that the other dialect accepts, in characters."""
+    def __init__(self, limit: int, wire: dict[str, str] | None = None, originals: dict[str, str] | None = None) -> None:
+        """`limit`: the longest text that the other dialect accepts, in characters. `wire` and `originals` are what is
+        known already, in both directions."""
         self._limit = limit
-        self._wire: dict[str, str] = {}
-        self._originals: dict[str, str] = {}
+        self._wire = wire or {}
+        self._originals = originals or {}
 
     def wire(self, text: str) -> str:
         """Returns the text for the other dialect; the same for each call with this text."""
@@ -51,9 +52,7 @@ class NameMap:
 
     def copy(self) -> NameMap:
         """Returns a map that knows the same texts, and learns others."""
-        copied = NameMap(self._limit)
-        copied._wire, copied._originals = dict(self._wire), dict(self._originals)
-        return copied
+        return NameMap(self._limit, self._wire.copy(), self._originals.copy())
 
     def _is_valid(self, text: str) -> bool:
         return len(text) <= self._limit and _VALID.fullmatch(text) is not None

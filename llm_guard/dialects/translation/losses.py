@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 LossKind = Literal["same", "hint", "promise"]
 """`same`: nothing is lost. `hint`: no contract breaks without it. `promise`: the client relies on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """One thing that the other dialect cannot express."""
 
     name: str

@@ -52,9 +52,9 @@ def read_messages_request(body: JsonObject) -> CanonicalRequest:
     note_losses(body, MESSAGES_FIELDS, WHOLE_MESSAGES_FIELDS, losses)
     request.system = _system(body.get("system"), losses)
     for index, message in enumerate(objects_in(body.get("messages"), "messages")):
-        _read_message(message, request, f"messages[{index}]")
+        _read_message(message, request, index)
     _read_tools(body, request)
-    _read_output(body, request)
+    _read_output(body.get("output_config"), request)
     _read_limits(body, request)
     return request
 
@@ -65,19 +65,19 @@ def _system(system: object, losses: Losses) -> list[str]:
     return [block.text for block in _contents(system, losses, "system") if isinstance(block, TextBlock)]
 
 
-def _read_message(message: JsonObject, request: CanonicalRequest, place: str) -> None:
-    role = message.get("role")
+def _read_message(message: JsonObject, request: CanonicalRequest, index: int) -> None:
+    role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant", "system"):
-        raise UnreadableRequestError(f"{place}.role", f"`{place}.role` must be user or assistant")
-    content = message.get("content")
+        place = f"messages[{index}].role"
+        raise UnreadableRequestError(place, f"`{place}` must be user or assistant")
     if role == "assistant":
         request.has_signed_thinking = False
     if isinstance(content, str):
         blocks: list[ConversationBlock] = [TextBlock(content)] if content else []
     else:
-        blocks = []
-        for index, part in enumerate(objects_in(content, f"{place}.content")):
-            blocks += _block(part, request, f"{place}.content[{index}]")
+        blocks, place = [], f"messages[{index}].content"
+        for number, part in enumerate(objects_in(content, place)):
+            blocks += _block(part, request, f"{place}[{number}]")
     request.turns.append(ConversationTurn(role, blocks))
 
 
@@ -194,9 +194,9 @@ def _choice(choice: JsonObject) -> ToolChoice:
     raise UnreadableRequestError("tool_choice.type", "`tool_choice.type` must be auto, any, tool or none")
 
 
-def _read_output(body: JsonObject, request: CanonicalRequest) -> None:
-    config = body.get("output_config")
-    config = config if isinstance(config, dict) else {}
+def _read_output(config: object, request: CanonicalRequest) -> None:
+    if not isinstance(config, dict):
+        return
     wanted = config.get("format")
     if isinstance(wanted, dict):
         schema = wanted.get("schema")

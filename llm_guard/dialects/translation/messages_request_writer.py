@@ -8,8 +8,11 @@ from llm_guard.dialects.translation.canonical import (
     ConversationTurn,
     JsonObject,
     RequestTarget,
+    TextBlock,
     ToolCallBlock,
+    ToolDefinition,
     ToolResultBlock,
+    texts_of,
 )
 from llm_guard.dialects.translation.identifiers import NameMap
 from llm_guard.dialects.translation.losses import Losses
@@ -34,11 +37,7 @@ def write_messages_request(
         body["system"] = system
     body["messages"] = _begun_by_user(messages, system)
     if request.tools:
-        body["tools"] = [
-            _tool(tool.name, tool.description, tool_schema(tool.schema, losses), names) for tool in request.tools
-        ]
-        if any(tool.is_strict for tool in request.tools):
-            losses.hint("strict")
+        body["tools"] = [_tool(tool, names, losses) for tool in request.tools]
         if (choice := _tool_choice(request, names)) is not None:
             body["tool_choice"] = choice
     is_thinking = _write_reasoning(request, target, body, losses)
@@ -62,11 +61,8 @@ def _max_tokens(request: CanonicalRequest, target: RequestTarget, losses: Losses
 
 def _write_sampling(request: CanonicalRequest, body: JsonObject, losses: Losses, *, is_free: bool) -> None:
     """`is_free`: the model takes sampling parameters."""
-    stops = [stop for stop in request.stops if stop.strip()]
-    if stops:
-        body["stop_sequences"] = stops
-    if len(stops) < len(request.stops):
-        losses.hint("stop")
+    if request.stops:
+        _write_stops(request.stops, body, losses)
     if request.temperature is not None:
         if is_free:
             body["temperature"] = min(request.temperature, 1)
@@ -78,6 +74,13 @@ def _write_sampling(request: CanonicalRequest, body: JsonObject, losses: Losses,
                 losses.hint("top_p")
         else:
             body["top_p"] = request.top_p
+
+
+def _write_stops(stops: list[str], body: JsonObject, losses: Losses) -> None:
+    if written := [stop for stop in stops if stop.strip()]:
+        body["stop_sequences"] = written
+    if len(written) < len(stops):
+        losses.hint("stop")
 
 
 def _write_reasoning(request: CanonicalRequest, target: RequestTarget, body: JsonObject, losses: Losses) -> bool:
@@ -118,9 +121,13 @@ def _is_in_tool_turn(turns: list[ConversationTurn]) -> bool:
     return False
 
 
-def _tool(name: str, description: str | None, schema: JsonObject, names: NameMap) -> JsonObject:
-    tool: JsonObject = {"name": names.wire(name), "input_schema": schema}
-    return {**tool, "description": description} if description else tool
+def _tool(tool: ToolDefinition, names: NameMap, losses: Losses) -> JsonObject:
+    written: JsonObject = {"name": names.wire(tool.name), "input_schema": tool_schema(tool.schema, losses)}
+    if tool.description:
+        written["description"] = tool.description
+    if tool.is_strict:
+        losses.hint("strict")
+    return written
 
 
 def _tool_choice(request: CanonicalRequest, names: NameMap) -> JsonObject | None:
@@ -142,29 +149,32 @@ def _tool_choice(request: CanonicalRequest, names: NameMap) -> JsonObject | None
 def _messages(turns: list[ConversationTurn], names: NameMap, ids: NameMap) -> list[JsonObject]:
     """Returns the messages: neighbours of one role are merged, and all results of a turn come first in the message
     after it."""
-    merged: list[tuple[str, list[JsonObject]]] = []
-    calls = _CallIds(ids)
+    merged: list[tuple[str, list[ConversationBlock]]] = []
+    last = ""
     for turn in turns:
-        role = "assistant" if turn.role == "assistant" else "user"
-        blocks = [_block(block, names, calls) for block in turn.blocks]
-        if turn.role == "system":
-            blocks = [{**block, "text": f"<system-reminder>\n{block['text']}\n</system-reminder>"} for block in blocks]
-        if not blocks:
-            continue
-        if merged and merged[-1][0] == role:
-            merged[-1][1].extend(blocks)
-        else:
+        role, blocks = turn.role, turn.blocks
+        if role == "system":
+            role, blocks = "user", [_reminder(text) for text in texts_of(blocks)]
+        if role == last:
+            merged[-1] = (role, [*merged[-1][1], *blocks])
+        elif blocks:
             merged.append((role, blocks))
-    messages = [_message(role, blocks) for role, blocks in merged]
-    return _without_trailing_space(messages)
+            last = role
+    calls = _CallIds(ids)
+    return _without_trailing_space([_message(role, blocks, names, calls) for role, blocks in merged])
 
 
-def _message(role: str, blocks: list[JsonObject]) -> JsonObject:
-    if len(blocks) == 1 and blocks[0]["type"] == "text":
-        return {"role": role, "content": blocks[0]["text"]}
+def _reminder(text: str) -> TextBlock:
+    return TextBlock(f"<system-reminder>\n{text}\n</system-reminder>")
+
+
+def _message(role: str, blocks: list[ConversationBlock], names: NameMap, calls: _CallIds) -> JsonObject:
+    if len(blocks) == 1 and isinstance(first := blocks[0], TextBlock):
+        return {"role": role, "content": first.text}
+    written = [_block(block, names, calls) for block in blocks]
     if role == "user":
-        blocks = sorted(blocks, key=lambda block: block["type"] != "tool_result")
-    return {"role": role, "content": blocks}
+        written.sort(key=lambda block: block["type"] != "tool_result")
+    return {"role": role, "content": written}
 
 
 def _without_trailing_space(messages: list[JsonObject]) -> list[JsonObject]:

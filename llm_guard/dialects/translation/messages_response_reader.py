@@ -38,7 +38,7 @@ class MessagesResponseReader:
         for index, block in enumerate(list_of(body.get("content"))):
             self._start(index, dict_of(block))
             self._end_block(index)
-        self._note_end(body, body)
+        self._note_end(body)
         self.finish()
 
     def event(self, name: str, data: bytes) -> None:
@@ -56,7 +56,8 @@ class MessagesResponseReader:
         elif kind == "message_start":
             self._begin(dict_of(event.get("message")))
         elif kind == "message_delta":
-            self._note_end(dict_of(event.get("delta")), event)
+            self._note_end(dict_of(event.get("delta")))
+            self._note_usage(dict_of(event.get("usage")))
         elif kind == "message_stop":
             self.finish()
         elif isinstance(kind, str) and KEEP_ALIVE.fullmatch(kind):
@@ -110,16 +111,16 @@ class MessagesResponseReader:
             self._inputs[index] = {}
         self._sink.end_block()
 
-    def _note_end(self, delta: JsonObject, event: JsonObject) -> None:
+    def _note_end(self, delta: JsonObject) -> None:
         reason, sequence = delta.get("stop_reason"), delta.get("stop_sequence")
         if isinstance(reason, str):
             self._stop = _STOPS.get(reason, "end")
         if isinstance(sequence, str):
             self._stop_sequence = sequence
-        explanation = dict_of(delta.get("stop_details")).get("explanation")
-        if isinstance(explanation, str) and explanation:
-            self._sink.refusal(explanation)
-        self._note_usage(dict_of(event.get("usage")))
+        if "stop_details" in delta:
+            explanation = dict_of(delta["stop_details"]).get("explanation")
+            if isinstance(explanation, str) and explanation:
+                self._sink.refusal(explanation)
 
     def _note_usage(self, usage: JsonObject) -> None:
         """Adds what an event says: later ones repeat or complete earlier ones."""

@@ -7,12 +7,15 @@ Opus 4.5 has an effort besides its budget, and older ones from 3.7 on have a bud
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 _CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:-(\d{1,2}))?(?!\d)")
 _CLAUDE_VERSION_FIRST = re.compile(r"claude-(\d+)-(\d)-")
 _REASONING_MODEL = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex|computer-use)")
 """Models of OpenAI that take reasoning_effort, and refuse sampling parameters."""
+_MODELS = 256
+"""Models whose names are kept as read. Most come from the config, but clients may name others."""
 _LEAST_BUDGET = 1024
 """Anthropic refuses a smaller budget_tokens."""
 _SHARES = {"low": 0.2, "medium": 0.5, "high": 0.75, "xhigh": 0.85, "max": 0.9}
@@ -41,6 +44,7 @@ def takes_sampling(model: str) -> bool:
     return version is None or version <= (4, 6)
 
 
+@lru_cache(_MODELS)
 def _claude_version(model: str) -> tuple[int, int] | None:
     found = _CLAUDE_VERSION_FIRST.search(model) or _CLAUDE.search(model)
     return (int(found[1]), int(found[2] or 0)) if found is not None else None
@@ -67,7 +71,12 @@ def is_reasoning_model(model: str, family: str) -> bool:
     """Returns whether a model behind a chat endpoint takes reasoning_effort, and refuses max_tokens.
 
     Behind an address that no provider has, such as a company's own proxy, the name alone decides."""
-    return family in ("openai", "azure", "local", "") and _REASONING_MODEL.search(model) is not None
+    return family in ("openai", "azure", "local", "") and _is_named_like_reasoning(model)
+
+
+@lru_cache(_MODELS)
+def _is_named_like_reasoning(model: str) -> bool:
+    return _REASONING_MODEL.search(model) is not None
 
 
 def chat_effort(effort: str | None, budget: int | None) -> str | None:

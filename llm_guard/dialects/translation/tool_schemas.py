@@ -9,6 +9,7 @@ from llm_guard.dialects.translation.canonical import JsonObject
 from llm_guard.dialects.translation.losses import Losses
 
 _COMPOSITIONS = ("anyOf", "oneOf", "allOf")
+_COMPOSING = frozenset({*_COMPOSITIONS, "$ref"})
 _LIMITS = frozenset({
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
     "maxItems", "uniqueItems", "minProperties", "maxProperties", "patternProperties", "propertyNames", "contains",
@@ -27,7 +28,7 @@ def tool_schema(schema: object, losses: Losses) -> JsonObject:
     Anthropic refuses a composition at the root: the members of its alternatives are merged."""
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
-    if any(key in schema for key in _COMPOSITIONS) or "$ref" in schema:
+    if not _COMPOSING.isdisjoint(schema):
         losses.hint("schema_composition")
         schema = _merged(schema)
     if schema.get("type") == "object":
@@ -37,7 +38,7 @@ def tool_schema(schema: object, losses: Losses) -> JsonObject:
 
 def _merged(schema: JsonObject) -> JsonObject:
     """Returns an object schema with the members of all alternatives; required is what each of them requires."""
-    merged = {key: value for key, value in schema.items() if key not in (*_COMPOSITIONS, "$ref")}
+    merged = {key: value for key, value in schema.items() if key not in _COMPOSING}
     properties: JsonObject = dict(schema.get("properties") or {})
     required: set[str] = set(_texts(schema.get("required")))
     alternatives = [_resolved(part, schema) for key in ("anyOf", "oneOf") for part in _objects(schema.get(key))]

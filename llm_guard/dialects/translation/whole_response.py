@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from llm_guard.dialects.translation.canonical import JsonObject, StopCause, TokenCounts
 from llm_guard.dialects.translation.chat_response_writer import FINISH_REASONS, chat_usage
@@ -13,10 +14,9 @@ from llm_guard.dialects.translation.wire_json import object_of
 _Kind = Literal["text", "refusal", "thinking", "tool_use"]
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     kind: _Kind
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str] = []
     id: str = ""
     name: str = ""
 
@@ -70,10 +70,11 @@ class WholeResponse:
 
     def chat_body(self) -> JsonObject:
         """Returns the body of a chat completion."""
-        text, refusal = self._text_of("text"), self._text_of("refusal")
-        message: JsonObject = {"role": "assistant", "content": text or None, "refusal": refusal or None}
-        if thoughts := self._text_of("thinking"):
-            message["reasoning_content"] = thoughts
+        texts = self._texts()
+        text, refusal = texts.get("text", ""), texts.get("refusal")
+        message: JsonObject = {"role": "assistant", "content": text or None, "refusal": refusal}
+        if "thinking" in texts:
+            message["reasoning_content"] = texts["thinking"]
         calls = [
             {
                 "id": part.id,
@@ -106,10 +107,13 @@ class WholeResponse:
         end = {"stop_reason": STOP_REASONS[self._stop], "stop_sequence": self._stop_sequence}
         return {**head, **end, "usage": messages_usage(self._counts)}
 
-    def _text_of(self, kind: _Kind) -> str:
-        if len(self._parts) == 1:  # as in most responses
-            return self._parts[0].text if self._parts[0].kind == kind else ""
-        return "".join([part.text for part in self._parts if part.kind == kind])
+    def _texts(self) -> dict[_Kind, str]:
+        """Returns the text of each kind that has any."""
+        texts: dict[_Kind, str] = {}
+        for part in self._parts:
+            if text := part.text:
+                texts[part.kind] = texts.get(part.kind, "") + text
+        return texts
 
     def _say(self, kind: _Kind, text: str) -> None:
         last = self._parts[-1] if self._parts and not self._is_new_block else None

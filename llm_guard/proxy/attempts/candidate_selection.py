@@ -107,7 +107,10 @@ class CandidateSelector:
     async def _prepare(self, translation: CallTranslator, candidate: Candidate) -> bool:
         """Translates the request, if this deployment needs that. Drops the deployment if that is not possible: before
         it costs a permit, a slot or a token of any budget."""
-        why = await translation.prepare(self.target(candidate))
+        target = self.target(candidate)
+        if translation.is_ready(target):
+            return True
+        why = await translation.prepare(target)
         if why is not None:
             self._drop(candidate, why)
         return why is None

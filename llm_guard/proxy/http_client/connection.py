@@ -17,6 +17,7 @@ from llm_guard.proxy.http_client.errors import UpstreamError, disconnected, malf
 from llm_guard.proxy.http_client.exchange import UpstreamExchange
 from llm_guard.proxy.http_client.interfaces import Inbox
 from llm_guard.proxy.http_client.response_parser import ResponseParser
+from llm_guard.proxy.kept_errors import raisable
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
 
 _SMALL_BODY_BYTES = 1 << 16
@@ -104,7 +105,7 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             while not exchange.status:
                 if exchange.error is not None:
-                    raise exchange.error
+                    raise raisable(exchange.error)
                 await self.next_arrival()
         except asyncio.CancelledError:
             exchange.abort()

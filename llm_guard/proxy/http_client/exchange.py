@@ -11,6 +11,7 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Headers
 from llm_guard.proxy.http_client.errors import UpstreamError, truncated
 from llm_guard.proxy.http_client.interfaces import Inbox, Wire
+from llm_guard.proxy.kept_errors import raisable
 
 if TYPE_CHECKING:
     from llm_guard.proxy.http_client.connection import UpstreamConnection
@@ -46,7 +47,7 @@ class UpstreamExchange:
             await connection.next_arrival()
         rest, self._rest = self._rest, b""
         if not rest and self.error is not None:
-            raise self.error
+            raise raisable(self.error)
         return rest
 
     def abort(self) -> None:

@@ -222,6 +222,8 @@ class ClientConnection(asyncio.Protocol):
             await self._listener.serve(request, reply)
         except ConnectionError:
             self.abort()  # the client left
+        except asyncio.CancelledError:
+            pass  # if the task kept the error, its traceback would keep the call until garbage is collected
         except Exception:  # noqa: BLE001  # any error must end the client's wait
             _log.exception("unexpected error on a client connection")
             self.abort()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 from llm_guard.proxy.http_server.request_fields import MAX_LINE_BYTES, RequestFields
+from llm_guard.proxy.kept_errors import raisable
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.resilience.memo import Memo
 
@@ -67,7 +68,7 @@ class Request:
         or if it is too slow."""
         while not self._pieces:
             if self._error is not None:
-                raise self._error
+                raise raisable(self._error)
             if self.has_arrived:
                 return b""
             self._waiter = asyncio.get_running_loop().create_future()

@@ -106,8 +106,11 @@ class BodyReception:
     ) -> None:
         self._receiving.cancel()
         is_ours = self._error is not None and self._task.uncancel() <= self._cancelling
-        if self._error is not None and is_ours and isinstance(error, asyncio.CancelledError):
-            raise self._error from None
+        try:
+            if self._error is not None and is_ours and isinstance(error, asyncio.CancelledError):
+                raise self._error from None
+        finally:
+            self._error = None  # its traceback refers to this object
 
     async def _receive(self) -> None:
         try:

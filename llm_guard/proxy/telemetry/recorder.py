@@ -85,6 +85,8 @@ class Recorder:
         self._write(call, outcome, tokens, now, wall, spent_s)
         if call.trace is not None:
             self._tracing.export(call, call.trace, now)
+        if call.translation is not None or call.recovery is not None:
+            _end_cycles(call)
 
     def _count(self, call: Call, outcome: str, model: ModelCounts, now: float, wall: float, spent_s: float) -> None:
         if call.disposition is not None:
@@ -206,6 +208,13 @@ def overhead_s(call: Call, now: float) -> float:
 
 def _model(call: Call) -> str:
     return call.route.alias if call.route is not None else "other"
+
+
+def _end_cycles(call: Call) -> None:
+    """Drops what refers to the call: kept, it would keep the call in memory until the garbage collector runs."""
+    call.translation = call.recovery = None
+    for attempt in call.attempts:
+        attempt.translation = None
 
 
 def _count_disposition(call: Call, disposition: Disposition, model: ModelCounts) -> None:

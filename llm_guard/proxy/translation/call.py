@@ -7,7 +7,8 @@ Nothing is read or written before a deployment of another dialect is about to be
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from llm_guard.dialects.translation.canonical import CanonicalRequest, RequestTarget, UnreadableRequestError
 from llm_guard.dialects.translation.endpoints import (
@@ -44,7 +45,7 @@ _OFF = TranslateSettings()
 _BUSY = "too many large requests are being translated"
 
 
-class _Prepared(NamedTuple):
+class _Prepared(Struct, frozen=True):
     """The request for one target."""
 
     target: RequestTarget
@@ -88,16 +89,19 @@ class TranslatedCall:
 
     def is_ready(self, target: Target) -> bool:
         """Returns whether an attempt on the target can begin at once. Translates a small request for it."""
-        upstream = target.deployment.upstream
-        if upstream.speaks(self._call.dialect, self._call.path):
-            is_small = upstream.form is None or isinstance(self._call.body, bytes)
-            return is_small and self.obstacle(target) is None
-        known, body = self._known(target), self._call.body
-        if known is None and isinstance(body, bytes) and len(body) <= LARGE_BYTES and self.obstacle(target) is None:
+        known = self._known(target)
+        if known is None:
+            if self.obstacle(target) is not None:
+                return False
+            body, upstream = self._call.body, target.deployment.upstream
+            if upstream.speaks(self._call.dialect, self._call.path):
+                return upstream.form is None or isinstance(body, bytes)
+            if not isinstance(body, bytes) or len(body) > LARGE_BYTES:
+                return False
             if self._request is None and self._unreadable is None:
                 self._read(body)
             known = self._prepare(target)
-        return known is not None and known.request is not None
+        return known.request is not None
 
     async def prepare(self, target: Target) -> str | None:
         """Translates the request for a target, if necessary; returns why it cannot be sent there."""

@@ -48,4 +48,5 @@ class MemoryLease:
 
     def release(self) -> None:
         """Returns all bytes taken."""
-        self.give_back(self._bytes)
+        if self._bytes:
+            self.give_back(self._bytes)

@@ -20,8 +20,9 @@ _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _MOST_KEPT = 16 << 20
 """Characters of arguments, and of blocks that wait for an open one, that are kept of a response."""
-_WORTH_CHECKING = 1 << 16
-"""Interleaved calls with more characters than this wait for the end: the arguments would be parsed again and again."""
+_MOST_CHECKED = 4 << 20
+"""Characters that are read of interleaved calls to find the end of one. Further calls wait for the end of the response:
+a provider that sends braces one by one would have the same arguments parsed again and again, for seconds."""
 _UNFINISHED: frozenset[StopCause] = frozenset({"length", "context", "refusal"})
 """The last tool call of such a response may be cut."""
 
@@ -76,6 +77,7 @@ class MessagesStreamWriter:
         self._waiting: list[_OpenBlock] = []
         self._calls: dict[object, _OpenBlock] = {}
         self._kept = 0
+        self._checked = 0
 
     def take(self) -> bytes:
         """Returns the bytes written since the last call."""
@@ -114,7 +116,7 @@ class MessagesStreamWriter:
         self._keep(block, text)
         if block is self._open:
             self._write_pieces(block)
-            if self._waiting and self._kept <= _WORTH_CHECKING and text.rstrip().endswith("}") and block.is_complete:
+            if self._waiting and text.rstrip().endswith("}") and self._may_check() and block.is_complete:
                 self._release()
         elif block not in self._waiting and text.strip():
             raise ValueError("a tool call continues after its arguments were complete")
@@ -158,6 +160,10 @@ class MessagesStreamWriter:
         self._kept += len(text)
         if self._kept > _MOST_KEPT:
             raise ValueError("the arguments of its tool calls are too long")
+
+    def _may_check(self) -> bool:
+        self._checked += self._kept
+        return self._checked <= _MOST_CHECKED
 
     def _add(self, block: _OpenBlock) -> None:
         """Opens a block, unless the open one may still go on."""

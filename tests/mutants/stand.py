@@ -16,6 +16,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import inspect
+import io
 import json
 import os
 import pkgutil
@@ -45,8 +46,10 @@ MOST_PROCESSOR_S = 60
 NEVER_ENDS_S = 110
 
 # Without the project's settings, plugins and `conftest`, which imports the whole gateway: 1.5 s for each mutant.
+# Tracebacks without source: looking that up takes longer than a short test.
 OPTIONS = (
     "-q", "-x", "-c", os.devnull, f"--rootdir={ROOT}", "--import-mode=importlib", "--assert=plain", "--noconftest",
+    "--tb=native",
     "-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto",
     "-o", "asyncio_default_fixture_loop_scope=function",
 )  # fmt: skip
@@ -112,6 +115,8 @@ def serve(requests: IO[str], answers: IO[str], *, is_warm: bool) -> None:
     else:
         package = sys.modules["llm_guard"] = types.ModuleType("llm_guard")
         package.__path__ = [str(PACKAGE)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main([*OPTIONS, "--version"])  # imports pytest's own plugins
     gc.freeze()
     for request in requests:
         tests, mutant = json.loads(request)
@@ -145,7 +150,9 @@ def judge(tests: Sequence[str], mutant: Mutant | None, failed: Path) -> int:
             traceback.print_exc()
             return DOES_NOT_RUN
     failures = Failures()
-    exit_code = pytest.main([*OPTIONS, *(f"tests/{test}" for test in tests)], plugins=[failures])
+    # Else pytest lists the folders from the root of the file system down to the test.
+    nearest = f"--confcutdir={Path('tests', tests[0].partition('::')[0]).parent}"
+    exit_code = pytest.main([*OPTIONS, nearest, *(f"tests/{test}" for test in tests)], plugins=[failures])
     failed.write_text(json.dumps(failures.lines))
     sys.stdout.flush()
     return int(exit_code)

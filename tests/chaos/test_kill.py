@@ -15,7 +15,7 @@ from tests.chaos.store_kills import Ledger
 from tests.effort import repeated
 from tests.fakes.redis_server import redis_server
 
-KILLS = repeated(200)
+KILLS = repeated(200, least=50)
 SEEDS = (1, 2)
 """One process each, run at the same time; the instants of the kills depend on the machine."""
 

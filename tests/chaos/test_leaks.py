@@ -1,5 +1,5 @@
-"""Ten thousand calls that time out and ten thousand that are abandoned (a quarter of them in `make test`) leave nothing
-behind."""
+"""Ten thousand calls that time out and ten thousand that are abandoned leave nothing behind (`make test`: an eighth of
+them)."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ EVENTS = (
 
 
 def test_gate_holds_on_every_walk() -> None:
-    walks = settings(derandomize=True, deadline=None, max_examples=repeated(200), stateful_step_count=40)
+    walks = settings(derandomize=True, deadline=None, max_examples=repeated(200, least=50), stateful_step_count=40)
     run_state_machine_as_test(GateWalk, settings=walks)
     # Walks that never get far prove nothing: more walks, if these have not met every event.
     for more in range(4):

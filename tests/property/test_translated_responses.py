@@ -17,7 +17,7 @@ from llm_guard.dialects.translation.canonical import RequestTarget, UnreadableRe
 from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES, RESPONSES, read_request, write_request
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.proxy.translation.decoder import TranslatingStreamDecoder
-from tests.effort import repeated
+from tests.effort import each_seed, repeated, some
 from tests.fakes.random_requests import random_responses
 from tests.fakes.typed_requests import problems_of
 from tests.property.test_translation import RECORDED, mutated, random_completion, random_message, received
@@ -51,7 +51,7 @@ def test_stream_is_translated_alike_however_its_bytes_are_split(name: str) -> No
 @pytest.mark.parametrize("name", RECORDED)
 def test_stream_that_is_cut_anywhere_has_no_clean_end(name: str) -> None:
     raw = RECORDED[name]
-    for at in range(0, len(raw), repeated(1, least=1) if len(raw) < 4000 else 7):
+    for at in some(range(0, len(raw), 1 if len(raw) < 4000 else 7)):
         view = view_for(name)
         if has_clean_end(received(view, raw[:at], [])):
             assert view.watch.has_ended
@@ -79,7 +79,7 @@ def normal(response: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shows", [False, True])
-@pytest.mark.parametrize("seed", range(repeated(200)))
+@each_seed(200)
 def test_folded_stream_of_messages_is_the_whole_response(seed: int, shows: bool) -> None:
     answer, request = random_message(Random(seed)), from_responses()
     events = stream_of("/v1/messages", answer, is_usage_wanted=True)
@@ -89,7 +89,7 @@ def test_folded_stream_of_messages_is_the_whole_response(seed: int, shows: bool)
     assert expected["usage"]["output_tokens"] == answer["usage"]["output_tokens"]
 
 
-@pytest.mark.parametrize("seed", range(repeated(200)))
+@each_seed(200)
 def test_folded_stream_of_a_chat_is_the_whole_response(seed: int) -> None:
     answer, request = random_completion(Random(seed)), from_responses(to=CHAT)
     events = stream_of("/v1/chat/completions", answer, is_usage_wanted=True)
@@ -103,7 +103,7 @@ def test_folded_stream_of_a_chat_is_the_whole_response(seed: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("seed", range(repeated(400)))
+@each_seed(400)
 @pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-sonnet-4-5", "gpt-4o", "gpt-5.5"])
 def test_translated_request_has_the_form_of_the_api_description(model: str, seed: int) -> None:
     to = MESSAGES if model.startswith("claude") else CHAT
@@ -117,7 +117,7 @@ def test_generator_of_requests_writes_valid_ones() -> None:
         assert problems_of({"model": "gpt-5.5", **random_responses(Random(seed))}) == []
 
 
-@pytest.mark.parametrize("seed", range(repeated(2000)))
+@each_seed(2000)
 @pytest.mark.parametrize("to", [CHAT, MESSAGES])
 def test_request_with_odd_values_is_translated_or_refused(to: Any, seed: int) -> None:
     random = Random(seed)

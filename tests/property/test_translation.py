@@ -19,7 +19,7 @@ from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES, TranslatedR
 from llm_guard.dialects.translation.identifiers import CHAT_NAME_LENGTH, ID_LENGTH, MESSAGES_NAME_LENGTH, NameMap
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.proxy.translation.decoder import TranslatingStreamDecoder
-from tests.effort import repeated
+from tests.effort import each_seed, repeated, some
 from tests.fakes.random_requests import random_chat, random_messages
 from tests.fakes.typed_requests import problems_of
 from tests.unit.dialects.translation.conversions import (
@@ -88,7 +88,7 @@ def test_stream_is_translated_alike_however_its_bytes_are_split(name: str) -> No
 @pytest.mark.parametrize("name", RECORDED)
 def test_stream_that_is_cut_anywhere_has_no_clean_end(name: str) -> None:
     raw = RECORDED[name]
-    for at in range(0, len(raw), repeated(1, least=1) if len(raw) < 4000 else 7):
+    for at in some(range(0, len(raw), 1 if len(raw) < 4000 else 7)):
         view = view_for(name)
         out = received(view, raw[:at], [])
         if has_clean_end(out):
@@ -191,7 +191,7 @@ def random_text(random: Random) -> str:
     return "".join(random.choice(CHARACTERS) for _ in range(random.randrange(1, 12)))
 
 
-@pytest.mark.parametrize("seed", range(repeated(200)))
+@each_seed(200)
 def test_folded_chat_stream_is_the_translated_whole_answer(seed: int) -> None:
     answer, request = random_message(Random(seed)), from_chat({"stream_options": {"include_usage": True}})
     expected = whole(request, answer)
@@ -213,7 +213,7 @@ def test_folded_chat_stream_is_the_translated_whole_answer(seed: int) -> None:
     }
 
 
-@pytest.mark.parametrize("seed", range(repeated(200)))
+@each_seed(200)
 def test_folded_message_stream_is_the_translated_whole_answer(seed: int) -> None:
     answer, request = random_completion(Random(seed)), from_messages()
     expected = whole(request, answer)
@@ -232,7 +232,7 @@ def _bare(block: dict[str, Any]) -> dict[str, Any]:
 # requests
 
 
-@pytest.mark.parametrize("seed", range(repeated(400)))
+@each_seed(400)
 @pytest.mark.parametrize(("draw", "translate"), [(random_chat, from_chat), (random_messages, from_messages)])
 def test_translated_request_has_the_form_of_the_api_description(
     draw: Callable[[Random], dict[str, Any]], translate: Callable[..., TranslatedRequest], seed: int
@@ -259,7 +259,7 @@ def mutated(value: Any, random: Random) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("seed", range(repeated(2000)))
+@each_seed(2000)
 @pytest.mark.parametrize(("endpoint", "draw"), [(CHAT, random_chat), (MESSAGES, random_messages)])
 def test_request_with_odd_values_is_translated_or_refused(endpoint: Any, draw: Any, seed: int) -> None:
     random = Random(seed)

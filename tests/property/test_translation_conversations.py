@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llm_guard.dialects.translation.endpoints import CHAT, MESSAGES
-from tests.effort import repeated
+from tests.effort import each_seed
 from tests.fakes.strict_providers import (
     refusals_of_anthropic,
     refusals_of_openai,
@@ -94,7 +94,7 @@ def responses_answer(random: Random, number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stand_in", ["messages", "chat"])
-@pytest.mark.parametrize("seed", range(repeated(50, least=25)))
+@each_seed(50, least=25)
 def test_responses_go_on_whoever_answers(seed: int, stand_in: str) -> None:
     random = Random(seed)
     history: list[dict[str, Any]] = [{"type": "message", "role": "user", "content": "hi"}]
@@ -129,7 +129,7 @@ def _patching(random: Random, answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("seed", range(repeated(50, least=25)))
+@each_seed(50, least=25)
 def test_chat_goes_on_whoever_answers(seed: int) -> None:
     random = Random(seed)
     history: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
@@ -153,7 +153,7 @@ def test_chat_goes_on_whoever_answers(seed: int) -> None:
             history.append({"role": "user", "content": "and?"})
 
 
-@pytest.mark.parametrize("seed", range(repeated(50, least=25)))
+@each_seed(50, least=25)
 def test_messages_go_on_whoever_answers(seed: int) -> None:
     random = Random(seed)
     history: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]

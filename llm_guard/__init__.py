@@ -32,6 +32,9 @@ try:
     from llm_guard.config import Config, load_config
     from llm_guard.version import __version__
 finally:
+    if gc.get_freeze_count() == 0:  # else the program that imports this has frozen objects of its own
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation: the next collection would look at all of them, for 60 ms
     if _is_collecting:
         gc.enable()
 

@@ -85,7 +85,8 @@ WITH_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR)
 COMPILED_TESTS ?= tests/integration tests/e2e tests/chaos tests/security --ignore-glob='*/test_ops_*' \
 	--ignore=tests/e2e/test_prometheus.py
 
-compiled-tests: compiled-package
+compiled-tests: $(VENV)/ready-dev
+	$(BIN)/python -m compiling --quick
 	$(WITH_COMPILED) $(BIN)/python -m llm_guard --version | grep --fixed-strings +compiled
 	$(WITH_COMPILED) $(BIN)/pytest -n $(WORKERS) --dist worksteal -o pythonpath="$(COMPILED) ." $(COMPILED_TESTS)
 

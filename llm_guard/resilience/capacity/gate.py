@@ -35,7 +35,9 @@ class Gate:
     exit, leave, hint, hold, ramp or change of the settings or the share, and at the instant that it returns.
     """
 
-    __slots__ = ("_exited_at", "_in_flight", "_limiter", "_paces", "_queue", "_settings", "_throttle", "_use_s")
+    __slots__ = (
+        "_exited_at", "_in_flight", "_limited_at", "_limiter", "_paces", "_queue", "_settings", "_throttle", "_use_s",
+    )  # fmt: skip
 
     def __init__(self, settings: CapacitySettings, now: float) -> None:
         self._settings = settings
@@ -44,6 +46,8 @@ class Gate:
         self._throttle = Throttle(now)
         self._exited_at = now
         """When a call last ended: a hold begins with the response that requested it."""
+        self._limited_at = -inf
+        """When the provider last refused a call for its rate."""
         self._queue = WaitQueue()
         self._in_flight = 0
         self._use_s: float | None = None
@@ -187,6 +191,7 @@ class Gate:
         used_s = now - slot.entered_at
         self._use_s = used_s if self._use_s is None else self._use_s + _USE_SHARE * (used_s - self._use_s)
         if outcome == "rate_limited":
+            self._limited_at = now
             has_waited = slot.holder is not None
             self._paces.note_rate_limited(slot.source, slot.entered_at, self._settings, now, has_waited=has_waited)
             return is_waited_for

@@ -37,15 +37,14 @@ class SharedGate(Gate):
     """See the module. `report` and `follow` are for the exchanges with the other gateways."""
 
     __slots__ = (
-        "_events", "_first", "_granted", "_hint", "_hint_at", "_is_reporting", "_keeper", "_kept_rate", "_limited_at",
-        "_received", "_term", "follows",
+        "_events", "_first", "_granted", "_hint", "_hint_at", "_is_reporting", "_keeper", "_kept_rate", "_received",
+        "_term", "follows",
     )  # fmt: skip
 
     def __init__(self, settings: CapacitySettings, now: float) -> None:
         super().__init__(settings, now)
         self.follows = False
         """True if its calls wait for grants."""
-        self._limited_at = -inf
         self._is_reporting = False
         self._events = deque[PaceEvent]()
         self._first = 0
@@ -60,11 +59,11 @@ class SharedGate(Gate):
         self._term = self._received = 0
 
     def exit(self, slot: Slot, now: float, outcome: Ending, latency_s: float | None) -> bool:
+        if not self._is_reporting:
+            return Gate.exit(self, slot, now, outcome, latency_s)  # `super()` takes as long as the rest of this
         is_back = slot.is_back
         is_waited_for = Gate.exit(self, slot, now, outcome, latency_s)
-        if outcome == "rate_limited":
-            self._limited_at = now
-        if self._is_reporting and not is_back:
+        if not is_back:
             self._note_end(slot, _KINDS[outcome], now)
         return is_waited_for
 
@@ -152,7 +151,7 @@ class SharedGate(Gate):
         self._hint = None
 
     def _grant(self, pace: Pace, source: str, now: float) -> Slot:
-        slot = super()._grant(pace, source, now)
+        slot = Gate._grant(self, pace, source, now)
         if self._is_reporting:
             used = pace.used if isinstance(pace, GrantedPace) else None
             if used is not None:

@@ -16,6 +16,7 @@ from llm_guard.resilience.circuit_breaker.opening_rules import reason_of_brownou
 from llm_guard.resilience.circuit_breaker.probe_lease import ProbeLease
 from llm_guard.resilience.circuit_breaker.shared_evidence import (
     MOST_AGES,
+    NO_FAILURES,
     BreakerSummary,
     PooledRun,
     PooledWindow,
@@ -53,13 +54,18 @@ class SharedBreaker(Breaker):
         """When it was last half-opened because another gateway's breaker has closed."""
 
     def try_acquire(self, now: float) -> Permit | None:
-        if self.state != "closed" and self._is_due(now) and not self.lease.try_use(now):
+        if self.state == "closed":  # as Breaker.try_acquire, a call of which takes as long as the rest of this
+            self._sent += 1
+            permit = Permit(self._generation, False, now, self._sent)
+            self._in_flight[permit] = None
+            return permit
+        if self._is_due(now) and not self.lease.try_use(now):
             self._opening.refused += self.lease.taken_s(now) > 0  # else the call waits, and may not be refused at all
             return None
-        permit = Breaker.try_acquire(self, now)  # `super()` takes as long as the rest of this
-        if permit is not None:
-            self._in_flight[permit] = None
-        return permit
+        other = super().try_acquire(now)
+        if other is not None:
+            self._in_flight[other] = None
+        return other
 
     def try_acquire_extra(self, now: float) -> Permit | None:
         return super().try_acquire_extra(now) if self.lease.try_use(now) else None
@@ -86,15 +92,18 @@ class SharedBreaker(Breaker):
     def settle(self, permit: Permit, signal: Signal, now: float, duration_s: float | None = None) -> Transition | None:
         self._in_flight.pop(permit, None)
         if signal is _HEALTHY and not permit.is_settled:
-            if permit.sent_at > self._ok_sent_at:
+            is_latest = permit.sent_at > self._ok_sent_at
+            if is_latest:
                 self._ok_sent_before, self._ok_sent_at = self._ok_sent_at, permit.sent_at
-                self._parts_before = self._rate.parts
-            self._rate.note_success(self._run.length)
-        return Breaker.settle(self, permit, signal, now, duration_s)
+            if self._run.length or self._rate.parts is not NO_FAILURES:
+                self._note_success(is_latest=is_latest)
+        return Breaker.settle(self, permit, signal, now, duration_s)  # `super()` takes as long as a line of this
 
     def revise_to_failure(self, permit: Permit, now: float) -> Transition | None:
         if permit.sent_at == self._ok_sent_at:
-            self._ok_sent_at, self._rate.parts = self._ok_sent_before, self._parts_before
+            self._ok_sent_at = self._ok_sent_before
+            if self._rate.parts is not NO_FAILURES:
+                self._rate.parts = self._parts_before
         return super().revise_to_failure(permit, now)
 
     @property
@@ -155,6 +164,11 @@ class SharedBreaker(Breaker):
             return self._change("open", now, f"{why} at {run.gateways} gateways")
         why = reason_of_brownout(self._settings, window)
         return None if why is None else self._change("open", now, f"{why}, at all gateways", is_brownout=True)
+
+    def _note_success(self, *, is_latest: bool) -> None:
+        if is_latest or self._rate.parts is NO_FAILURES:  # without failures, the latest success has not noted them
+            self._parts_before = self._rate.parts
+        self._rate.note_success(self._run.length)
 
     def _is_due(self, now: float) -> bool:
         """Returns whether the next call is a probe."""

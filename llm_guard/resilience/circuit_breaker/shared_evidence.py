@@ -21,6 +21,8 @@ _YOUNG_S = 1.0
 _MEMORIES = (20, 100)
 _NEGLIGIBLE = 1e-4
 """A share of failed calls that no rule would notice."""
+NO_FAILURES = (0.0, 0.0)
+"""The parts of both averages where they are negligible. Compared by identity, once a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,14 @@ class SharedRate:
         """`whole`: the share that is assumed at first."""
         self.calls_per_own = calls_per_own
         """Calls of all gateways for each of this one, at least 1."""
-        self.parts = (whole / calls_per_own, whole / calls_per_own)
+        self.parts = (whole / calls_per_own, whole / calls_per_own) if whole else NO_FAILURES
 
     def note_success(self, failures: int) -> None:
         """Notes a success, and so many failures in a row before it."""
         recent, lasting = self.parts
         if not failures and recent < _NEGLIGIBLE and lasting < _NEGLIGIBLE:
-            return  # most successes
+            self.parts = NO_FAILURES
+            return
         self.parts = (self._after(recent, failures, _MEMORIES[0]), self._after(lasting, failures, _MEMORIES[1]))
 
     def _after(self, part: float, failures: int, memory: int) -> float:

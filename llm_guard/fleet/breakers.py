@@ -16,7 +16,8 @@ from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 from llm_guard.routing.deployment import Deployment
 from llm_guard.storage.shared.exchange_store import Leases
 
-_RECOVERED_S = 60.0
+_Shared = tuple[str, Deployment, SharedBreaker]
+"""A deployment with its breaker, and the breaker's subject."""
 
 
 class FleetBreakers:
@@ -24,20 +25,33 @@ class FleetBreakers:
 
     def __init__(self, deployments: Callable[[], Iterable[Deployment]]) -> None:
         self._deployments = deployments
+        self._listed: tuple[Deployment, ...] = ()
+        """The deployments, as of the last look."""
+        self._breakers: tuple[_Shared, ...] = ()
+        """The breakers of these, each once."""
 
     def summaries(self, now: float) -> dict[str, BreakerSummary]:
         """Returns what to publish: nothing of breakers that are closed and idle."""
-        found = {subject: breaker.summary(now) for subject, _, breaker in self._shared()}
-        return {subject: summary for subject, summary in found.items() if summary is not None and not _is_idle(summary)}
+        found = {}
+        for subject, _, breaker in self._shared():
+            if not breaker.is_idle(now) and (summary := breaker.summary(now)) is not None:
+                found[subject] = summary
+        return found
 
     def are_quiet(self, now: float) -> bool:
         """True if this gateway has nothing about breakers that another one should know at once."""
-        return not self.wanted(now) and are_quiet(self.summaries(now))
+        for _, _, breaker in self._shared():
+            if not breaker.is_well(now) or breaker.lease.wanted_until(now) is not None:
+                return False
+        return True
 
     def wanted(self, now: float) -> dict[str, float]:
         """Returns the probe leases that are wanted, each with the seconds."""
-        found = {subject: breaker.lease.wanted_until(now) for subject, _, breaker in self._shared()}
-        return {f"probe:{subject}": until - now for subject, until in found.items() if until is not None}
+        found = {}
+        for subject, _, breaker in self._shared():
+            if (until := breaker.lease.wanted_until(now)) is not None:
+                found[f"probe:{subject}"] = until - now
+        return found
 
     def conclude(
         self, others: Iterable[tuple[float, Mapping[str, BreakerSummary]]], found: Leases, now: float
@@ -49,11 +63,17 @@ class FleetBreakers:
             for subject, summary in summaries.items():
                 by_subject.setdefault(subject, []).append((age_s, summary))
         for subject, deployment, breaker in self._shared():
-            theirs = by_subject.get(subject, [])
-            breaker.note_calls_elsewhere(sum(summary.calls for _, summary in theirs))
-            if breaker.is_quiet and all(_is_quiet(summary) for _, summary in theirs):
+            calls, are_theirs_quiet = 0, True
+            theirs = by_subject.get(subject, ())
+            for _, summary in theirs:
+                calls += summary.calls
+                are_theirs_quiet = are_theirs_quiet and _is_quiet(summary)
+            breaker.note_calls_elsewhere(calls)
+            if are_theirs_quiet and breaker.state == "closed":
+                # There is nothing to conclude without failures at two gateways. Of many deployments most are well, and
+                # the rest costs a hundred times as much.
                 breaker.lease.free()
-                continue  # of many deployments most are, and the rest costs a hundred times as much
+                continue
             transition = breaker.conclude_with([summary.aged(age_s) for age_s, summary in theirs], now)
             if (seconds := found.held.get(f"probe:{subject}")) is not None:
                 breaker.lease.grant(now + seconds, now)
@@ -62,17 +82,24 @@ class FleetBreakers:
             if transition is not None:
                 log_transition(transition, deployment.errors, **deployment.breaker_of())
 
-    def _shared(self) -> Iterator[tuple[str, Deployment, SharedBreaker]]:
-        seen = set[SharedBreaker]()
-        numbers = Counter[str]()
-        for deployment in self._deployments():
-            breaker = deployment.breaker
-            if isinstance(breaker, SharedBreaker) and breaker not in seen:
-                seen.add(breaker)
-                subject = subject_of(deployment)
-                numbers[subject] += 1
-                # Models that disagree on their settings have a breaker each, in the order of the config.
-                yield f"{subject}/{numbers[subject]}", deployment, breaker
+    def _shared(self) -> tuple[_Shared, ...]:
+        listed = tuple(self._deployments())
+        if listed != self._listed:  # names take longer than all else here
+            self._listed, self._breakers = listed, tuple(_named(listed))
+        return self._breakers
+
+
+def _named(deployments: Iterable[Deployment]) -> Iterator[_Shared]:
+    seen = set[SharedBreaker]()
+    numbers = Counter[str]()
+    for deployment in deployments:
+        breaker = deployment.breaker
+        if isinstance(breaker, SharedBreaker) and breaker not in seen:
+            seen.add(breaker)
+            subject = subject_of(deployment)
+            numbers[subject] += 1
+            # Models that disagree on their settings have a breaker each, in the order of the config.
+            yield f"{subject}/{numbers[subject]}", deployment, breaker
 
 
 def subject_of(deployment: Deployment) -> str:
@@ -88,12 +115,7 @@ def digest(identity: str) -> str:
 
 def are_quiet(summaries: Mapping[str, BreakerSummary]) -> bool:
     """True if all breakers are closed, without failures and slow calls in their windows."""
-    return all(_is_quiet(one) and not one.failures and not one.slow_calls for one in summaries.values())
-
-
-def _is_idle(summary: BreakerSummary) -> bool:
-    has_recovered = summary.recovered_s is not None and summary.recovered_s < _RECOVERED_S
-    return summary.state == "closed" and not summary.calls and not has_recovered
+    return not any(one.failures or one.slow_calls or not _is_quiet(one) for one in summaries.values())
 
 
 def _is_quiet(summary: BreakerSummary) -> bool:

@@ -6,6 +6,8 @@ be read is ignored as a whole: it cannot be of this version, or somebody else wr
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from llm_guard.resilience.capacity.pace_report import PaceDecision, PaceEvent, PaceReport, PaceState
@@ -68,26 +70,32 @@ def decode(content: bytes) -> Content | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     is_plausible = (
-        all(map(_is_plausible, found.breakers.values()))
+        _is_plausible_status(found.status)
+        and all(map(_is_plausible, found.breakers.values()))
         and all(map(_is_plausible_notice, found.notices.values()))
         and all(map(_is_plausible_use, found.clients.values()))
         and all(map(_is_plausible_pace, found.paces.values()))
-        and all(len(text) <= _MOST_CHARS for text in (found.status.version, found.status.config))
-        and all(0 <= number < _MOST for number in (found.status.up_s, found.status.in_flight, found.status.calls))
     )
     return found if is_plausible else None
 
 
+def _is_plausible_status(status: ReplicaStatus) -> bool:
+    numbers = (status.up_s, status.in_flight, status.calls)
+    return len(status.version) <= _MOST_CHARS and len(status.config) <= _MOST_CHARS and _are_plausible(numbers)
+
+
 def _is_plausible(summary: BreakerSummary) -> bool:
-    """Returns whether no number is negative, infinite or none (NaN)."""
-    return all(
-        0 <= number < _MOST
-        for number in (
-            summary.calls, summary.failures, summary.slow_calls, summary.window_s, summary.counted,
-            summary.first_sent_s, summary.takes_s, summary.slowest_s, summary.ok_sent_s or 0.0, summary.ok_takes_s,
-            summary.recovered_s or 0.0, *summary.rates, *summary.latest_sent_s, *summary.in_flight_s,
-        )
+    numbers = (
+        summary.calls, summary.failures, summary.slow_calls, summary.window_s, summary.counted,
+        summary.first_sent_s, summary.takes_s, summary.slowest_s, summary.ok_sent_s or 0.0, summary.ok_takes_s,
+        summary.recovered_s or 0.0, *summary.rates, *summary.latest_sent_s, *summary.in_flight_s,
     )  # fmt: skip
+    return _are_plausible(numbers)
+
+
+def _are_plausible(numbers: Collection[float]) -> bool:
+    """Returns whether no number is negative, infinite or none (NaN). A sum with NaN is NaN."""
+    return min(numbers) >= 0 and sum(numbers) < _MOST
 
 
 def _is_plausible_notice(notice: NoticeState) -> bool:

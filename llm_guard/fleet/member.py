@@ -206,9 +206,9 @@ class FleetMember:
             others.append((age_s, content))
             uses.append((published.replica, content.clients))
             reports.append((published.replica, age_s, content.paces))
-            is_open = [summary.state != "closed" for summary in content.breakers.values()]
-            kept = sum(report.decision is not None for report in content.paces.values())
-            replicas.append(Replica(published.replica, age_s, content.status, sum(is_open), kept))
+            is_open = [summary.state for summary in content.breakers.values() if summary.state != "closed"]
+            kept = [report for report in content.paces.values() if report.decision is not None]
+            replicas.append(Replica(published.replica, age_s, content.status, len(is_open), len(kept)))
         self.others = tuple(replicas)
         self._have_others_news = any(
             content.notices or content.wanted or content.paces or not are_quiet(content.breakers)

@@ -13,8 +13,10 @@ from math import inf
 
 from llm_guard.fleet.breakers import digest, subject_of
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
+from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.slot_sharing import SlotGrant, SlotRequest, SlotShare
 from llm_guard.resilience.client_keys.limits import ClientLimits
+from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.deployment import Deployment, Gates
 
 _NONE = SlotRequest(0, 0, 0)
@@ -23,6 +25,9 @@ _IDLE_EACH_S = 2.0
 _MOST_WANTED = 1000
 _SEEN_S = 3.0
 """A gateway counts for so long after it was seen last, since an emptied store would show none."""
+
+
+_Seen = tuple[Deployment, CapacitySettings, tuple[ApiKey, ...] | None]
 
 
 @dataclass(slots=True)
@@ -59,6 +64,11 @@ class FleetSlots:
         self._limits: dict[str, _Limit] = {}
         self._gates: dict[Gates, _SharedGates] = {}
         """Gates with a fixed limit, as of the last look."""
+        self._seen: list[_Seen] = []
+        """The settings and keys that these were made from."""
+        self._applied: tuple[Mapping[str, int | None], int] = {}, 0
+        """The usable slots and the number of gateways, as applied to the gates."""
+        self._applied_gates: Mapping[Gates, _SharedGates] = self._gates
         self._wanted: Collection[str] = ()
         """Limits of which another gateway needs more slots than it has."""
         self._is_alone = False
@@ -69,9 +79,7 @@ class FleetSlots:
 
     def requests(self, now: float) -> dict[str, SlotRequest]:
         """Gives up what others should have, and returns the requests for the store."""
-        before, self._gates = self._gates, self._fixed_gates()
-        for gates in before.keys() - self._gates.keys():
-            gates.share({}, 1)
+        self._look()
         limits, self._limits = self._limits, {}
         for subject, limit, in_use, waiting in (*self._of_gates(), *self._of_clients()):
             one = self._limits[subject] = limits.get(subject) or _Limit()
@@ -143,12 +151,16 @@ class FleetSlots:
             subject: one.share.usable(one.limit, self._gateways, now, is_connected=not self._is_alone)
             for subject, one in self._limits.items()
         }
-        for gates, shared in self._gates.items():
-            shares = {account: usable.get(subject) for subject, account in shared.accounts}
-            granted = {account: share for account, share in shares.items() if share is not None}
-            gates.share(granted, self._expected(shared.limit))
         for subject, limits in self._clients():
             limits.slots = usable.get(subject)
+        if (usable, self._gateways) == self._applied and self._gates is self._applied_gates:
+            return
+        for gates, shared in self._gates.items():
+            granted = {
+                account: share for subject, account in shared.accounts if (share := usable.get(subject)) is not None
+            }
+            gates.share(granted, self._expected(shared.limit))
+        self._applied, self._applied_gates = (usable, self._gateways), self._gates
 
     def _part(self, limit: int) -> int:
         return max(1, limit // self._gateways)
@@ -161,20 +173,15 @@ class FleetSlots:
         if any(one.waiting for one in self._limits.values()):
             self._wake()
 
-    def _fixed_gates(self) -> dict[Gates, _SharedGates]:
-        found, numbers = dict[Gates, _SharedGates](), Counter[str]()
-        for deployment in self._deployments():
-            limit = deployment.gates.settings.concurrency
-            if isinstance(limit, int) and deployment.gates not in found:
-                subject = subject_of(deployment)
-                numbers[subject] += 1
-                # Models that disagree on their settings have gates of their own, in the order of the config.
-                name = f"slots:{subject}/{numbers[subject]}"
-                keys = deployment.upstream.gate_names().items()
-                found[deployment.gates] = _SharedGates(
-                    limit, tuple((f"{name}/{digest(key)}", account) for account, key in keys)
-                )
-        return found
+    def _look(self) -> None:
+        """Finds the gates with a fixed limit, and gives those that are left out their limits back."""
+        deployments = tuple(self._deployments())
+        seen = [_seen(deployment) for deployment in deployments]
+        if seen == self._seen:  # the names of the gates take longer than all else here
+            return
+        before, self._gates, self._seen = self._gates, _fixed_gates(deployments), seen
+        for gates in before.keys() - self._gates.keys():
+            gates.share({}, 1)
 
     def _of_gates(self) -> Iterator[tuple[str, int, int, int]]:
         for gates, shared in self._gates.items():
@@ -190,3 +197,25 @@ class FleetSlots:
 
     def _clients(self) -> Iterator[tuple[str, ClientLimits]]:
         return ((f"client:{digest(name)}", limits) for name, limits in self._quotas.by_name.items())
+
+
+def _seen(deployment: Deployment) -> _Seen:
+    """Returns what the shared gates of a deployment depend on: reloads, operators and key files may replace each."""
+    keys = deployment.upstream.keys
+    return deployment, deployment.gates.settings, None if keys is None else keys.keys
+
+
+def _fixed_gates(deployments: Iterable[Deployment]) -> dict[Gates, _SharedGates]:
+    found, numbers = dict[Gates, _SharedGates](), Counter[str]()
+    for deployment in deployments:
+        limit = deployment.gates.settings.concurrency
+        if isinstance(limit, int) and deployment.gates not in found:
+            subject = subject_of(deployment)
+            numbers[subject] += 1
+            # Models that disagree on their settings have gates of their own, in the order of the config.
+            name = f"slots:{subject}/{numbers[subject]}"
+            keys = deployment.upstream.gate_names().items()
+            found[deployment.gates] = _SharedGates(
+                limit, tuple((f"{name}/{digest(key)}", account) for account, key in keys)
+            )
+    return found

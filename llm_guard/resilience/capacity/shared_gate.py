@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
-from math import inf
 
 from llm_guard.resilience.capacity.concurrency_limit import Ending
 from llm_guard.resilience.capacity.gate import Gate
@@ -151,7 +150,7 @@ class SharedGate(Gate):
         self._hint = None
 
     def _grant(self, pace: Pace, source: str, now: float) -> Slot:
-        slot = Gate._grant(self, pace, source, now)
+        slot = super()._grant(pace, source, now)
         if self._is_reporting:
             used = pace.used if isinstance(pace, GrantedPace) else None
             if used is not None:

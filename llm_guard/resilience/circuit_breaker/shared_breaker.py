@@ -28,6 +28,9 @@ _HEALTHY = Signal.HEALTHY
 EXCHANGE_S = 0.1
 """Gateways exchange their summaries this often while any of them has failures; less often while all are well."""
 
+_RECOVERED_S = 60.0
+"""For so long after its probes have closed it a breaker is published, even without calls."""
+
 # With failures at one gateway only, the trouble may be its own.
 _LEAST_GATEWAYS = 2
 
@@ -103,15 +106,26 @@ class SharedBreaker(Breaker):
         if permit.sent_at == self._ok_sent_at:
             self._ok_sent_at = self._ok_sent_before
             if self._rate.parts is not NO_FAILURES:
-                self._rate.parts = self._parts_before
+                self._rate.parts = self._parts_before  # negligible if that success came without failures before it
         return super().revise_to_failure(permit, now)
 
-    @property
-    def is_quiet(self) -> bool:
-        """True if there is nothing to conclude unless others have failures: it takes those of two gateways."""
-        settings = self._settings
-        has_shares = settings.slow_call is not None or settings.sensitivity == "literal"
-        return self.state == "closed" and not has_shares
+    def is_idle(self, now: float) -> bool:
+        """Returns whether there is nothing to publish: closed, without calls in its window, and not just recovered."""
+        if self.state != "closed" or now - self._recovered_at < _RECOVERED_S:
+            return False
+        if self._window.calls:
+            self._window.expire(now, self._settings.window)
+        return not self._window.calls
+
+    def is_well(self, now: float) -> bool:
+        """Returns whether there is nothing that other gateways should know at once: closed, without failures and slow
+        calls in the window; or an operator has set the state."""
+        if self.state != "closed":
+            return self.state not in ("open", "half_open")
+        window = self._window
+        if not (window.failures or window.slow_calls or self._run.counted):
+            return True
+        return self.is_idle(now) or not (window.failures or window.slow_calls or self._run.counted)
 
     def note_calls_elsewhere(self, calls: int) -> None:
         """Notes how many calls the other gateways have in their windows."""
@@ -166,7 +180,7 @@ class SharedBreaker(Breaker):
         return None if why is None else self._change("open", now, f"{why}, at all gateways", is_brownout=True)
 
     def _note_success(self, *, is_latest: bool) -> None:
-        if is_latest or self._rate.parts is NO_FAILURES:  # without failures, the latest success has not noted them
+        if is_latest:
             self._parts_before = self._rate.parts
         self._rate.note_success(self._run.length)
 

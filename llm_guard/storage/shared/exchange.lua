@@ -1,15 +1,16 @@
 -- One exchange of a gateway: publishes its content, takes leases and slots, and returns what the others have published.
 -- KEYS: the contents by replica, the leases by subject, the overrides, for their version (overrides.lua), the slots by
 -- subject.
--- ARGV: replica, content, milliseconds after which a content is stale, milliseconds for which slots are held,
--- milliseconds of a turn, number of gateways that this one knows of, number of leases, then for each of them its subject and the milliseconds for which it is wanted, then for each limit whose slots
--- are shared its subject, the limit, the slots that this replica holds, and its need.
--- Returns all but the contents of the others in MessagePack, since the client takes 5 us for each element of a reply; then
--- the contents, in the order of their replicas.
+-- ARGV: replica, content, and in MessagePack: milliseconds after which a content is stale, milliseconds for which slots
+-- are held, milliseconds of a turn, number of gateways that this one knows of, for each lease its subject and the
+-- milliseconds for which it is wanted, and for each limit whose slots are shared its subject, the limit, the slots that
+-- this replica holds, and its need.
+-- Returns one string, since the client takes 5 us for each element of a request and a reply: the length of what follows
+-- in MessagePack, in eight digits; all but the contents of the others in MessagePack; then these, one behind the other.
 local at = redis.call('TIME')
 local now = at[1] * 1000 + math.floor(at[2] / 1000)
-local me, stale_ms, longest_ms = ARGV[1], tonumber(ARGV[3]), 10000
-local first_lease, first_slots = 8, 8 + 2 * tonumber(ARGV[7])
+local me, longest_ms = ARGV[1], 10000
+local stale_ms, hold_ms, turn_ms, gateways, leases, requests = unpack(cmsgpack.unpack(ARGV[3]))
 
 redis.call('HSET', KEYS[1], me, string.format('%d', now) .. ':' .. ARGV[2])
 redis.call('PEXPIRE', KEYS[1], 60000)
@@ -24,14 +25,14 @@ for n = 1, #found, 2 do
   if not is_current or string.find(replica, '[^%w%p]') then
     redis.call('HDEL', KEYS[1], replica)
   elseif replica ~= me and #others < 256 then
-    others[#others + 1] = { replica, math.max(0, now - since) }
+    others[#others + 1] = { replica, math.max(0, now - since), #said - mark }
     contents[#contents + 1] = string.sub(said, mark + 1)
   end
 end
 
 local held, taken = {}, {}
-for n = first_lease, first_slots - 1, 2 do
-  local subject, wanted_ms = ARGV[n], tonumber(ARGV[n + 1])
+for _, wanted in ipairs(leases) do
+  local subject, wanted_ms = unpack(wanted)
   local lease = redis.call('HGET', KEYS[2], subject)
   local mark = lease and string.find(lease, ':', 1, true)
   local ends = mark and tonumber(string.sub(lease, 1, mark - 1)) or 0
@@ -47,7 +48,7 @@ if #held > 0 then
 end
 
 -- As `granted` and `fair_shares` in resilience/capacity/slot_sharing.py. A holder is { slots held, need, end, limit }.
-local turn = math.floor(now / tonumber(ARGV[5]))
+local turn = math.floor(now / turn_ms)
 
 local function fair_share(limit, holders)
   local names, order, needing, shares, left = {}, {}, {}, {}, limit
@@ -101,9 +102,9 @@ local function holders_of(subject)
   return live
 end
 
-local grants, hold_ms, gateways = {}, tonumber(ARGV[4]), tonumber(ARGV[6])
-for n = first_slots, #ARGV, 4 do
-  local subject, own, holds, need = ARGV[n], tonumber(ARGV[n + 1]), tonumber(ARGV[n + 2]), tonumber(ARGV[n + 3])
+local grants = {}
+for _, request in ipairs(requests) do
+  local subject, own, holds, need = unpack(request)
   local holders, limit, held, known = holders_of(subject), own, 0, 1
   for _, one in pairs(holders) do
     limit, held, known = math.min(limit, one[4]), held + one[1], known + 1
@@ -128,4 +129,5 @@ end
 local said = redis.pcall('HGET', KEYS[3], '')
 local version = math.floor(type(said) == 'string' and tonumber(said) or 0)
 version = version >= 0 and version <= now + 1000 and version or 0
-return { cmsgpack.pack({ others, held, taken, version, grants }), unpack(contents) }
+local packed = cmsgpack.pack({ others, held, taken, version, grants })
+return string.format('%08d', #packed) .. packed .. table.concat(contents)

@@ -39,7 +39,8 @@ class AsyncClient:
     It connects on first use."""
 
     def __init__(self, url: str, timeout_s: float, name: str) -> None:
-        """`timeout_s`: of each step of a request; `name`: shown at the server."""
+        """`timeout_s`: of each step of a request to a cluster or through Sentinels, and of a connection; `name`: shown
+        at the server."""
         self.address = address = store_address(url)
         retry = AsyncRetry(NoBackoff(), 0)
         usual = {**_login(address), **_usual(timeout_s, name), "retry": retry}
@@ -53,6 +54,7 @@ class AsyncClient:
             nodes = [AsyncClusterNode(host, port) for host, port in address.hosts]
             self.redis = AsyncCluster(startup_nodes=nodes, **usual)
         else:
+            usual["socket_timeout"] = None  # it takes a task and two turns of the loop, and the caller has a timeout
             self.redis = AsyncRedis(**_place(address), single_connection_client=True, **usual)
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -57,16 +57,21 @@ class StoreDescription:
 
 
 class _Reply(msgspec.Struct, array_like=True):
-    """The packed part of the reply of exchange.lua."""
+    """The packed part of the reply of exchange.lua, behind its length and before the contents of the others."""
 
-    others: list[tuple[str, float]]
+    others: list[tuple[str, float, int]]
+    """Each with its age in milliseconds, and the length of its content."""
     held: list[tuple[str, float]]
     taken: list[tuple[str, float]]
     version: int
     slots: list[tuple[str, int, int]]
 
 
+_LENGTH = 8
+"""Digits of the length of the packed part."""
+
 _read_reply = msgspec.msgpack.Decoder(_Reply).decode
+_write = msgspec.msgpack.Encoder().encode
 
 
 class RedisStore:
@@ -74,9 +79,8 @@ class RedisStore:
 
     def __init__(self, url: str, name: str, replica: str) -> None:
         self._replica = replica
-        self._replicas, self._leases, self._overrides, self._slots = (
-            f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides", "slots")
-        )
+        self._keys = tuple(f"llmg:1:{{{name}}}:{kind}" for kind in ("replicas", "leases", "overrides", "slots"))
+        self._replicas, _, self._overrides, _ = self._keys
         self._client = AsyncClient(url, _TIMEOUT_S, f"llm-guard/{replica}")
         self._exchange, self._change_overrides = (
             self._client.redis.register_script(files(__package__).joinpath(name).read_text())
@@ -88,21 +92,21 @@ class RedisStore:
     async def exchange(
         self, content: bytes, wanted: Mapping[str, float], slots: Mapping[str, SlotRequest] = NO_SLOTS
     ) -> Exchanged:
+        leases = [(subject, max(1, int(seconds * 1000))) for subject, seconds in wanted.items()]
+        requests = [(subject, one.limit, one.holds, one.need) for subject, one in slots.items()]
         gateways = max((request.gateways for request in slots.values()), default=1)
-        times = (int(seconds * 1000) for seconds in (STALE_S, SLOTS_HELD_S, TURN_S))
-        args: list[str | bytes | int] = [self._replica, content, *times, gateways, len(wanted)]
-        for subject, seconds in wanted.items():
-            args += [subject, max(1, int(seconds * 1000))]
-        for subject, request in slots.items():
-            args += [subject, request.limit, request.holds, request.need]
-        keys = [self._replicas, self._leases, self._overrides, self._slots]
-        packed, *contents = await self._run(self._exchange, keys, args)
-        reply = _read_reply(packed)
+        times = int(STALE_S * 1000), int(SLOTS_HELD_S * 1000), int(TURN_S * 1000)
+        request = _write((*times, gateways, leases, requests))
+        found = await self._run(self._exchange, self._keys, (self._replica, content, request))
+        # A reply of several elements takes the client as long for each of them as the whole of this.
+        end = _LENGTH + int(found[:_LENGTH])
+        reply = _read_reply(found[_LENGTH:end])
+        others = []
+        for replica, age_ms, length in reply.others[:_MOST_REPLICAS]:
+            others.append(Published(replica, age_ms / 1000, found[end : end + length]))
+            end += length
         return Exchanged(
-            tuple(
-                Published(replica, age_ms / 1000, content)
-                for (replica, age_ms), content in zip(reply.others[:_MOST_REPLICAS], contents, strict=False)
-            ),
+            tuple(others),
             Leases(_seconds(reply.held), _seconds(reply.taken)),
             reply.version,
             {subject: SlotGrant(holds, fair) for subject, holds, fair in reply.slots},
@@ -129,7 +133,7 @@ class RedisStore:
             },
         )
 
-    async def _run(self, script: Any, keys: list[str], args: list[str | bytes | int]) -> Any:
+    async def _run(self, script: Any, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
         """Runs a script. Raises StoreUnavailable."""
         try:
             # The client closes the connection if a response was not read, so no response is taken for another one.

@@ -9,6 +9,7 @@ from llm_guard.fleet.slots import FleetSlots
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.slot_sharing import SlotGrant
+from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from tests.fakes.clock import ManualClock
@@ -206,6 +207,35 @@ def test_limit_that_is_no_longer_fixed_is_not_shared(gateway: Gateway) -> None:
     gateway.slots.requests(gateway.clock.now())
     deployment.gates.adopt(CapacitySettings(concurrency=9))
     assert gateway.limit(deployment) == 9
+
+
+def test_limit_that_is_fixed_again_is_shared_again(gateway: Gateway) -> None:
+    gateway.grant(2, 3)
+    [deployment, _] = gateway.deployments("one/a")
+    before = deployment.gates.settings
+    deployment.gates.adopt(CapacitySettings(concurrency=None))
+    gateway.slots.requests(gateway.clock.now())
+    deployment.gates.adopt(before)
+    gateway.grant(2, 3)
+    assert gateway.limit(deployment) == 2
+
+
+def test_shares_that_are_the_same_are_applied_to_other_gates(gateway: Gateway) -> None:
+    gateway.grant(2, 3)
+    [deployment, _] = gateway.deployments("one/a")
+    deployment.gates.share({}, 1)
+    deployment.gates.adopt(CapacitySettings(concurrency=10, max_queue=7))
+    gateway.grant(2, 3)
+    assert gateway.limit(deployment) == 2
+
+
+def test_key_that_a_key_file_adds_has_a_limit_of_its_own(gateway: Gateway) -> None:
+    before = set(gateway.grant(1, 2))
+    [deployment] = gateway.deployments("pooled/e")
+    keys = deployment.upstream.keys
+    assert keys is not None
+    keys.keys = (*keys.keys, ApiKey("z", "sk-3", account="another"))
+    assert len(set(gateway.grant(1, 2)) - before) == 1
 
 
 def test_refused_calls_of_a_client_are_a_need(gateway: Gateway) -> None:

@@ -13,6 +13,7 @@ import pytest
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings, Permit
 from llm_guard.resilience.circuit_breaker.failure_statistics import ConsecutiveFailures
+from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.circuit_breaker.probe_lease import ProbeLease
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_evidence import (
@@ -403,3 +404,46 @@ def test_parts_of_the_share_of_failures_add_up_to_that_of_one_gateway(gateways: 
             sums.append(sum(part.parts[0] for part in parts))
     mean = sum(wholes) / len(wholes)
     assert 0.9 * mean <= sum(sums) / len(sums) <= 1.35 * mean
+
+
+def test_breaker_is_well_without_failures_in_its_window() -> None:
+    breaker = SharedBreaker(BreakerSettings())
+    assert breaker.is_well(0.0)
+    breaker.settle(acquire(breaker, 0.0), UNHEALTHY, 0.1)
+    assert not breaker.is_well(0.2)
+    assert not breaker.is_idle(0.2)
+    assert breaker.is_well(100.0)  # the failure has left the window, and nothing is published any more
+    assert breaker.is_idle(100.0)
+    breaker.settle(acquire(breaker, 100.0), HEALTHY, 100.1)
+    assert breaker.is_well(100.2)
+    assert not breaker.is_idle(100.2)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_well"),
+    [("open", False), ("half_open", False), ("forced_open", True), ("disabled", True)],
+)
+def test_state_that_an_operator_has_set_is_no_news_for_other_gateways(state: BreakerState, is_well: bool) -> None:
+    breaker = SharedBreaker(BreakerSettings())
+    if state == "forced_open" or state == "disabled":
+        breaker.force(state, 0.0)
+    else:
+        for at in range(20):
+            if (permit := breaker.try_acquire(at / 10)) is not None:
+                breaker.settle(permit, UNHEALTHY, at / 10 + 0.01)
+        if state == "half_open":
+            breaker.end_opening(3.0, "")
+    assert breaker.state == state
+    assert breaker.is_well(3.0) == is_well
+
+
+def test_stream_that_breaks_off_leaves_the_rate_as_it_was_before_it() -> None:
+    """Also if the success before it was of an earlier call, which ended a run of failures."""
+    breaker = SharedBreaker(BreakerSettings())
+    earlier, stream = acquire(breaker, 0.0), acquire(breaker, 0.1)
+    breaker.settle(stream, HEALTHY, 0.2)
+    breaker.settle(acquire(breaker, 0.3), UNHEALTHY, 0.4)
+    breaker.settle(earlier, HEALTHY, 0.5)
+    assert summary(breaker, 0.6).rates > (0.0, 0.0)
+    breaker.revise_to_failure(stream, 0.7)
+    assert summary(breaker, 0.8).rates == (0.0, 0.0)

@@ -34,9 +34,9 @@ from llm_guard.worker_thread import WorkerThread
 
 # One exchange in the background waits so long, and no call does. A frozen server accepts connections (the kernel does),
 # so only this ends the wait: with the client's default retries it was five seconds.
-_TIMEOUT_S = 0.25
-# The client's own limit is for each step of them: a new connection takes several.
 _EXCHANGE_S = 0.3
+# Each step of an exchange through Sentinels or with a cluster: a new connection takes several.
+_TIMEOUT_S = 0.25
 _CONNECT_S = 0.6
 _MOST_REPLICAS = 256
 

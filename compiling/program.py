@@ -14,7 +14,7 @@ from pathlib import Path
 
 PACKAGE = "llm_guard"
 # Not `resilience.capacity.rate_limit_headers`: gateways exchange its classes, and msgspec needs their annotations,
-# which compiled ones lack.
+# which compiled ones lack. Not `log.writer`: `tests.sweep` listens to it.
 HOT = (
     "clock", "outcome",
     "dialects.anthropic", "dialects.event_inspection", "dialects.event_json", "dialects.openai",
@@ -41,13 +41,14 @@ HOT = (
     "proxy.streams.decoder",
     "proxy.telemetry.access_log", "proxy.telemetry.counters", "proxy.telemetry.recent_calls",
     "proxy.telemetry.recorder",
-    "resilience.capacity.caller_pacing", "resilience.capacity.concurrency_limit", "resilience.capacity.gate",
+    "resilience.capacity.caller_pacing", "resilience.capacity.concurrency_limit", "resilience.capacity.fair_queue",
+    "resilience.capacity.gate",
     "resilience.capacity.header_rate", "resilience.capacity.known_quota", "resilience.capacity.learned_rate",
     "resilience.capacity.pacer", "resilience.capacity.pacing", "resilience.capacity.quota_probes",
     "resilience.capacity.rate_growth",
     "resilience.capacity.rate_reduction", "resilience.capacity.response_rows", "resilience.capacity.retry_after_hold",
     "resilience.capacity.throttle_statistics", "resilience.capacity.wait_queue",
-    "resilience.circuit_breaker.breaker", "resilience.circuit_breaker.cooldown",
+    "resilience.circuit_breaker.breaker", "resilience.circuit_breaker.callers", "resilience.circuit_breaker.cooldown",
     "resilience.circuit_breaker.failure_statistics", "resilience.circuit_breaker.history",
     "resilience.circuit_breaker.open_duration", "resilience.circuit_breaker.opening_rules",
     "resilience.circuit_breaker.settings",
@@ -56,7 +57,7 @@ HOT = (
     "resilience.routing.client_hints", "resilience.routing.latency",
     "resilience.streams.settings",
     "resilience.throttling.adaptive_throttle", "resilience.throttling.gcra",
-    "routing.deployment", "routing.deployment_registry", "routing.route_table", "routing.upstream",
+    "routing.deployment", "routing.deployment_registry", "routing.lease", "routing.route_table", "routing.upstream",
 )  # fmt: skip
 """Modules that every call or every chunk passes through, and their data. Compiling others gains nothing."""
 

@@ -43,10 +43,10 @@ def test_every_module_is_there_and_has_much_to_be_compiled() -> None:
 
 NOT_COMPILED = {
     "admin.http.router", "app", "dialects.__init__", "log.writer", "proxy.http_server.binding",
-    "resilience.capacity.rate_limit_headers", "resilience.circuit_breaker.callers",
+    "resilience.capacity.rate_limit_headers",
 }  # fmt: skip
-"""Modules of a call's path that have only a line or two of it, one that `tests.chaos.test_lag` replaces, and one whose
-classes gateways exchange."""
+"""Modules of a call's path that have only a line or two of it, one that `tests.sweep` listens to, and one whose classes
+gateways exchange."""
 
 
 async def test_every_module_of_a_calls_path_is_compiled() -> None:

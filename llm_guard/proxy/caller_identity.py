@@ -7,7 +7,7 @@ order of the queue.
 from __future__ import annotations
 
 from llm_guard.proxy.call import Call
-from llm_guard.resilience.capacity.wait_queue import Caller
+from llm_guard.resilience.capacity.fair_queue import Caller
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.callers import Suspect
 from llm_guard.routing.deployment import Deployment

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llm_guard.resilience.capacity.fair_queue import Slot
 from llm_guard.resilience.capacity.gate import Gate
-from llm_guard.resilience.capacity.wait_queue import Slot
 from llm_guard.resilience.circuit_breaker.breaker import Permit
 from llm_guard.resilience.circuit_breaker.callers import Suspect
 from llm_guard.resilience.circuit_breaker.history import BreakerState

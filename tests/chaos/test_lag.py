@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.resilience.circuit_breaker.callers import Callers
+from llm_guard.resilience.capacity.rate_limit_headers import RateHint, rate_hint
 from tests.chaos.forms import CHAT
 from tests.chaos.lag import LONGEST_BLOCK_S, Lag
 from tests.chaos.stand import facing
@@ -48,13 +48,12 @@ async def test_wait_for_a_processor_is_excused(monkeypatch: pytest.MonkeyPatch) 
 async def test_gateway_that_blocks_its_loop_at_the_end_of_an_attempt_fails_a_test_that_stretches_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    note_ok = Callers.note_ok  # called at the end of an attempt, and interpreted in the compiled build too
-
-    def slowly(*args: Any) -> None:
+    def slowly(*args: Any) -> RateHint | None:
         time.sleep(BLOCK_S)
-        note_ok(*args)
+        return rate_hint(*args)
 
-    monkeypatch.setattr(Callers, "note_ok", slowly)
+    # Called at the end of an attempt, and interpreted in the compiled build too.
+    monkeypatch.setattr("llm_guard.proxy.attempts.first_response.rate_hint", slowly)
     async with AsyncExitStack() as stack:
         stand, _ = await stack.enter_async_context(facing(CHAT.ok))
         await CHAT.ask(stand.url)

@@ -15,8 +15,8 @@ from llm_guard.clock import Alarm, Clock
 from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.caller_identity import breaker_of, caller_of, share_of, source_of
+from llm_guard.resilience.capacity.fair_queue import Slot, Ticket
 from llm_guard.resilience.capacity.gate import Gate
-from llm_guard.resilience.capacity.wait_queue import Slot, Ticket
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, Permit
 from llm_guard.resilience.circuit_breaker.cooldown import (
     Cooldown,

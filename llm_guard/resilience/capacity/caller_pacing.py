@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_guard.resilience.bounded_map import BoundedMap
+from llm_guard.resilience.capacity.fair_queue import SourceFilter
 from llm_guard.resilience.capacity.pacing import Pace, PaceSnapshot
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, ThrottledCallers
-from llm_guard.resilience.capacity.wait_queue import SourceFilter
 
 
 class Paces:

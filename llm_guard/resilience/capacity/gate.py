@@ -12,11 +12,12 @@ from math import inf
 
 from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.concurrency_limit import Ending, Limiter
+from llm_guard.resilience.capacity.fair_queue import ANONYMOUS, Caller, Slot, Ticket
 from llm_guard.resilience.capacity.gate_snapshot import Forecast, GateSnapshot
 from llm_guard.resilience.capacity.pacing import Pace
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 from llm_guard.resilience.capacity.settings import CapacitySettings
-from llm_guard.resilience.capacity.wait_queue import ANONYMOUS, Caller, Slot, Ticket, WaitQueue
+from llm_guard.resilience.capacity.wait_queue import WaitQueue
 from llm_guard.resilience.throttling.adaptive_throttle import Throttle
 
 __all__ = ["CapacitySettings", "Ending", "Gate", "Slot", "Ticket"]

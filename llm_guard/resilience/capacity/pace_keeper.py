@@ -12,6 +12,7 @@ from collections.abc import Collection
 from math import inf
 
 from llm_guard.resilience.capacity.caller_pacing import Paces
+from llm_guard.resilience.capacity.fair_queue import Caller, Ticket
 from llm_guard.resilience.capacity.pace_report import (
     Membership,
     PaceDecision,
@@ -24,7 +25,7 @@ from llm_guard.resilience.capacity.pace_report import (
 from llm_guard.resilience.capacity.pacer import PacerSnapshot
 from llm_guard.resilience.capacity.pacing import Pace, PaceSnapshot
 from llm_guard.resilience.capacity.settings import CapacitySettings
-from llm_guard.resilience.capacity.wait_queue import Caller, Ticket, WaitQueue
+from llm_guard.resilience.capacity.wait_queue import WaitQueue
 
 _Key = tuple[int, str]
 """Priority and source."""

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from llm_guard.resilience.capacity.concurrency_limit import Ending
+from llm_guard.resilience.capacity.fair_queue import Slot, Ticket
 from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.capacity.granted_pace import GrantedPace, GrantedPaces
 from llm_guard.resilience.capacity.pace_report import (
@@ -24,7 +25,6 @@ from llm_guard.resilience.capacity.pace_report import (
 from llm_guard.resilience.capacity.pacing import Pace
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 from llm_guard.resilience.capacity.settings import CapacitySettings
-from llm_guard.resilience.capacity.wait_queue import Slot, Ticket
 
 ACTIVE_S = 60.0
 """The keeper is told of all calls for so long after a 429."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
-from llm_guard.resilience.capacity.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, Slot, SourceFilter, Ticket
+from llm_guard.resilience.capacity.fair_queue import ANONYMOUS, Caller, FairQueue, Holder, SourceFilter, Ticket
 from llm_guard.resilience.capacity.slot_usage import SlotTime
-
-__all__ = ["ANONYMOUS", "Caller", "Holder", "Slot", "SourceFilter", "Ticket", "WaitQueue"]
 
 MOST_PASSED = 3
 """After so many turns of other priorities in a row the next is of a priority that waits. So each gets at least a

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from llm_guard.resilience.capacity.fair_queue import Caller, FairQueue, Ticket
-from llm_guard.resilience.capacity.wait_queue import SourceFilter, WaitQueue
+from llm_guard.resilience.capacity.fair_queue import Caller, FairQueue, SourceFilter, Ticket
+from llm_guard.resilience.capacity.wait_queue import WaitQueue
 
 HOG, VICTIM = Caller("hog"), Caller("victim")
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from llm_guard.resilience.capacity.fair_queue import Caller
 from llm_guard.resilience.capacity.gate import CapacitySettings, Slot, Ticket
 from llm_guard.resilience.capacity.granted_pace import GRANT_S, GrantedPaces
 from llm_guard.resilience.capacity.pace_report import (
@@ -18,7 +19,7 @@ from llm_guard.resilience.capacity.pace_report import (
 )
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.capacity.shared_gate import SharedGate
-from llm_guard.resilience.capacity.wait_queue import Caller, WaitQueue
+from llm_guard.resilience.capacity.wait_queue import WaitQueue
 
 LIMITED = PaceState(10.0, "rate_limits", 1.0)
 HINT = RateHint((RateLimitWindow("remaining-requests", False, 100.0, 1.0, 1.0, 50.0),))

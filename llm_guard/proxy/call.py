@@ -235,8 +235,8 @@ class Call:
     is_screened: bool = False  # the call and its response are checked for what its key may not use or see
     reservation: Reservation | None = None  # against the limits of its client key
     deadline_at: float = float("inf")
-    attempts: list[Attempt] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list, init=False)  # with `init`, Cython imports a module per call
+    skipped: list[Skipped] = field(default_factory=list, init=False)
     waited_s: float = 0.0
     """Seconds waited since its last attempt, for a retry or in a queue; moved to the next attempt, if there is one."""
     first_token_at: float | None = None

@@ -161,7 +161,7 @@ class SingleFlight:
 def call_for_all(call: Call) -> Call:
     """Returns a copy of a call for a request that serves several clients, without what concerns its own client alone.
     It requests an uncompressed response: not every client that gets it may read a compressed one."""
-    shared = replace(call, attempts=[], skipped=[], disposition=None, is_in_flight=False)
+    shared = replace(call, disposition=None, is_in_flight=False)
     ask_for_plain(shared)
     return shared
 

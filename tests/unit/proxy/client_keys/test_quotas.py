@@ -32,6 +32,12 @@ def call(**facts: Any) -> Call:
     return new_call(new_target(), client_key="app", body=b"x" * 400, max_tokens=100, **facts)
 
 
+def attempted(**facts: Any) -> Call:
+    made = call(**facts)
+    made.attempts.append(Attempt(new_target(), 1000.0))
+    return made
+
+
 def test_refusals_are_counted_by_key_and_limit() -> None:
     limited = quotas(concurrency=1)
     assert limited.reserve(call()) is None
@@ -87,7 +93,7 @@ def test_counting_tokens_uses_none(path: str) -> None:
 
 
 def test_upload_with_output_alone_in_its_usage_does_not_pay_for_the_size_of_its_file() -> None:
-    made = call(usage=Usage(None, 3), attempts=[Attempt(new_target(), 1000.0)])
+    made = attempted(usage=Usage(None, 3))
     made.content_type = "multipart/form-data; boundary=b"
     assert quotas(tokens_per_minute=1000).reserve(made) is None
     assert isinstance(made.reservation, Reservation)
@@ -108,7 +114,7 @@ def test_upload_with_output_alone_in_its_usage_does_not_pay_for_the_size_of_its_
     ],
 )
 def test_client_that_leaves_pays_its_estimate_at_least(failure: Failure | None, usage: Usage, used: int) -> None:
-    made = call(failure=failure, usage=usage, attempts=[Attempt(new_target(), 1000.0)])
+    made = attempted(failure=failure, usage=usage)
     assert quotas(tokens_per_minute=1000).reserve(made) is None
     assert isinstance(made.reservation, Reservation)
     assert used_tokens(made, made.reservation) == used

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
+from asyncio import get_running_loop
 from collections.abc import Callable
 from datetime import UTC, datetime
+from math import inf
+from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -65,9 +67,9 @@ class TimeLimit:
         self._at: float | None = None
         self._idle_s: float | None = None
         self._touched_at = 0.0
-        self._stall_s = math.inf
-        self._look_at = math.inf
-        self._stall_at = math.inf
+        self._stall_s = inf
+        self._look_at = inf
+        self._stall_at = inf
         self._held_at: float | None = None
         self._is_over = False
         self.name = ""
@@ -75,7 +77,7 @@ class TimeLimit:
     def set(self, at: float, name: str) -> None:
         """Ends the scope at the instant `at`. Replaces all limits set before."""
         self._idle_s = None
-        self._stall_s = self._look_at = self._stall_at = math.inf
+        self._stall_s = self._look_at = self._stall_at = inf
         self._at = at
         self.name = name
         if self._timer is None or at < self._timer_at:
@@ -204,7 +206,7 @@ class SystemClock:
     """
 
     # Called several times per call: without a Python frame they cost half.
-    now = staticmethod(time.monotonic)
+    now = staticmethod(monotonic)
     wall = staticmethod(time.time)
 
     def __init__(self) -> None:
@@ -216,10 +218,10 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     def call_at(self, at: float, act: Callable[[], None]) -> Alarm:
-        loop, now = asyncio.get_running_loop(), time.monotonic()
+        loop, now = get_running_loop(), monotonic()
         if at - now < 1.0:
             return loop.call_later(max(0.0, at - now), act)
-        if at == math.inf:
+        if at == inf:
             return _FarAlarm(at, act, {})  # never due
         if loop is not self._loop:
             self._loop, self._seconds = loop, {}
@@ -234,9 +236,9 @@ class SystemClock:
         return TimeLimit(self.now, self.call_at)
 
     def _begin(self, number: int) -> None:
-        now, second = time.monotonic(), self._seconds.pop(number, {})
+        now, second = monotonic(), self._seconds.pop(number, {})
         for alarm in second:
-            alarm.arm(asyncio.get_running_loop(), now)
+            alarm.arm(get_running_loop(), now)
         second.clear()  # breaks the reference cycle between the slot and its alarms
 
 

@@ -281,7 +281,7 @@ class Handler:
         names = request.names
         upstream_name, path = without_upstream(request.path)
         call = Call(
-            f"lg-{self._random.getrandbits(80):020x}",
+            f"lg-{self._random.getrandbits(80).to_bytes(10).hex()}",
             dialect_of(path, names),
             request.method,
             path,

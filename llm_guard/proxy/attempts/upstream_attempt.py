@@ -11,10 +11,10 @@ from math import inf
 
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.outcome import Failure, Limit
-from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.attempts.first_response import judged, read_to_commit
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened
+from llm_guard.proxy.headers import lower_names, to_upstream
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.request_body import model_field
 from llm_guard.proxy.request_body.forwarding import ForwardedBody
@@ -52,7 +52,7 @@ class Upstreams:
                 exchange = await self._send(call, attempt, limits)
                 if exchange.status >= 400:
                     limits.on_refusal()
-                headers = header_rules.lower_names(exchange.headers)
+                headers = lower_names(exchange.headers)
                 read = await read_to_commit(call, attempt, exchange, headers, limits, self.memory)
                 outcome = judged(call, attempt, exchange, headers, read, self._clock.wall())
                 if attempt.translation is not None and isinstance(outcome, Opened):
@@ -97,7 +97,7 @@ class Upstreams:
                 else:
                     body = limits.forwarded(body)
             is_ours = attempt.resume_mode is not None
-            headers = header_rules.to_upstream(call, upstream, attempt.key, is_body_ours=is_ours)
+            headers = to_upstream(call, upstream, attempt.key, is_body_ours=is_ours)
         if call.trace is not None:
             headers = pass_on(headers, call.trace, attempt)
         if self._injector.faults:

@@ -7,6 +7,7 @@ Owns the order of requests, the deadline of each step, and the end of the connec
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -155,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
     async def wait_room(self) -> None:
         """Returns when there is room. Raises ConnectionResetError when the client is gone."""
         while self._is_full and not self.transport.is_closing():
-            waiter = asyncio.get_running_loop().create_future()
+            waiter = get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
@@ -214,7 +215,7 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, request: Request) -> None:
         self._running = request
         self._listener.idle.pop(self, None)
-        self.task = asyncio.get_running_loop().create_task(self._serve(request))
+        self.task = get_running_loop().create_task(self._serve(request))
 
     async def _serve(self, request: Request) -> None:
         reply = ResponseWriter(request, self)

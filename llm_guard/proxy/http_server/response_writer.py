@@ -10,7 +10,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from http import HTTPStatus
 from typing import Protocol
 
@@ -94,20 +94,31 @@ class ResponseWriter:
 
     async def send(self, status: int, reason: str, headers: list[tuple[str, str]], body: bytes) -> None:
         """Sends a whole response, or only its body if an early head was sent."""
+        if (rest := self.begin_whole(status, reason, headers, body)) is not None:
+            await rest
+
+    def begin_whole(
+        self, status: int, reason: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Awaitable[None] | None:
+        """Sends a whole response like `send`, as far as that is possible at once; returns what to await for the rest.
+        Nearly every response is sent at once, and needs no coroutine."""
+        if self.has_begun or (len(body) > _PIECE_BYTES and self.request.method != "HEAD"):
+            return self._send_in_pieces(status, reason, headers, body)
+        self.begin(status, reason, headers, len(body))
+        self.is_over = True
+        head, self._head = self._head, b""
+        has_room = self.connection.push(head if self.request.method == "HEAD" else head + body)
+        return None if has_room else self.connection.wait_room()
+
+    async def _send_in_pieces(self, status: int, reason: str, headers: list[tuple[str, str]], body: bytes) -> None:
         if self.has_begun:
             await self.write(body)
             await self.end()
             return
         self.begin(status, reason, headers, len(body))
-        if len(body) > _PIECE_BYTES and self.request.method != "HEAD":
-            for piece in pieces_of(body):
-                await self.write(piece)
-            self.is_over = True
-            return
+        for piece in pieces_of(body):
+            await self.write(piece)
         self.is_over = True
-        head, self._head = self._head, b""
-        if not self.connection.push(head if self.request.method == "HEAD" else head + body):
-            await self.connection.wait_room()
 
     def begin(self, status: int, reason: str, headers: list[tuple[str, str]], length: int | None = None) -> None:
         """Begins a response with a body of `length` bytes (None if unknown), unless an early head was sent."""

@@ -9,8 +9,8 @@ import structlog
 
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.outcome import Failure, FailureKind
-from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened, StreamDecoder
+from llm_guard.proxy.headers import names_of, ours, to_client
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, pieces_of
 from llm_guard.proxy.response.ending import (
@@ -43,8 +43,8 @@ async def send_whole(call: Call, served: Delivered, reply: ResponseWriter) -> Fa
         if call.method == "HEAD":
             reply.begin(opened.status, opened.reason, headers, content_length(opened.headers))
             await reply.end()
-        else:
-            await reply.send(opened.status, opened.reason, headers, opened.buffered)
+        elif (rest := reply.begin_whole(opened.status, opened.reason, headers, opened.buffered)) is not None:
+            await rest
     except ConnectionError:
         return call.failure
     call.failure = None
@@ -55,10 +55,10 @@ def _headers(call: Call, served: Delivered) -> list[tuple[str, str]]:
     opened = served.opened
     call.sent_status = call.sent_status or opened.status
     is_inflated = opened.view is not None and opened.view.takes_events and is_encoded(opened.headers)
-    headers = header_rules.to_client(opened.headers, is_upgraded=opened.status == 101, is_inflated=is_inflated)
+    headers = to_client(opened.headers, is_upgraded=opened.status == 101, is_inflated=is_inflated)
     if (translation := served.attempt.translation) is not None and translation.dropped:
-        headers.append(("x-llm-guard-dropped", header_rules.names_of(translation.dropped)))
-    return headers + header_rules.ours(call, served.attempt.target.deployment.label)
+        headers.append(("x-llm-guard-dropped", names_of(translation.dropped)))
+    return headers + ours(call, served.attempt.target.deployment.label)
 
 
 def is_out_of_place(call: Call, served: Delivered) -> bool:

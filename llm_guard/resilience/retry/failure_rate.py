@@ -6,8 +6,8 @@ The attempt loop decides which outcomes are noted: those that are evidence about
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from math import exp
 
 MEMORY = 40
 """About this many of the newest attempts decide; older ones weigh less and less."""
@@ -71,4 +71,4 @@ class FailureRate:
         return FailureRateSnapshot(self.failure_share(now), self._attempts * self._faded(now))
 
     def _faded(self, now: float) -> float:
-        return math.exp((self._noted_at - now) / FADE_S)
+        return exp((self._noted_at - now) / FADE_S)

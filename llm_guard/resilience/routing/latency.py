@@ -6,11 +6,10 @@ Decisions from it are made in `resilience.retry.hedging`, `resilience.routing.lo
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
-from math import inf
+from math import ceil, exp, inf
 
 CAPACITY = 512
 WINDOW_S = 300.0
@@ -95,7 +94,7 @@ class Latency:
         count = len(self._recent)
         if count < ENOUGH:
             return None
-        rank = math.ceil(q * count - _HAIR) - 1
+        rank = ceil(q * count - _HAIR) - 1
         return self._finished[rank] if rank < len(self._finished) else inf
 
     def snapshot(self, now: float) -> LatencySnapshot:
@@ -187,4 +186,4 @@ def known(quantile_s: float | None) -> float | None:
 
 def _kept(passed_s: float) -> float:
     """Returns the share of an old value that is left; 0 if there was none (`passed_s` infinite)."""
-    return math.exp(-passed_s / DECAY_S)
+    return exp(-passed_s / DECAY_S)

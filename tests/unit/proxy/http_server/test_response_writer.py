@@ -28,12 +28,15 @@ class FakeConnection:
     def __init__(self) -> None:
         self.transport = FakeTransport()
         self.writes: list[bytes] = []
-        self.is_stuck = False
+        self.is_stuck = self.is_full = False
         self.end = ""
 
     def push(self, data: bytes) -> bool:
         self.writes.append(data)
-        return True
+        return not self.is_full
+
+    async def wait_room(self) -> None:
+        raise ConnectionResetError("the client disconnected")
 
     def close(self) -> None:
         self.end = "closed"
@@ -57,6 +60,13 @@ async def test_whole_response_is_one_write() -> None:
     await reply.send(200, "", [TYPE], b"hello")
     assert connection.writes == [b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"]
     assert reply.is_over
+
+
+async def test_whole_response_has_reached_the_client_only_when_there_is_room_again() -> None:
+    reply, connection = reply_to()
+    connection.is_full = True
+    with pytest.raises(ConnectionResetError):
+        await reply.send(200, "", [TYPE], b"hello")
 
 
 async def test_reason_phrase_of_the_provider_is_preserved() -> None:

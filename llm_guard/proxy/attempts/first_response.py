@@ -23,6 +23,7 @@ from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.classification.classify import classify_answer, classify_event
+from llm_guard.resilience.memo import Memo
 from llm_guard.resilience.streams.settings import why_cut
 from llm_guard.routing.upstream import Upstream
 
@@ -67,7 +68,7 @@ def read_to_commit(
     if exchange.status >= 300 and (call.model is not None or shape is not None):
         # A redirect is not passed on: the client would follow it and send its key there.
         raise UpstreamError(FailureKind.MISROUTED, f"answered {exchange.status}, a redirect, which is not followed")
-    if headers.get("content-type", "").lower().startswith("text/event-stream"):
+    if _is_event_stream[headers.get("content-type", "")]:
         return _read_stream(call, attempt, exchange, headers, shape, limits)
     if may_be_stream(call, shape):
         return _read_peeked(call, attempt, exchange, headers, reader, limits, memory)
@@ -93,6 +94,13 @@ def judged(
         call.is_stream = attempt.is_stream = True
     read.rate = rate_hint(headers, wall) if call.model is not None else None
     return read
+
+
+def _is_type_of_streams(content_type: str) -> bool:
+    return content_type.lower().startswith("text/event-stream")
+
+
+_is_event_stream = Memo(_is_type_of_streams)
 
 
 async def _upgraded(call: Call, exchange: Exchange) -> Opened:

@@ -15,6 +15,7 @@ from llm_guard.resilience.capacity.concurrency_limit import Ending
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.causes.provider_errors import ErrorLog, provider_error
 from llm_guard.resilience.circuit_breaker.history import Transition
+from llm_guard.resilience.retry.budget import RetryBudget
 from llm_guard.routing.lease import Lease
 
 _log = structlog.get_logger(BREAKER_LOGGER)
@@ -94,13 +95,13 @@ def settle_begun(attempt: Attempt, lease: Lease, clock: Clock) -> None:
 
 def settle_host(attempt: Attempt, lease: Lease, signal: Signal, clock: Clock) -> None:
     """Releases the permit of the host's breaker with the attempt's outcome."""
-    deployment = attempt.target.deployment
+    deployment, now = attempt.target.deployment, clock.now()
     if signal is _UNHEALTHY:
         if attempt.failure is not None:
-            _note_error(attempt, attempt.failure, clock.now())
+            _note_error(attempt, attempt.failure, now)
         if _is_ignored(attempt):
             signal = _NO_EVIDENCE
-    transition = deployment.host.settle(lease.host, signal, clock.now())
+    transition = deployment.host.settle(lease.host, signal, now)
     if transition is not None:
         errors = deployment.upstream_errors
         log_transition(transition, errors, upstream=deployment.upstream.name, request_id=attempt.call_id)
@@ -172,6 +173,7 @@ def _note_recent(attempt: Attempt, ending: Ending, now: float, *, is_begun: bool
     if ending == "ignored":
         return
     is_failure = ending != "ok"
+    budget: RetryBudget  # as a C struct in the compiled build
     for budget in attempt.budgets:
         if not is_begun:
             budget.note(is_failure, now, is_retry=attempt.is_retry)

@@ -164,7 +164,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.unread += len(data)
         if not exchange.status:
-            reader.head_bytes += len(data)
+            reader.note_head(data)
         try:
             reader.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:

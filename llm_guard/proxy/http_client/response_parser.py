@@ -18,6 +18,8 @@ _MAX_FIELD_BYTES = 1 << 15
 _MAX_FIELDS = 200
 _MAX_INTERIM = 1000
 _VERSIONS = ("1.1", "1.0")
+_USUAL = b"HTTP/1.1 "
+_SPACE = 32
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KEEP_ALIVE = re.compile(rb"timeout=([0-9]{1,6})", re.IGNORECASE)
 _NAMES_KEPT = 1024
@@ -33,12 +35,13 @@ class ResponseParser:
     __slots__ = (
         "_codings",
         "_fields",
+        "_head_bytes",
         "_interims",
         "_is_head",
         "_is_upgrade",
+        "_is_usual",
         "_reason",
         "has_interim",
-        "head_bytes",
         "headers",
         "is_complete",
         "is_kept",
@@ -60,8 +63,10 @@ class ResponseParser:
         self.pieces: list[bytes] = []
         """Pieces of the body. The reader clears the list."""
         self.on_body: Callable[[bytes], None] = self.pieces.append  # avoids a Python call per chunk
-        self.head_bytes = 0
-        """Bytes of the head. The caller must add to it before it feeds the parser, as long as there is no head."""
+        self._head_bytes = 0
+        self._is_usual = False
+        """True if the next head is known to be of HTTP/1.1: httptools writes a version as text, which takes longer than
+        reading the head."""
         self.is_complete = False
         self.is_kept = False
         """True if the upstream keeps the connection open after the response."""
@@ -78,8 +83,14 @@ class ResponseParser:
     def expect(self, *, is_head: bool, is_upgrade: bool) -> None:
         """Prepares for the next response: to a HEAD, to a request for an upgrade, or to another request."""
         self._is_head, self._is_upgrade = is_head, is_upgrade
-        self.status = self.head_bytes = self._interims = 0
+        self.status = self._head_bytes = self._interims = 0
         self.is_complete = False
+
+    def note_head(self, data: bytes) -> None:
+        """Notes bytes with which the head begins or continues, before the parser is fed."""
+        if not self._head_bytes:
+            self._is_usual = data.startswith(_USUAL)
+        self._head_bytes += len(data)
 
     @property
     def is_framed(self) -> bool:
@@ -97,17 +108,20 @@ class ResponseParser:
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((_names.get(name) or self._note(name, value), value.rstrip().decode("latin-1")))
+        if value and value[-1] <= _SPACE:
+            value = value.rstrip()
+        self._fields.append((_names.get(name) or self._note(name, value), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        status, version = self.parser.get_status_code(), self.parser.get_http_version()
+        status, version = self.parser.get_status_code(), "1.1" if self._is_usual else self.parser.get_http_version()
         if not 100 <= status <= 599 or version not in _VERSIONS or (self._codings and version != "1.1"):
             raise ValueError("an invalid status or HTTP version")
-        if self.head_bytes > _MAX_FIELD_BYTES or len(self._fields) > _MAX_FIELDS:
+        if self._head_bytes > _MAX_FIELD_BYTES or len(self._fields) > _MAX_FIELDS:
             self._check_size()
         if status == 101 and not (self._is_upgrade and self.parser.should_upgrade()):
             raise ValueError("switched protocols without a request for it")
         if status < 200 and status != 101:
+            self._is_usual = False  # another head follows
             return
         self.is_kept = version == "1.1" and self.parser.should_keep_alive()
         reason = self._reason.decode("latin-1")

@@ -30,7 +30,7 @@ class Distribution:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+        self.counts: list[int] = [0] * (len(bounds) + 1)
         """Count of the values of each bucket: at most its bound and above the one before; the last is for values above
         all bounds."""
         self.sum = 0.0

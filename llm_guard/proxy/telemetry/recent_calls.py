@@ -45,7 +45,7 @@ class RecentCalls:
 
     def keep(self, line: bytes, ended_at: float, fate: CallFate) -> None:
         """Adds the line of a finished call; `ended_at` must not decrease."""
-        ring = self._rings[fate]
+        ring: _Ring = self._rings[fate]  # as a C struct in the compiled build
         ring.lines.append((ended_at, line))
         ring.bytes += len(line) + _BESIDE_BYTES
         if ring.bytes > ring.most_bytes or len(ring.lines) > ring.most:

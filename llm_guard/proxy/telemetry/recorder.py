@@ -16,7 +16,7 @@ from llm_guard.outcome import GATEWAYS_DOING, Category, Disposition, RefusedBy, 
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
-from llm_guard.proxy.telemetry.counters import CallCounters, ModelCounts, OutcomeClass
+from llm_guard.proxy.telemetry.counters import CallCounters, DeploymentCounts, Distribution, ModelCounts, OutcomeClass
 from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
 from llm_guard.proxy.telemetry.trace_propagation import Tracing
 
@@ -105,7 +105,8 @@ class Recorder:
         if (refused_by := call.refused_by) is not None:
             group = "refused"
             self._count_refusal(call, refused_by, model)
-        model.call_duration[group].note_call(now - call.started_at, call.id, trace_id, wall)
+        duration: Distribution = model.call_duration[group]  # here and below: as a C struct in the compiled build
+        duration.note_call(now - call.started_at, call.id, trace_id, wall)
         if prompt := call.usage.prompt:
             model.tokens["input"] += prompt
         if call.usage.output:
@@ -145,10 +146,11 @@ class Recorder:
 
     def _count_attempt(self, attempt: Attempt, call: Call, model: ModelCounts, now: float) -> None:
         label = attempt.target.deployment.label
-        deployment = self._deployments[label]
+        deployment: DeploymentCounts = self._deployments[label]
         deployment.attempts[attempt.outcome] += 1
         group: OutcomeClass = "ok" if attempt.failure is None else "failed"
-        deployment.upstream_duration[group].note((attempt.ended_at or now) - attempt.timed_from)
+        duration: Distribution = deployment.upstream_duration[group]
+        duration.note((attempt.ended_at or now) - attempt.timed_from)
         if attempt.failure is not None:
             if wasted := wasted_by(attempt):
                 model.wasted_tokens[()] += wasted
@@ -197,6 +199,7 @@ def overhead_s(call: Call, now: float) -> float:
     """Returns the call's time without its exchanges and waits: what the gateway itself and the client's reading
     took."""
     elsewhere_s, until = call.waited_s, call.started_at
+    attempt: Attempt  # as a C struct in the compiled build
     for attempt in call.attempts:  # a hedge overlaps with another attempt: the common time counts once
         ended_at = attempt.ended_at or now
         began_at = attempt.started_at - attempt.waited_s

@@ -96,7 +96,7 @@ class SlidingWindow:
         self.slow_calls = 0
 
     def add(self, is_failure: bool, is_slow: bool, now: float, window_s: float, most_calls: int | None) -> None:
-        slot = self._slots[-1] if self._slots else None
+        slot: _Slot | None = self._slots[-1] if self._slots else None  # as a C struct in the compiled build
         if slot is None or now >= slot.began_at + (window_s / _SLOTS if most_calls is None else 0.0):
             self.expire(now, window_s)
             slot = _Slot(now)

@@ -25,7 +25,7 @@ def feed(reader: ResponseParser, *segments: bytes) -> bool:
     try:
         for segment in segments:
             if not reader.status:
-                reader.head_bytes += len(segment)
+                reader.note_head(segment)
             reader.parser.feed_data(segment)
     except httptools.HttpParserError:
         return False
@@ -181,6 +181,17 @@ def test_connection_is_pooled_only_if_both_sides_know_where_a_response_ends(
 ) -> None:
     reader, _ = read(head)
     assert (reader.is_kept, reader.is_framed) == (is_kept, is_framed)
+
+
+def test_head_after_an_interim_one_is_read_in_its_own_version() -> None:
+    interim, final = (
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 0\r\n\r\n",
+    )
+    for segments in ((interim + final,), (interim, final)):
+        reader, is_accepted = read(*segments)
+        assert is_accepted
+        assert (reader.status, reader.is_kept) == (200, False)
 
 
 def test_keep_alive_timeout_is_read() -> None:

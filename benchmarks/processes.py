@@ -9,7 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,15 +85,16 @@ def started(
     cpu: int | None = None,
     package: Path | None = None,
     env: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
 ) -> Iterator[Started]:
     """Runs `python -m module`, which prints `... on URL` on standard error once it serves; raises NotStartedError.
 
     `cpu`: the processor to pin it to; None: this process's. `package`: the folder of another llm_guard than this one.
-    `env` adds to this process's environment."""
+    `env` adds to this process's environment. `under`: the command of a program that runs it, such as a profiler."""
     # Otherwise the working directory would precede it.
     other = {} if package is None else {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(package)}
     popen = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [*under, sys.executable, "-m", module, *arguments],
         cwd=_ROOT,
         env={**os.environ, **other, **(env or {})},
         stdin=subprocess.PIPE,

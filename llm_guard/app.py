@@ -25,6 +25,7 @@ from llm_guard.assembly import (
     WorkerRole,
     addresses_of,
     breaker_type,
+    callers_type,
     gate_type,
     new_cache_store,
     new_call_store,
@@ -112,6 +113,8 @@ class App:
         self.credentials = UpstreamCredentials(self._connections, self._clock, self._draw)
         self._new_breaker = breaker_type(self.config, self._worker)
         self._new_gate = gate_type(self.config, self._worker)
+        generated = self.operator_token.generated
+        self._new_callers = callers_type(self.config, self._worker, None if generated is None else generated.token)
         table = self._compiled(self.config, None)
         counters = CallCounters()
         faults = FaultInjector(self._clock, Random().random)  # noqa: S311  # draws of its own: calls' stay as they are
@@ -296,7 +299,9 @@ class App:
 
     def _compiled(self, config: Config, previous: RouteTable | None) -> RouteTable:
         now, key_files = self._clock.now(), self.files.keys.pools
-        return compile_routes(config, now, previous, self._draw, key_files, self._new_breaker, self._new_gate)
+        return compile_routes(
+            config, now, previous, self._draw, key_files, self._new_breaker, self._new_gate, self._new_callers
+        )
 
     def _use_tls(self, key: KeyPath, context: ssl.SSLContext | None) -> None:
         """Uses a TLS context for all new connections."""

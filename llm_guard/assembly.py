@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -20,8 +21,9 @@ from llm_guard.proxy.http_server.binding import TcpAddress
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.circuit_breaker.callers import Callers
 from llm_guard.routing.deployment import NewGate
-from llm_guard.routing.deployment_registry import NewBreaker
+from llm_guard.routing.deployment_registry import NewBreaker, NewCallers
 from llm_guard.storage.cache.blocking_cache import BlockingCache
 from llm_guard.storage.cache.response_store import MemoryCache, ResponseStore
 from llm_guard.storage.cache.sqlite_cache_file import CacheFile
@@ -150,6 +152,17 @@ def breaker_type(config: Config, worker: WorkerRole | None) -> NewBreaker:
     from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker  # noqa: PLC0415  # loaded only with a fleet
 
     return SharedBreaker
+
+
+def callers_type(config: Config, worker: WorkerRole | None, generated: str | None) -> NewCallers:
+    """Returns what creates the callers of deployments. `generated`: the operator token that the gateway has made."""
+    if config.fleet is None and worker is None:
+        return Callers
+    from llm_guard.fleet.caller_names import caller_digest  # noqa: PLC0415  # loaded only with a fleet
+    from llm_guard.resilience.circuit_breaker.shared_callers import SharedCallers  # noqa: PLC0415  # loaded only with a fleet
+
+    tokens = (config.ops.token, *(token.token for token in config.ops.tokens), generated)
+    return partial(SharedCallers, digest=caller_digest(next(filter(None, tokens), token_hex(16))))
 
 
 def gate_type(config: Config, worker: WorkerRole | None) -> NewGate:

@@ -2,6 +2,8 @@
 without the store each gateway works alone.
 
 member      exchanges with the store, ten times a second
+caller_names
+            digests of callers, which only gateways of the fleet can compute
 breakers    the breakers: what this gateway publishes of them, and what it concludes from the others
 slots       concurrency limits, which hold for all gateways together
 client_limits

@@ -11,7 +11,9 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from llm_guard.proxy.attempts.release import log_transition
+from llm_guard.resilience.circuit_breaker.caller_evidence import NO_CALLERS, CallersSummary
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
+from llm_guard.resilience.circuit_breaker.shared_callers import SharedCallers
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 from llm_guard.routing.deployment import Deployment
 from llm_guard.storage.shared.exchange_store import Leases
@@ -33,8 +35,8 @@ class FleetBreakers:
     def summaries(self, now: float) -> dict[str, BreakerSummary]:
         """Returns what to publish: nothing of breakers that are closed and idle."""
         found = {}
-        for subject, _, breaker in self._shared():
-            if not breaker.is_idle(now) and (summary := breaker.summary(now)) is not None:
+        for subject, deployment, breaker in self._shared():
+            if not breaker.is_idle(now) and (summary := breaker.summary(now, _callers(deployment, now))) is not None:
                 found[subject] = summary
         return found
 
@@ -69,12 +71,15 @@ class FleetBreakers:
                 calls += summary.calls
                 are_theirs_quiet = are_theirs_quiet and _is_quiet(summary)
             breaker.note_calls_elsewhere(calls)
+            if isinstance(deployment.callers, SharedCallers):
+                deployment.callers.note_elsewhere([summary.aged(age_s).callers for age_s, summary in theirs], now)
             if are_theirs_quiet and breaker.state == "closed":
                 # There is nothing to conclude without failures at two gateways. Of many deployments most are well, and
                 # the rest costs a hundred times as much.
                 breaker.lease.free()
                 continue
-            transition = breaker.conclude_with([summary.aged(age_s) for age_s, summary in theirs], now)
+            aged = [summary.aged(age_s) for age_s, summary in theirs]
+            transition = breaker.conclude_with(aged, now, _callers(deployment, now))
             if (seconds := found.held.get(f"probe:{subject}")) is not None:
                 breaker.lease.grant(now + seconds, now)
             elif (seconds := found.taken.get(f"probe:{subject}")) is not None:
@@ -116,6 +121,11 @@ def digest(identity: str) -> str:
 def are_quiet(summaries: Mapping[str, BreakerSummary]) -> bool:
     """True if all breakers are closed, without failures and slow calls in their windows."""
     return not any(one.failures or one.slow_calls or not _is_quiet(one) for one in summaries.values())
+
+
+def _callers(deployment: Deployment, now: float) -> CallersSummary:
+    callers = deployment.callers
+    return callers.summary(now) if isinstance(callers, SharedCallers) else NO_CALLERS
 
 
 def _is_quiet(summary: BreakerSummary) -> bool:

@@ -7,10 +7,12 @@ be read is ignored as a whole: it cannot be of this version, or somebody else wr
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import msgspec
 
 from llm_guard.resilience.capacity.pace_report import PaceDecision, PaceEvent, PaceReport, PaceState
+from llm_guard.resilience.circuit_breaker.caller_evidence import NO_CALLERS, CallersSummary
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
 from llm_guard.resilience.client_keys.limit_states import ClientUse
 from llm_guard.webhooks.notice_sharing import NoticeState
@@ -44,10 +46,11 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     """By subject (`fleet.paces`)."""
 
 
-# The summary of a breaker takes 250 bytes.
+# The summary of a breaker takes 350 bytes, with failing callers up to 1,500.
 _MOST_BYTES = 1 << 20
 _MOST = 1e12
 _MOST_CHARS = 300
+_MOST_CALLERS = 100
 _MOST_WAITING = 10_000
 
 _read = msgspec.msgpack.Decoder(Content).decode
@@ -55,10 +58,13 @@ _write = msgspec.msgpack.Encoder().encode
 
 
 def encode(content: Content) -> bytes:
-    """Returns what this gateway publishes: without the paces if no gateway would read so much, as the rest is needed
-    more."""
+    """Returns what this gateway publishes: without the paces and callers if no gateway would read so much, as the rest
+    is needed more."""
     found = _write(content)
-    return found if len(found) <= _MOST_BYTES else _write(msgspec.structs.replace(content, paces={}))
+    if len(found) <= _MOST_BYTES:
+        return found
+    breakers = {subject: replace(summary, callers=NO_CALLERS) for subject, summary in content.breakers.items()}
+    return _write(msgspec.structs.replace(content, breakers=breakers, paces={}))
 
 
 def decode(content: bytes) -> Content | None:
@@ -89,13 +95,26 @@ def _is_plausible(summary: BreakerSummary) -> bool:
         summary.calls, summary.failures, summary.slow_calls, summary.window_s, summary.counted,
         summary.first_sent_s, summary.takes_s, summary.slowest_s, summary.ok_sent_s or 0.0, summary.ok_takes_s,
         summary.recovered_s or 0.0, *summary.rates, *summary.latest_sent_s, *summary.in_flight_s,
+        summary.callers.calls, summary.callers.failures, summary.callers.ok_began_s or 0.0,
     )  # fmt: skip
-    return _are_plausible(numbers)
+    return _are_plausible(numbers) and _are_plausible_callers(summary.callers)
 
 
 def _are_plausible(numbers: Collection[float]) -> bool:
     """Returns whether no number is negative, infinite or none (NaN). A sum with NaN is NaN."""
     return min(numbers) >= 0 and sum(numbers) < _MOST
+
+
+def _are_plausible_callers(callers: CallersSummary) -> bool:
+    numbers = (
+        number for one in callers.failing for number in (one.calls, one.failures, one.run_began_s or 0.0, one.in_run)
+    )
+    return (
+        len(callers.failing) <= _MOST_CALLERS
+        and len(callers.looks) <= _MOST_CALLERS
+        and all(0 <= number < _MOST for number in numbers)
+        and all(abs(seconds) < _MOST for seconds in callers.looks.values())
+    )
 
 
 def _is_plausible_notice(notice: NoticeState) -> bool:

@@ -15,12 +15,14 @@ from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.causes.provider_errors import ErrorLog
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
+from llm_guard.resilience.circuit_breaker.callers import Callers
 from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
 from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, NewGate
 from llm_guard.routing.upstream import Upstream
 
 NewBreaker = Callable[[BreakerSettings, float], Breaker]
+NewCallers = Callable[[], Callers]
 
 _Identity = tuple[str, str, str | None]
 _Share = tuple[_Identity, BreakerSettings, BudgetSettings, CapacitySettings]
@@ -59,15 +61,17 @@ class DeploymentRegistry:
         before: Iterable[Deployment],
         new_breaker: NewBreaker = Breaker,
         new_gate: NewGate = Gate,
+        new_callers: NewCallers = Callers,
     ) -> None:
         """`before` are all deployments of the previous table, including those found through patterns. `new_breaker`
-        creates the breaker of a deployment, `new_gate` the gate of an account."""
+        and `new_callers` create the breaker and the callers of a deployment, `new_gate` the gate of an account."""
         self.fixed: dict[_Share, Deployment] = {}
         self._now = now
         self._draw = draw
         self._host = host
         self._new_breaker = new_breaker
         self._new_gate = new_gate
+        self._new_callers = new_callers
         self.budgets: dict[str, RetryBudget] = dict(previous.budgets) if previous else {}
         """Retry budgets of routes, by alias."""
         self.hedges: dict[str, HedgeBudget] = dict(previous.hedges) if previous else {}
@@ -133,7 +137,7 @@ class DeploymentRegistry:
             breaker = self._new_breaker(rules.breaker, self._draw())
             return Deployment(
                 label, upstream, model, breaker, budget, host, Gates(rules.capacity, self._new_gate),
-                upstream_errors=errors,
+                self._new_callers(), upstream_errors=errors,
             )  # fmt: skip
         return replace(before, label=label, upstream=upstream, model=model, host=host, upstream_errors=errors)
 

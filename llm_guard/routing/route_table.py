@@ -29,6 +29,7 @@ from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.caching.freshness import CacheSettings
 from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
+from llm_guard.resilience.circuit_breaker.callers import Callers
 from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
@@ -40,7 +41,7 @@ from llm_guard.resilience.streams.settings import StreamSettings, effective_reco
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.api_keys import KeyFilePools
 from llm_guard.routing.deployment import Deployment, FailingDeployments, NewGate
-from llm_guard.routing.deployment_registry import DeploymentRegistry, NewBreaker
+from llm_guard.routing.deployment_registry import DeploymentRegistry, NewBreaker, NewCallers
 from llm_guard.routing.upstream import Upstream, upstream_of
 
 
@@ -139,15 +140,14 @@ def compile_routes(
     key_files: KeyFilePools = MappingProxyType({}),
     new_breaker: NewBreaker = Breaker,
     new_gate: NewGate = Gate,
+    new_callers: NewCallers = Callers,
 ) -> RouteTable:
     """Builds the table of a config. Retry budgets begin at `now`, `draw` seeds the jitter of each breaker, `key_files`
-    has the keys of every `api_key_file`, `new_breaker` and `new_gate` create the breakers and gates of deployments.
-
-    A deployment that was in `previous` (same upstream name, base_url and model) keeps its state, under new settings; so
-    do the routes' budgets, and names recently found through a pattern. `previous` changes only with `take_over`.
-    """
+    has the keys of every `api_key_file`, `new_...` create parts of deployments. A deployment that was in `previous`
+    (same upstream name, base_url and model) keeps its state, under new settings; so do the routes' budgets, and names
+    recently found through a pattern. `previous` changes only with `take_over`."""
     carried, before = (previous.pool, previous.deployments()) if previous else (None, ())
-    pool = DeploymentRegistry(now, config.defaults.breaker, draw, carried, before, new_breaker, new_gate)
+    pool = DeploymentRegistry(now, config.defaults.breaker, draw, carried, before, new_breaker, new_gate, new_callers)
     table = RouteTable(config, pool, key_files)
     for name in previous.names() if previous else ():
         table.find(name)

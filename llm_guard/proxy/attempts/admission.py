@@ -246,9 +246,10 @@ class AdmissionControl:
 def _extra_probe(deployment: Deployment, breaker: Breaker, caller: str, now: float) -> Permit | None:
     """Returns a permit to probe a breaker that other callers' failures opened, if `resilience.circuit_breaker.callers`
     allows it."""
-    if breaker is not deployment.breaker or not breaker.has_lease(now) or not deployment.callers.try_probe(caller, now):
+    if breaker is not deployment.breaker:
         return None
-    return breaker.try_acquire_extra(now)
+    may_probe = deployment.callers.try_probe(caller, now, has_lease=breaker.has_lease(now))
+    return breaker.try_acquire_extra(now) if may_probe else None
 
 
 def key_for(cooldowns: Cooldowns, call: Call, target: Target, now: float) -> ApiKey | None:

@@ -37,7 +37,7 @@ _LIKE = 0.25
 _SMOOTHING = 1 / 20
 # While fewer callers than this have failed since the last success, each may send an extra probe at this interval.
 # Otherwise only callers with a success as their last call may, one of them in `_LOOK_AMONG_MANY_S`.
-_MOST_LOOKS = 16
+MOST_LOOKS = 16
 _LOOK_EACH_S = 30.0
 _LOOK_AMONG_MANY_S = 0.25
 # An extra probe that has not ended after this time does not keep its caller from sending another. Where a provider
@@ -176,7 +176,7 @@ class Callers:
         record.share += _SMOOTHING * (1 - record.share)
         record.tally.note(True, now)
         # Also for a caller that is judged separately: while the common breaker is not closed, it takes probes too.
-        if caller in self._next_looks or len(self._next_looks) < _MOST_LOOKS:
+        if caller in self._next_looks or len(self._next_looks) < MOST_LOOKS:
             self._next_looks[caller] = now + _LOOK_EACH_S
         if record.suspect is not None:
             return False
@@ -191,24 +191,28 @@ class Callers:
         self._together.calls = max(0.0, self._together.calls - record.tally.calls)
         self._together.failures = max(0.0, self._together.failures - record.tally.failures)
 
-    def try_probe(self, caller: str, now: float) -> bool:
+    def try_probe(self, caller: str, now: float, *, has_lease: bool = True) -> bool:
         """Returns whether a call that the breaker refuses may be sent as an extra probe. Otherwise callers that always
-        fail would take every probe, and keep the breaker open for all.
+        fail would take every probe, and keep the breaker open for all. `has_lease`: see `Breaker.has_lease`.
 
         If a few callers have failed since the last success, each other one probes for itself. If many have, which a
         single caller can feign if its provider accepts any key, one that has not failed probes every 250 ms.
         """
-        looks = self._next_looks
-        if len(looks) < _MOST_LOOKS:
-            if not looks or now < looks.get(caller, -inf):
-                return False
-            looks[caller] = now + _LOOK_LEASE_S
-            return True
+        if not has_lease:
+            return False
+        if len(self._next_looks) < MOST_LOOKS:
+            return bool(self._next_looks) and self._try_look(caller, now)
         record = self._records.get(caller)
         if (record is not None and record.run) or now < self._looks_again_at:
             return False
         self._looks += 1
         self._looks_again_at = now + _LOOK_AMONG_MANY_S * (0.5 + self._looks * _GOLDEN % 1)
+        return True
+
+    def _try_look(self, caller: str, now: float) -> bool:
+        if now < self._next_looks.get(caller, -inf):
+            return False
+        self._next_looks[caller] = now + _LOOK_LEASE_S
         return True
 
     def reset(self) -> None:
@@ -221,9 +225,8 @@ class Callers:
         # A success of its own would have ended the run.
         if self._ok_began_at <= record.run_began_at:
             return False
-        others, own = self._share_of_others(record.tally, now), record.tally
-        share = own.failures / own.calls
-        return share > others and own.calls * relative_entropy(share, others) >= -log(_CHANCE)
+        own = record.tally
+        return is_beyond_chance(own.calls, own.failures, self._share_of_others(own, now))
 
     def _is_like_others(self, record: _Record, now: float) -> bool:
         others = self._share_of_others(_Tally(now), now)
@@ -233,6 +236,18 @@ class Callers:
         """Returns the share of failures of the other callers, at most 0.9."""
         self._together.fade(now)
         own.fade(now)
-        calls = max(0.0, self._together.calls - own.calls) + _PRIOR_CALLS
-        failures = max(0.0, self._together.failures - own.failures) + _PRIOR_CALLS * _PRIOR_SHARE
-        return min(_WORST_SHARE, failures / calls)
+        together = self._together
+        return share_of_failures(together.calls - own.calls, together.failures - own.failures)
+
+
+def share_of_failures(calls: float, failures: float) -> float:
+    """Returns the share of failures of calls, with a prior; at most 0.9. Fewer calls than none count as none."""
+    failing = max(0.0, failures) + _PRIOR_CALLS * _PRIOR_SHARE
+    return min(_WORST_SHARE, failing / (max(0.0, calls) + _PRIOR_CALLS))
+
+
+def is_beyond_chance(calls: float, failures: float, others: float) -> bool:
+    """Returns whether chance hardly explains so many failures of a caller's calls, where `others` is the share of
+    failures of all other callers."""
+    share = failures / calls if calls > 0 else 0.0
+    return share > others and calls * relative_entropy(share, others) >= -log(_CHANCE)

@@ -11,6 +11,7 @@ from math import inf
 
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import AFTER_OUTAGE, Breaker, BreakerSettings, Permit
+from llm_guard.resilience.circuit_breaker.caller_evidence import NO_CALLERS, CallersSummary
 from llm_guard.resilience.circuit_breaker.history import BreakerMode, Transition
 from llm_guard.resilience.circuit_breaker.opening_rules import reason_of_brownout, reason_of_outage
 from llm_guard.resilience.circuit_breaker.probe_lease import ProbeLease
@@ -22,6 +23,7 @@ from llm_guard.resilience.circuit_breaker.shared_evidence import (
     PooledWindow,
     SharedRate,
     ok_takes_s,
+    without_lone_callers,
 )
 
 _HEALTHY = Signal.HEALTHY
@@ -69,9 +71,6 @@ class SharedBreaker(Breaker):
         if other is not None:
             self._in_flight[other] = None
         return other
-
-    def try_acquire_extra(self, now: float) -> Permit | None:
-        return super().try_acquire_extra(now) if self.lease.try_use(now) else None
 
     def has_lease(self, now: float) -> bool:
         return self.lease.is_held(now)
@@ -132,8 +131,8 @@ class SharedBreaker(Breaker):
         if own := self._window.calls:
             self._rate.calls_per_own = 1 + calls / own
 
-    def summary(self, now: float) -> BreakerSummary | None:
-        """Returns the evidence to publish; None if an operator has set the state."""
+    def summary(self, now: float, callers: CallersSummary = NO_CALLERS) -> BreakerSummary | None:
+        """Returns the evidence to publish, with that about callers; None if an operator has set the state."""
         if self.state not in ("closed", "open", "half_open"):
             return None
         run, window = self._run, self._window
@@ -154,21 +153,25 @@ class SharedBreaker(Breaker):
             rates=self._rate.parts,
             in_flight_s=tuple(now - permit.sent_at for permit in self._sample_in_flight()),
             recovered_s=None if self._recovered_at == -inf else now - self._recovered_at,
+            callers=callers,
         )
 
-    def conclude_with(self, others: Sequence[BreakerSummary], now: float) -> Transition | None:
+    def conclude_with(
+        self, others: Sequence[BreakerSummary], now: float, callers: CallersSummary = NO_CALLERS
+    ) -> Transition | None:
         """Opens it if all gateways together have enough evidence of an outage, and half-opens it if another one's has
-        closed since. `others`: their latest summaries. Does nothing in a state that an operator has set."""
+        closed since. `others`: their latest summaries; `callers`: this gateway's evidence about callers. Does nothing
+        in a state that an operator has set."""
         if not others or any(each.state == "closed" for each in others):
             self.lease.free()
         else:
             self.lease.restrict(now)
         if self.state == "open":
             return self._note_recovery_elsewhere(others, now)
-        own = self.summary(now)
+        own = self.summary(now, callers)
         if self.state != "closed" or own is None or not others:
             return None
-        summaries = [own, *others]
+        summaries = without_lone_callers([own, *others])
         run, window = PooledRun(summaries, now), PooledWindow(summaries)
         if run.gateways < _LEAST_GATEWAYS:
             return None

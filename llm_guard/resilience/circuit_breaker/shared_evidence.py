@@ -7,10 +7,11 @@ shared: one gateway with trouble of its own would take the deployment away from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 
+from llm_guard.resilience.circuit_breaker.caller_evidence import NO_CALLERS, CallersSummary, lone_callers
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 
 MOST_AGES = 16
@@ -56,6 +57,7 @@ class BreakerSummary:
     """Ages of calls in flight, at most `MOST_AGES`: a sample."""
     recovered_s: float | None
     """Time since its probes last closed the breaker; None: they never have."""
+    callers: CallersSummary = NO_CALLERS
 
     def aged(self, by_s: float) -> BreakerSummary:
         """Returns the summary as it is after so many seconds."""
@@ -67,6 +69,24 @@ class BreakerSummary:
             ok_sent_s=None if self.ok_sent_s is None else self.ok_sent_s + by_s,
             in_flight_s=tuple(age_s + by_s for age_s in self.in_flight_s),
             recovered_s=None if self.recovered_s is None else self.recovered_s + by_s,
+            callers=self.callers.aged(by_s),
+        )
+
+    def without(self, callers: Collection[str]) -> BreakerSummary:
+        """Returns the summary without the failures of these callers. Of calls in the window, and of ages, the callers
+        are not known: their part of the failures is."""
+        gone = [one for one in self.callers.failing if one.caller in callers]
+        if not gone:
+            return self
+        counted = max(0, self.counted - sum(one.in_run for one in gone))
+        share = sum(one.failures for one in gone) / max(self.callers.failures, _NEGLIGIBLE)
+        failures = min(self.failures, round(self.failures * share))
+        return replace(
+            self,
+            calls=self.calls - failures,
+            failures=self.failures - failures,
+            counted=counted,
+            latest_sent_s=self.latest_sent_s[:counted],
         )
 
     def counted_within(self, ago_s: float) -> int:
@@ -75,6 +95,12 @@ class BreakerSummary:
         if self.counted and self.first_sent_s < ago_s:
             return self.counted
         return sum(sent_s < ago_s for sent_s in self.latest_sent_s)
+
+
+def without_lone_callers(summaries: Sequence[BreakerSummary]) -> Sequence[BreakerSummary]:
+    """Returns the summaries without the failures of callers that fail alone."""
+    lone = lone_callers([each.callers for each in summaries])
+    return [each.without(lone) for each in summaries] if lone else summaries
 
 
 class SharedRate:

@@ -21,8 +21,11 @@ from llm_guard.resilience.capacity.pace_report import (
 )
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
+from llm_guard.resilience.circuit_breaker.caller_evidence import CallerEvidence, CallersSummary
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_evidence import BreakerSummary
+
+FAILING: dict[str, Any] = {"caller": "a", "calls": 2.0, "failures": 2.0, "run_began_s": None, "in_run": 2}
 
 
 def summary() -> BreakerSummary:
@@ -35,6 +38,15 @@ def test_content_is_read_as_it_was_written() -> None:
     content = Content({"a": summary(), "b": replace(summary(), state="open", recovered_s=1.0)})
     assert decode(encode(content)) == content
     assert decode(encode(Content())) == Content()
+    callers = CallersSummary((CallerEvidence(**FAILING),), 3.0, 2.0, "b", 1.0, {"a": -3.0})
+    content = Content({"a": replace(summary(), callers=callers)})
+    assert decode(encode(content)) == content
+
+
+def test_older_version_publishes_less() -> None:
+    less = msgspec.to_builtins(summary())
+    del less["callers"]
+    assert decode(msgspec.msgpack.encode({"breakers": {"a": less}})) == Content({"a": summary()})
 
 
 def test_newer_version_may_publish_more() -> None:
@@ -48,6 +60,9 @@ def test_newer_version_may_publish_more() -> None:
         {"calls": -1}, {"window_s": nan}, {"takes_s": inf}, {"ok_sent_s": -0.1}, {"recovered_s": nan},
         {"latest_sent_s": (1.0, -1.0)}, {"in_flight_s": (nan,)}, {"rates": (0.1, inf)}, {"counted": 1 << 62},
         {"state": "asleep"}, {"calls": "3"}, {"rates": (0.1,)},
+        {"callers": {"calls": nan}}, {"callers": {"ok_began_s": -1.0}}, {"callers": {"looks": {"a": inf}}},
+        {"callers": {"failing": [FAILING | {"failures": -1.0}]}}, {"callers": {"failing": [FAILING] * 101}},
+        {"callers": {"looks": {str(n): 1.0 for n in range(101)}}},
     ],
 )  # fmt: skip
 def test_content_with_an_impossible_value_is_not_read(wrong: dict[str, object]) -> None:

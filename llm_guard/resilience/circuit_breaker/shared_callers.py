@@ -25,7 +25,7 @@ class SharedCallers(Callers):
     _ok_caller: str = ""
     """Caller of the youngest call that has succeeded."""
     _in_run: dict[str, int] = field(default_factory=dict)
-    """Failures of each caller that is not judged separately, since the last success of any such caller."""
+    """Failures of each caller since the last success of any that is not judged separately."""
     _looks_elsewhere: dict[str, float] = field(default_factory=dict)
     """Callers, by digest, that have failed or sent an extra probe at other gateways, with the instant from which each
     may send the next one."""
@@ -40,8 +40,7 @@ class SharedCallers(Callers):
         Callers.note_ok(self, caller, began_at, now, own_key)
 
     def note_failure(self, caller: str, now: float) -> bool:
-        if self.suspect(caller) is None:
-            self._in_run[caller] = self._in_run.get(caller, 0) + 1
+        self._in_run[caller] = self._in_run.get(caller, 0) + 1
         return Callers.note_failure(self, caller, now)
 
     def try_probe(self, caller: str, now: float, *, has_lease: bool = True) -> bool:
@@ -83,10 +82,10 @@ class SharedCallers(Callers):
         self._in_run.clear()
 
     def _evidence(self, now: float) -> Iterable[CallerEvidence]:
-        worst = sorted(self._in_run.items(), key=lambda item: -item[1])[:_MOST_PUBLISHED]
-        for caller, in_run in worst:
+        failing = [(in_run, caller) for caller, in_run in self._in_run.items() if self.suspect(caller) is None]
+        for in_run, caller in sorted(failing, reverse=True)[:_MOST_PUBLISHED]:
             record = self._records.get(caller)
-            if record is not None and record.suspect is None:
+            if record is not None:
                 record.tally.fade(now)
                 run_began_s = now - record.run_began_at if record.run else None
                 yield CallerEvidence(

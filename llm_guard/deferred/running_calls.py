@@ -31,7 +31,7 @@ class RunningCall:
     is_given_up: bool = False
     """Its owner has deleted it."""
     is_taken: bool = False
-    """Another gateway has taken it over."""
+    """Another gateway has taken it over, or has deleted it."""
 
 
 class RunningCalls:
@@ -76,9 +76,9 @@ class RunningCalls:
         self._taken_back.append(kept_id)
 
     def cancel_lost(self, kept_id: str) -> None:
-        """Cancels a call after another gateway has taken over its lease: two must not run it."""
+        """Cancels a call after another gateway has taken over its lease, as two must not run it, or has deleted it."""
         begun = self._begun.get(kept_id)
         if begun is not None and begun.task is not None and begun.is_asking:
-            _log.warning("another gateway has taken over a stored call: cancelled here", stored_call_id=kept_id)
+            _log.warning("another gateway has taken over or deleted a call: cancelled here", stored_call_id=kept_id)
             begun.is_taken = True
             begun.task.cancel()

@@ -33,10 +33,6 @@ _UNREADABLE = Refusal(
     503, "store_unreadable", "the gateway's store cannot be read now: retry later", by="limit", retry_after_s=5.0,
     should_retry=True,
 )  # fmt: skip
-_ASKED_ELSEWHERE = Refusal(
-    409, "call_running", "another gateway is running the call now: retry later", by="limit", retry_after_s=5.0,
-    should_retry=True,
-)  # fmt: skip
 
 
 class LastFailure(msgspec.Struct, frozen=True):
@@ -89,11 +85,12 @@ class StatusApi:
             await refuse(call, _UNREADABLE, reply)
 
     async def _delete(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
-        """Cancels the call and deletes its response. 409 if another gateway is running it."""
-        is_deleted = await self._call_store.ask(lambda store: store.delete(CallFilter(ids=(kept.id,)))) > 0
+        """Cancels the call and deletes its response. A gateway that runs it elsewhere ends it at its next renewal of
+        leases."""
+        this = CallFilter(ids=(kept.id,))
+        is_deleted = await self._call_store.ask(lambda store: store.delete(this)) > 0
         if not is_deleted and not self._give_up(kept.id):
-            await refuse(call, _ASKED_ELSEWHERE, reply)
-            return
+            await self._call_store.ask(lambda store: store.delete(this, running=True))
         await _send(call, 200, {"id": kept.id, "object": "llm_guard.call", "deleted": True}, [], reply)
 
     async def _give(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:

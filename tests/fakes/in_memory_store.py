@@ -120,9 +120,10 @@ class InMemoryCallStore:
             self._put(call, state="queued", due_at=now + pace_s * place, deadline_at=None)
         return [call.id for call in dead]
 
-    def delete(self, wanted: CallFilter) -> int:
+    def delete(self, wanted: CallFilter, *, running: bool = False) -> int:
         self._note("delete")
-        gone = [row.id for row in self.rows.values() if row.state != "running" and _is_wanted(row, wanted)]
+        found = [row for row in self.rows.values() if running or row.state != "running"]
+        gone = [row.id for row in found if _is_wanted(row, wanted)]
         for each in gone:
             del self.rows[each]
         return len(gone)

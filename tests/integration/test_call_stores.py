@@ -543,6 +543,20 @@ def test_delete_removes_matching_calls_but_not_running_ones(store: CallStore) ->
     assert state_of(store, "runs") == "running"
 
 
+def test_call_that_another_gateway_runs_is_deleted_if_that_is_wanted(opened: Opening) -> None:
+    runs, deletes = opened("one"), opened("two")
+    runs.add(deferred_call("a"), deferred_call("b"))
+    assert ids(runs.begin(1000, 2, 30)) == ["a", "b"]
+    assert deletes.delete(CallFilter(ids=("a",))) == 0
+    assert deletes.delete(CallFilter(ids=("a",)), running=True) == 1
+    assert deletes.get("a") is None
+    assert runs.extend(["a", "b"], 1001, 30) == ["a"]
+    assert not runs.answer("a", ANSWER, 1, 1002)
+    assert runs.answer("b", ANSWER, 1, 1002)
+    assert (runs.get("a"), state_of(runs, "b")) == (None, "answered")
+    assert deletes.recover(2000) == 0
+
+
 def test_sweep_deletes_expired_calls(store: CallStore) -> None:
     store.add(deferred_call("answered"))
     store.begin(1000, 1, 30)

@@ -492,10 +492,10 @@ function operations.requeue()
   return { ahead + #found, ids_of(found) }
 end
 
--- Limit, filter.
+-- Limit, whether running calls are deleted too (0 or 1), filter.
 function operations.delete()
-  local found = select(filter(3), false, tonumber(ARGV[2]), function(call)
-    return call.state ~= 'running'
+  local found = select(filter(4), false, tonumber(ARGV[2]), function(call)
+    return ARGV[3] == '1' or call.state ~= 'running'
   end)
   for _, call in ipairs(found) do
     remove(call)

@@ -178,14 +178,14 @@ class RedisCallStore:
                     break
         return queued
 
-    def delete(self, wanted: CallFilter) -> int:
+    def delete(self, wanted: CallFilter, *, running: bool = False) -> int:
         count = 0
         for part in _parts(wanted):
-            count += _repeated(partial(self._delete_some, part), _MOST - count)
+            count += _repeated(partial(self._delete_some, part, int(running)), _MOST - count)
         return count
 
-    def _delete_some(self, wanted: CallFilter, limit: int) -> int:
-        return int(self._run("delete", limit, *_filter(wanted)))
+    def _delete_some(self, wanted: CallFilter, running: int, limit: int) -> int:
+        return int(self._run("delete", limit, running, *_filter(wanted)))
 
     def mark_notified(self, call_id: str, state: State) -> None:
         self._run("mark_notified", call_id, state)

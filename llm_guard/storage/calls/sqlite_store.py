@@ -187,9 +187,10 @@ class SqliteCallStore:
             connection.executemany(REQUEUE, dues)
         return [call_id for _, call_id in found]
 
-    def delete(self, wanted: CallFilter) -> int:
+    def delete(self, wanted: CallFilter, *, running: bool = False) -> int:
         where, values = condition(wanted)
-        chosen = f"SELECT id, state, size FROM calls WHERE {where} AND state != 'running' LIMIT {_AT_ONCE}"  # noqa: S608  # constants
+        where += "" if running else " AND state != 'running'"
+        chosen = f"SELECT id, state, size FROM calls WHERE {where} LIMIT {_AT_ONCE}"  # noqa: S608  # constants
         return self._making_room(lambda: self._delete(self._rows(chosen, values)))
 
     def mark_notified(self, call_id: str, state: State) -> None:

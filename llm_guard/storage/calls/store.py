@@ -196,9 +196,9 @@ class CallStore(Protocol):
         """Queues dead calls that have their request, `pace_s` apart and without a deadline; returns their ids. Of two
         simultaneous calls of this method, only one gets each call."""
 
-    def delete(self, wanted: CallFilter) -> int:
-        """Deletes calls that are not running and returns their number. Deletes a limited number at once; call it again
-        for the rest."""
+    def delete(self, wanted: CallFilter, *, running: bool = False) -> int:
+        """Deletes calls and returns their number; running ones only with `running`: the gateway that runs them learns
+        it from `extend`, and its result is not stored. Deletes a limited number at once; call it again for the rest."""
 
     def mark_notified(self, call_id: str, state: State) -> None:
         """Records that the call's webhook was notified of this state."""

@@ -131,6 +131,7 @@ def _is_plausible_pace(report: PaceReport) -> bool:
     return (
         all(0 <= count < _MOST for count in counts)
         and sum(one.count for one in report.waiting) <= _MOST_WAITING
+        and all(0 < one.weight < _MOST for one in report.waiting)
         and (report.rate is None or 0 < report.rate < _MOST)
         and all(map(_is_plausible_event, report.events))
         and (report.decision is None or _is_plausible_decision(report.decision))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection
+from dataclasses import dataclass
 from math import inf
 
 from llm_guard.resilience.capacity.caller_pacing import Paces
@@ -36,6 +37,13 @@ _CATCH_UP_S = 0.5
 """Grants of so many seconds at most are made up for after a late exchange."""
 
 
+@dataclass(slots=True, eq=False)
+class _Ticket(Ticket):
+    """A call that waits at a gateway."""
+
+    replica: str = ""
+
+
 class _Member:
     """What the keeper knows of one gateway."""
 
@@ -45,7 +53,7 @@ class _Member:
         self.read = read
         self.first = 0
         self.grants = deque[PaceGrant]()
-        self.tickets: dict[_Key, deque[Ticket]] = {}
+        self.tickets: dict[_Key, deque[_Ticket]] = {}
         self.in_flight = 0
 
 
@@ -168,13 +176,15 @@ class PaceKeeper:
     def _queue_calls(self, replica: str, member: _Member, waiting: Collection[WaitingCalls]) -> None:
         """Queues as many calls as wait at the gateway and have no grant on its way."""
         wanted = Counter({(one.priority, one.source): one.count for one in waiting})
+        weights = {(one.priority, one.source): one.weight for one in waiting}
         wanted.subtract((grant.priority, grant.source) for grant in member.grants)
         for key in wanted.keys() | member.tickets.keys():
             priority, source = key
             tickets = member.tickets.setdefault(key, deque())
             while len(tickets) < wanted[key]:
-                caller = Caller(f"{replica}\n{source}")
-                ticket = Ticket(priority, lambda: None, caller, source=source)
+                # Clients with a key are known at each gateway. The others may be many: each gateway has a turn.
+                caller = Caller(f"key {source}", weights[key]) if source else Caller(replica)
+                ticket = _Ticket(priority, lambda: None, caller, source=source, replica=replica)
                 self._queue.add(ticket)
                 tickets.append(ticket)
             while len(tickets) > max(0, wanted[key]):
@@ -199,8 +209,9 @@ class PaceKeeper:
         return next_at
 
     def _grant(self, ticket: Ticket, pace: Pace, now: float) -> None:
+        assert isinstance(ticket, _Ticket)  # noqa: S101  # no others are added
         pace.grant(self.settings, self._queue.length, now)
-        member = self._members[ticket.caller.name.partition("\n")[0]]
+        member = self._members[ticket.replica]
         key = ticket.priority, ticket.source
         member.tickets[key].popleft()
         member.grants.append(PaceGrant(ticket.priority, ticket.source, now))

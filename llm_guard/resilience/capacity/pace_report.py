@@ -46,6 +46,8 @@ class WaitingCalls:
     priority: int
     source: str
     count: int
+    weight: float = 1.0
+    """The caller's share of the grants within its priority."""
 
 
 @dataclass(frozen=True, slots=True)

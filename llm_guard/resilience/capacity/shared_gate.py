@@ -199,13 +199,15 @@ class SharedGate(Gate):
         room = _MOST_WAITING if limit is None else min(_MOST_WAITING, limit - self._in_flight)
         room -= sum(len(pace.grants) for pace in self._grants())
         counts: dict[tuple[int, str], int] = {}
+        weights: dict[tuple[int, str], float] = {}
         for ticket in self._queue.tickets():
             if room < 1:
                 break  # more could not go before the next exchange
             room -= 1
             key = ticket.priority, ticket.source
+            weights[key] = ticket.caller.weight if ticket.source else 1.0
             counts[key] = counts.get(key, 0) + 1
-        return tuple(WaitingCalls(priority, source, count) for (priority, source), count in counts.items())
+        return tuple(WaitingCalls(*key, count, weights[key]) for key, count in counts.items())
 
     def _kept(self, now: float) -> tuple[float | None, tuple[str, ...]]:
         if not self._kept_rate:

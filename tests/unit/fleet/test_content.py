@@ -93,6 +93,8 @@ def test_pace_is_read_as_it_was_written() -> None:
     [
         replace(REPORT, term=-1), replace(REPORT, received=-1), replace(REPORT, rate=0.0), replace(REPORT, rate=nan),
         replace(REPORT, in_flight=-1), replace(REPORT, waiting=(WaitingCalls(1, "", -1),)),
+        replace(REPORT, waiting=(WaitingCalls(1, "", 1, 0.0),)),
+        replace(REPORT, waiting=(WaitingCalls(1, "", 1, nan),)),
         replace(REPORT, waiting=(WaitingCalls(1, "", 10_001),)), replace(REPORT, events=(PaceEvent("ok", "", nan),)),
         replace(REPORT, events=(PaceEvent("ok", "", 0.0, inf),)),
         replace(REPORT, events=(PaceEvent("denied", count=10_001),)),

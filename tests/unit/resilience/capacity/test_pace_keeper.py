@@ -19,8 +19,8 @@ def keeper() -> PaceKeeper:
     return keeper
 
 
-def waiting(count: int, priority: int = 1, source: str = "") -> PaceReport:
-    return PaceReport(True, 2, "k", waiting=(WaitingCalls(priority, source, count),))
+def waiting(count: int, priority: int = 1, source: str = "", weight: float = 1.0) -> PaceReport:
+    return PaceReport(True, 2, "k", waiting=(WaitingCalls(priority, source, count, weight),))
 
 
 def granted(keeper: PaceKeeper, replica: str, now: float) -> int:
@@ -54,6 +54,20 @@ def test_gateways_take_turns(keeper: PaceKeeper) -> None:
     found = {replica: granted(keeper, replica, 2.0) for replica in "abc"}
     assert found["c"] == 2
     assert abs(found["a"] - found["b"]) <= 1
+
+
+def test_client_takes_turns_with_another_one_however_many_gateways_it_calls(keeper: PaceKeeper) -> None:
+    reports = {f"hog {number}": waiting(100, source="hog") for number in range(9)}
+    run(keeper, {**reports, "v": waiting(100, source="victim")}, 4.0)
+    found = {replica: granted(keeper, replica, 4.0) for replica in (*reports, "v")}
+    assert found["v"] == pytest.approx(sum(found.values()) / 2, abs=1)
+
+
+def test_weights_hold_among_clients_of_several_gateways(keeper: PaceKeeper) -> None:
+    light, heavy = waiting(100, source="light"), waiting(100, source="heavy", weight=3.0)
+    run(keeper, {"a": light, "b": heavy, "c": light}, 4.0)
+    found = {replica: granted(keeper, replica, 4.0) for replica in "abc"}
+    assert found["b"] == pytest.approx(0.75 * sum(found.values()), abs=2)
 
 
 def test_higher_priorities_go_first_at_any_gateway(keeper: PaceKeeper) -> None:

@@ -33,8 +33,9 @@ class Calls:
         self.let_in: list[str] = []
         self.tickets: list[Ticket] = []
 
-    def wait(self, name: str = "", source: str = "", priority: int = 1) -> Ticket:
-        ticket = self.gate.enqueue(priority, lambda: self.let_in.append(name), Caller(source), source=source)
+    def wait(self, name: str = "", source: str = "", priority: int = 1, weight: float = 1.0) -> Ticket:
+        caller = Caller(source, weight)
+        ticket = self.gate.enqueue(priority, lambda: self.let_in.append(name), caller, source=source)
         assert ticket is not None
         self.tickets.append(ticket)
         return ticket
@@ -181,8 +182,9 @@ def test_waiting_calls_are_counted_by_priority_and_source(calls: Calls) -> None:
     calls.wait(source="app")
     calls.wait(source="app", priority=2)
     calls.wait(priority=2)
+    calls.wait(source="heavy", weight=3.0)
     assert set(calls.gate.report(1.0).waiting) == {
-        WaitingCalls(1, "app", 1), WaitingCalls(2, "app", 1), WaitingCalls(2, "", 1),
+        WaitingCalls(1, "app", 1), WaitingCalls(2, "app", 1), WaitingCalls(2, "", 1), WaitingCalls(1, "heavy", 1, 3.0),
     }  # fmt: skip
 
 

@@ -66,13 +66,16 @@ class FleetBreakers:
                 by_subject.setdefault(subject, []).append((age_s, summary))
         for subject, deployment, breaker in self._shared():
             calls, are_theirs_quiet = 0, True
+            failing: list[CallersSummary] = []
             theirs = by_subject.get(subject, ())
-            for _, summary in theirs:
+            for age_s, summary in theirs:
                 calls += summary.calls
                 are_theirs_quiet = are_theirs_quiet and _is_quiet(summary)
+                if summary.callers.looks:
+                    failing.append(summary.callers.aged(age_s))
             breaker.note_calls_elsewhere(calls)
             if isinstance(deployment.callers, SharedCallers):
-                deployment.callers.note_elsewhere([summary.aged(age_s).callers for age_s, summary in theirs], now)
+                deployment.callers.note_elsewhere(failing, now)
             if are_theirs_quiet and breaker.state == "closed":
                 # There is nothing to conclude without failures at two gateways. Of many deployments most are well, and
                 # the rest costs a hundred times as much.

@@ -138,6 +138,16 @@ def test_several_such_callers_do_not_either() -> None:
     assert fleet.refused["victim"] <= 0.05 * fleet.sent["victim"]
 
 
+def test_failures_elsewhere_are_forgotten_once_all_is_well() -> None:
+    fleet = Fleet(3)
+    calls = {"poisoner": (5.0, (0, 1)), "victim": (5.0, (2,))}
+    fleet.run(100.0, 5.0, calls, only("poisoner"))
+    assert fleet.gateways[2].deployment.callers.try_probe("another", 105.0)
+    fleet.run(105.0, 60.0, calls, only())
+    assert fleet.states() == ["closed"] * 3
+    assert not any(gateway.deployment.callers.try_probe("another", 165.0) for gateway in fleet.gateways)
+
+
 def test_outage_takes_no_more_requests_with_several_callers_than_with_one_gateway() -> None:
     requests = []
     for gateways in (1, 5):

@@ -474,6 +474,8 @@ TENANTS: Table = {
         "tests/unit/proxy/attempts/test_isolated_callers.py::test_crowd_of_poisoners_does_not_take_the_service_from_a_victim",
         "tests/unit/resilience/capacity/test_fair_shares.py::test_victim_competes_with_a_heavy_caller_whose_calls_take_longer",
         "tests/unit/proxy/test_caller_identity.py::test_key_that_the_provider_never_sees_is_no_caller",
+        "tests/integration/test_fleet_callers.py::test_poisoner_takes_no_call_from_a_victim_at_other_gateways",
+        "tests/unit/resilience/capacity/test_pace_keeper.py::test_client_takes_turns_with_another_one_however_many_gateways_it_calls",
         _ALONE + "test_caller_whose_calls_alone_fail_is_refused_alone",
         _ALONE + "test_failures_of_one_caller_neither_degrade_its_route_nor_raise_an_alert",
         "tests/integration/test_fair_shares.py::test_heavy_caller_leaves_another_its_share_of_the_capacity",

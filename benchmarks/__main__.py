@@ -18,6 +18,7 @@ from benchmarks import (
     classification,
     fleet,
     fleet_limits,
+    fleet_pace,
     fleet_store,
     fuzz,
     joins,
@@ -35,6 +36,7 @@ from benchmarks import (
 from benchmarks.compare import measure as comparison
 from benchmarks.compare import page as comparison_page
 from benchmarks.compare.ways import find_envoy, parse_peers
+from benchmarks.fleet_pace_page import write_fleet_pace
 from benchmarks.frontier import report as frontier_report
 from benchmarks.processes import Way
 from benchmarks.provenance import age, machine
@@ -162,6 +164,14 @@ def run_fleet_limits() -> None:
     """Limits that ten gateways have together, with a store and after its loss. A minute and a half."""
     ran = fleet_limits.run(click.echo)
     report.write_fleet_limits(ran)
+    _end(ran.broken)
+
+
+@main.command("fleet-pace")
+def run_fleet_pace() -> None:
+    """The pace that gateways have together before a provider's rate limit. Eight minutes."""
+    ran = fleet_pace.run(click.echo)
+    write_fleet_pace(ran)
     _end(ran.broken)
 
 

@@ -48,7 +48,7 @@ models:
   {_MODEL}: {{deployments: [{{upstream: one}}], capacity: {{concurrency: {CONCURRENCY}}}}}
   free: {{deployments: [{{upstream: one}}]}}
 """
-_ANSWER = json.dumps({
+ANSWER = json.dumps({
     "id": "c", "object": "chat.completion", "created": 1, "model": _MODEL,
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
@@ -105,7 +105,7 @@ def run(say: Callable[[str], None], gateways: int = GATEWAYS, seconds: float = S
 
 
 async def _run(say: Callable[[str], None], gateways: int, seconds: float) -> LimitsRun:
-    provider = CountedProvider(_ANSWER, _TAKES_S)
+    provider = CountedProvider(ANSWER, _TAKES_S)
     server, address = await provider.start()
     say(f"fleet-limits: {gateways} gateways start")
     with ExitStack() as stack:

@@ -89,7 +89,9 @@ class StatusApi:
         leases."""
         this = CallFilter(ids=(kept.id,))
         is_deleted = await self._call_store.ask(lambda store: store.delete(this)) > 0
-        if not is_deleted and not self._give_up(kept.id):
+        if not is_deleted:
+            self._give_up(kept.id)
+            # At once, also if it runs here: what ends here is queued again first, and another gateway might take it.
             await self._call_store.ask(lambda store: store.delete(this, running=True))
         await _send(call, 200, {"id": kept.id, "object": "llm_guard.call", "deleted": True}, [], reply)
 

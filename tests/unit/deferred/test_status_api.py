@@ -101,6 +101,7 @@ async def test_call_that_is_being_sent_can_be_cancelled() -> None:
         kept = await it.new_deferred()
         await let_run()
         assert (await it.shown(kept.id, method="DELETE")).status == 200
+        assert it.store.rows == {}
         await let_run()
         assert it.store.rows == {}
         assert it.gateway.running == 0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 PACKAGE = "llm_guard"
 # Not `resilience.capacity.rate_limit_headers`: gateways exchange its classes, and msgspec needs their annotations,
-# which compiled ones lack. Not `log.writer`: `tests.sweep` listens to it. Not `resilience.circuit_breaker.callers`: a
-# dataclass that fleets extend in Python, which would not set the fields of a C type.
+# which compiled ones lack. Not `log.writer`: `tests.sweep` listens to it. Not `resilience.circuit_breaker.callers`
+# and `resilience.capacity.fair_queue`: fleets extend their dataclasses, and Python does not set fields of a C type.
 HOT = (
     "clock", "outcome",
     "dialects.anthropic", "dialects.event_inspection", "dialects.event_json", "dialects.openai",
@@ -42,8 +42,7 @@ HOT = (
     "proxy.streams.decoder",
     "proxy.telemetry.access_log", "proxy.telemetry.counters", "proxy.telemetry.recent_calls",
     "proxy.telemetry.recorder",
-    "resilience.capacity.caller_pacing", "resilience.capacity.concurrency_limit", "resilience.capacity.fair_queue",
-    "resilience.capacity.gate",
+    "resilience.capacity.caller_pacing", "resilience.capacity.concurrency_limit", "resilience.capacity.gate",
     "resilience.capacity.header_rate", "resilience.capacity.known_quota", "resilience.capacity.learned_rate",
     "resilience.capacity.pacer", "resilience.capacity.pacing", "resilience.capacity.quota_probes",
     "resilience.capacity.rate_growth",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.call_path import walk
 from compiling.attributes import attributes
 from compiling.declare import declarations
-from compiling.program import HOT, Program, read_program
+from compiling.program import HOT, PACKAGE, Program, read_program
 
 ROOT = Path(__file__).parents[2]
 FUTURE = "from __future__ import annotations\n"
@@ -43,10 +44,25 @@ def test_every_module_is_there_and_has_much_to_be_compiled() -> None:
 
 NOT_COMPILED = {
     "admin.http.router", "app", "dialects.__init__", "log.writer", "proxy.http_server.binding",
-    "resilience.capacity.rate_limit_headers",
+    "resilience.capacity.rate_limit_headers", "resilience.circuit_breaker.callers",
 }  # fmt: skip
-"""Modules of a call's path that have only a line or two of it, one that `tests.sweep` listens to, and one whose classes
-gateways exchange."""
+"""Modules of a call's path that have only a line or two of it, one that `tests.sweep` listens to, one whose classes
+gateways exchange, and one with a dataclass that fleets extend."""
+
+
+def test_no_dataclass_that_is_compiled_is_extended_in_python() -> None:
+    """Python's dataclass does not know the fields of a C type: they would stay without values."""
+    compiled = {name for (_, name), node in read_program(ROOT).types.items() if "dataclass" in _decorators(node)}
+    for path in (ROOT / PACKAGE).rglob("*.py"):
+        if ".".join(path.relative_to(ROOT / PACKAGE).with_suffix("").parts) in HOT:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and "dataclass" in _decorators(node):
+                assert not compiled & {ast.unparse(base) for base in node.bases}, (path.name, node.name)
+
+
+def _decorators(node: ast.ClassDef) -> str:
+    return " ".join(map(ast.unparse, node.decorator_list))
 
 
 async def test_every_module_of_a_calls_path_is_compiled() -> None:

@@ -12,8 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.engines.commands import daemon, output_of, unmount
 from tests.engines.program import Program
+from tests.fakes.waiting import eventually
 from tests.tools import need
 
 NAME = "engine"
@@ -65,6 +68,13 @@ async def in_podman(program: Program) -> AsyncIterator[dict[str, Any]]:
             yield {"podman": {"container": NAME, "socket": str(socket)}}
         finally:
             await output_of(*client, "rm", "--force", "--time=0", NAME)
+    await eventually(lambda: not _is_in_use(folder), 20)  # conmon cleans up later, in a process of its own
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Returns whether a process was started for this folder."""
+    commands = [process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"])]
+    return any(str(folder) in argument for command in commands for argument in command)
 
 
 async def _create(client: tuple[str, ...], program: Program, *options: str) -> None:

@@ -54,7 +54,7 @@ _COUNTS = {
     "dicts looked up in": "_Py_dict_lookup",
     "coroutines made": "__Pyx__Coroutine_New",
 }
-"""Functions of libpython and of Cython whose calls are counted."""
+"""The functions of libpython and of Cython that are counted, by what they do."""
 
 
 @dataclass(frozen=True, slots=True)

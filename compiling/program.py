@@ -14,8 +14,9 @@ from pathlib import Path
 
 PACKAGE = "llm_guard"
 # Not `resilience.capacity.rate_limit_headers`: gateways exchange its classes, and msgspec needs their annotations,
-# which compiled ones lack. Not `log.writer`: `tests.sweep` listens to it. Not `resilience.circuit_breaker.callers`
-# and `resilience.capacity.fair_queue`: fleets extend their dataclasses, and Python does not set fields of a C type.
+# which compiled ones lack. Not `log.writer`: `tests.sweep` replaces a class of it. Not
+# `resilience.circuit_breaker.callers` and `resilience.capacity.fair_queue`: fleets extend their dataclasses, and Python
+# does not set fields of a C type.
 HOT = (
     "clock", "outcome",
     "dialects.anthropic", "dialects.event_inspection", "dialects.event_json", "dialects.openai",

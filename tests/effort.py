@@ -51,7 +51,7 @@ def each_seed(times: int, least: int = 1) -> Callable[[Callable[..., None]], Cal
 
         signature = inspect.signature(test)
         names = [each.replace(name="seeds") if each.name == "seed" else each for each in signature.parameters.values()]
-        with_each.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]
+        with_each.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]  # pytest reads it
         ids = [f"{batch[0]}-{batch[-1]}" for batch in batches]
         parametrized: Callable[..., None] = pytest.mark.parametrize("seeds", batches, ids=ids)(with_each)
         return parametrized

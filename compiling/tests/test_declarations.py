@@ -46,8 +46,8 @@ NOT_COMPILED = {
     "admin.http.router", "app", "dialects.__init__", "log.writer", "proxy.http_server.binding",
     "resilience.capacity.rate_limit_headers", "resilience.circuit_breaker.callers",
 }  # fmt: skip
-"""Modules of a call's path that have only a line or two of it, one that `tests.sweep` listens to, one whose classes
-gateways exchange, and one with a dataclass that fleets extend."""
+"""Most of these have only a line or two of the path. `tests.sweep` replaces a class of `log.writer`; gateways exchange
+classes of `rate_limit_headers`; fleets extend a dataclass of `callers`."""
 
 
 def test_no_dataclass_that_is_compiled_is_extended_in_python() -> None:

@@ -60,15 +60,14 @@ class RunningCalls:
         """Removes a call at the end of its round."""
         del self._begun[kept_id]
 
-    def give_up(self, kept_id: str) -> bool:
-        """Cancels a call that its owner has deleted. Returns False if it does not run here."""
+    def give_up(self, kept_id: str) -> None:
+        """Cancels a call that its owner has deleted, if it runs here."""
         begun = self._begun.get(kept_id)
         if begun is None or begun.task is None:
-            return False
+            return
         begun.is_given_up = True
         if begun.is_asking:
             begun.task.cancel()
-        return True
 
     def take_back(self, kept_id: str) -> None:
         """Marks a call to be dropped if it is ever begun: its write failed or timed out, but may still reach the

@@ -60,8 +60,8 @@ class StateView(msgspec.Struct, frozen=True):
 class StatusApi:
     """Handles the requests of clients below `/v1/llm-guard/`."""
 
-    def __init__(self, call_store: AsyncCallStore, clock: Clock, give_up: Callable[[str], bool]) -> None:
-        """`give_up` cancels the call if it runs in this process, and returns whether it does."""
+    def __init__(self, call_store: AsyncCallStore, clock: Clock, give_up: Callable[[str], None]) -> None:
+        """`give_up` cancels the call if it runs in this process."""
         self._call_store = call_store
         self._clock = clock
         self._give_up = give_up
@@ -87,12 +87,9 @@ class StatusApi:
     async def _delete(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:
         """Cancels the call and deletes its response. A gateway that runs it elsewhere ends it at its next renewal of
         leases."""
-        this = CallFilter(ids=(kept.id,))
-        is_deleted = await self._call_store.ask(lambda store: store.delete(this)) > 0
-        if not is_deleted:
-            self._give_up(kept.id)
-            # At once, also if it runs here: what ends here is queued again first, and another gateway might take it.
-            await self._call_store.ask(lambda store: store.delete(this, running=True))
+        self._give_up(kept.id)
+        # Not left to the end of its task, which queues the call again first: another gateway might take it.
+        await self._call_store.ask(lambda store: store.delete(CallFilter(ids=(kept.id,)), running=True))
         await _send(call, 200, {"id": kept.id, "object": "llm_guard.call", "deleted": True}, [], reply)
 
     async def _give(self, call: Call, kept: StoredCall, reply: ResponseWriter) -> None:

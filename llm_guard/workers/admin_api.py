@@ -161,7 +161,7 @@ class AdminApi:
         return AdminResponse(content, kind, exchange.status)
 
     async def _send(self, children: list[Child], passed: _PassedRequest) -> Exchange:
-        """Asks the first worker, and the next one if it has just ended. Raises Refused."""
+        """Sends it to the first worker, and to the next one if that has just ended. Raises Refused."""
         for child in children:
             try:
                 return await relay.ask(

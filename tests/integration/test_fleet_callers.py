@@ -1,4 +1,4 @@
-"""A caller whose calls always fail, at gateways that share their evidence through a real Redis server: it must not take
+"""Gateways that share their evidence through a real Redis server: a caller whose calls always fail must not take
 the deployment from other callers at other gateways."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _CLAUDE_VERSION_FIRST = re.compile(r"claude-(\d+)-(\d)-")
 _REASONING_MODEL = re.compile(r"(?:^|/)(?:o\d|gpt-(?:[5-9]|\d\d)|codex|computer-use)")
 """Models of OpenAI that take reasoning_effort, and refuse sampling parameters."""
 _MODELS = 256
-"""Models whose names are kept as read. Most come from the config, but clients may name others."""
+"""The most names of models whose patterns are remembered: clients may send any number of them."""
 _LEAST_BUDGET = 1024
 """Anthropic refuses a smaller budget_tokens."""
 _SHARES = {"low": 0.2, "medium": 0.5, "high": 0.75, "xhigh": 0.85, "max": 0.9}

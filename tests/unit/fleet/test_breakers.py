@@ -1,4 +1,4 @@
-"""Breakers of a fleet with several callers, on a clock of their own: one whose calls always fail must not take the
+"""Breakers of a fleet with several callers, on a manual clock: a caller whose calls always fail must not take the
 deployment from the others, wherever each of them calls."""
 
 from __future__ import annotations
